@@ -1,0 +1,104 @@
+"""The work order: the immutable JSON file that tells an attempt all it needs."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+VERSION = 1
+
+
+class BadOrder(ValueError):
+    """The work order is missing, torn or of another version."""
+
+
+@dataclass(frozen=True)
+class OutputRule:
+    """One output that must be there, and what it must satisfy.
+
+    `key` looks into a JSON file (dots descend); `check` is an argument list that must exit 0.
+    """
+
+    path: str
+    key: str | None = None
+    at_least: float | None = None
+    at_most: float | None = None
+    check: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class WorkOrder:
+    """All paths are absolute; the node resolves none of them against its own working directory."""
+
+    token: str
+    experiment: str
+    run: str
+    number: int
+    command: tuple[str, ...]
+    #: Belongs to this attempt alone: claim, event log, progress, delivered outputs.
+    exchange: str
+    #: Belongs to this attempt alone and may be deleted: working directory and outputs in the making.
+    scratch: str
+    #: Shared by the attempts of the run, one after the other.
+    checkpoints: str
+    #: stdout and stderr of the training.
+    log: str
+    #: An earlier attempt's scratch, whose unfinished outputs are carried on.
+    previous_scratch: str | None = None
+    #: A tar archive of the code that travels with the job, and its SHA-256.
+    code: str | None = None
+    code_sha256: str | None = None
+    #: The zipapp that gives the training its `import outlast`.
+    zipapp: str | None = None
+    outputs: tuple[OutputRule, ...] = ()
+    #: Wall-time limit of the job in seconds; the scheduler kills it at the end of it.
+    time: float = 3600.0
+    #: How long the training may take to save after the stop signal.
+    grace: float = 30.0
+    #: The stop signal's name without SIG.
+    signal: str = "TERM"
+    keep: int = 3
+    cpus: int = 1
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        return json.dumps({"version": VERSION, **asdict(self)}, separators=(",", ":"))
+
+    @property
+    def claim_path(self) -> str:
+        return os.path.join(self.exchange, "claim.json")
+
+    @property
+    def events_path(self) -> str:
+        return os.path.join(self.exchange, "events.jsonl")
+
+    @property
+    def progress_path(self) -> str:
+        return os.path.join(self.exchange, "progress.jsonl")
+
+    @property
+    def delivery_path(self) -> str:
+        """The directory of delivered outputs; it appears whole, by a rename, with its manifest beside it."""
+        return os.path.join(self.exchange, "output")
+
+
+def read_order(path: str) -> WorkOrder:
+    try:
+        with open(path, encoding="utf-8") as file:
+            raw: dict[str, Any] = json.load(file)
+        if not isinstance(raw, dict) or raw.pop("version", None) != VERSION:
+            raise BadOrder("%s: not a work order of version %d" % (path, VERSION))
+        known = {f.name for f in fields(WorkOrder)}
+        raw = {key: value for key, value in raw.items() if key in known}
+        raw["command"] = tuple(raw["command"])
+        raw["outputs"] = tuple(
+            OutputRule(**{**rule, "check": tuple(rule["check"]) if rule.get("check") else None})
+            for rule in raw.get("outputs", ())
+        )
+        return WorkOrder(**raw)
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        if isinstance(error, BadOrder):
+            raise
+        raise BadOrder("%s: %s" % (path, error)) from error
