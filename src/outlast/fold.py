@@ -1,0 +1,181 @@
+"""State is a fold over the journal: one function that applies one entry."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from outlast.model import (
+    ATTEMPT_KINDS,
+    ATTEMPT_STEPS,
+    CAUSES,
+    RUN_STEPS,
+    Attempt,
+    Cause,
+    Ending,
+    Entry,
+    Kind,
+    Outcome,
+    Run,
+)
+
+#: How many hosts with trouble a run remembers.
+SOUR_HOSTS = 5
+
+
+class ImpossibleStep(Exception):
+    """An entry does not fit the state it meets: a bug, or a journal written by something else."""
+
+
+def apply(run: Run | None, attempt: Attempt | None, entry: Entry) -> tuple[Run, Attempt | None]:
+    """The run, and the attempt that the entry names, after the entry."""
+    if entry.kind in ATTEMPT_KINDS:
+        attempt = _apply_attempt(attempt, entry)
+    state = RUN_STEPS.get((run.state if run else None, entry.kind))
+    if state is None:
+        if run is None or entry.kind not in ATTEMPT_KINDS or entry.kind in (Kind.INTENDED, Kind.ENDED):
+            raise ImpossibleStep("%s: %s after %s" % (entry.run, entry.kind.value, run.state.value if run else "nothing"))
+        return run, attempt
+    return _apply_run(run, attempt, entry, {"state": state}), attempt
+
+
+def _apply_attempt(attempt: Attempt | None, entry: Entry) -> Attempt:
+    state = ATTEMPT_STEPS.get((attempt.state if attempt else None, entry.kind))
+    if state is None:
+        before = attempt.state.value if attempt else "nothing"
+        raise ImpossibleStep("%s: attempt is %s after %s" % (entry.run, entry.kind.value, before))
+    data = entry.data
+    if attempt is None:
+        return Attempt(
+            run=entry.run,
+            number=data["number"],
+            token=entry.token or "",
+            state=state,
+            intended=entry.at,
+            reason=data.get("reason", ""),
+            avoid=tuple(data.get("avoid", ())),
+        )
+    match entry.kind:
+        case Kind.QUEUED:
+            return replace(attempt, state=state, job=data["job"], queued=entry.at, missed=None)
+        case Kind.STARTED:
+            job = data.get("job") or attempt.job
+            return replace(
+                attempt, state=state, job=job, host=data["host"], started=data["started"], missed=None
+            )
+        case Kind.UNSURE:
+            return replace(attempt, state=state, detail=data.get("reason", ""))
+        case Kind.MISSED:
+            return replace(attempt, missed=entry.at)
+        case Kind.SEEN:
+            return replace(attempt, missed=None)
+        case Kind.CANCEL_SENT:
+            return replace(attempt, cancel_sent=entry.at)
+        case Kind.ENDED:
+            return replace(
+                attempt,
+                state=state,
+                outcome=Outcome(data["outcome"]),
+                detail=data["detail"],
+                host=data.get("host") or attempt.host,
+                started=data.get("started", attempt.started),
+                ended=data.get("ended", entry.at),
+                account=data.get("account", {}),
+                missed=None,
+            )
+        case Kind.TWIN_FOUND:
+            return replace(attempt, twin=True)
+        case _:  # TWIN_ENDED
+            return replace(attempt, twin=False, twin_slot=attempt.twin_slot + data["slot"])
+
+
+def _apply_run(run: Run | None, attempt: Attempt | None, entry: Entry, changes: dict[str, Any]) -> Run:
+    data = entry.data
+    if run is None:
+        return Run(
+            name=entry.run,
+            position=data["position"],
+            spec=data["spec"],
+            params=data.get("params", {}),
+            added=entry.at,
+            since=entry.at,
+            **changes,
+        )
+    match entry.kind:
+        case Kind.INTENDED:
+            changes.update(attempts=data["number"], current=entry.token, reason=data.get("reason", ""))
+        case Kind.ENDED:
+            assert attempt is not None
+            changes.update(_after_ending(run, attempt, entry))
+        case Kind.CANCEL_ASKED:
+            changes.update(cancel_asked=data.get("reason") or "cancelled")
+        case Kind.ACCEPTED:
+            changes.update(accepted=entry.token)
+        case Kind.RETRIED:
+            changes.update(
+                since=entry.at,
+                spec=data.get("spec", run.spec),
+                ran=0,
+                stuck=0,
+                stuck_any=0,
+                failure=None,
+                failures=0,
+                troubles=0,
+                sour_hosts=(),
+                cancel_asked="",
+                last=None,
+                reason="",
+            )
+        case _:  # FINISHED, FAILED, CANCELLED
+            changes.update(reason=data.get("reason", ""))
+    return replace(run, **changes)
+
+
+def _after_ending(run: Run, attempt: Attempt, entry: Entry) -> Mapping[str, Any]:
+    """Progress and troubles are counted here, across attempts, so that every reader agrees on them."""
+    data = entry.data
+    outcome = Outcome(data["outcome"])
+    cause = CAUSES[outcome]
+    step: int | None = data.get("step")
+    computed = bool(data.get("computed"))
+    if step is not None:
+        progressed = run.best_step is None or step > run.best_step
+    else:
+        progressed = bool(data.get("changed"))
+    changes: dict[str, Any] = {
+        "current": None,
+        "last": Ending(
+            number=attempt.number,
+            token=attempt.token,
+            outcome=outcome,
+            detail=data["detail"],
+            at=entry.at,
+            host=attempt.host,
+            step=step,
+            progressed=progressed,
+            computed=computed,
+            transient=data.get("transient", True),
+        ),
+        "ran": run.ran + (1 if attempt.account.get("slot") else 0),
+    }
+    if progressed:
+        changes.update(stuck=0, stuck_any=0, best_step=step if step is not None else run.best_step)
+    elif computed:
+        changes["stuck_any"] = run.stuck_any + 1
+        if cause is not Cause.CLUSTER:
+            changes["stuck"] = run.stuck + 1
+    signature = data.get("signature")
+    if signature:
+        same = signature == run.failure
+        changes.update(failure=signature, failures=run.failures + 1 if same else 1)
+    elif progressed:
+        changes.update(failure=None, failures=0)
+    if cause is Cause.CLUSTER and outcome is not Outcome.EVICTED:
+        changes["troubles"] = run.troubles + 1
+        if attempt.host:
+            hosts = (*(host for host in run.sour_hosts if host != attempt.host), attempt.host)
+            changes["sour_hosts"] = hosts[-SOUR_HOSTS:]
+    elif computed:
+        changes.update(troubles=0, sour_hosts=())
+    return changes

@@ -1,0 +1,295 @@
+"""The domain: what is to be done (Spec), what is known (Run, Attempt), and how it may change.
+
+Everything here is frozen, and nothing here reads a clock or a file. How an entry of the journal changes a
+run or an attempt is in `fold`; which changes are possible at all is in the two tables below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from outlast.node.order import OutputRule
+from outlast.node.words import Outcome, Phase
+
+__all__ = [
+    "ATTEMPT_STEPS",
+    "RUN_STEPS",
+    "Attempt",
+    "AttemptState",
+    "Cause",
+    "Checkpoints",
+    "Ending",
+    "Entry",
+    "Kind",
+    "Limits",
+    "Outcome",
+    "OutputRule",
+    "Phase",
+    "Resources",
+    "Run",
+    "RunPlan",
+    "RunState",
+    "Spec",
+]
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What one attempt asks of the cluster; bytes and seconds."""
+
+    cpus: int = 1
+    gpus: int = 0
+    memory: int = 2 * 10**9
+    disk: int = 5 * 10**9
+    time: float = 3600.0
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When to give a run up."""
+
+    attempts: int = 50
+    without_progress: int = 3
+    total: float = 14 * 86400.0
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    keep: int = 3
+    grace: float = 30.0
+    #: The stop signal's name without SIG: TERM, USR1, USR2 or INT.
+    signal: str = "TERM"
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A validated `params.yaml`, with what the submission added to it."""
+
+    name: str
+    #: As written, with `{…}` for the parameters of the sweep.
+    command: str
+    code: tuple[str, ...] = ()
+    cluster: str = "local"
+    resources: Resources = field(default_factory=Resources)
+    #: At most this many runs at a time; None: as many as there are.
+    parallel: int | None = None
+    outputs: tuple[OutputRule, ...] = ()
+    limits: Limits = field(default_factory=Limits)
+    checkpoints: Checkpoints = field(default_factory=Checkpoints)
+    #: Variables such as PATH, taken when the runs were submitted so that every attempt sees the same.
+    environment: Mapping[str, str] = field(default_factory=dict)
+    #: SHA-256 of the archive of `code`, made when the runs were submitted; empty before that.
+    code_sha256: str = ""
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """One run as `params.yaml` asks for it. `params` holds the values as they were written."""
+
+    name: str
+    params: Mapping[str, str] = field(default_factory=dict)
+
+
+class Cause(Enum):
+    """Whose doing the end of an attempt was; this decides how patient the engine is."""
+
+    TRAINING = "training"  # the user's code or its outputs
+    LIMIT = "limit"  # the training stopped as agreed, to be continued
+    CLUSTER = "cluster"  # nothing the training could help
+    USER = "user"  # somebody asked for it
+
+
+CAUSES: Mapping[Outcome, Cause] = {
+    Outcome.FINISHED: Cause.TRAINING,
+    Outcome.CRASHED: Cause.TRAINING,
+    Outcome.WRONG_OUTPUT: Cause.TRAINING,
+    Outcome.OUT_OF_MEMORY: Cause.TRAINING,
+    Outcome.CONTINUE: Cause.LIMIT,
+    Outcome.OVER_TIME: Cause.LIMIT,
+    Outcome.STALLED: Cause.CLUSTER,
+    Outcome.EVICTED: Cause.CLUSTER,
+    Outcome.NOT_FOUND: Cause.CLUSTER,
+    Outcome.CORRUPT_INPUT: Cause.CLUSTER,
+    Outcome.NETWORK: Cause.CLUSTER,
+    Outcome.OUT_OF_DISK: Cause.CLUSTER,
+    Outcome.LOST: Cause.CLUSTER,
+    Outcome.REJECTED: Cause.CLUSTER,
+    Outcome.DUPLICATE: Cause.CLUSTER,
+    Outcome.CANCELLED: Cause.USER,
+}
+
+
+class RunState(str, Enum):
+    WAITING = "waiting"  # no attempt is under way
+    ACTIVE = "active"  # one attempt is under way
+    ACCEPTED = "accepted"  # a result was accepted and is being published
+    FINISHED = "finished"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def over(self) -> bool:
+        return self in (RunState.FINISHED, RunState.FAILED, RunState.CANCELLED)
+
+
+class AttemptState(str, Enum):
+    INTENDED = "intended"  # committed; the scheduler may or may not have been called
+    UNSURE = "unsure"  # the scheduler was called and its answer is not known
+    QUEUED = "queued"
+    RUNNING = "running"
+    ENDED = "ended"
+
+
+class Kind(str, Enum):
+    """What an entry of the journal says."""
+
+    ADDED = "added"
+    CANCEL_ASKED = "cancel-asked"
+    ACCEPTED = "accepted"
+    FINISHED = "finished"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    RETRIED = "retried"
+
+    INTENDED = "intended"
+    UNSURE = "unsure"
+    QUEUED = "queued"
+    STARTED = "started"
+    MISSED = "missed"
+    SEEN = "seen"
+    CANCEL_SENT = "cancel-sent"
+    ENDED = "ended"
+    TWIN_FOUND = "twin-found"
+    TWIN_ENDED = "twin-ended"
+
+
+_RUN, _AT = RunState, AttemptState
+_LIVE = (_AT.INTENDED, _AT.UNSURE, _AT.QUEUED, _AT.RUNNING)
+
+#: Which entry may come for a run in which state, and the state after it.
+RUN_STEPS: Mapping[tuple[RunState | None, Kind], RunState] = {
+    (None, Kind.ADDED): _RUN.WAITING,
+    (_RUN.WAITING, Kind.INTENDED): _RUN.ACTIVE,
+    (_RUN.ACTIVE, Kind.ENDED): _RUN.WAITING,
+    (_RUN.WAITING, Kind.ACCEPTED): _RUN.ACCEPTED,
+    (_RUN.ACCEPTED, Kind.FINISHED): _RUN.FINISHED,
+    (_RUN.WAITING, Kind.FAILED): _RUN.FAILED,
+    (_RUN.WAITING, Kind.CANCELLED): _RUN.CANCELLED,
+    (_RUN.WAITING, Kind.CANCEL_ASKED): _RUN.WAITING,
+    (_RUN.ACTIVE, Kind.CANCEL_ASKED): _RUN.ACTIVE,
+    (_RUN.FAILED, Kind.RETRIED): _RUN.WAITING,
+    (_RUN.CANCELLED, Kind.RETRIED): _RUN.WAITING,
+}
+
+#: The same for an attempt.
+ATTEMPT_STEPS: Mapping[tuple[AttemptState | None, Kind], AttemptState] = {
+    (None, Kind.INTENDED): _AT.INTENDED,
+    (_AT.INTENDED, Kind.UNSURE): _AT.UNSURE,
+    (_AT.INTENDED, Kind.QUEUED): _AT.QUEUED,
+    (_AT.UNSURE, Kind.QUEUED): _AT.QUEUED,
+    (_AT.INTENDED, Kind.STARTED): _AT.RUNNING,
+    (_AT.UNSURE, Kind.STARTED): _AT.RUNNING,
+    (_AT.QUEUED, Kind.STARTED): _AT.RUNNING,
+    **{(state, kind): state for state in _LIVE for kind in (Kind.MISSED, Kind.SEEN, Kind.CANCEL_SENT)},
+    **{(state, Kind.ENDED): _AT.ENDED for state in _LIVE},
+    (_AT.ENDED, Kind.TWIN_FOUND): _AT.ENDED,
+    (_AT.ENDED, Kind.TWIN_ENDED): _AT.ENDED,
+}
+
+#: Entries that concern an attempt (and carry its token).
+ATTEMPT_KINDS = frozenset(kind for _, kind in ATTEMPT_STEPS)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One row of the journal."""
+
+    at: float
+    run: str
+    kind: Kind
+    token: str | None = None
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How an attempt ended, as far as the next decision needs to know."""
+
+    number: int
+    token: str
+    outcome: Outcome
+    detail: str
+    at: float
+    host: str = ""
+    #: The last step it saved, and whether that (or a change in the checkpoint directory) was news.
+    step: int | None = None
+    progressed: bool = False
+    #: The training itself was running at some time.
+    computed: bool = False
+    transient: bool = True
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training to be brought to its end, folded from the journal."""
+
+    name: str
+    position: int
+    spec: int
+    params: Mapping[str, str]
+    state: RunState
+    added: float
+    #: When it was added or last retried; `limits` count from here.
+    since: float
+    reason: str = ""
+    #: How many attempts there have been; the next one is this + 1.
+    attempts: int = 0
+    #: How many of them held a slot since `since`.
+    ran: int = 0
+    #: The token of the attempt that is under way.
+    current: str | None = None
+    cancel_asked: str = ""
+    accepted: str | None = None
+    last: Ending | None = None
+    best_step: int | None = None
+    #: Attempts in a row without progress: those the training itself ended, and all that computed.
+    stuck: int = 0
+    stuck_any: int = 0
+    #: The signature of the last failure of the training's own, and how often it came.
+    failure: str | None = None
+    failures: int = 0
+    #: Troubles of the cluster's in a row; they lengthen the pause.
+    troubles: int = 0
+    #: Hosts where the last troubles happened, newest last.
+    sour_hosts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One scheduler job of a run, folded from the journal."""
+
+    run: str
+    number: int
+    token: str
+    state: AttemptState
+    intended: float
+    #: Why it was started, in a sentence.
+    reason: str = ""
+    avoid: tuple[str, ...] = ()
+    job: str = ""
+    host: str = ""
+    queued: float | None = None
+    started: float | None = None
+    ended: float | None = None
+    #: Since when complete listings of the scheduler's lack it.
+    missed: float | None = None
+    cancel_sent: float | None = None
+    outcome: Outcome | None = None
+    detail: str = ""
+    #: What the ledger needs (see `ledger`): slot, lead, spans, saves, saving, resumed; plus code, signal, tail.
+    account: Mapping[str, Any] = field(default_factory=dict)
+    twin: bool = False
+    twin_slot: float = 0.0

@@ -1,0 +1,179 @@
+"""What a node program and its training logged of an attempt, read once the attempt is over (or silent).
+
+Event logs come from another machine and may be cut anywhere by a kill or a full disk: a line that cannot
+be read is passed over, a missing file is an empty one, and sizes are bounded.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from outlast.model import Outcome, Phase
+
+#: An event log beyond this is read up to here; ours are a few KiB.
+MOST_BYTES = 32 * 2**20
+#: The saves that the journal keeps of an attempt; more are never left to resume from.
+MOST_SAVES = 20
+
+
+@dataclass(frozen=True)
+class Save:
+    """A checkpoint became durable, `offset` seconds after the training was started."""
+
+    offset: float
+    step: int | None
+
+
+@dataclass(frozen=True)
+class Report:
+    """Durations are of the node's monotonic clock."""
+
+    claimed: float | None = None
+    host: str = ""
+    #: When the node was last heard of (wall clock, by the modification time of its files).
+    heard: float = 0.0
+    #: Phases in order, with their seconds; the last one of a cut log ends at the last line.
+    spans: tuple[tuple[Phase, float], ...] = ()
+    outcome: Outcome | None = None
+    detail: str = ""
+    code: int | None = None
+    signal: int | None = None
+    signature: str | None = None
+    tail: tuple[str, ...] = ()
+    #: The step it went on from; `loaded` tells "from the start" from "never got that far".
+    loaded: bool = False
+    resumed: int | None = None
+    saves: tuple[Save, ...] = ()
+    #: Seconds the training was held up by saving.
+    saving: float = 0.0
+    changed: bool = False
+    delivered: Mapping[str, Any] | None = None
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def computed(self) -> bool:
+        return any(phase is Phase.COMPUTE for phase, _ in self.spans)
+
+    @property
+    def step(self) -> int | None:
+        steps = [save.step for save in self.saves if save.step is not None]
+        return max(steps) if steps else None
+
+
+def read_report(events: Path, progress: Path) -> Report | None:
+    """None where the node has not been heard of at all."""
+    try:
+        heard = events.stat().st_mtime
+    except FileNotFoundError:
+        return None
+    facts: dict[str, Any] = {"heard": heard}
+    begins: list[tuple[Phase, float]] = []
+    changes: list[float] = []
+    last = 0.0
+    for line in _lines(events):
+        mono = line.get("mono")
+        if not isinstance(mono, (int, float)):
+            continue
+        last = max(last, float(mono))
+        match line.get("event"):
+            case "claimed":
+                facts.update(claimed=_number(line.get("at")), host=str(line.get("host", "")))
+            case "phase":
+                phase = _phase(line.get("phase"))
+                if phase:
+                    begins.append((phase, float(mono)))
+            case "changed":
+                changes.append(float(mono))
+            case "end":
+                facts.update(_ending(line))
+    ends = [mono for _, mono in begins[1:]] + [last]
+    facts["spans"] = tuple((phase, max(0.0, end - mono)) for (phase, mono), end in zip(begins, ends, strict=True))
+    compute_began = next((mono for phase, mono in begins if phase is Phase.COMPUTE), last)
+    facts["changed"] = bool(changes) or facts.get("changed", False)
+    facts.update(_training(progress, compute_began))
+    if not facts.get("saves"):
+        facts["saves"] = tuple(Save(max(0.0, mono - compute_began), None) for mono in changes[-MOST_SAVES:])
+    return Report(**facts)
+
+
+def last_progress(progress: Path) -> Mapping[str, Any] | None:
+    """The newest thing a training said of its progress, from the last few KiB of its file."""
+    newest: Mapping[str, Any] | None = None
+    for line in _lines(progress, tail=8192):
+        if line.get("event") == "progress":
+            newest = line
+    return newest
+
+
+def _training(progress: Path, compute_began: float) -> dict[str, Any]:
+    facts: dict[str, Any] = {"loaded": False, "saving": 0.0}
+    saves: list[Save] = []
+    notes: list[str] = []
+    for line in _lines(progress):
+        step = line.get("step") if isinstance(line.get("step"), int) else None
+        match line.get("event"):
+            case "loaded":
+                facts.update(loaded=True, resumed=step)
+            case "saved":
+                saves.append(Save(max(0.0, _number(line.get("mono")) - compute_began), step))
+                facts["saving"] += max(0.0, _number(line.get("seconds")))
+            case "aside":
+                notes.append("checkpoint %s was put aside: %s" % (line.get("name"), line.get("why")))
+            case "save-failed":
+                notes.append("saving step %s failed: %s" % (step, line.get("why")))
+    facts.update(saves=tuple(saves[-MOST_SAVES:]), notes=tuple(notes[-5:]))
+    return facts
+
+
+def _ending(line: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        outcome = Outcome(line.get("outcome"))
+    except ValueError:
+        return {}
+    tail = line.get("tail")
+    delivered = line.get("delivered")
+    return {
+        "outcome": outcome,
+        "detail": str(line.get("detail", ""))[:2000],
+        "code": line.get("code") if isinstance(line.get("code"), int) else None,
+        "signal": line.get("signal") if isinstance(line.get("signal"), int) else None,
+        "signature": str(line["signature"])[:200] if line.get("signature") else None,
+        "tail": tuple(str(text)[:500] for text in tail[-20:]) if isinstance(tail, list) else (),
+        "changed": bool(line.get("progressed")),
+        "delivered": delivered if isinstance(delivered, dict) else None,
+    }
+
+
+def _phase(value: object) -> Phase | None:
+    try:
+        return Phase(value)
+    except ValueError:
+        return None
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, (int, float)) else 0.0
+
+
+def _lines(path: Path, tail: int | None = None) -> Iterator[Mapping[str, Any]]:
+    try:
+        with path.open("rb") as file:
+            if tail is not None:
+                size = file.seek(0, 2)
+                file.seek(max(0, size - tail))
+                raw = file.read(tail)
+            else:
+                raw = file.read(MOST_BYTES)
+    except FileNotFoundError:
+        return
+    for text in raw.split(b"\n"):
+        try:
+            line = json.loads(text)
+        except ValueError:
+            continue
+        if isinstance(line, dict):
+            yield line
