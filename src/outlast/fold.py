@@ -35,7 +35,9 @@ def apply(run: Run | None, attempt: Attempt | None, entry: Entry) -> tuple[Run, 
     state = RUN_STEPS.get((run.state if run else None, entry.kind))
     if state is None:
         if run is None or entry.kind not in ATTEMPT_KINDS or entry.kind in (Kind.INTENDED, Kind.ENDED):
-            raise ImpossibleStep("%s: %s after %s" % (entry.run, entry.kind.value, run.state.value if run else "nothing"))
+            raise ImpossibleStep(
+                "%s: %s after %s" % (entry.run, entry.kind.value, run.state.value if run else "nothing")
+            )
         return run, attempt
     return _apply_run(run, attempt, entry, {"state": state}), attempt
 

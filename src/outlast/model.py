@@ -289,7 +289,7 @@ class Attempt:
     cancel_sent: float | None = None
     outcome: Outcome | None = None
     detail: str = ""
-    #: What the ledger needs (see `ledger`): slot, lead, spans, saves, saving, resumed; plus code, signal, tail.
+    #: What the ledger needs (slot, lead, spans, saves, saving, resumed), and code, signal, tail.
     account: Mapping[str, Any] = field(default_factory=dict)
     twin: bool = False
     twin_slot: float = 0.0

@@ -8,60 +8,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from outlast.model import Outcome, Phase
+from outlast.observation import Report, Save
 
 #: An event log beyond this is read up to here; ours are a few KiB.
 MOST_BYTES = 32 * 2**20
 #: The saves that the journal keeps of an attempt; more are never left to resume from.
 MOST_SAVES = 20
-
-
-@dataclass(frozen=True)
-class Save:
-    """A checkpoint became durable, `offset` seconds after the training was started."""
-
-    offset: float
-    step: int | None
-
-
-@dataclass(frozen=True)
-class Report:
-    """Durations are of the node's monotonic clock."""
-
-    claimed: float | None = None
-    host: str = ""
-    #: When the node was last heard of (wall clock, by the modification time of its files).
-    heard: float = 0.0
-    #: Phases in order, with their seconds; the last one of a cut log ends at the last line.
-    spans: tuple[tuple[Phase, float], ...] = ()
-    outcome: Outcome | None = None
-    detail: str = ""
-    code: int | None = None
-    signal: int | None = None
-    signature: str | None = None
-    tail: tuple[str, ...] = ()
-    #: The step it went on from; `loaded` tells "from the start" from "never got that far".
-    loaded: bool = False
-    resumed: int | None = None
-    saves: tuple[Save, ...] = ()
-    #: Seconds the training was held up by saving.
-    saving: float = 0.0
-    changed: bool = False
-    delivered: Mapping[str, Any] | None = None
-    notes: tuple[str, ...] = field(default=())
-
-    @property
-    def computed(self) -> bool:
-        return any(phase is Phase.COMPUTE for phase, _ in self.spans)
-
-    @property
-    def step(self) -> int | None:
-        steps = [save.step for save in self.saves if save.step is not None]
-        return max(steps) if steps else None
 
 
 def read_report(events: Path, progress: Path) -> Report | None:
@@ -91,7 +47,9 @@ def read_report(events: Path, progress: Path) -> Report | None:
             case "end":
                 facts.update(_ending(line))
     ends = [mono for _, mono in begins[1:]] + [last]
-    facts["spans"] = tuple((phase, max(0.0, end - mono)) for (phase, mono), end in zip(begins, ends, strict=True))
+    facts["spans"] = tuple(
+        (phase, max(0.0, end - mono)) for (phase, mono), end in zip(begins, ends, strict=True)
+    )
     compute_began = next((mono for phase, mono in begins if phase is Phase.COMPUTE), last)
     facts["changed"] = bool(changes) or facts.get("changed", False)
     facts.update(_training(progress, compute_began))

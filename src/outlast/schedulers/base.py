@@ -15,6 +15,18 @@ from dataclasses import dataclass
 from enum import Enum
 
 from outlast.errors import OutlastError
+from outlast.observation import JobPhase, JobView, Patience
+
+__all__ = [
+    "Answer",
+    "JobPhase",
+    "JobRequest",
+    "JobView",
+    "Patience",
+    "Scheduler",
+    "SchedulerUnavailable",
+    "Submission",
+]
 
 
 class SchedulerUnavailable(OutlastError):
@@ -61,45 +73,6 @@ class Submission:
     reason: str = ""
     #: For REJECTED: the same request may be accepted later.
     transient: bool = False
-
-
-class JobPhase(Enum):
-    QUEUED = "queued"
-    RUNNING = "running"
-    ENDED = "ended"
-
-
-@dataclass(frozen=True)
-class JobView:
-    """What the scheduler says of one job. Times are the scheduler's clock, seconds since the epoch."""
-
-    token: str
-    job: str
-    phase: JobPhase
-    host: str = ""
-    started: float | None = None
-    ended: float | None = None
-    #: Seconds the job held its slot; exact even if the clock jumped in between.
-    elapsed: float | None = None
-    exit_code: int | None = None
-    signal: int | None = None
-    #: The scheduler ended it at its wall-time limit.
-    over_time: bool = False
-    #: Why it waits or how it ended, as a sentence for people.
-    reason: str = ""
-
-
-@dataclass(frozen=True)
-class Patience:
-    """How long this kind of scheduler may be silent about a job before that means something (seconds)."""
-
-    #: A submission whose outcome is unknown, or a job missing from a complete listing.
-    missing: float
-    #: A node program that claimed its attempt and has not been heard of.
-    heartbeat: float
-    #: First pause after trouble of the cluster's; it doubles up to `longest_pause`.
-    pause: float
-    longest_pause: float = 600.0
 
 
 class Scheduler(ABC):

@@ -1,0 +1,59 @@
+"""Runs, attempts and specs as JSON and back, for the journal."""
+
+from __future__ import annotations
+
+import json
+
+from outlast.model import (
+    Attempt,
+    AttemptState,
+    Checkpoints,
+    Ending,
+    Limits,
+    Outcome,
+    OutputRule,
+    Resources,
+    Run,
+    RunState,
+    Spec,
+)
+
+
+def dump(value: object) -> str:
+    return json.dumps(value, default=_plain, separators=(",", ":"))
+
+
+def _plain(value: object) -> object:
+    return value.__dict__
+
+
+def read_run(record: str) -> Run:
+    raw = json.loads(record)
+    raw["state"] = RunState(raw["state"])
+    raw["sour_hosts"] = tuple(raw["sour_hosts"])
+    if raw["last"] is not None:
+        raw["last"]["outcome"] = Outcome(raw["last"]["outcome"])
+        raw["last"] = Ending(**raw["last"])
+    return Run(**raw)
+
+
+def read_attempt(record: str) -> Attempt:
+    raw = json.loads(record)
+    raw["state"] = AttemptState(raw["state"])
+    raw["avoid"] = tuple(raw["avoid"])
+    if raw["outcome"] is not None:
+        raw["outcome"] = Outcome(raw["outcome"])
+    return Attempt(**raw)
+
+
+def read_spec(record: str) -> Spec:
+    raw = json.loads(record)
+    raw["code"] = tuple(raw["code"])
+    raw["resources"] = Resources(**raw["resources"])
+    raw["limits"] = Limits(**raw["limits"])
+    raw["checkpoints"] = Checkpoints(**raw["checkpoints"])
+    raw["outputs"] = tuple(
+        OutputRule(**{**rule, "check": tuple(rule["check"]) if rule["check"] else None})
+        for rule in raw["outputs"]
+    )
+    return Spec(**raw)

@@ -1,0 +1,262 @@
+"""Pure decisions: what is known, what was seen and the time go in; what to do next, and why, comes out.
+
+No clock, no file, no randomness. The controller, the simulator and the property tests call the same
+functions. `decide` gives the next decision for one run; it is asked again until it has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from outlast.model import Attempt, AttemptState, Kind, Limits, Outcome, Run, RunState
+from outlast.node.words import EXIT_BAD_ORDER, EXIT_NOT_CLAIMED
+from outlast.observation import JobPhase, JobView, Patience, Report, Seen
+from outlast.policy import Action, judge
+
+#: A cancellation that shows no effect is sent again after this long.
+CANCEL_AGAIN = 60.0
+
+
+class Do(Enum):
+    RECORD = "record"  # append an entry, nothing else
+    START = "start"  # a new attempt
+    FENCE = "fence"  # make sure that a job which cannot be found will never run
+    CANCEL_JOB = "cancel job"
+    PUBLISH = "publish"  # put the accepted results in their place
+
+
+@dataclass(frozen=True)
+class Decision:
+    do: Do
+    run: str
+    reason: str = ""
+    token: str | None = None
+    #: For RECORD: the entry.
+    kind: Kind | None = None
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+def decide(
+    run: Run, attempt: Attempt | None, seen: Seen, limits: Limits, patience: Patience, now: float
+) -> Decision | None:
+    """The next thing to do about `run`, whose current attempt is `attempt`; None: wait."""
+    if run.state.over:
+        return None
+    if run.state is RunState.ACCEPTED:
+        return Decision(Do.PUBLISH, run.name, token=run.accepted)
+    if attempt is not None:
+        return _watch(run, attempt, seen, limits, patience, now)
+    verdict = judge(run, limits, patience, now)
+    if verdict.action is Action.ACCEPT:
+        assert run.last is not None
+        return _record(run, Kind.ACCEPTED, run.last.token, verdict.reason)
+    if run.cancel_asked:
+        return _record(run, Kind.CANCELLED, None, run.cancel_asked)
+    if verdict.action is Action.FAIL:
+        return _record(run, Kind.FAILED, None, verdict.reason)
+    if now < verdict.due:
+        return None
+    return Decision(Do.START, run.name, verdict.reason, data={"avoid": run.sour_hosts})
+
+
+def admit(starts: Sequence[Decision], active: int, parallel: int | None) -> Sequence[Decision]:
+    """The starts there is room for when at most `parallel` runs may be under way."""
+    return starts if parallel is None else starts[: max(0, parallel - active)]
+
+
+def choose_avoided(sour: Sequence[str], hosts: Sequence[str]) -> tuple[str, ...]:
+    """The hosts to avoid, but never all of them: the one whose trouble is longest ago is tried again."""
+    if not hosts:
+        return tuple(sour)
+    sour = [host for host in sour if host in hosts]
+    return tuple(sour[max(0, len(sour) - (len(hosts) - 1)) :]) if len(hosts) > 1 else ()
+
+
+def decide_twin(attempt: Attempt, view: JobView) -> Decision | None:
+    """A job was seen although its attempt is over: it is cancelled, and its time is booked as waste."""
+    if view.phase is not JobPhase.ENDED:
+        if attempt.twin:
+            return None
+        reason = "job %s turned up after attempt %d had been given up" % (view.job, attempt.number)
+        return Decision(Do.CANCEL_JOB, attempt.run, reason, attempt.token, Kind.TWIN_FOUND)
+    if attempt.twin or (attempt.outcome is Outcome.LOST and not attempt.twin_slot and view.elapsed):
+        booked = float(attempt.account.get("slot") or 0.0)
+        data = {"slot": max(0.0, (view.elapsed or 0.0) - booked)}
+        kind = Kind.TWIN_ENDED
+        return Decision(Do.RECORD, attempt.run, "", attempt.token, kind, data)
+    return None
+
+
+def after_fence(
+    run: Run, attempt: Attempt, report: Report | None, won: bool, patience: Patience, now: float
+) -> Decision | None:
+    """What a fence showed: the job never ran and never will, or it ran and was not heard of since."""
+    if won:
+        known = attempt.job or attempt.state is AttemptState.RUNNING
+        detail = (
+            "the job vanished from the queue before it began" if known else "the job never reached the queue"
+        )
+        return _end(run, attempt, None, None, Outcome.LOST, detail, now)
+    if report is not None and report.outcome is not None:
+        return _end_by_report(run, attempt, None, report, now)
+    if report is None or _heard_lately(report, patience, now):
+        return None
+    return _end(
+        run, attempt, None, report, Outcome.LOST, "the job vanished from the queue without a word", now
+    )
+
+
+def _watch(
+    run: Run, attempt: Attempt, seen: Seen, limits: Limits, patience: Patience, now: float
+) -> Decision | None:
+    if attempt.state is AttemptState.INTENDED:
+        # Only a controller that died in between leaves this behind.
+        reason = "it is not known whether the job was submitted"
+        return _record(run, Kind.UNSURE, attempt.token, reason)
+    if seen.jobs is None:
+        return None
+    view = seen.jobs.get(attempt.token)
+    report = seen.reports.get(attempt.token)
+    if view is None:
+        return _watch_missing(run, attempt, report, patience, now)
+    if view.phase is JobPhase.ENDED:
+        return _watch_ended(run, attempt, view, report, patience, now)
+    if view.phase is JobPhase.RUNNING and attempt.state is not AttemptState.RUNNING:
+        data = {"job": view.job, "host": view.host, "started": view.started}
+        return _record(run, Kind.STARTED, attempt.token, "", data)
+    if attempt.state is AttemptState.UNSURE:
+        return _record(run, Kind.QUEUED, attempt.token, "found by its token", {"job": view.job})
+    if attempt.missed is not None:
+        return _record(run, Kind.SEEN, attempt.token)
+    reason = run.cancel_asked
+    if not reason and attempt.state is not AttemptState.RUNNING and now - run.since > limits.total:
+        reason = "limits.total passed while the job was waiting"
+    if reason and (attempt.cancel_sent is None or not 0 <= now - attempt.cancel_sent < CANCEL_AGAIN):
+        return Decision(Do.CANCEL_JOB, run.name, reason, attempt.token, Kind.CANCEL_SENT)
+    return None
+
+
+def _watch_missing(
+    run: Run, attempt: Attempt, report: Report | None, patience: Patience, now: float
+) -> Decision | None:
+    if report is not None and report.outcome is not None:
+        return _end_by_report(run, attempt, None, report, now)
+    if attempt.missed is None or now < attempt.missed:
+        return _record(run, Kind.MISSED, attempt.token, "the scheduler does not list it")
+    if now - attempt.missed < patience.missing:
+        return None
+    if report is not None and _heard_lately(report, patience, now):
+        return None
+    return Decision(Do.FENCE, run.name, "missing for %.0f s" % (now - attempt.missed), attempt.token)
+
+
+def _watch_ended(
+    run: Run, attempt: Attempt, view: JobView, report: Report | None, patience: Patience, now: float
+) -> Decision | None:
+    if report is not None and report.outcome is not None:
+        return _end_by_report(run, attempt, view, report, now)
+    if view.exit_code in (EXIT_NOT_CLAIMED, EXIT_BAD_ORDER):
+        why = (
+            "another holds its claim"
+            if view.exit_code == EXIT_NOT_CLAIMED
+            else "its work order was unreadable"
+        )
+        return _end(run, attempt, view, report, Outcome.LOST, "the job did nothing: " + why, now)
+    if view.exit_code is not None and report is not None:
+        # The node program ended by itself, so its last word is on the way through the file system.
+        if attempt.missed is None or now < attempt.missed:
+            return _record(run, Kind.MISSED, attempt.token, "its last word has not arrived")
+        if now - attempt.missed < patience.missing:
+            return None
+    if run.cancel_asked or attempt.cancel_sent is not None:
+        return _end(run, attempt, view, report, Outcome.CANCELLED, run.cancel_asked or "cancelled", now)
+    if view.over_time:
+        return _end(run, attempt, view, report, Outcome.OVER_TIME, "killed at the time limit", now)
+    how = view.reason or _how_it_ended(view)
+    if view.signal is not None and report is not None:
+        return _end(run, attempt, view, report, Outcome.EVICTED, "killed without warning (%s)" % how, now)
+    return _end(run, attempt, view, report, Outcome.LOST, "ended without a word (%s)" % how, now)
+
+
+def _end_by_report(run: Run, attempt: Attempt, view: JobView | None, report: Report, now: float) -> Decision:
+    assert report.outcome is not None
+    outcome, detail = report.outcome, report.detail
+    if outcome is not Outcome.FINISHED and (run.cancel_asked or attempt.cancel_sent is not None):
+        outcome, detail = Outcome.CANCELLED, run.cancel_asked or "cancelled"
+    return _end(run, attempt, view, report, outcome, detail, now)
+
+
+def _end(
+    run: Run,
+    attempt: Attempt,
+    view: JobView | None,
+    report: Report | None,
+    outcome: Outcome,
+    detail: str,
+    now: float,
+) -> Decision:
+    """The entry that ends an attempt, with all that progress, policy and ledger are to know of it."""
+    logged = sum(seconds for _, seconds in report.spans) if report else 0.0
+    slot = logged
+    started = attempt.started
+    lead = 0.0
+    if view is not None and view.elapsed is not None:
+        slot = max(0.0, view.elapsed)
+        started = view.started if view.started is not None else started
+        if report is not None and report.claimed is not None and started is not None:
+            lead = min(max(0.0, report.claimed - started), max(0.0, slot - logged))
+    elif report is not None and started is None:
+        started = report.claimed
+    data: dict[str, Any] = {
+        "outcome": outcome.value,
+        "detail": detail,
+        "started": started,
+        "ended": view.ended if view is not None and view.ended is not None else now,
+        "host": (view.host if view else "") or (report.host if report else "") or attempt.host,
+    }
+    if report is not None:
+        data.update(
+            step=report.step,
+            changed=report.changed or bool(report.saves),
+            computed=report.computed,
+            signature=report.signature if outcome is not Outcome.CANCELLED else None,
+        )
+    data["account"] = {"slot": slot, "lead": lead, **_account(report)} if slot or report else {}
+    return _record(run, Kind.ENDED, attempt.token, detail, data)
+
+
+def _account(report: Report | None) -> Mapping[str, Any]:
+    if report is None:
+        return {}
+    account = {
+        "spans": [[phase.value, round(seconds, 3)] for phase, seconds in report.spans],
+        "saves": [[round(save.offset, 3), save.step] for save in report.saves],
+        "saving": round(report.saving, 3),
+        "loaded": report.loaded,
+        "resumed": report.resumed,
+        "code": report.code,
+        "signal": report.signal,
+        "tail": list(report.tail),
+        "notes": list(report.notes),
+    }
+    return {key: value for key, value in account.items() if value not in (None, [], 0.0)}
+
+
+def _heard_lately(report: Report, patience: Patience, now: float) -> bool:
+    # A node whose clock is ahead has been heard "later than now": that is lately, too, but not for ever.
+    return abs(now - report.heard) < patience.heartbeat
+
+
+def _how_it_ended(view: JobView) -> str:
+    if view.signal is not None:
+        return "signal %d" % view.signal
+    return "exit code unknown" if view.exit_code is None else "exit code %d" % view.exit_code
+
+
+def _record(
+    run: Run, kind: Kind, token: str | None = None, reason: str = "", data: Mapping[str, Any] | None = None
+) -> Decision:
+    return Decision(Do.RECORD, run.name, reason, token, kind, {"reason": reason, **(data or {})})

@@ -1,0 +1,54 @@
+"""What the file system can be trusted with."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+#: File systems whose locks and shared memory work between all processes that can see the file.
+LOCAL = frozenset(
+    ["ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "ramfs", "overlay", "reiserfs", "jfs", "apfs", "hfs", "ufs", "bcachefs"]
+)
+
+
+def is_local(directory: Path) -> bool:
+    """Whether `directory` is on a file system of this machine alone; when in doubt, it is not."""
+    try:
+        mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    target = os.path.realpath(directory)
+    best, kind = "", ""
+    for line in mounts.splitlines():
+        left, _, right = line.partition(" - ")
+        fields, rest = left.split(), right.split()
+        if len(fields) < 5 or not rest:
+            continue
+        mount = fields[4].encode().decode("unicode_escape")
+        inside = target == mount or target.startswith(mount.rstrip("/") + "/")
+        if inside and len(mount) >= len(best):
+            best, kind = mount, rest[0]
+    return kind in LOCAL
+
+
+def write_durably(path: Path, content: bytes) -> None:
+    """Whole or not at all, and there after a power cut."""
+    temporary = path.with_name(".%s.%d.tmp" % (path.name, os.getpid()))
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,315 @@
+"""The journal: the only writer of state, one SQLite file inside the experiment.
+
+`entries` is append-only and is the truth. `runs` and `attempts` hold its fold, written in the same
+transaction, so that a look at ten thousand runs does not read a hundred thousand rows. Every write checks
+that the lease is still ours: a controller that was taken over can never write again.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from outlast.codec import dump, read_attempt, read_run, read_spec
+from outlast.errors import JournalDamaged, JournalHeld, NotWritable
+from outlast.filesystem import is_local
+from outlast.model import Attempt, Entry, Kind, Run, Spec
+from outlast.records import Records
+
+FORMAT = 1
+#: How long a writer waits for a reader (or a reader for a writer) before it gives up, in seconds.
+BUSY = 20.0
+
+_SCHEMA = """
+CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE entries (
+    number INTEGER PRIMARY KEY, at REAL NOT NULL, run TEXT NOT NULL, kind TEXT NOT NULL, token TEXT,
+    data TEXT NOT NULL);
+CREATE INDEX entries_of_run ON entries (run);
+CREATE TABLE specs (number INTEGER PRIMARY KEY, record TEXT NOT NULL UNIQUE);
+CREATE TABLE runs (
+    name TEXT PRIMARY KEY, position INTEGER NOT NULL, state TEXT NOT NULL,
+    record TEXT NOT NULL) WITHOUT ROWID;
+CREATE INDEX live_runs ON runs (state, position);
+CREATE TABLE attempts (
+    token TEXT PRIMARY KEY, run TEXT NOT NULL, number INTEGER NOT NULL, state TEXT NOT NULL,
+    record TEXT NOT NULL) WITHOUT ROWID;
+CREATE INDEX attempts_of_run ON attempts (run, number);
+CREATE TABLE requests (name TEXT PRIMARY KEY, at REAL NOT NULL) WITHOUT ROWID;
+CREATE TABLE lease (
+    only INTEGER PRIMARY KEY CHECK (only = 1), epoch INTEGER NOT NULL, holder TEXT NOT NULL);
+"""
+
+_OVER = ("finished", "failed", "cancelled")
+
+
+@dataclass(frozen=True)
+class EntryRow:
+    """An entry as `explain` shows it."""
+
+    number: int
+    entry: Entry
+
+
+class Journal(Records):
+    """Opened for reading, or (with `create` or through a lease) for writing."""
+
+    def __init__(self, path: Path, *, create: bool = False) -> None:
+        super().__init__()
+        self.path = path
+        #: The epoch of the lease under which we write; None: read only.
+        self.epoch: int | None = None
+        self._loaded = False
+        if not create and not path.exists():
+            raise JournalDamaged("%s: no such journal; nothing has been submitted here yet" % path)
+        with self._sense():
+            self._db = sqlite3.connect(
+                path.absolute().as_uri() + ("?mode=rwc" if create else "?mode=rw"),
+                uri=True,
+                timeout=BUSY,
+                isolation_level=None,
+                check_same_thread=False,
+            )
+            self._prepare(create)
+
+    def _prepare(self, create: bool) -> None:
+        self._db.execute("PRAGMA synchronous=FULL")
+        if create:
+            # WAL needs shared memory between its processes, which network file systems do not give.
+            mode = "WAL" if is_local(self.path.parent) else "DELETE"
+            self._db.execute("PRAGMA journal_mode=%s" % mode)
+            with self._transaction(checked=False):
+                if not self._db.execute("SELECT 1 FROM sqlite_master WHERE name='about'").fetchone():
+                    for statement in _SCHEMA.split(";\n"):
+                        if statement.strip():
+                            self._db.execute(statement)
+                    self._db.execute("INSERT INTO about VALUES ('format', ?)", (str(FORMAT),))
+        found = self._db.execute("SELECT value FROM about WHERE key='format'").fetchone()
+        if found is None or found[0] != str(FORMAT):
+            raise JournalDamaged(
+                "%s: a journal of format %s; this version of Outlast reads format %d"
+                % (self.path, found[0] if found else "?", FORMAT)
+            )
+
+    def close(self) -> None:
+        self._db.close()
+
+    def check(self) -> None:
+        """Raise JournalDamaged if the file is not sound."""
+        with self._sense():
+            found = self._db.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if found != "ok":
+            raise JournalDamaged(_damaged(self.path, found))
+
+    # Reading.
+
+    def about(self, key: str) -> str | None:
+        with self._sense():
+            row = self._db.execute("SELECT value FROM about WHERE key=?", (key,)).fetchone()
+        return row[0] if row else None
+
+    def live(self) -> Mapping[str, Run]:
+        if not self._loaded:
+            marks = ",".join("?" * len(_OVER))
+            with self._sense():
+                for (record,) in self._db.execute(
+                    "SELECT record FROM runs WHERE state NOT IN (%s) ORDER BY position" % marks, _OVER
+                ):
+                    run = read_run(record)
+                    self._runs[run.name] = run
+                for (record,) in self._db.execute("SELECT record FROM attempts WHERE state != 'ended'"):
+                    attempt = read_attempt(record)
+                    self._attempts[attempt.token] = attempt
+            self._loaded = True
+        return self._runs
+
+    def run(self, name: str) -> Run | None:
+        known = super().run(name)
+        if known is not None:
+            return known
+        with self._sense():
+            row = self._db.execute("SELECT record FROM runs WHERE name=?", (name,)).fetchone()
+        return read_run(row[0]) if row else None
+
+    def runs(self) -> Iterator[Run]:
+        """All runs, in the order of their submission."""
+        with self._sense():
+            for (record,) in self._db.execute("SELECT record FROM runs ORDER BY position"):
+                yield read_run(record)
+
+    def names(self) -> list[str]:
+        with self._sense():
+            return [name for (name,) in self._db.execute("SELECT name FROM runs ORDER BY position")]
+
+    def counts(self) -> Mapping[str, int]:
+        """How many runs are in which state."""
+        with self._sense():
+            return dict(self._db.execute("SELECT state, count(*) FROM runs GROUP BY state").fetchall())
+
+    def attempt(self, token: str) -> Attempt | None:
+        known = super().attempt(token)
+        if known is not None:
+            return known
+        with self._sense():
+            row = self._db.execute("SELECT record FROM attempts WHERE token=?", (token,)).fetchone()
+        return read_attempt(row[0]) if row else None
+
+    def attempts(self, run: str | None = None) -> Iterator[Attempt]:
+        """The attempts of one run, or of all, run by run and in order."""
+        where, arguments = ("WHERE run=?", (run,)) if run is not None else ("", ())
+        with self._sense():
+            for (record,) in self._db.execute(
+                "SELECT record FROM attempts %s ORDER BY run, number" % where, arguments
+            ):
+                yield read_attempt(record)
+
+    def entries(self, run: str | None = None, after: int = 0) -> Iterator[EntryRow]:
+        where = "WHERE number > ?" + (" AND run=?" if run is not None else "")
+        arguments = (after, run) if run is not None else (after,)
+        with self._sense():
+            for number, at, name, kind, token, data in self._db.execute(
+                "SELECT number, at, run, kind, token, data FROM entries %s ORDER BY number" % where, arguments
+            ):
+                yield EntryRow(number, Entry(at, name, Kind(kind), token, json.loads(data)))
+
+    def last_entry(self) -> int:
+        with self._sense():
+            return int(self._db.execute("SELECT coalesce(max(number), 0) FROM entries").fetchone()[0])
+
+    def spec(self, number: int) -> Spec:
+        if number not in self._specs:
+            with self._sense():
+                row = self._db.execute("SELECT record FROM specs WHERE number=?", (number,)).fetchone()
+            self._specs[number] = read_spec(row[0])
+        return self._specs[number]
+
+    def newest_spec(self) -> Spec | None:
+        with self._sense():
+            row = self._db.execute("SELECT max(number) FROM specs").fetchone()
+        return self.spec(row[0]) if row[0] is not None else None
+
+    def has_request(self, name: str) -> bool:
+        with self._sense():
+            return bool(self._db.execute("SELECT 1 FROM requests WHERE name=?", (name,)).fetchone())
+
+    def lease(self) -> tuple[int, Mapping[str, Any]]:
+        """Its epoch and its holder, empty if there is none."""
+        with self._sense():
+            row = self._db.execute("SELECT epoch, holder FROM lease").fetchone()
+        return (row[0], json.loads(row[1])) if row else (0, {})
+
+    # Writing.
+
+    def take_lease(self, expected: int, holder: Mapping[str, Any]) -> bool:
+        """Become the writer if the epoch is still `expected`."""
+        with self._transaction(checked=False):
+            row = self._db.execute("SELECT epoch FROM lease").fetchone()
+            if (row[0] if row else 0) != expected:
+                return False
+            self._db.execute(
+                "INSERT OR REPLACE INTO lease VALUES (1, ?, ?)", (expected + 1, json.dumps(holder))
+            )
+        self.epoch = expected + 1
+        self.forget()
+        return True
+
+    def renew_lease(self, holder: Mapping[str, Any]) -> None:
+        """Say that we live; with an empty holder, that we leave."""
+        with self._transaction():
+            self._db.execute("UPDATE lease SET holder=?", (json.dumps(holder),))
+
+    def forget(self) -> None:
+        """What is in memory may be older than the disk: read it again."""
+        self._runs.clear()
+        self._attempts.clear()
+        self._loaded = False
+
+    def set_about(self, key: str, value: str) -> None:
+        with self._transaction():
+            self._db.execute("INSERT OR REPLACE INTO about VALUES (?, ?)", (key, value))
+
+    def add_spec(self, spec: Spec) -> int:
+        record = dump(spec)
+        with self._transaction():
+            self._db.execute("INSERT OR IGNORE INTO specs (record) VALUES (?)", (record,))
+            row = self._db.execute("SELECT number FROM specs WHERE record=?", (record,)).fetchone()
+        return int(row[0])
+
+    def take_request(self, name: str, at: float, entries: Sequence[Entry]) -> None:
+        """A request and what follows from it, in one piece: doing it twice changes nothing."""
+        with self._transaction():
+            self._db.execute("INSERT INTO requests VALUES (?, ?)", (name, at))
+            self.append(entries)
+
+    def _persist(self, entries: Sequence[Entry], runs: Iterable[Run], attempts: Iterable[Attempt]) -> None:
+        with self._transaction():
+            self._db.executemany(
+                "INSERT INTO entries (at, run, kind, token, data) VALUES (?, ?, ?, ?, ?)",
+                [(e.at, e.run, e.kind.value, e.token, dump(e.data)) for e in entries],
+            )
+            self._db.executemany(
+                "INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?)",
+                [(run.name, run.position, run.state.value, dump(run)) for run in runs],
+            )
+            self._db.executemany(
+                "INSERT OR REPLACE INTO attempts VALUES (?, ?, ?, ?, ?)",
+                [(a.token, a.run, a.number, a.state.value, dump(a)) for a in attempts],
+            )
+
+    def _dismiss(self, runs: Iterable[Run]) -> None:
+        for run in runs:
+            if run.last is not None and not run.state.over:
+                self._attempts.pop(run.last.token, None)
+            elif run.state.over and run.accepted:
+                self._attempts.pop(run.accepted, None)
+
+    @contextmanager
+    def _transaction(self, checked: bool = True) -> Iterator[None]:
+        if self._db.in_transaction:
+            yield
+            return
+        with self._sense():
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                if checked:
+                    self._check_lease()
+                yield
+            except BaseException:
+                self._db.execute("ROLLBACK")
+                self.forget()
+                raise
+            self._db.execute("COMMIT")
+
+    def _check_lease(self) -> None:
+        row = self._db.execute("SELECT epoch FROM lease").fetchone()
+        if self.epoch is None or row is None or row[0] != self.epoch:
+            raise JournalHeld("%s: another controller has taken over this experiment" % self.path)
+
+    @contextmanager
+    def _sense(self) -> Iterator[None]:
+        """SQLite's errors, said so that one knows what to do."""
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            text = str(error)
+            if "full" in text or "readonly" in text or "unable to open" in text or "disk I/O" in text:
+                raise NotWritable("%s: %s; nothing was lost, make room or mend the permission and try again"
+                                  % (self.path, text)) from error  # fmt: skip
+            if "locked" in text:
+                raise JournalHeld("%s: busy for %d s with another process" % (self.path, BUSY)) from error
+            raise JournalDamaged(_damaged(self.path, text)) from error
+        except (sqlite3.DatabaseError, UnicodeDecodeError, json.JSONDecodeError) as error:
+            raise JournalDamaged(_damaged(self.path, str(error))) from error
+
+
+def _damaged(path: Path, why: str) -> str:
+    return (
+        "%s: the journal is damaged (%s). Checkpoints, logs and results are untouched. Bring back a copy, "
+        "or put it aside (mv %s %s.damaged) and submit again: runs go on from their checkpoints"
+        % (path, why, path.name, path.name)
+    )

@@ -1,0 +1,110 @@
+"""One controller at a time: who holds the journal, and when that may be doubted.
+
+On the holder's own host its process is looked up, so that a dead one is taken over at once. From another
+host only its heartbeat tells. Either way the journal's epoch makes sure that a holder which was wrongly
+given up can write nothing more.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from outlast.errors import JournalHeld
+from outlast.journal import Journal
+
+#: How often a holder says that it lives, and how long another host believes a silent one, in seconds.
+BEAT = 10.0
+SILENCE = 120.0
+
+
+class Lease:
+    """Held from `acquire` to `release`."""
+
+    def __init__(self, journal: Journal, purpose: str) -> None:
+        self._journal = journal
+        self._holder: dict[str, Any] = {}
+        self._purpose = purpose
+        self._beaten = 0.0
+
+    def acquire(self) -> None:
+        """Raises JournalHeld, naming the holder, if there is a living one."""
+        for _ in range(3):
+            epoch, holder = self._journal.lease()
+            if _lives(holder):
+                raise JournalHeld(_describe(holder))
+            now = time.time()
+            self._holder = {**_myself(), "since": now, "beat": now, "purpose": self._purpose}
+            if self._journal.take_lease(epoch, self._holder):
+                self._beaten = time.monotonic()
+                return
+        raise JournalHeld("several controllers want this experiment at once; try again")
+
+    def beat(self) -> None:
+        """To be called often; writes only now and then."""
+        if time.monotonic() - self._beaten >= BEAT:
+            self._holder["beat"] = time.time()
+            self._journal.renew_lease(self._holder)
+            self._beaten = time.monotonic()
+
+    def release(self) -> None:
+        self._journal.renew_lease({})
+
+
+def _myself() -> dict[str, Any]:
+    pid = os.getpid()
+    return {"host": socket.gethostname(), "boot": _boot(), "pid": pid, "born": _born(pid)}
+
+
+def _lives(holder: Mapping[str, Any]) -> bool:
+    if not holder:
+        return False
+    if holder["host"] == socket.gethostname() and holder["boot"] == _boot():
+        return _born(int(holder["pid"])) == holder["born"] is not None
+    if holder["host"] == socket.gethostname():
+        return False  # the machine was started anew since
+    return abs(time.time() - float(holder["beat"])) < SILENCE
+
+
+def _describe(holder: Mapping[str, Any]) -> str:
+    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(float(holder["since"])))
+    return "this experiment is held by `outlast %s` (pid %s) on %s since %s" % (
+        holder["purpose"],
+        holder["pid"],
+        holder["host"],
+        since,
+    )
+
+
+def _boot() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+def _born(pid: int) -> str | None:
+    """When the process was started, in the kernel's ticks: a pid alone may be somebody else by now."""
+    try:
+        stat = Path("/proc/%d/stat" % pid).read_bytes()
+    except OSError:
+        return _answers(pid)
+    fields = stat.rpartition(b")")[2].split()
+    return None if fields[0] in (b"Z", b"X") else fields[19].decode()
+
+
+def _answers(pid: int) -> str | None:
+    """Where there is no /proc: whether a process of that id exists at all."""
+    if Path("/proc/self/stat").exists():
+        return None
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return None
+    except PermissionError:
+        return "someone's"
+    return "there"

@@ -1,0 +1,108 @@
+"""Who may work on an attempt: whoever creates its claim file first.
+
+A node program claims its attempt before it touches anything. The controller fences an attempt by creating the
+same file itself; a job that starts later, however late, then finds the file and leaves.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+import sys
+import time
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a claim file says. One caught between its creation and its first byte has empty fields."""
+
+    token: str = ""
+    job: str = ""
+    host: str = ""
+    pid: int = 0
+    at: float = 0.0
+    fenced: bool = False
+    by: str = ""
+
+
+def take(path: str, token: str, job: str, host: str) -> bool:
+    """True: the attempt is ours. False: somebody else has it. OSError: nobody could tell."""
+    content = {"token": token, "job": job, "host": host, "pid": os.getpid(), "at": time.time()}
+    return _create(path, content)
+
+
+def fence(path: str, by: str) -> bool:
+    """True: no job can claim this attempt any more. False: a node program has claimed it already.
+
+    Fencing what is fenced is True again, so that a controller may repeat it after a crash.
+    """
+    if _create(path, {"fenced": True, "by": by, "at": time.time()}):
+        return True
+    holder = read(path)
+    return holder is not None and holder.fenced
+
+
+def read(path: str) -> Claim | None:
+    """None: nobody holds the attempt yet."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            raw = json.loads(file.read(65536))
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        return Claim()
+    if not isinstance(raw, dict):
+        return Claim()
+    pid, at = raw.get("pid"), raw.get("at")
+    return Claim(
+        token=str(raw.get("token", "")),
+        job=str(raw.get("job", "")),
+        host=str(raw.get("host", "")),
+        pid=pid if isinstance(pid, int) else 0,
+        at=float(at) if isinstance(at, (int, float)) else 0.0,
+        fenced=raw.get("fenced") is True,
+        by=str(raw.get("by", "")),
+    )
+
+
+def _create(path: str, content: dict[str, object]) -> bool:
+    """Create `path` with its content in one step where the file system has hard links, else in two."""
+    data = json.dumps(content).encode() + b"\n"
+    temporary = f"{path}.{socket.gethostname()}.{os.getpid()}.tmp"
+    try:
+        _write_new(temporary, data)
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            # On NFS a repeated request may find the link that its first try has made.
+            return os.stat(temporary).st_nlink == 2
+        finally:
+            os.unlink(temporary)
+        return True
+    except OSError:
+        # No hard links here, or no space for the content: the name alone is a claim as well.
+        return _create_by_name(path, data)
+
+
+def _create_by_name(path: str, data: bytes) -> bool:
+    try:
+        _write_new(path, data)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not os.path.exists(path):
+            raise
+        print(f"outlast: {path} could not be written in full: {error.strerror}", file=sys.stderr)
+    return True
+
+
+def _write_new(path: str, data: bytes) -> None:
+    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644)
+    try:
+        os.write(descriptor, data)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,125 @@
+"""What follows from how the last attempt ended: the table outcome → action, and the limits.
+
+Trouble of the cluster's is waited out with growing pauses. A failure of the training's own gets one more
+chance, because some are flukes; the same one twice stops the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from outlast.model import Ending, Limits, Outcome, Run
+from outlast.observation import Patience
+
+#: Attempts without progress that the cluster ended count as well, but this many times as patiently.
+CLUSTER_PATIENCE = 3
+
+
+class Action(Enum):
+    ACCEPT = "accept"  # take its results
+    GO_ON = "go on"  # the next attempt at once
+    ONCE_MORE = "once more"  # the next attempt at once; the same failure again stops the run
+    PAUSE = "pause"  # the next attempt after a pause
+    FAIL = "fail"
+
+
+POLICY: Mapping[Outcome, Action] = {
+    Outcome.FINISHED: Action.ACCEPT,
+    Outcome.CONTINUE: Action.GO_ON,
+    Outcome.OVER_TIME: Action.GO_ON,
+    Outcome.EVICTED: Action.GO_ON,
+    Outcome.CANCELLED: Action.GO_ON,
+    Outcome.CRASHED: Action.ONCE_MORE,
+    Outcome.WRONG_OUTPUT: Action.ONCE_MORE,
+    Outcome.OUT_OF_MEMORY: Action.ONCE_MORE,
+    Outcome.OUT_OF_DISK: Action.PAUSE,
+    Outcome.STALLED: Action.PAUSE,
+    Outcome.NETWORK: Action.PAUSE,
+    Outcome.NOT_FOUND: Action.PAUSE,
+    Outcome.CORRUPT_INPUT: Action.PAUSE,
+    Outcome.LOST: Action.PAUSE,
+    Outcome.REJECTED: Action.PAUSE,
+    Outcome.DUPLICATE: Action.PAUSE,
+}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    action: Action
+    reason: str
+    #: For PAUSE: not before this time.
+    due: float = 0.0
+
+
+def judge(run: Run, limits: Limits, patience: Patience, now: float) -> Verdict:
+    """What to do with a run between two attempts, and why."""
+    last = run.last
+    if last is None:
+        overdue = _overdue(run, limits, now)
+        return Verdict(Action.FAIL, overdue) if overdue else Verdict(Action.GO_ON, "first attempt")
+    action = POLICY[last.outcome]
+    if action is Action.ACCEPT:
+        return Verdict(action, "attempt %d finished and its outputs passed their checks" % last.number)
+    hopeless = _hopeless(run, last, limits, now)
+    if hopeless:
+        return Verdict(Action.FAIL, hopeless)
+    reason = _what_happened(run, last, limits)
+    if action is Action.PAUSE:
+        pause = min(patience.longest_pause, patience.pause * 2.0 ** min(run.troubles - 1, 30))
+        # A clock that was set back must not stretch the pause.
+        due = last.at + pause if now >= last.at else now
+        return Verdict(action, reason, due)
+    return Verdict(action, reason)
+
+
+def _overdue(run: Run, limits: Limits, now: float) -> str:
+    if now - run.since > limits.total:
+        return "not finished within limits.total (%s)" % _span(limits.total)
+    return ""
+
+
+def _hopeless(run: Run, last: Ending, limits: Limits, now: float) -> str:
+    """Why there is no point in another attempt; empty if there is."""
+    if last.outcome is Outcome.REJECTED and not last.transient:
+        return "the scheduler refused the job: %s" % last.detail
+    if run.failures >= 2:
+        return "the same failure twice: %s" % last.detail
+    if run.stuck >= limits.without_progress:
+        return "%d attempts in a row brought no progress; the last: %s" % (run.stuck, last.detail)
+    if run.stuck_any >= CLUSTER_PATIENCE * limits.without_progress:
+        return "%d attempts in a row were ended by the cluster before they saved anything; the last: %s" % (
+            run.stuck_any,
+            last.detail,
+        )
+    if run.ran >= limits.attempts:
+        return "not finished after %d attempts (limits.attempts); the last: %s" % (run.ran, last.detail)
+    return _overdue(run, limits, now)
+
+
+def _what_happened(run: Run, last: Ending, limits: Limits) -> str:
+    text = "attempt %d ended as %s" % (last.number, last.outcome.value)
+    if last.host:
+        text += " on %s" % last.host
+    if last.progressed and last.step is not None:
+        text += " with step %d saved" % last.step
+    elif last.progressed:
+        text += " with a new checkpoint"
+    elif last.computed and run.stuck:
+        text += " without progress (%d of %d)" % (run.stuck, limits.without_progress)
+    text += "; "
+    match POLICY[last.outcome]:
+        case Action.GO_ON:
+            return text + "continue"
+        case Action.ONCE_MORE:
+            return text + "try once more, the same again would stop the run"
+        case _:
+            return text + "try again after a pause"
+
+
+def _span(seconds: float) -> str:
+    for unit, size in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= size:
+            return "%g %s" % (round(seconds / size, 1), unit)
+    return "%g s" % round(seconds, 1)

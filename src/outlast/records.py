@@ -1,0 +1,80 @@
+"""What is known of all runs, in memory: the fold applied, and the rules every journal keeps.
+
+`Journal` adds the disk to this; the simulator uses it as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from outlast.fold import apply
+from outlast.model import ATTEMPT_KINDS, Attempt, Entry, Kind, Run, Spec
+
+
+class Records:
+    """Runs that are not over, their current attempts, and every attempt asked for since opening."""
+
+    def __init__(self) -> None:
+        self._runs: dict[str, Run] = {}
+        self._attempts: dict[str, Attempt] = {}
+        self._specs: dict[int, Spec] = {}
+
+    # What is known.
+
+    def live(self) -> Mapping[str, Run]:
+        """The runs that are not over, by name, in the order of their submission."""
+        return self._runs
+
+    def current(self, run: Run) -> Attempt | None:
+        return self._attempts[run.current] if run.current else None
+
+    def run(self, name: str) -> Run | None:
+        return self._runs.get(name)
+
+    def attempt(self, token: str) -> Attempt | None:
+        return self._attempts.get(token)
+
+    def spec(self, number: int) -> Spec:
+        return self._specs[number]
+
+    def newest_spec(self) -> Spec | None:
+        return self._specs[max(self._specs)] if self._specs else None
+
+    # What happens.
+
+    def add_spec(self, spec: Spec) -> int:
+        """The number of `spec`, which may be known already."""
+        for number, known in self._specs.items():
+            if known == spec:
+                return number
+        number = max(self._specs, default=0) + 1
+        self._specs[number] = spec
+        return number
+
+    def append(self, entries: Sequence[Entry]) -> None:
+        """Apply entries in one piece: all of them become known (and durable), or none does."""
+        runs: dict[str, Run] = {}
+        attempts: dict[str, Attempt] = {}
+        for entry in entries:
+            run = runs.get(entry.run) or self.run(entry.run)
+            attempt = None
+            if entry.token is not None and entry.kind in ATTEMPT_KINDS and entry.kind is not Kind.INTENDED:
+                attempt = attempts.get(entry.token) or self.attempt(entry.token)
+            run, attempt = apply(run, attempt, entry)
+            runs[run.name] = run
+            if attempt is not None:
+                attempts[attempt.token] = attempt
+        self._persist(entries, runs.values(), attempts.values())
+        for run in runs.values():
+            if run.state.over:
+                self._runs.pop(run.name, None)
+            else:
+                self._runs[run.name] = run
+        self._attempts.update(attempts)
+        self._dismiss(runs.values())
+
+    def _persist(self, entries: Sequence[Entry], runs: Iterable[Run], attempts: Iterable[Attempt]) -> None:
+        """Make them durable, before they are believed."""
+
+    def _dismiss(self, runs: Iterable[Run]) -> None:
+        """These runs changed; whatever need not stay in memory may go."""

@@ -1,0 +1,52 @@
+"""What is wrong with a file, where, and what to write instead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from outlast.errors import BadInput
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """One thing to correct. Lines and columns count from 1; `column` is given where the line is not enough."""
+
+    file: str
+    line: int | None
+    column: int | None
+    text: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        place = ":".join(str(part) for part in (self.file, self.line, self.column) if part is not None)
+        return f"{place}: {self.text}" + (f"; {self.hint}" if self.hint else "")
+
+
+class BadSpec(BadInput):
+    """All mistakes of an experiment's files at once, one per line, in the order of the lines."""
+
+    def __init__(self, mistakes: Iterable[Mistake]) -> None:
+        self.mistakes = tuple(mistakes)
+        super().__init__("\n".join(str(mistake) for mistake in self.mistakes))
+
+
+def did_you_mean(word: str, choices: Iterable[str]) -> str:
+    """`did you mean "time"?`, or nothing if no choice is near."""
+    by_lower = {choice.lower(): choice for choice in choices}
+    near = get_close_matches(word.lower()[:100], by_lower, n=1, cutoff=0.6)
+    return f'did you mean "{by_lower[near[0]]}"?' if near else ""
+
+
+def one_of(choices: Iterable[str]) -> str:
+    """`a, b or c`."""
+    *most, last = list(choices)
+    return f"{', '.join(most)} or {last}" if most else last
+
+
+def shorten(value: object, longest: int = 60) -> str:
+    """A value as it is shown inside a sentence: one line, not too long."""
+    text = str(value).encode("utf-8", "replace").decode("utf-8")
+    text = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
+    return text if len(text) <= longest else text[: longest - 1] + "…"

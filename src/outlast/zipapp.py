@@ -1,0 +1,63 @@
+"""Builds the one file that goes to the compute node: the node program and what a training imports."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import zipfile
+from functools import lru_cache
+from pathlib import Path
+
+_SHEBANG = b"#!/usr/bin/env python3\n"
+_MAIN = b"""\
+import sys
+
+if sys.version_info < (3, 8):
+    sys.exit("outlast: this node's python3 is %d.%d; Python 3.8 or later is needed" % sys.version_info[:2])
+
+from outlast.node.main import main
+
+sys.exit(main(sys.argv[1:]))
+"""
+#: The oldest time a zip archive can hold: the same sources give the same bytes.
+_TIME = (1980, 1, 1, 0, 0, 0)
+
+
+def build(target: Path) -> None:
+    """Write the zipapp to `target`, whole or not at all; a job may be reading the one that is there."""
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(_content())
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.chmod(0o755)
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def digest() -> str:
+    """SHA-256 of what `build` writes."""
+    return hashlib.sha256(_content()).hexdigest()
+
+
+@lru_cache(maxsize=1)
+def _content() -> bytes:
+    package = Path(__file__).parent
+    sources = [package / "__init__.py"]
+    for room in ("node", "training"):
+        sources += (package / room).rglob("*.py")
+    files = {f"outlast/{source.relative_to(package).as_posix()}": source.read_bytes() for source in sources}
+    files["__main__.py"] = _MAIN
+    buffer = io.BytesIO()
+    buffer.write(_SHEBANG)
+    # Stored, not deflated: the bytes do not depend on the zlib at hand, and a training imports it faster.
+    with zipfile.ZipFile(buffer, "a", zipfile.ZIP_STORED) as archive:
+        for name in sorted(files):
+            info = zipfile.ZipInfo(name, _TIME)
+            info.external_attr = 0o644 << 16
+            info.create_system = 3  # Unix, wherever it was built
+            archive.writestr(info, files[name])
+    return buffer.getvalue()
