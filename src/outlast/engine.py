@@ -77,12 +77,14 @@ def choose_avoided(sour: Sequence[str], hosts: Sequence[str]) -> tuple[str, ...]
 
 def decide_twin(attempt: Attempt, view: JobView) -> Decision | None:
     """A job was seen although its attempt is over: it is cancelled, and its time is booked as waste."""
+    if attempt.outcome is not Outcome.LOST:
+        return None  # an old listing, or one that is about to be forgotten
     if view.phase is not JobPhase.ENDED:
         if attempt.twin:
             return None
         reason = "job %s turned up after attempt %d had been given up" % (view.job, attempt.number)
         return Decision(Do.CANCEL_JOB, attempt.run, reason, attempt.token, Kind.TWIN_FOUND)
-    if attempt.twin or (attempt.outcome is Outcome.LOST and not attempt.twin_slot and view.elapsed):
+    if attempt.twin or (not attempt.twin_slot and view.elapsed):
         booked = float(attempt.account.get("slot") or 0.0)
         data = {"slot": max(0.0, (view.elapsed or 0.0) - booked)}
         kind = Kind.TWIN_ENDED

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 #: File systems whose locks and shared memory work between all processes that can see the file.
-LOCAL = frozenset(
-    ["ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "ramfs", "overlay", "reiserfs", "jfs", "apfs", "hfs", "ufs", "bcachefs"]
+LOCAL = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "jfs", "bcachefs"}) | frozenset(
+    {"tmpfs", "ramfs", "overlay", "apfs", "hfs", "ufs"}
 )
 
 

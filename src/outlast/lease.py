@@ -64,7 +64,8 @@ def _lives(holder: Mapping[str, Any]) -> bool:
     if not holder:
         return False
     if holder["host"] == socket.gethostname() and holder["boot"] == _boot():
-        return _born(int(holder["pid"])) == holder["born"] is not None
+        born = _born(int(holder["pid"]))
+        return born is not None and bool(born == holder["born"])
     if holder["host"] == socket.gethostname():
         return False  # the machine was started anew since
     return abs(time.time() - float(holder["beat"])) < SILENCE

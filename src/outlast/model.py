@@ -73,6 +73,8 @@ class Spec:
     command: str
     code: tuple[str, ...] = ()
     cluster: str = "local"
+    #: The cluster's profile as it was when the runs were submitted (see `spec.clusters`).
+    profile: Mapping[str, Any] = field(default_factory=dict)
     resources: Resources = field(default_factory=Resources)
     #: At most this many runs at a time; None: as many as there are.
     parallel: int | None = None
@@ -176,6 +178,7 @@ RUN_STEPS: Mapping[tuple[RunState | None, Kind], RunState] = {
     (_RUN.ACTIVE, Kind.ENDED): _RUN.WAITING,
     (_RUN.WAITING, Kind.ACCEPTED): _RUN.ACCEPTED,
     (_RUN.ACCEPTED, Kind.FINISHED): _RUN.FINISHED,
+    (_RUN.ACCEPTED, Kind.FAILED): _RUN.FAILED,
     (_RUN.WAITING, Kind.FAILED): _RUN.FAILED,
     (_RUN.WAITING, Kind.CANCELLED): _RUN.CANCELLED,
     (_RUN.WAITING, Kind.CANCEL_ASKED): _RUN.WAITING,

@@ -86,7 +86,7 @@ def unpack(source: str, sha256: str | None, target: str) -> None:
         if sha256 is not None:
             found = _sha256(file)
             if found != sha256:
-                raise BadBundle(f"{source} has SHA-256 {found[:12]}…, not {sha256[:12]}… as when it was packed")
+                raise BadBundle(f"{source} is not what was packed: SHA-256 {found[:12]}…, not {sha256[:12]}…")
         file.seek(0)
         try:
             with tarfile.open(fileobj=file, mode="r:") as archive:

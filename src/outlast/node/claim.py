@@ -6,10 +6,9 @@ same file itself; a job that starts later, however late, then finds the file and
 
 from __future__ import annotations
 
-import errno
+import contextlib
 import json
 import os
-import socket
 import sys
 import time
 from dataclasses import dataclass
@@ -71,36 +70,39 @@ def read(path: str) -> Claim | None:
 def _create(path: str, content: dict[str, object]) -> bool:
     """Create `path` with its content in one step where the file system has hard links, else in two."""
     data = json.dumps(content).encode() + b"\n"
-    temporary = f"{path}.{socket.gethostname()}.{os.getpid()}.tmp"
+    temporary = f"{path}.{os.urandom(6).hex()}.tmp"
     try:
-        _write_new(temporary, data)
-        try:
-            os.link(temporary, path)
-        except FileExistsError:
-            # On NFS a repeated request may find the link that its first try has made.
-            return os.stat(temporary).st_nlink == 2
-        finally:
-            os.unlink(temporary)
+        _fill(_new(temporary), data)
+        os.link(temporary, path)
         return True
+    except FileExistsError:
+        # On NFS a repeated request may find the link that its first try has made.
+        return os.stat(temporary).st_nlink == 2
     except OSError:
         # No hard links here, or no space for the content: the name alone is a claim as well.
         return _create_by_name(path, data)
+    finally:
+        with contextlib.suppress(OSError):  # it is only litter
+            os.unlink(temporary)
 
 
 def _create_by_name(path: str, data: bytes) -> bool:
     try:
-        _write_new(path, data)
+        descriptor = _new(path)
     except FileExistsError:
         return False
+    try:
+        _fill(descriptor, data)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not os.path.exists(path):
-            raise
         print(f"outlast: {path} could not be written in full: {error.strerror}", file=sys.stderr)
     return True
 
 
-def _write_new(path: str, data: bytes) -> None:
-    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644)
+def _new(path: str) -> int:
+    return os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644)
+
+
+def _fill(descriptor: int, data: bytes) -> None:
     try:
         os.write(descriptor, data)
         os.fsync(descriptor)

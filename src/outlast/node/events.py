@@ -59,7 +59,7 @@ class EventLog:
         if not self._complained:
             self._complained = True
             print(
-                f"outlast: the event log {self._path} cannot be written ({error.strerror}); the training goes on",
+                f"outlast: cannot write the event log {self._path} ({error.strerror}); the training goes on",
                 file=sys.stderr,
                 flush=True,
             )

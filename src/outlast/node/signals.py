@@ -16,8 +16,8 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 class Signals:
     """Catches signals from `with` on; they are kept until somebody asks.
 
-    The interpreter writes every signal's number into a pipe, which `wait` listens to. So nothing is polled, and
-    a signal that came while no training was there yet is found by the first question after it.
+    The interpreter writes every signal's number into a pipe, which `wait` listens to. So nothing is polled,
+    and a signal that came while no training was there yet is found by the first question after it.
     """
 
     def __init__(self) -> None:

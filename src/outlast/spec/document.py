@@ -1,7 +1,7 @@
 """A YAML file as a tree of nodes that know their lines and the text as it was written.
 
-The tree is built from ruamel.yaml's parse events, so that every bound (size, depth, what aliases unfold to) is
-kept while reading. Scalars follow YAML 1.2: `1e-3` is a number, `24:00:00` and `yes` are text.
+The tree is built from ruamel.yaml's parse events, so that every bound (size, depth, what aliases unfold to)
+is kept while reading. Scalars follow YAML 1.2: `1e-3` is a number, `24:00:00` and `yes` are text.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from ruamel.yaml import YAML, YAMLError
-from ruamel.yaml.error import MarkedYAMLError
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.events import (
     AliasEvent,
     DocumentStartEvent,
@@ -102,7 +102,11 @@ class Document:
     def mistake(self, path: Path_, text: str, hint: str = "", *, of_key: bool = False) -> Mistake:
         """A mistake at `path`, whose name leads the sentence."""
         return Mistake(
-            self.file, self.line(path, of_key=of_key), None, f"{show_path(path)}: {text}" if path else text, hint
+            self.file,
+            self.line(path, of_key=of_key),
+            None,
+            f"{show_path(path)}: {text}" if path else text,
+            hint,
         )
 
 
@@ -209,17 +213,20 @@ class _Builder:
             raise self._refused(event, f"more than {DEEPEST} levels of nesting")
         if isinstance(event, AliasEvent):
             if event.anchor not in self.anchors:
-                raise self._refused(event, f"*{event.anchor} stands for nothing: there is no &{event.anchor} above it")
+                raise self._refused(
+                    event, f"*{event.anchor} stands for nothing: there is no &{event.anchor} above it"
+                )
             node = self.anchors[event.anchor]
             self._count(event, node.size)
             return node
         self._count(event, 1)
         # "!" alone is YAML's way of saying "text", and what quoting amounts to.
-        if getattr(event, "tag", None) not in (None, "!"):
-            raise self._refused(event, f"tags such as {shorten(event.tag)} are not known here", "remove it")
+        tag, anchor = getattr(event, "tag", None), getattr(event, "anchor", None)
+        if tag not in (None, "!"):
+            raise self._refused(event, f"tags such as {shorten(tag)} are not known here", "remove it")
         node = self._composed(event, events, depth)
-        if event.anchor is not None:
-            self.anchors[event.anchor] = node
+        if anchor is not None:
+            self.anchors[anchor] = node
         return node
 
     def _composed(self, event: Event, events: Iterator[Event], depth: int) -> Node:
@@ -249,7 +256,9 @@ class _Builder:
     def _count(self, event: Event, nodes: int) -> None:
         self.nodes += nodes
         if self.nodes > MOST_NODES:
-            raise self._refused(event, f"more than {MOST_NODES:,} values, counting what aliases (*) stand for")
+            raise self._refused(
+                event, f"more than {MOST_NODES:,} values, counting what aliases (*) stand for"
+            )
 
     def _refused(self, event: Event, text: str, hint: str = "") -> BadSpec:
         mark = event.start_mark
@@ -258,9 +267,13 @@ class _Builder:
 
 #: What ruamel.yaml says, and what that means to someone who writes a params.yaml.
 _PLAINER = (
-    ("found character '\\t'", "a tab", "indent with spaces"),
+    ("found character '\\t'", "a tab, which YAML does not take as indentation", "use spaces"),
     ("found character", "this character cannot begin a value", "put quotes around the text"),
-    ("mapping values are not allowed", 'a ": " where no key can be', 'put quotes around text with a ": " in it'),
+    (
+        "mapping values are not allowed",
+        'a ": " where no key can be',
+        'put quotes around text with a ": " in it',
+    ),
     ("found unexpected end of stream", "the file ends inside quotes", "close them"),
     ("expected ',' or ']'", "a list [...] is not closed, or lacks a comma", ""),
     ("expected ',' or '}'", "a group {...} is not closed, or lacks a comma", ""),

@@ -11,7 +11,7 @@ from outlast.errors import BadInput
 
 @dataclass(frozen=True)
 class Mistake:
-    """One thing to correct. Lines and columns count from 1; `column` is given where the line is not enough."""
+    """One thing to correct. Lines and columns count from 1; `column` is there where the line is not enough."""
 
     file: str
     line: int | None
@@ -48,5 +48,7 @@ def one_of(choices: Iterable[str]) -> str:
 def shorten(value: object, longest: int = 60) -> str:
     """A value as it is shown inside a sentence: one line, not too long."""
     text = str(value).encode("utf-8", "replace").decode("utf-8")
-    text = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
+    text = "".join(
+        character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text
+    )
     return text if len(text) <= longest else text[: longest - 1] + "…"

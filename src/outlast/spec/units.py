@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 DURATION_EXAMPLES = "write it like 90s, 30min, 24h, 2d, 24:00:00 or 2-12:00:00"
@@ -15,6 +16,8 @@ _UNIT = {
     **dict.fromkeys(("d", "day", "days"), "d"),
     **dict.fromkeys(("w", "week", "weeks"), "w"),
 }
+#: Up to how many of a unit, the unit, the smaller one in seconds, how many of those it has, its name.
+_SHOWN = ((60, "min", 1, 60, "s"), (24, "h", 60, 60, "min"), (100, "d", 3600, 24, "h"))
 #: Ten years: beyond every cluster's limit, and far from where seconds overflow anything.
 LONGEST = 3650 * 86400.0
 LARGEST = 10**18
@@ -87,7 +90,7 @@ def size(text: str) -> int:
     match = _SIZE.fullmatch(written)
     if match is None or (match[3] and not match[2]):
         raise ValueError(f'"{_shown(text)}" is not a size; {SIZE_EXAMPLES}')
-    bytes_ = float(match[1]) * (1024 if match[3] else 1000) ** " kmgtp".index(match[2] or " ")
+    bytes_: float = float(match[1]) * (1024 if match[3] else 1000) ** " kmgtp".index(match[2] or " ")
     if bytes_ > LARGEST:
         raise ValueError(f'"{_shown(text)}" is larger than any disk')
     if round(bytes_) <= 0:
@@ -97,17 +100,17 @@ def size(text: str) -> int:
 
 def show_duration(seconds: float) -> str:
     """`4.2 s`, `5 min 07 s`, `1 h 03 min`, `2 d 04 h`: the two largest units, the second left out if zero."""
-    if seconds != seconds or seconds in (float("inf"), float("-inf")):
+    if not math.isfinite(seconds):
         return "unknown"
     if seconds < 0:
         return f"-{show_duration(-seconds)}"
     if seconds < 59.95:
         return f"{seconds:.1f}".removesuffix(".0") + " s"
-    for unit, name, part, part_name in ((60, "min", 1, "s"), (3600, "h", 60, "min"), (86400, "d", 3600, "h")):
-        whole, rest = divmod(round(seconds / part), unit // part)
-        if whole < 60 and (name != "h" or whole < 24):
-            break
-    return f"{whole} {name}" + (f" {rest:02d} {part_name}" if rest else "")
+    for most, name, part, per, part_name in _SHOWN:
+        whole, rest = divmod(round(seconds / part), per)
+        if whole < most:
+            return f"{whole} {name}" + (f" {rest:02d} {part_name}" if rest else "")
+    return f"{round(seconds / 86400):,} d"
 
 
 def show_size(number: float) -> str:

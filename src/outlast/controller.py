@@ -1,0 +1,348 @@
+"""Observe, decide, act: one pass over an experiment, again and again, by anyone who holds the lease.
+
+It may die at any line. Intent is committed before a scheduler is called, and everything else can be done
+twice. The places where a death would hurt most are named in `crashpoints`.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from outlast import engine
+from outlast.crashpoints import reach
+from outlast.engine import Decision, Do
+from outlast.exchange import Exchange, ResultGone
+from outlast.inbox import Cancel, Inbox, Request, Retry, Submit
+from outlast.journal import Journal
+from outlast.model import Entry, Kind, Outcome, RunState
+from outlast.observation import JobPhase, JobView, Report, Seen
+from outlast.records import Records
+from outlast.schedulers.base import Answer, JobRequest, Scheduler, SchedulerUnavailable, Submission
+
+#: Rounds of decisions in one pass; a run needs four at most from the end of an attempt to the next.
+MOST_ROUNDS = 12
+#: Jobs that are intended, sent and recorded together.
+BATCH = 500
+
+Listener = Callable[[Sequence[Entry]], None]
+
+
+@dataclass
+class Pass:
+    """What one pass did."""
+
+    #: Jobs that the scheduler told of; None: it did not answer, for this reason.
+    jobs: int | None = 0
+    trouble: str = ""
+    entries: int = 0
+    #: Starts that were put off because the pass had taken long enough.
+    put_off: int = 0
+    notes: list[str] = field(default_factory=list)
+
+
+class Controller:
+    def __init__(
+        self,
+        records: Records,
+        scheduler: Scheduler,
+        exchange: Exchange,
+        *,
+        clock: Callable[[], float] = time.time,
+        new_token: Callable[[], str] = lambda: secrets.token_hex(6),
+        listener: Listener = lambda entries: None,
+        beat: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._records = records
+        self._scheduler = scheduler
+        self._exchange = exchange
+        self._clock = clock
+        self._new_token = new_token
+        self._listener = listener
+        self._beat = beat
+
+    @property
+    def done(self) -> bool:
+        return not self._records.live()
+
+    # One pass.
+
+    def step(self, budget: float = float("inf")) -> Pass:
+        """Observe, decide, act. After `budget` seconds no further jobs are submitted in this pass."""
+        began = time.monotonic()
+        done = Pass()
+        self._beat()
+        seen = self._observe(done)
+        starts = self._settle(seen, done)
+        active = sum(run.state is RunState.ACTIVE for run in self._records.live().values())
+        spec = self._records.newest_spec()
+        admitted = engine.admit(starts, active, spec.parallel if spec else None)
+        for begin in range(0, len(admitted), BATCH):
+            if time.monotonic() - began > budget:
+                done.put_off = len(admitted) - begin
+                break
+            self._start(admitted[begin : begin + BATCH], done)
+            self._beat()
+        return done
+
+    def _observe(self, done: Pass) -> Seen:
+        live = self._records.live()
+        try:
+            jobs = self._scheduler.poll()
+        except SchedulerUnavailable as error:
+            done.jobs, done.trouble = None, str(error)
+            return Seen(None)
+        done.jobs = len(jobs)
+        reach("observe.polled")
+        reports: dict[str, Report] = {}
+        for run in live.values():
+            attempt = self._records.current(run)
+            if attempt is None:
+                continue
+            view = jobs.get(attempt.token)
+            if view is None or view.phase is JobPhase.ENDED:
+                report = self._exchange.report(attempt)
+                if report is not None:
+                    reports[attempt.token] = report
+        reach("observe.read")
+        self._deal_with_strays(jobs.values(), done)
+        return Seen(jobs, reports)
+
+    def _settle(self, seen: Seen, done: Pass) -> list[Decision]:
+        """Decide and act until nothing is left to do but to start attempts, which are returned."""
+        starts: list[Decision] = []
+        names: Iterable[str] = list(self._records.live())
+        for _ in range(MOST_ROUNDS):
+            now = self._clock()
+            decisions: list[Decision] = []
+            for name in names:
+                run = self._records.live().get(name)
+                if run is None:
+                    continue
+                limits = self._records.spec(run.spec).limits
+                attempt = self._records.current(run)
+                decision = engine.decide(run, attempt, seen, limits, self._scheduler.patience, now)
+                if decision is None:
+                    continue
+                (starts if decision.do is Do.START else decisions).append(decision)
+            if not decisions:
+                break
+            names = self._act(decisions, seen, done)
+        self._forget_ended(seen)
+        return starts
+
+    def _act(self, decisions: Sequence[Decision], seen: Seen, done: Pass) -> list[str]:
+        """Carry decisions out, and name the runs that may want another one."""
+        entries: list[Entry] = []
+        for decision in decisions:
+            match decision.do:
+                case Do.RECORD:
+                    entries.append(self._entry(decision))
+                case Do.PUBLISH:
+                    entries.append(self._publish(decision))
+                case Do.FENCE:
+                    entries.extend(self._fence(decision))
+        cancels = [decision for decision in decisions if decision.do is Do.CANCEL_JOB]
+        entries.extend(self._cancel(cancels, seen, done))
+        self._append(entries, done)
+        for entry in entries:
+            if entry.kind is Kind.FINISHED:
+                run = self._records.run(entry.run)
+                if run is not None:
+                    self._exchange.retire(run)
+        return [entry.run for entry in entries]
+
+    # Acts.
+
+    def _start(self, decisions: Sequence[Decision], done: Pass) -> None:
+        live = self._records.live()
+        hosts = self._scheduler.hosts()
+        tokens = [self._new_token() for _ in decisions]
+        now = self._clock()
+        intents = [
+            Entry(
+                now,
+                decision.run,
+                Kind.INTENDED,
+                token,
+                {
+                    "number": live[decision.run].attempts + 1,
+                    "reason": decision.reason,
+                    "avoid": list(engine.choose_avoided(decision.data["avoid"], hosts)),
+                },
+            )
+            for decision, token in zip(decisions, tokens, strict=True)
+        ]
+        before = {decision.run: live[decision.run] for decision in decisions}
+        self._append(intents, done)
+        reach("start.intended")
+        requests: list[JobRequest] = []
+        answers: dict[str, Submission] = {}
+        for intent, token in zip(intents, tokens, strict=True):
+            run = before[intent.run]
+            attempt = self._records.attempt(token)
+            assert attempt is not None
+            spec = self._records.spec(run.spec)
+            try:
+                self._exchange.write_order(run, attempt, spec)
+            except OSError as error:
+                why = "the work order could not be written: %s" % error
+                answers[token] = Submission(Answer.REJECTED, reason=why, transient=True)
+                continue
+            requests.append(self._exchange.request(run, attempt, spec))
+        reach("start.ordered")
+        answers.update(self._scheduler.submit(requests) if requests else {})
+        reach("start.submitted")
+        now = self._clock()
+        self._append([_answered(now, i.run, i.token or "", answers) for i in intents], done)
+        reach("start.recorded")
+
+    def _publish(self, decision: Decision) -> Entry:
+        attempt = self._records.attempt(decision.token or "")
+        assert attempt is not None
+        try:
+            self._exchange.publish(attempt)
+        except ResultGone as error:
+            return Entry(self._clock(), decision.run, Kind.FAILED, None, {"reason": str(error)})
+        reach("accept.published")
+        reason = "finished with attempt %d" % attempt.number
+        return Entry(self._clock(), decision.run, Kind.FINISHED, None, {"reason": reason})
+
+    def _fence(self, decision: Decision) -> list[Entry]:
+        run = self._records.live()[decision.run]
+        attempt = self._records.attempt(decision.token or "")
+        assert attempt is not None
+        won = self._exchange.fence(attempt)
+        reach("fence.claimed")
+        report = None if won else self._exchange.report(attempt)
+        now = self._clock()
+        verdict = engine.after_fence(run, attempt, report, won, self._scheduler.patience, now)
+        return [self._entry(verdict)] if verdict else []
+
+    def _cancel(self, decisions: Sequence[Decision], seen: Seen, done: Pass) -> list[Entry]:
+        jobs = seen.jobs or {}
+        views = [jobs[decision.token] for decision in decisions if decision.token in jobs]
+        if not views:
+            return []
+        try:
+            self._scheduler.cancel(views)
+        except SchedulerUnavailable as error:
+            done.trouble = str(error)
+            return []
+        reach("cancel.sent")
+        return [self._entry(decision) for decision in decisions if decision.token in jobs]
+
+    def _deal_with_strays(self, views: Iterable[JobView], done: Pass) -> None:
+        """Jobs whose attempt is over, or that no attempt knows of: they must not go on."""
+        current = {run.current for run in self._records.live().values()}
+        entries: list[Entry] = []
+        strays: list[JobView] = []
+        for view in views:
+            if view.token in current:
+                continue
+            attempt = self._records.attempt(view.token)
+            decision = engine.decide_twin(attempt, view) if attempt else None
+            if decision is not None:
+                entries.append(self._entry(decision))
+            if view.phase is not JobPhase.ENDED and (attempt is None or decision is not None):
+                strays.append(view)
+        if strays:
+            try:
+                self._scheduler.cancel(strays)
+            except SchedulerUnavailable as error:
+                done.trouble = str(error)
+                entries = [entry for entry in entries if entry.kind is not Kind.TWIN_FOUND]
+        self._append(entries, done)
+
+    def _forget_ended(self, seen: Seen) -> None:
+        current = {run.current for run in self._records.live().values()}
+        jobs = (seen.jobs or {}).values()
+        gone = [job.token for job in jobs if job.phase is JobPhase.ENDED and job.token not in current]
+        if gone:
+            self._scheduler.forget(gone)
+
+    # The journal.
+
+    def _entry(self, decision: Decision) -> Entry:
+        assert decision.kind is not None
+        data = {"reason": decision.reason, **decision.data}
+        return Entry(self._clock(), decision.run, decision.kind, decision.token, data)
+
+    def _append(self, entries: Sequence[Entry], done: Pass) -> None:
+        if not entries:
+            return
+        self._records.append(entries)
+        done.entries += len(entries)
+        kinds = {entry.kind for entry in entries}
+        for kind, point in _POINTS.items():
+            if kind in kinds:
+                reach(point)
+        if any(entry.kind is Kind.ENDED and entry.data["outcome"] == Outcome.LOST for entry in entries):
+            reach("fence.recorded")
+        self._listener(entries)
+
+
+_POINTS = {
+    Kind.STARTED: "observe.started",
+    Kind.ENDED: "observe.ended",
+    Kind.ACCEPTED: "accept.recorded",
+    Kind.FINISHED: "accept.finished",
+    Kind.CANCEL_SENT: "cancel.recorded",
+}
+
+
+def _answered(now: float, run: str, token: str, answers: dict[str, Submission]) -> Entry:
+    answer = answers.get(token, Submission(Answer.UNKNOWN, reason="the scheduler said nothing about it"))
+    match answer.answer:
+        case Answer.ACCEPTED:
+            return Entry(now, run, Kind.QUEUED, token, {"job": answer.job})
+        case Answer.UNKNOWN:
+            return Entry(now, run, Kind.UNSURE, token, {"reason": answer.reason})
+        case _:
+            data = {"outcome": Outcome.REJECTED.value, "detail": answer.reason, "transient": answer.transient}
+            return Entry(now, run, Kind.ENDED, token, data)
+
+
+def take_requests(journal: Journal, inbox: Inbox, now: float) -> list[str]:
+    """Put the requests that are waiting into the journal; notes for people about those that were none."""
+    notes: list[str] = []
+    for name, request in inbox.read():
+        if request is None:
+            notes.append("%s could not be read as a request" % inbox.put_aside(name))
+            continue
+        if not journal.has_request(name):
+            journal.take_request(name, now, _consequences(journal, request, now))
+            reach("submit.recorded")
+        inbox.remove(name)
+        reach("submit.removed")
+    return notes
+
+
+def _consequences(journal: Journal, request: Request, now: float) -> list[Entry]:
+    match request:
+        case Submit(spec, plans):
+            number = journal.add_spec(spec)
+            known = set(journal.names())
+            fresh = [plan for plan in plans if plan.name not in known]
+            return [
+                Entry(now, plan.name, Kind.ADDED, None, {
+                    "position": len(known) + index, "spec": number, "params": dict(plan.params),
+                })
+                for index, plan in enumerate(fresh)
+            ]  # fmt: skip
+        case Cancel(names, reason):
+            chosen = list(journal.live()) if names is None else names
+            return [
+                Entry(now, run.name, Kind.CANCEL_ASKED, None, {"reason": reason})
+                for run in map(journal.run, chosen)
+                if run is not None and run.state in (RunState.WAITING, RunState.ACTIVE)
+            ]
+        case Retry(spec, names):
+            number = journal.add_spec(spec)
+            return [
+                Entry(now, run.name, Kind.RETRIED, None, {"spec": number})
+                for run in map(journal.run, names)
+                if run is not None and run.state in (RunState.FAILED, RunState.CANCELLED)
+            ]

@@ -1,0 +1,152 @@
+"""What passes between controller and jobs: files, never a socket.
+
+Orders go out, event logs come back, a fence shuts out a job that may still turn up, and accepted results
+are put in their place.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from outlast.experiment import Experiment
+from outlast.filesystem import sync_directory
+from outlast.model import Attempt, Outcome, Run, Spec
+from outlast.node import claim
+from outlast.node.order import WorkOrder
+from outlast.observation import Report
+from outlast.reports import read_report
+from outlast.schedulers.base import JobRequest
+from outlast.spec.command import arguments
+
+
+class ResultGone(Exception):
+    """An accepted result was not there when it was to be put in its place."""
+
+
+class Exchange(Protocol):
+    def write_order(self, run: Run, attempt: Attempt, spec: Spec) -> None: ...
+
+    def request(self, run: Run, attempt: Attempt, spec: Spec) -> JobRequest: ...
+
+    def fence(self, attempt: Attempt) -> bool: ...
+
+    def report(self, attempt: Attempt) -> Report | None: ...
+
+    def publish(self, attempt: Attempt) -> None: ...
+
+    def retire(self, run: Run) -> None: ...
+
+
+@dataclass(frozen=True)
+class FileExchange:
+    """Through the experiment's own directory, on a file system that controller and nodes share."""
+
+    experiment: Experiment
+    zipapp: Path
+
+    def order(self, run: Run, attempt: Attempt, spec: Spec) -> WorkOrder:
+        place, number, token = self.experiment, attempt.number, attempt.token
+        previous = None
+        if run.last is not None and run.last.number == number - 1:
+            previous = str(place.scratch(run.name, run.last.number, run.last.token))
+        return WorkOrder(
+            token=token,
+            experiment=str(place.root),
+            run=run.name,
+            number=number,
+            command=arguments(spec.command, run.params),
+            exchange=str(place.exchange_of(attempt)),
+            scratch=str(place.scratch(run.name, number, token)),
+            checkpoints=str(place.checkpoints(run.name)),
+            log=str(place.log(run.name, number)),
+            previous_scratch=previous,
+            code=str(place.code(spec.code_sha256)) if spec.code_sha256 else None,
+            code_sha256=spec.code_sha256 or None,
+            zipapp=str(self.zipapp),
+            outputs=spec.outputs,
+            time=spec.resources.time,
+            grace=spec.checkpoints.grace,
+            signal=spec.checkpoints.signal,
+            keep=spec.checkpoints.keep,
+            cpus=spec.resources.cpus,
+            environment=dict(spec.environment),
+        )
+
+    def write_order(self, run: Run, attempt: Attempt, spec: Spec) -> None:
+        """Not fsynced: a job that finds no order, or half of one, does nothing, and another is sent."""
+        path = self.experiment.exchange_of(attempt)
+        path.mkdir(parents=True, exist_ok=True)
+        (path / "order.json").write_text(self.order(run, attempt, spec).to_json(), encoding="utf-8")
+
+    def request(self, run: Run, attempt: Attempt, spec: Spec) -> JobRequest:
+        return JobRequest(
+            token=attempt.token,
+            name="%s-%03d" % (run.name, attempt.number),
+            order=str(self.experiment.exchange_of(attempt) / "order.json"),
+            zipapp=str(self.zipapp),
+            log=str(self.experiment.log(run.name, attempt.number)),
+            cpus=spec.resources.cpus,
+            gpus=spec.resources.gpus,
+            memory=spec.resources.memory,
+            disk=spec.resources.disk,
+            time=spec.resources.time,
+            grace=spec.checkpoints.grace,
+            avoid=attempt.avoid,
+        )
+
+    def fence(self, attempt: Attempt) -> bool:
+        path = self.experiment.exchange_of(attempt)
+        path.mkdir(parents=True, exist_ok=True)
+        return claim.fence(str(path / "claim.json"), by="controller")
+
+    def report(self, attempt: Attempt) -> Report | None:
+        path = self.experiment.exchange_of(attempt)
+        report = read_report(path / "events.jsonl", path / "progress.jsonl")
+        if report is None:
+            held = claim.read(str(path / "claim.json"))
+            return Report(heard=held.at, host=held.host) if held and not held.fenced else None
+        if report.outcome is Outcome.FINISHED:
+            wrong = _what_is_wrong(path / "output", report)
+            if wrong:
+                return replace(report, outcome=Outcome.WRONG_OUTPUT, detail=wrong, signature=wrong)
+        return report
+
+    def publish(self, attempt: Attempt) -> None:
+        """Idempotent: the delivered directory is renamed once, and its absence says that it was."""
+        delivered = self.experiment.exchange_of(attempt) / "output"
+        target = self.experiment.result(attempt.run)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if not delivered.exists():
+            if target.exists():
+                return
+            raise ResultGone("%s was accepted and has disappeared" % delivered)
+        if target.exists():
+            # Somebody's earlier results under this name: kept, under another one.
+            stamp = time.strftime("%Y%m%d-%H%M%S")
+            target.rename(target.with_name("%s.before-%s-%s" % (target.name, stamp, attempt.token)))
+        delivered.rename(target)
+        sync_directory(target.parent)
+
+    def retire(self, run: Run) -> None:
+        """A finished run needs no scratch; what cannot be removed is in `workdir`, which may be deleted."""
+        shutil.rmtree(self.experiment.workdir / run.name, ignore_errors=True)
+
+
+def _what_is_wrong(directory: Path, report: Report) -> str:
+    """The delivery against its manifest, once more on this side of the file system."""
+    for name, facts in (report.delivered or {}).items():
+        size = facts.get("size") if isinstance(facts, dict) else None
+        path = directory / name
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            return "the delivery names a file outside of itself: %s" % name
+        try:
+            found = path.lstat().st_size
+        except OSError:
+            return "the delivered %s is not there" % name
+        if found != size:
+            return "the delivered %s has %d bytes instead of %s" % (name, found, size)
+    return "" if directory.is_dir() else "nothing was delivered"

@@ -1,0 +1,153 @@
+"""Where the time went: every second that an attempt held its slot, booked once.
+
+A second is *useful* when what was computed in it is part of the accepted result (or, while a run is under
+way, part of a checkpoint that the next attempt can go on from). Everything else is one kind of waste. The
+bookings of an attempt partition its slot time, so they add up to it by construction; the slot time itself
+comes from the scheduler, and from the node's own clock where the scheduler has forgotten the job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from outlast.model import Attempt, AttemptState, Outcome, Phase, Run, RunState
+
+
+class Use(str, Enum):
+    USEFUL = "useful"
+    SAVING = "saving"
+    START_UP = "start-up"
+    WRAP_UP = "wrap-up"
+    LOST_WORK = "lost work"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    DUPLICATE = "duplicate"
+    UNLOGGED = "unlogged"
+
+
+#: What each use means, for the report.
+MEANING: Mapping[Use, str] = {
+    Use.USEFUL: "computing that is part of the result",
+    Use.SAVING: "the training waited for its checkpoints",
+    Use.START_UP: "claim, staging, unpacking, environment",
+    Use.WRAP_UP: "checking and delivering outputs, cleaning up",
+    Use.LOST_WORK: "computed after the last checkpoint that was used, and done again",
+    Use.FAILED: "computing in runs that failed",
+    Use.CANCELLED: "computing in runs that were cancelled",
+    Use.DUPLICATE: "jobs that turned up after they had been given up",
+    Use.UNLOGGED: "slot held while no node program could write (starting, killed, vanished)",
+}
+
+_START_UP = (Phase.CLAIM, Phase.STAGE, Phase.UNPACK, Phase.ENVIRONMENT)
+
+
+@dataclass(frozen=True)
+class Booking:
+    """One attempt's slot time, by use."""
+
+    run: str
+    number: int
+    host: str
+    outcome: Outcome | None
+    slot: float
+    uses: Mapping[Use, float] = field(default_factory=dict)
+
+
+def book(run: Run, attempts: Sequence[Attempt]) -> list[Booking]:
+    """The bookings of a run's attempts that have ended; `attempts` in their order."""
+    bookings = []
+    horizon = _Horizon()
+    for attempt in reversed(attempts):
+        if attempt.state is AttemptState.ENDED:
+            bookings.append(_book(run, attempt, horizon))
+        horizon.pass_over(attempt)
+    return bookings[::-1]
+
+
+def total(bookings: Iterable[Booking]) -> dict[Use, float]:
+    sums = dict.fromkeys(Use, 0.0)
+    for booking in bookings:
+        for use, seconds in booking.uses.items():
+            sums[use] += seconds
+    return sums
+
+
+class _Horizon:
+    """Going backwards through the attempts: the oldest step that any later one went on from."""
+
+    def __init__(self) -> None:
+        self.resumed_later = False
+        self.step: int | None = None
+
+    def pass_over(self, attempt: Attempt) -> None:
+        if not attempt.account.get("loaded"):
+            return
+        resumed = attempt.account.get("resumed")
+        if not self.resumed_later:
+            self.resumed_later, self.step = True, resumed
+        elif self.step is not None:
+            self.step = min(self.step, resumed) if resumed is not None else None
+
+
+def _book(run: Run, attempt: Attempt, horizon: _Horizon) -> Booking:
+    account = attempt.account
+    slot = float(account.get("slot") or 0.0)
+    uses = dict.fromkeys(Use, 0.0)
+    left = slot
+    for name, seconds in account.get("spans", ()):
+        # The node's clock and the scheduler's may disagree by a little: the slot is what was paid for.
+        seconds = min(float(seconds), left)
+        left -= seconds
+        phase = Phase(name)
+        if phase in _START_UP:
+            uses[Use.START_UP] += seconds
+        elif phase is Phase.COMPUTE:
+            _book_compute(run, attempt, horizon, seconds, uses)
+        else:
+            uses[Use.WRAP_UP] += seconds
+    uses[Use.UNLOGGED] += left
+    uses[Use.DUPLICATE] += attempt.twin_slot
+    return Booking(
+        run.name,
+        attempt.number,
+        attempt.host,
+        attempt.outcome,
+        slot + attempt.twin_slot,
+        {use: seconds for use, seconds in uses.items() if seconds},
+    )
+
+
+def _book_compute(
+    run: Run, attempt: Attempt, horizon: _Horizon, seconds: float, uses: dict[Use, float]
+) -> None:
+    if run.state is RunState.FAILED:
+        uses[Use.FAILED] += seconds
+        return
+    if run.state is RunState.CANCELLED:
+        uses[Use.CANCELLED] += seconds
+        return
+    saving = min(float(attempt.account.get("saving") or 0.0), seconds)
+    kept = seconds if run.accepted == attempt.token else min(_kept(attempt, horizon), seconds)
+    # Saves after the last one that was used are part of the work that was lost.
+    saving = saving * kept / seconds if seconds else 0.0
+    uses[Use.SAVING] += saving
+    uses[Use.USEFUL] += kept - saving
+    uses[Use.LOST_WORK] += seconds - kept
+
+
+def _kept(attempt: Attempt, horizon: _Horizon) -> float:
+    """How much of the compute phase is in a checkpoint that counts."""
+    saves = attempt.account.get("saves", ())
+    if not saves:
+        return 0.0
+    if not horizon.resumed_later:
+        return float(saves[-1][0])
+    if all(step is None for _, step in saves):
+        return float(saves[-1][0])
+    if horizon.step is None:
+        return 0.0
+    return float(
+        max((offset for offset, step in saves if step is not None and step <= horizon.step), default=0.0)
+    )

@@ -1,0 +1,227 @@
+"""One attempt, phase by phase, from a claimed work order to its outcome."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from dataclasses import dataclass, replace
+from typing import Sequence
+
+from outlast.node import bundle, environment, failure, leftovers, memory, outputs, process
+from outlast.node.delivery import Manifest, deliver
+from outlast.node.events import EventLog
+from outlast.node.order import WorkOrder
+from outlast.node.scratch import Scratch
+from outlast.node.signals import Signals
+from outlast.node.supervise import Ended, Limits, run_bounded, supervise
+from outlast.node.watch import Watch
+from outlast.node.words import EXIT_CONTINUE, Outcome, Phase
+
+#: After these the user will want to look at what the training left behind.
+_WORTH_A_LOOK = (Outcome.CRASHED, Outcome.WRONG_OUTPUT, Outcome.OUT_OF_MEMORY, Outcome.OUT_OF_DISK)
+#: Kept back from the hard end for what comes after a slow step.
+_LAST_SECOND = 1.0
+
+
+@dataclass(frozen=True)
+class End:
+    """How the attempt ended: the fields of the event log's last line."""
+
+    outcome: Outcome
+    #: One plain sentence (for outputs, one for each rule that is not kept) for the user.
+    detail: str
+    code: int | None = None
+    signal: int | None = None
+    signature: str | None = None
+    tail: str = ""
+    progressed: bool = False
+    delivered: Manifest | None = None
+
+
+class Attempt:
+    def __init__(
+        self, order: WorkOrder, limits: Limits, stop_signal: int, signals: Signals, events: EventLog
+    ) -> None:
+        self._order = order
+        self._limits = limits
+        self._stop_signal = stop_signal
+        self._signals = signals
+        self._events = events
+        self._scratch = Scratch(order.scratch)
+        self._environment: dict[str, str] = {}
+        self._log = 2
+        self._log_start = 0
+
+    def carry_out(self) -> End:
+        """All phases after the claim. Only a bug in Outlast makes it raise."""
+        end = self._prepare()
+        if end is None:
+            self._open_log()
+            try:
+                end = self._compute_and_hand_over()
+            finally:
+                if self._log != 2:
+                    os.close(self._log)
+        self._clean_up(end.outcome)
+        return end
+
+    def _prepare(self) -> End | None:
+        """None: the training can start."""
+        order = self._order
+        phase = Phase.STAGE
+        try:
+            self._begin(phase)
+            self._scratch.prepare(order.previous_scratch)
+            os.makedirs(order.checkpoints, exist_ok=True)
+            phase = Phase.UNPACK
+            self._begin(phase)
+            if order.code is not None:
+                bundle.unpack(order.code, order.code_sha256, self._scratch.working)
+            self._scratch.carry_on(order.previous_scratch)
+        except bundle.BadBundle as error:
+            return End(Outcome.CORRUPT_INPUT, f"{error}.", signature=failure.signature_of("bundle"))
+        except OSError as error:
+            return self._trouble(phase, error)
+        self._begin(Phase.ENVIRONMENT)
+        self._environment = environment.for_training(
+            order,
+            self._limits.deadline_epoch,
+            self._limits.grace,
+            self._scratch.data,
+            self._scratch.output,
+            os.environ,
+        )
+        return None
+
+    def _compute_and_hand_over(self) -> End:
+        self._begin(Phase.COMPUTE)
+        watch = Watch(self._order.checkpoints)
+        kills_before = memory.oom_kills()
+        received = self._signals.pending_stop()
+        if received is not None:
+            self._events.write("stop", why="signal", signal=received)
+            return End(Outcome.EVICTED, "The job was told to stop before the training had started.")
+        try:
+            child = self._start(self._order.command)
+        except process.CannotStart as error:
+            return End(Outcome.CRASHED, f"{error}.", signature=failure.signature_of("start", error))
+        try:
+            ended = supervise(
+                child,
+                self._limits,
+                self._stop_signal,
+                self._order.grace,
+                self._signals,
+                self._events,
+                watch,
+            )
+        finally:
+            self._end_descendants()
+        text = failure.read_end(self._order.log, self._log_start)
+        end = self._judge(ended, text, oom_killed=(memory.oom_kills() or 0) > (kills_before or 0))
+        return replace(
+            end,
+            code=ended.code,
+            signal=ended.signal,
+            tail=failure.tail(text),
+            progressed=watch.progressed,
+        )
+
+    def _judge(self, ended: Ended, text: str, oom_killed: bool) -> End:
+        if ended.code == 0:
+            end = self._hand_over()
+            if end.outcome is not Outcome.WRONG_OUTPUT or ended.stopped is None:
+                return end
+            # Many programs exit with 0 when told to stop; that alone is no success and no failure.
+            return _told_to_stop(ended.stopped, "ended before its outputs were complete")
+        if ended.code == EXIT_CONTINUE:
+            return End(Outcome.CONTINUE, "The training has saved and asks to be continued.")
+        if ended.stopped is not None:
+            how = "had to be killed" if ended.killed else "ended without saying that it has saved"
+            return _told_to_stop(ended.stopped, how)
+        found = failure.diagnose(text, ended.code, ended.signal, oom_killed)
+        return End(found.outcome, found.detail, signature=found.signature)
+
+    def _hand_over(self) -> End:
+        phase = Phase.VALIDATE
+        try:
+            self._begin(phase)
+            for text in outputs.settle(self._scratch.output):
+                self._events.warn(text)
+            problems = outputs.validate(
+                self._order.outputs, self._scratch.output, self._scratch.working, self._run_check
+            )
+            if problems:
+                detail = " ".join(problem.sentence for problem in problems)
+                signature = failure.signature_of("outputs", *(problem.rule for problem in problems))
+                return End(Outcome.WRONG_OUTPUT, detail, signature=signature)
+            phase = Phase.DELIVER
+            self._begin(phase)
+            manifest = deliver(self._scratch.output, self._order.delivery_path)
+        except OSError as error:
+            return self._trouble(phase, error)
+        files = "1 file" if len(manifest) == 1 else f"{len(manifest)} files"
+        return End(
+            Outcome.FINISHED, f"The training finished; {files} checked and delivered.", delivered=manifest
+        )
+
+    def _run_check(self, command: Sequence[str]) -> str | None:
+        until = max(self._limits.hard_end - _LAST_SECOND, time.monotonic() + 1)
+        try:
+            child = self._start(command)
+        except process.CannotStart as error:
+            return f"could not run: {error}"
+        try:
+            return run_bounded(child, until, self._signals)
+        finally:
+            self._end_descendants()
+
+    def _start(self, command: Sequence[str]) -> process.Child:
+        command = environment.with_python(command, self._environment)
+        return process.start(command, self._environment, self._scratch.working, self._log)
+
+    def _end_descendants(self) -> None:
+        survivors = leftovers.end_descendants(self._order.token)
+        if survivors:
+            listed = ", ".join(str(pid) for pid in survivors)
+            self._events.warn(f"these processes of the training could not be ended: {listed}")
+
+    def _open_log(self) -> None:
+        try:
+            os.makedirs(os.path.dirname(self._order.log), exist_ok=True)
+            self._log = os.open(self._order.log, os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_CLOEXEC, 0o644)
+            self._log_start = os.fstat(self._log).st_size
+        except OSError as error:
+            self._events.warn(
+                f"the log {self._order.log} cannot be opened ({error.strerror}); output goes to stderr"
+            )
+
+    def _clean_up(self, outcome: Outcome) -> None:
+        self._begin(Phase.CLEAN_UP)
+        if outcome in _WORTH_A_LOOK:
+            return
+        until = self._limits.hard_end - _LAST_SECOND
+        if not self._scratch.clear(keep_output=outcome is not Outcome.FINISHED, until=until):
+            self._events.warn(f"{self._scratch.top} could not be removed in full")
+
+    def _begin(self, phase: Phase) -> None:
+        self._events.write("phase", phase=phase.value)
+
+    def _trouble(self, phase: Phase, error: OSError) -> End:
+        """Trouble of the node's or the file system's, met by the node program itself."""
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            outcome = Outcome.OUT_OF_DISK
+        elif error.errno == errno.ENOENT and error.filename == self._order.code:
+            outcome = Outcome.NOT_FOUND
+        else:
+            outcome = Outcome.CRASHED
+        what = f"{error.strerror} ({error.filename})" if error.filename else f"{error.strerror or error}"
+        signature = failure.signature_of(phase.value, error.errno)
+        return End(outcome, f"The node program could not {phase.value}: {what}.", signature=signature)
+
+
+def _told_to_stop(why: str, how: str) -> End:
+    if why == "limit":
+        return End(Outcome.OVER_TIME, f"The training was told to stop at its wall-time limit and {how}.")
+    return End(Outcome.EVICTED, f"The job was told to stop by a signal, and the training {how}.")

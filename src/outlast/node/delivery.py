@@ -1,0 +1,68 @@
+"""Handing over checked outputs: whole, durable, under one name that appears at once."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import shutil
+from typing import Dict
+
+#: By relative path: size and SHA-256.
+Manifest = Dict[str, Dict[str, object]]
+
+
+def deliver(output: str, target: str) -> Manifest:
+    """Make the directory `output` appear as `target`; by a rename where both are on one file system."""
+    parent = os.path.dirname(target)
+    if os.stat(output).st_dev == os.stat(parent).st_dev:
+        manifest = _seal(output)
+        try:
+            os.rename(output, target)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+        else:
+            _sync(parent)
+            return manifest
+    temporary = os.path.join(parent, f".{os.path.basename(target)}.{os.getpid()}.tmp")
+    try:
+        shutil.copytree(output, temporary)
+        manifest = _seal(temporary)
+        os.rename(temporary, target)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    _sync(parent)
+    return manifest
+
+
+def _seal(directory: str) -> Manifest:
+    """Put every file and directory on disk and say what they hold."""
+    manifest: Manifest = {}
+    for place, names, files in os.walk(directory):
+        names.sort()
+        for name in sorted(files):
+            path = os.path.join(place, name)
+            manifest[os.path.relpath(path, directory)] = _seal_file(path)
+        _sync(place)
+    return manifest
+
+
+def _seal_file(path: str) -> dict[str, object]:
+    digest = hashlib.sha256()
+    size = 0
+    with open(path, "rb") as file:
+        for block in iter(lambda: file.read(1 << 20), b""):
+            digest.update(block)
+            size += len(block)
+        os.fsync(file.fileno())
+    return {"size": size, "sha256": digest.hexdigest()}
+
+
+def _sync(directory: str) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,83 @@
+"""What can be wrong with a command line before anything is run."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from outlast.spec import command as commands
+from outlast.spec import files
+from outlast.spec.mistakes import did_you_mean, shorten
+
+_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
+
+
+def command_mistakes(command: str, directory: Path) -> list[tuple[str, str]]:
+    """Sentences and hints about a command (or a check) that cannot be run as it is written."""
+    try:
+        words = commands.split(command)
+    except ValueError:
+        return [("a quote is opened and not closed", "")]
+    if not words or not words[0]:
+        return [("is empty", "write the command that trains, such as python train.py")]
+    found = list(_not_a_shell(command, words))
+    return found or list(_script(words, directory))
+
+
+def _not_a_shell(command: str, words: list[str]) -> Iterator[tuple[str, str]]:
+    operator = commands.shell_operator(command)
+    if operator == "\n":
+        yield "has several lines and is not run by a shell", "put them into a script, and list it under code"
+    elif operator is not None:
+        hint = "put it into a script and list that under code, or write bash -c '…', or quote it if it is a value"
+        yield f'"{operator}" is for a shell, and the command is not run by one', hint
+    if _ASSIGNMENT.fullmatch(words[0]):
+        yield f"{shorten(words[0])} is for a shell", f"write env {shorten(words[0])} …"
+
+
+def _script(words: list[str], directory: Path) -> Iterator[tuple[str, str]]:
+    script = files.missing_script(words, directory)
+    if script is not None:
+        near = did_you_mean(script, _names(directory))
+        yield f"{shorten(script)} is not in {directory}", near
+    first = words[0]
+    if files.relative_path_mistake(first) or not (directory / first[:1000]).is_file():
+        return
+    if "/" not in first:
+        hint = f"write ./{first} or python {first}"
+        yield f"{first} is a file beside params.yaml, not a program on the PATH", hint
+    elif not os.access(directory / first, os.X_OK):
+        yield f"{first} is not executable", f"chmod +x {first}"
+
+
+def command_warnings(command: str, directory: Path) -> Iterator[tuple[str, str]]:
+    """What a command that can be split may yet not mean."""
+    try:
+        words = commands.split(command)
+        variable = commands.shell_variable(command)
+    except ValueError:
+        return
+    if variable is not None:
+        yield (
+            f"{shorten(variable)} is passed on as it is, since no shell runs the command",
+            "write bash -c '…'",
+        )
+    if words and "/" not in words[0] and "{" not in words[0] and not (directory / words[0][:1000]).is_file():
+        try:
+            found = shutil.which(words[0])
+        except ValueError:
+            found = None
+        if found is None:
+            instead = "python3 is: write that" if words[0] == "python" and shutil.which("python3") else ""
+            yield f"{shorten(words[0])} is not found on this machine's PATH", instead
+
+
+def _names(directory: Path) -> list[str]:
+    try:
+        return sorted(entry.name for entry in directory.iterdir())
+    except OSError:
+        # Only a suggestion is lost.
+        return []

@@ -1,0 +1,140 @@
+"""Which files of the experiment directory the runs need, and whether they travel with the job."""
+
+from __future__ import annotations
+
+import ast
+import os
+import posixpath
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+#: Kept by Outlast inside the experiment; never part of the code.
+OWN_DIRECTORIES = frozenset({"logs", "results", "params", "workdir"})
+_INTERPRETER = re.compile(r"(python[0-9.]*|pypy[0-9.]*|bash|sh|dash|zsh|ksh|perl|ruby|julia|Rscript|node)")
+_MOST_PARSED = 1 << 20
+
+
+def relative_path_mistake(path: str) -> str:
+    """Why `path` cannot be a path below a directory; empty if it can."""
+    if posixpath.isabs(path) or path.startswith("~"):
+        return "must be relative, below the experiment directory"
+    if ".." in path.split("/"):
+        return 'must not contain ".."'
+    if posixpath.normpath(path) == ".":
+        return "must name something inside the directory, not the directory itself"
+    return ""
+
+
+def code_mistake(entry: str, directory: Path) -> tuple[str, str]:
+    """Why `entry` cannot be part of the code, and what to do; empty if it can."""
+    wrong = relative_path_mistake(entry)
+    if wrong:
+        hint = "list the files and folders that the command needs" if posixpath.normpath(entry) == "." else ""
+        return f'"{entry}" {wrong}', hint
+    first = posixpath.normpath(entry).split("/")[0]
+    if first in OWN_DIRECTORIES:
+        return f'"{entry}" is where Outlast keeps its own files', f"move the code out of {first}/"
+    path = directory / entry
+    try:
+        if not path.exists():
+            return f'"{entry}" is not there', "a link that leads nowhere" if path.is_symlink() else ""
+        if not (path.is_file() or path.is_dir()):
+            return f'"{entry}" is neither a file nor a folder', ""
+    except (OSError, ValueError) as error:
+        return f'"{entry}" cannot be looked at: {getattr(error, "strerror", None) or error}', ""
+    if not os.access(path, os.R_OK):
+        return f'"{entry}" cannot be read', f"chmod u+r {entry}"
+    return "", ""
+
+
+def normal(paths: Iterable[str]) -> tuple[str, ...]:
+    """Each path once, without `./` and trailing slashes."""
+    return tuple(dict.fromkeys(posixpath.normpath(path) for path in paths))
+
+
+def covers(code: Sequence[str], path: str) -> bool:
+    """Whether `path` is in the code: itself, a folder around it, or (for a package) something in it."""
+    return any(
+        path == entry or path.startswith(f"{entry}/") or entry.startswith(f"{path}/")
+        for entry in normal(code)
+    )
+
+
+def missing_script(words: Sequence[str], directory: Path) -> str | None:
+    """The script that the command starts with, if it is not there."""
+    script = None
+    if words and "/" in words[0]:
+        script = words[0]
+    elif len(words) > 1 and _INTERPRETER.fullmatch(words[0]) and not words[1].startswith("-"):
+        script = words[1]
+    if script is None or relative_path_mistake(script) or "{" in script or "$" in script:
+        return None
+    return None if _is_file(directory, script) else posixpath.normpath(script)
+
+
+def named_files(words: Sequence[str], directory: Path) -> list[str]:
+    """The files of the directory that a command line names, also as `--option=file` and `-m module`."""
+    found: list[str] = []
+    for index, word in enumerate(words):
+        if index and words[index - 1] == "-m":
+            found += _module(word.split("."), directory)
+            continue
+        for candidate in (word, word.partition("=")[2]):
+            if candidate and not relative_path_mistake(candidate) and _is_file(directory, candidate):
+                found.append(posixpath.normpath(candidate))
+    return list(dict.fromkeys(found))
+
+
+def imported_files(paths: Iterable[str], directory: Path) -> list[str]:
+    """The neighbours that Python files among `paths` import, and what those import in turn."""
+    found: dict[str, None] = {}
+    waiting = [path for path in paths if path.endswith(".py")]
+    while waiting:
+        script = waiting.pop()
+        folder = posixpath.dirname(script)
+        for name in _imports(directory / script):
+            for neighbour in _module([name], directory / folder):
+                path = posixpath.join(folder, neighbour)
+                if path not in found:
+                    found[path] = None
+                    waiting += [path] if path.endswith(".py") else []
+    return list(found)
+
+
+def _module(parts: Sequence[str], directory: Path) -> list[str]:
+    """Where a Python module of the directory lies: its file, or the package at its top."""
+    if not all(part.isidentifier() for part in parts):
+        return []
+    if len(parts) == 1 and _is_file(directory, f"{parts[0]}.py"):
+        return [f"{parts[0]}.py"]
+    inside = "/".join(parts)
+    if any(_is_file(directory, f"{inside}{end}") for end in (".py", "/__main__.py", "/__init__.py")):
+        return [parts[0]]
+    return []
+
+
+def _imports(path: Path) -> list[str]:
+    """The top-level names that a Python file imports; none, if it cannot be parsed."""
+    try:
+        if path.stat().st_size > _MOST_PARSED:
+            return []
+        tree = ast.parse(path.read_bytes())
+    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
+        # The training itself will say what is wrong with it, better than a guess here.
+        return []
+    names: list[str] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names += [alias.name.split(".")[0] for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            names.append(node.module.split(".")[0])
+    return list(dict.fromkeys(names))
+
+
+def _is_file(directory: Path, path: str) -> bool:
+    try:
+        return (directory / path).is_file()
+    except (OSError, ValueError):
+        # A word of a command may be anything: too long for a name, or with a NUL in it.
+        return False

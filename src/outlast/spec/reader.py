@@ -1,0 +1,303 @@
+"""`read`: an experiment directory in, a validated `Spec` and its runs out, or every mistake at once."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from outlast.model import Checkpoints, Limits, Resources, RunPlan, Spec
+from outlast.node.order import OutputRule
+from outlast.spec import command as commands
+from outlast.spec import files, runs, units
+from outlast.spec.clusters import ClusterProfile, find_cluster, unserved
+from outlast.spec.commandline import command_mistakes, command_warnings
+from outlast.spec.document import Document, Mapping, load
+from outlast.spec.mistakes import BadSpec, Mistake, did_you_mean, shorten
+from outlast.spec.schema import OutputKeys, ParamsKeys
+from outlast.spec.validate import validate
+
+FILE = "params.yaml"
+
+
+@dataclass(frozen=True)
+class Parsed:
+    spec: Spec
+    runs: tuple[RunPlan, ...]
+    cluster: ClusterProfile
+    #: What is allowed and yet probably not meant.
+    warnings: tuple[Mistake, ...] = ()
+    #: What keeps this version from submitting it.
+    unserved: tuple[Mistake, ...] = ()
+
+
+def require_served(parsed: Parsed) -> None:
+    """Raise BadSpec if the experiment's cluster is one that this version cannot submit to."""
+    if parsed.unserved:
+        raise BadSpec(parsed.unserved)
+
+
+def read(directory: Path) -> Parsed:
+    """Read `params.yaml` of an experiment directory. Raises BadSpec with all mistakes."""
+    return _Reading(directory, _load(directory)).parsed()
+
+
+def _load(directory: Path) -> Document:
+    path = directory / FILE
+    try:
+        there, is_directory = os.path.lexists(path), directory.is_dir()
+    except ValueError:
+        there = is_directory = False
+    if not is_directory:
+        reason = "is not a directory" if os.path.lexists(directory) else "does not exist"
+        hint = (
+            f"`outlast init {directory}` makes an experiment that runs" if reason == "does not exist" else ""
+        )
+        raise BadSpec([Mistake(str(directory), None, None, reason, hint)])
+    if not there:
+        hint = f"`outlast init {directory}` writes one that runs"
+        raise BadSpec([Mistake(FILE, None, None, f"there is none in {directory}", hint)])
+    return load(path, FILE)
+
+
+class _Reading:
+    """One reading of one file: collects mistakes and warnings while it goes."""
+
+    def __init__(self, directory: Path, document: Document) -> None:
+        self.directory = directory
+        self.document = document
+        self.keys, mistakes = validate(ParamsKeys, document)
+        self.mistakes = [*document.mistakes, *mistakes]
+        self.warnings: list[Mistake] = []
+
+    def parsed(self) -> Parsed:
+        name = self._name()
+        plans = self._runs(name)
+        outputs = self._outputs()
+        self._command(plans)
+        code = self._code(plans)
+        cluster, cannot_submit = self._cluster()
+        self._times(cluster)
+        if self.mistakes or cluster is None:
+            # Checks may meet at one place; each sentence is said once.
+            found = dict.fromkeys([*self.mistakes, *cannot_submit])
+            raise BadSpec(sorted(found, key=lambda one: (one.file != FILE, one.file, one.line or 0)))
+        keys = self.keys
+        spec = Spec(
+            name=name,
+            command=keys.command,
+            code=code,
+            cluster=cluster.name,
+            resources=Resources(**keys.resources.model_dump()),
+            parallel=keys.parallel if self._given("parallel") else None,
+            outputs=outputs,
+            limits=Limits(**keys.limits.model_dump()),
+            checkpoints=Checkpoints(**keys.checkpoints.model_dump()),
+        )
+        warnings = sorted(dict.fromkeys(self.warnings), key=lambda one: one.line or 0)
+        return Parsed(spec, tuple(plans), cluster, tuple(warnings), tuple(cannot_submit))
+
+    def _given(self, key: str) -> bool:
+        """Whether a top-level key was written and understood."""
+        return key in self.keys.model_fields_set
+
+    def _written(self, key: str) -> bool:
+        return key in self.document.root.entries
+
+    def _mistake(
+        self, path: tuple[str | int, ...], text: str, hint: str = "", *, of_key: bool = False
+    ) -> None:
+        self.mistakes.append(self.document.mistake(path, text, hint, of_key=of_key))
+
+    def _warn(self, path: tuple[str | int, ...], text: str, hint: str = "") -> None:
+        self.warnings.append(self.document.mistake(path, text, hint))
+
+    def _name(self) -> str:
+        if not self._given("name"):
+            return runs.default_name(self.directory.resolve().name)
+        text, _, hint = runs.name_mistake(self.keys.name).partition("; ")
+        if text:
+            self._mistake(("name",), text, hint)
+        return self.keys.name
+
+    def _runs(self, name: str) -> list[RunPlan]:
+        if self._written("runs") and self._written("sweep"):
+            lines = {key: self.document.line((key,), of_key=True) or 0 for key in ("runs", "sweep")}
+            first, second = sorted(lines, key=lambda key: lines[key])
+            self._mistake(
+                (second,), f"cannot be combined with {first} (line {lines[first]})", "keep one of them"
+            )
+        if not self._written("sweep"):
+            return runs.plan_runs(name, self.keys.runs)
+        plans, mistakes, odd = runs.plan_sweep(name, self.document)
+        self.mistakes += mistakes
+        self.warnings += odd
+        return plans
+
+    def _parameters(self) -> list[str] | None:
+        """The names that the command may use; None if they cannot be told."""
+        if not self._written("sweep"):
+            return []
+        node = self.document.find(("sweep",))
+        return list(node.entries) if isinstance(node, Mapping) else None
+
+    def _command(self, plans: Iterable[RunPlan]) -> None:
+        if not self._written("command"):
+            self._mistake(
+                (), "command: is missing", "write the command that trains, such as command: python train.py"
+            )
+        if not self._given("command"):
+            return
+        command, parameters = self.keys.command, self._parameters()
+        for text, hint in command_mistakes(command, self.directory):
+            self._mistake(("command",), text, hint)
+        if parameters is None:
+            return
+        used = commands.placeholders(command)
+        for name in used:
+            if name not in parameters:
+                hint = (
+                    did_you_mean(name, parameters)
+                    or f"write {{{{{name}}}}} if the braces are meant as they are"
+                )
+                known = (
+                    f"sweep has {', '.join(map(shorten, parameters))}" if parameters else "there is no sweep"
+                )
+                self._mistake(("command",), f"nothing is known to put in for {{{name}}}: {known}", hint)
+        for name in parameters:
+            if name not in used and self.document.find(("sweep", name)) is not None:
+                self._warn(
+                    ("sweep", name),
+                    f"the command does not use {{{shorten(name)}}}: its runs differ in name only",
+                )
+        for text, hint in command_warnings(command, self.directory):
+            self._warn(("command",), text, hint)
+
+    def _outputs(self) -> tuple[OutputRule, ...]:
+        return tuple(self._output(index, keys) for index, keys in enumerate(self.keys.outputs))
+
+    def _output(self, index: int, keys: OutputKeys) -> OutputRule:
+        at, given = ("outputs", index), keys.model_fields_set
+        if "path" not in given:
+            self._mistake((*at,), "says no path", "write {path: model.npz, …}")
+        elif wrong := files.relative_path_mistake(keys.path):
+            self._mistake(
+                (*at, "path"), f'"{shorten(keys.path)}" {wrong}', "outputs are in $OUTLAST_OUTPUT_DIR"
+            )
+        for bound in sorted(given & {"at_least", "at_most"}):
+            if "key" not in given:
+                hint = "add key: with the name of a number in the JSON file"
+                self._mistake((*at, bound), "needs a key to compare", hint)
+        if {"at_least", "at_most"} <= given and keys.at_least > keys.at_most:
+            self._mistake((*at, "at_least"), f"{keys.at_least:g} is more than at_most, {keys.at_most:g}")
+        if "key" in given and not keys.path.endswith(".json"):
+            self._warn((*at, "key"), f"{shorten(keys.path)} will be read as JSON, whatever its name")
+        check = None
+        if "check" in given:
+            mistakes = command_mistakes(keys.check, self.directory)
+            for text, hint in mistakes:
+                self._mistake((*at, "check"), text, hint)
+            for name in set(commands.placeholders(keys.check)) & set(self._parameters() or ()):
+                self._mistake((*at, "check"), f"{{{name}}} is put into the command only, not into checks")
+            check = tuple(commands.split(keys.check)) if not mistakes else ()
+        return OutputRule(
+            path=posixpath.normpath(keys.path),
+            key=keys.key if "key" in given else None,
+            at_least=keys.at_least if "at_least" in given else None,
+            at_most=keys.at_most if "at_most" in given else None,
+            check=check,
+        )
+
+    def _code(self, plans: Iterable[RunPlan]) -> tuple[str, ...]:
+        """The code that travels: as listed, or else what the command and the checks name."""
+        if self._written("code") and not self._given("code"):
+            return ()
+        wrong = False
+        for index, entry in enumerate(self.keys.code):
+            text, hint = files.code_mistake(entry, self.directory)
+            if text:
+                wrong = True
+                self._mistake(("code", index), shorten(text, 120), hint)
+        used = self._used_files(plans)
+        if not self._given("code"):
+            named = list(used)
+            return files.normal([*named, *files.imported_files(named, self.directory)])
+        for path, user in used.items():
+            if not files.covers(self.keys.code, path):
+                label = "command" if user == ("command",) else "a check"
+                text = f"{shorten(path)} is used by {label} but would not travel with the job"
+                self._mistake(user, text, f"add {shorten(path)} to code")
+        if not wrong:
+            for path in files.imported_files(used, self.directory):
+                if not files.covers(self.keys.code, path):
+                    self._warn(("code",), f"{shorten(path)} is imported but does not travel with the job")
+        return files.normal(self.keys.code)
+
+    def _used_files(self, plans: Iterable[RunPlan]) -> dict[str, tuple[str | int, ...]]:
+        """Files of the directory that a command line names, and which one does."""
+        lines: list[tuple[tuple[str | int, ...], str]] = [(("command",), self.keys.command)]
+        lines += [(("outputs", index, "check"), one.check) for index, one in enumerate(self.keys.outputs)]
+        written = set(files.normal(one.path for one in self.keys.outputs if one.path))
+        used: dict[str, tuple[str | int, ...]] = {}
+        for user, line in lines:
+            try:
+                words = commands.split(line)
+            except ValueError:
+                # Quotes that do not close have been reported with the command itself.
+                continue
+            expanded = [word for word in words if not commands.placeholders(word)]
+            for word in words:
+                names = commands.placeholders(word)
+                if names and user == ("command",):
+                    filled = [one.params for one in islice(plans, 1000) if one.params.keys() >= set(names)]
+                    expanded += sorted({commands.fill(word, params) for params in filled})
+            for path in files.named_files(expanded, self.directory):
+                if path not in written or user != ("command",):
+                    used.setdefault(path, user)
+        return {path: user for path, user in used.items() if path not in written}
+
+    def _cluster(self) -> tuple[ClusterProfile | None, list[Mistake]]:
+        if self._written("cluster") and not self._given("cluster"):
+            return None, []
+        name = self.keys.cluster
+        profile, hint, mistakes = find_cluster(name, self.directory)
+        self.mistakes += mistakes
+        if profile is None:
+            self._mistake(("cluster",), f'"{shorten(name)}" is not a cluster', hint)
+            return None, []
+        wanted = self.keys.resources
+        big_enough = [
+            one for one in profile.hosts.values() if one.cpus >= wanted.cpus and one.gpus >= wanted.gpus
+        ]
+        if profile.hosts and not big_enough:
+            asked = f"{wanted.cpus} cpus and {wanted.gpus} gpus"
+            self._mistake(("resources",), f"no host of cluster {name} has {asked}", "ask for less")
+        sentence = unserved(profile)
+        cannot_submit = (
+            [self.document.mistake(("cluster",), sentence, "write cluster: local")] if sentence else []
+        )
+        return profile, cannot_submit
+
+    def _times(self, cluster: ClusterProfile | None) -> None:
+        resources, grace = self.keys.resources, self.keys.checkpoints.grace
+        at = ("resources", "time")
+        for path in (at, ("limits", "total"), ("checkpoints", "grace")):
+            text = self.document.text(path)
+            if text and units.is_minutes_and_seconds(text):
+                self._warn(
+                    path, f"{text} is read as minutes and seconds, as Slurm does", "write hours as 24:00:00"
+                )
+        if cluster is not None and cluster.longest is not None and resources.time > cluster.longest:
+            longest = units.show_duration(cluster.longest)
+            hint = f"ask for {longest} or less: a run continues in its next attempt"
+            self._mistake(at, f"is longer than the longest job of cluster {cluster.name}, {longest}", hint)
+        if cluster is not None and cluster.scheduler != "local" and resources.time < 60:
+            self._warn(at, f"is very short for {cluster.scheduler}, which counts in minutes")
+        if "grace" in self.keys.checkpoints.model_fields_set and grace > resources.time / 4:
+            used = units.show_duration(resources.time / 4)
+            self._warn(
+                ("checkpoints", "grace"), f"is more than a quarter of the attempt's time and is cut to {used}"
+            )

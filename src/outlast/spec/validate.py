@@ -1,0 +1,141 @@
+"""From a document to a model: all of pydantic's complaints at once, in plain sentences with their lines."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping as AnyMapping
+from typing import Any, TypeVar, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from outlast.spec.document import Document, Path_, plain
+from outlast.spec.mistakes import Mistake, did_you_mean, one_of, shorten
+
+Keys = TypeVar("Keys", bound=BaseModel)
+
+
+def validate(model: type[Keys], document: Document, at: Path_ = ()) -> tuple[Keys, list[Mistake]]:
+    """The model, and what was wrong. What was wrong is left out of the model, as if it had not been written.
+
+    So one mistake does not hide the next: further checks go on with what could be understood.
+    """
+    node = document.find(at)
+    assert node is not None
+    data = plain(node)
+    mistakes: list[Mistake] = []
+    while True:
+        try:
+            return model.model_validate(data), mistakes
+        except ValidationError as invalid:
+            errors = invalid.errors(include_url=False)
+            mistakes += [_translate(error, model, document, at) for error in errors]
+            if not isinstance(data, dict):
+                return model(), mistakes
+            data = _without(data, [error["loc"] for error in errors])
+
+
+def _without(data: dict[str, Any], locations: list[Path_]) -> dict[str, Any]:
+    """The data less the keys at `locations`; less the whole list where an entry of a list is wrong."""
+    data = copy.deepcopy(data)
+    for first, *rest in locations:
+        group = data.get(str(first))
+        if rest and isinstance(group, dict):
+            group.pop(rest[0], None)
+        else:
+            data.pop(str(first), None)
+    return data
+
+
+def _translate(error: ErrorDetails, model: type[BaseModel], document: Document, at: Path_) -> Mistake:
+    location: Path_ = (*at, *error["loc"])
+    if error["type"] == "extra_forbidden":
+        return _unknown_key(error["loc"], model, document, location)
+    text, _, hint = _sentence(error, model, document.text(location)).partition("; ")
+    return document.mistake(location, text, hint)
+
+
+def _unknown_key(loc: Path_, model: type[BaseModel], document: Document, location: Path_) -> Mistake:
+    *parents, key = loc
+    keys = keys_of(model, tuple(parents))
+    word = str(key)
+    hint = did_you_mean(word, keys)
+    if not hint:
+        for group in model.model_fields:
+            if word in keys_of(model, (group,)):
+                hint = f"it belongs under {group}:"
+    elsewhere = "" if not parents or hint else did_you_mean(word, model.model_fields)
+    hint = hint or elsewhere.replace("?", " at the left margin?")
+    return document.mistake(
+        location,
+        "is not known here",
+        "; ".join(filter(None, (hint, f"known are {', '.join(keys)}"))),
+        of_key=True,
+    )
+
+
+def keys_of(model: type[BaseModel], path: Path_) -> list[str]:
+    """The keys that may stand at `path`."""
+    current: Any = model
+    for step in path:
+        if isinstance(current, type) and issubclass(current, BaseModel):
+            found = current.model_fields.get(str(step))
+            current = found.annotation if found else None
+        else:
+            # An entry of a list or of a mapping with free names.
+            current = get_args(current)[-1] if get_args(current) else None
+            if get_origin(current) is not None and not isinstance(current, type):
+                current = get_args(current)[0]
+    return list(current.model_fields) if isinstance(current, type) and issubclass(current, BaseModel) else []
+
+
+def _sentence(error: ErrorDetails, model: type[BaseModel], written: str | None) -> str:
+    kind, given = error["type"], error["input"]
+    context: AnyMapping[str, Any] = error.get("ctx", {})
+    if given is None:
+        return "has no value; write one, or remove the line"
+    if kind == "value_error":
+        return str(context["error"])
+    if kind == "greater_than_equal":
+        return f"{shorten(written or given)} is too small; it must be at least {context['ge']}"
+    if kind == "less_than_equal":
+        return f"{shorten(written or given)} is too large; it can be at most {context['le']:,}"
+    what = _what(given, written)
+    if kind == "literal_error":
+        choices = [word.strip("'") for word in str(context["expected"]).replace(" or ", ", ").split(", ")]
+        near = did_you_mean(str(given), choices)
+        return f"{what} is not a choice; {near + ' ' if near else ''}it can be {one_of(choices)}"
+    if kind.startswith("int"):
+        unquote = "; remove the quotes" if isinstance(given, str) and given.isdecimal() else ""
+        return f"must be a whole number, not {what}{unquote}"
+    if kind.startswith(("float", "finite")):
+        unquote = "; remove the quotes" if isinstance(given, str) and _is_number(given) else ""
+        return f"must be a number, not {what}{unquote}"
+    if kind.startswith("string"):
+        quote = f'; write "{written}" with quotes' if written else "; put quotes around it"
+        return f"must be text, not {what}{quote}"
+    if kind.startswith("list"):
+        return f"must be a list, not {what}" + (f"; write [{written}]" if written else "")
+    if kind.startswith(("model", "dict")):
+        keys = keys_of(model, error["loc"])
+        return f"must be a group of keys, not {what}" + (f"; known are {', '.join(keys)}" if keys else "")
+    return f"{what} cannot be used here"
+
+
+def _what(given: object, written: str | None) -> str:
+    if isinstance(given, dict):
+        return "a group {...}"
+    if isinstance(given, list):
+        return "a list"
+    shown = shorten(written if written is not None else given)
+    if isinstance(given, bool):
+        return f"{shown} (true or false)"
+    return f'the text "{shown}"' if isinstance(given, str) else shown
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,87 @@
+"""Writing, reading and removing files so that a kill at any moment leaves whole ones behind.
+
+Everything goes through `os` and descriptors: each call that can fail is one a test can make fail.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from contextlib import contextmanager
+from typing import Iterator
+
+from outlast.training.errors import Damaged
+
+_CLOEXEC = getattr(os, "O_CLOEXEC", 0)
+
+
+@contextmanager
+def descriptor(path: str, flags: int) -> Iterator[int]:
+    fd = os.open(path, flags | _CLOEXEC, 0o644)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def regular_file(path: str) -> Iterator[int]:
+    """A descriptor for reading; Damaged if the file is missing or is no regular file.
+
+    A pipe would make the reader wait for ever, hence O_NONBLOCK; it means nothing to a regular file.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | _CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        raise Damaged("%s is missing" % os.path.basename(path)) from None
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise Damaged("%s is not a file" % os.path.basename(path))
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def write_all(fd: int, content: memoryview) -> None:
+    while len(content):
+        content = content[os.write(fd, content) :]
+
+
+def read_into(fd: int, target: memoryview) -> None:
+    """Fill `target`; Damaged if the file ends before."""
+    while len(target):
+        count = os.readv(fd, [target])
+        if count == 0:
+            raise Damaged("it ends too early")
+        target = target[count:]
+
+
+def write_file(path: str, content: bytes) -> None:
+    """A new file, durable when this returns."""
+    with descriptor(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as fd:
+        write_all(fd, memoryview(content))
+        os.fsync(fd)
+
+
+def read_file(path: str) -> bytes:
+    with regular_file(path) as fd:
+        content = bytearray(os.fstat(fd).st_size)
+        read_into(fd, memoryview(content))
+        return bytes(content)
+
+
+def sync_directory(path: str) -> None:
+    with descriptor(path, os.O_RDONLY) as fd:
+        os.fsync(fd)
+
+
+def remove(path: str) -> None:
+    """A file, a link or a directory with all that is in it; no error if it is not there."""
+    try:
+        if stat.S_ISDIR(os.lstat(path).st_mode):
+            shutil.rmtree(path)
+        else:
+            os.unlink(path)
+    except FileNotFoundError:
+        return

@@ -1,0 +1,24 @@
+"""Names the training shares with the node program, which sets them, and with nothing else in the package.
+
+They repeat `outlast.node.words`; a unit test holds the two together.
+"""
+
+from __future__ import annotations
+
+#: What a training exits with when it has saved and wants to be continued.
+EXIT_CONTINUE = 85
+
+TOKEN = "OUTLAST_TOKEN"
+RUN = "OUTLAST_RUN"
+ATTEMPT = "OUTLAST_ATTEMPT"
+DEADLINE = "OUTLAST_DEADLINE"
+GRACE = "OUTLAST_GRACE"
+CHECKPOINT_DIR = "OUTLAST_CHECKPOINT_DIR"
+CHECKPOINT_KEEP = "OUTLAST_CHECKPOINT_KEEP"
+PROGRESS_FILE = "OUTLAST_PROGRESS_FILE"
+
+#: Where checkpoints go, and how many stay, when no job says otherwise.
+DEFAULT_DIRECTORY = "checkpoints"
+DEFAULT_KEEP = 3
+#: Retention never goes below this: the newest may turn out bad, the one before must then be there.
+LEAST_KEEP = 2

@@ -1,0 +1,217 @@
+"""A training's state as a tree of JSON values and a list of buffers, and back.
+
+Every container becomes a JSON array whose first element says what it was; plain scalars stay themselves.
+Arrays, tensors and bytes are named by their place in one file of buffers. Reading builds only the types
+listed here, whatever the file says: there is no way from a checkpoint to running code.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from collections import Counter, OrderedDict
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, FrozenSet, List, Set, Tuple
+
+from outlast.training import arrays
+from outlast.training.arrays import Buffer, Source
+from outlast.training.errors import Damaged
+
+#: Deeper than any real state; a bound on recursion for states that are built wrongly or maliciously.
+MAX_DEPTH = 100
+#: Buffers start at multiples of this, so that a reader may map them as arrays of any type.
+ALIGNMENT = 64
+_HOLDS = (
+    "None, bool, int, float, complex, str, bytes, list, tuple, dict, set, NumPy arrays and scalars, "
+    "and torch tensors"
+)
+_KEYS = "None, bool, int, float, str, and tuples of these"
+_HEX_INT = re.compile(r"-?0x[0-9a-f]+\Z")
+_SEQUENCES: Dict[type, str] = {list: "list", tuple: "tuple"}
+_SETS: Dict[type, str] = {set: "set", frozenset: "frozenset"}
+_MAPPINGS: Dict[type, str] = {dict: "dict", OrderedDict: "ordered", Counter: "counter"}
+_BYTES: Dict[type, str] = {bytes: "bytes", bytearray: "bytearray"}
+
+Path = Tuple[Any, ...]
+
+
+def aligned(offset: int) -> int:
+    return -(-offset // ALIGNMENT) * ALIGNMENT
+
+
+@dataclass(frozen=True)
+class Image:
+    """A state taken apart: what goes into the manifest, and what goes into the file of buffers."""
+
+    tree: Any
+    #: Each with its offset, in the order of the file.
+    buffers: Tuple[Tuple[int, Buffer], ...]
+    size: int
+
+
+def take_apart(state: Any) -> Image:
+    """Raises TypeError, naming the place, for anything a checkpoint cannot hold."""
+    taker = _Taker()
+    tree = taker.node(state, ())
+    return Image(tree, tuple(taker.buffers), taker.size)
+
+
+def put_together(tree: Any, source: Source) -> Any:
+    """The state; raises Damaged if the tree is not one that `take_apart` makes."""
+    try:
+        return _Maker(source).value(tree, 0)
+    except (ValueError, TypeError, KeyError, IndexError, OverflowError, AttributeError) as error:
+        raise Damaged("its tree cannot be read: %s" % error) from error
+
+
+def _where(path: Path) -> str:
+    return "state" + "".join("[%.80r]" % (key,) for key in path)
+
+
+class _Taker:
+    def __init__(self) -> None:
+        self.buffers: List[Tuple[int, Buffer]] = []
+        self.size = 0
+        self._open: Set[int] = set()
+
+    def place(self, buffer: Buffer) -> int:
+        offset = aligned(self.size)
+        self.buffers.append((offset, buffer))
+        self.size = offset + buffer.nbytes
+        return offset
+
+    def node(self, value: Any, path: Path) -> Any:
+        kind = type(value)
+        if value is None or kind in _SCALARS:
+            return _SCALARS[kind](value) if value is not None else None
+        if kind in _BYTES:
+            view = memoryview(value)
+            return [_BYTES[kind], len(view), self.place(Buffer(len(view), lambda: view))]
+        if kind in _SEQUENCES or kind in _MAPPINGS:
+            return self._container(kind, value, path)
+        if kind in _SETS:
+            return [_SETS[kind]] + [self._hashable(item, path, "in a set") for item in value]
+        try:
+            array = arrays.describe(value, self.place)
+        except TypeError as error:
+            raise TypeError("%s %s" % (_where(path), error)) from None
+        if array is not None:
+            return array
+        hint = "; save its state_dict()" if callable(getattr(value, "state_dict", None)) else ""
+        raise TypeError("%s is a %s; a checkpoint holds %s%s" % (_where(path), _name(kind), _HOLDS, hint))
+
+    def _container(self, kind: type, value: Any, path: Path) -> Any:
+        if id(value) in self._open:
+            raise TypeError("%s contains itself; a checkpoint holds a tree" % _where(path))
+        if len(path) >= MAX_DEPTH:
+            raise TypeError("%s… is nested more than %d deep" % (_where(path[:3]), MAX_DEPTH))
+        self._open.add(id(value))
+        node: List[Any]
+        if kind in _SEQUENCES:
+            node = [_SEQUENCES[kind]]
+            node += [self.node(item, (*path, index)) for index, item in enumerate(value)]
+        else:
+            node = [_MAPPINGS[kind]]
+            for key, item in value.items():
+                node += [self._hashable(key, path, "as a key"), self.node(item, (*path, key))]
+        self._open.discard(id(value))
+        return node
+
+    def _hashable(self, value: Any, path: Path, role: str, nested: int = 1) -> Any:
+        kind = type(value)
+        if value is None or kind in _SCALARS:
+            return _SCALARS[kind](value) if value is not None else None
+        if kind is tuple and len(path) + nested < MAX_DEPTH:
+            return ["tuple"] + [self._hashable(item, path, role, nested + 1) for item in value]
+        if kind is bytes and role == "in a set":
+            return ["bytes", len(value), self.place(Buffer(len(value), lambda: memoryview(value)))]
+        raise TypeError("%s has %.80r (a %s) %s; allowed are %s" % (_where(path), value, _name(kind), role, _KEYS))
+
+
+def _name(kind: type) -> str:
+    module = kind.__module__
+    return kind.__qualname__ if module in ("builtins", "__main__") else module + "." + kind.__qualname__
+
+
+def _int_node(value: int) -> Any:
+    # Python limits the digits of decimal integers in text, but not of hexadecimal ones.
+    return value if -(2**63) <= value < 2**64 else ["int", hex(value)]
+
+
+def _float_node(value: float) -> Any:
+    # The shortest decimal form of a finite float is read back to the same bits; a NaN has bits of its own.
+    return value if math.isfinite(value) else ["float", struct.pack(">d", value).hex()]
+
+
+def _complex_node(value: complex) -> Any:
+    return ["complex", struct.pack(">dd", value.real, value.imag).hex()]
+
+
+def _str_node(value: str) -> Any:
+    try:
+        value.encode("utf-8")
+        return value
+    except UnicodeEncodeError:
+        # JSON would join two lone surrogates into one character.
+        return ["str", value.encode("utf-8", "surrogatepass").hex()]
+
+
+_SCALARS: Dict[type, Callable[[Any], Any]] = {
+    bool: lambda value: value,
+    int: _int_node,
+    float: _float_node,
+    complex: _complex_node,
+    str: _str_node,
+}
+_PLAIN: FrozenSet[type] = frozenset({type(None), bool, int, float, str})
+
+
+class _Maker:
+    """Buffers are taken in the order in which they were placed, because both walks have the same order."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    def value(self, node: Any, depth: int) -> Any:
+        kind = type(node)
+        if kind in _PLAIN:
+            return node
+        if kind is not list or not node or type(node[0]) is not str:
+            raise Damaged("its tree has something unknown in it")
+        if depth > MAX_DEPTH + 1:
+            raise Damaged("its tree is nested too deep")
+        tag, rest = node[0], node[1:]
+        if tag in ("list", "tuple", "set", "frozenset"):
+            items = [self.value(item, depth + 1) for item in rest]
+            return {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}[tag](items)
+        if tag in ("dict", "ordered", "counter"):
+            return self._mapping(tag, rest, depth)
+        if tag in ("bytes", "bytearray"):
+            return self._bytes(tag, *rest)
+        if tag == "int" and _HEX_INT.match(rest[0]):
+            return int(rest[0], 16)
+        if tag == "float":
+            return struct.unpack(">d", bytes.fromhex(rest[0]))[0]
+        if tag == "complex":
+            return complex(*struct.unpack(">dd", bytes.fromhex(rest[0])))
+        if tag == "str":
+            return bytes.fromhex(rest[0]).decode("utf-8", "surrogatepass")
+        if tag in arrays.REVIVERS:
+            return arrays.REVIVERS[tag](rest, self._source)
+        raise Damaged("its tree has an unknown kind of value, %.40r" % tag)
+
+    def _mapping(self, tag: str, rest: List[Any], depth: int) -> Any:
+        if len(rest) % 2:
+            raise Damaged("its tree has a key without a value")
+        result: Any = {"dict": dict, "ordered": OrderedDict, "counter": Counter}[tag]()
+        for key, item in zip(rest[::2], rest[1::2]):
+            revived = self.value(key, depth + 1)
+            result[revived] = self.value(item, depth + 1)
+        return result
+
+    def _bytes(self, tag: str, length: int, offset: int) -> Any:
+        self._source.expect(offset, length)
+        content = bytearray(length)
+        self._source.take(offset, memoryview(content))
+        return content if tag == "bytearray" else bytes(content)
