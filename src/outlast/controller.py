@@ -223,7 +223,7 @@ class Controller:
 
     def _cancel(self, decisions: Sequence[Decision], seen: Seen, done: Pass) -> list[Entry]:
         jobs = seen.jobs or {}
-        views = [jobs[decision.token] for decision in decisions if decision.token in jobs]
+        views = [jobs[decision.token] for decision in decisions if decision.token and decision.token in jobs]
         if not views:
             return []
         try:

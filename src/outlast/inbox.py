@@ -7,7 +7,6 @@ together with its name, then removes the file; doing it twice changes nothing.
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import time
 from collections.abc import Iterator, Mapping
@@ -66,12 +65,7 @@ class Inbox:
         return name
 
     def names(self) -> list[str]:
-        try:
-            return sorted(
-                name for name in os.listdir(self.directory) if name.endswith(".json") and name[0] != "."
-            )
-        except FileNotFoundError:
-            return []
+        return sorted(path.name for path in self.directory.glob("[0-9]*.json"))
 
     def read(self) -> Iterator[tuple[str, Request | None]]:
         """The requests in their order; None for a file that is none."""

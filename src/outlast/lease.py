@@ -36,7 +36,7 @@ class Lease:
         for _ in range(3):
             epoch, holder = self._journal.lease()
             if _lives(holder):
-                raise JournalHeld(_describe(holder))
+                raise JournalHeld(describe(holder))
             now = time.time()
             self._holder = {**_myself(), "since": now, "beat": now, "purpose": self._purpose}
             if self._journal.take_lease(epoch, self._holder):
@@ -60,6 +60,12 @@ def _myself() -> dict[str, Any]:
     return {"host": socket.gethostname(), "boot": _boot(), "pid": pid, "born": _born(pid)}
 
 
+def living_holder(journal: Journal) -> Mapping[str, Any]:
+    """Who is in charge of the experiment, as far as can be told from here; empty: nobody."""
+    _, holder = journal.lease()
+    return holder if _lives(holder) else {}
+
+
 def _lives(holder: Mapping[str, Any]) -> bool:
     if not holder:
         return False
@@ -71,7 +77,7 @@ def _lives(holder: Mapping[str, Any]) -> bool:
     return abs(time.time() - float(holder["beat"])) < SILENCE
 
 
-def _describe(holder: Mapping[str, Any]) -> str:
+def describe(holder: Mapping[str, Any]) -> str:
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(float(holder["since"])))
     return "this experiment is held by `outlast %s` (pid %s) on %s since %s" % (
         holder["purpose"],

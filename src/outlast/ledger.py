@@ -96,9 +96,9 @@ def _book(run: Run, attempt: Attempt, horizon: _Horizon) -> Booking:
     slot = float(account.get("slot") or 0.0)
     uses = dict.fromkeys(Use, 0.0)
     left = slot
-    for name, seconds in account.get("spans", ()):
+    for name, logged in account.get("spans", ()):
         # The node's clock and the scheduler's may disagree by a little: the slot is what was paid for.
-        seconds = min(float(seconds), left)
+        seconds = min(float(logged), left)
         left -= seconds
         phase = Phase(name)
         if phase in _START_UP:

@@ -12,10 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from outlast.spec.document import Document, load
+from outlast.spec.document import Document
 from outlast.spec.mistakes import BadSpec, Mistake, did_you_mean
 from outlast.spec.schema import SCHEDULERS, ProfileKeys
 from outlast.spec.validate import validate
+from outlast.spec.yamlfile import load
 
 FILE = "clusters.yaml"
 #: The schedulers that `submit` can talk to.
@@ -70,8 +71,8 @@ def find_cluster(name: str, directory: Path) -> tuple[ClusterProfile | None, str
     if name in SCHEDULERS:
         return ClusterProfile(name, name), "", mistakes
     known = list(dict.fromkeys([*SCHEDULERS, *(key for one in documents for key in one.root.entries)]))
-    near = did_you_mean(name, known)
-    return None, "; ".join(filter(None, (near, f"known are {', '.join(known)}"))), mistakes
+    near, all_known = did_you_mean(name, known), ", ".join(known)
+    return None, f"{near} (known: {all_known})" if near else f"known are {all_known}", mistakes
 
 
 def _profile(name: str, document: Document) -> tuple[ClusterProfile, list[Mistake]]:

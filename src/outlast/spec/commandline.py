@@ -32,7 +32,7 @@ def _not_a_shell(command: str, words: list[str]) -> Iterator[tuple[str, str]]:
     if operator == "\n":
         yield "has several lines and is not run by a shell", "put them into a script, and list it under code"
     elif operator is not None:
-        hint = "put it into a script and list that under code, or write bash -c '…', or quote it if it is a value"
+        hint = "put it into a script, list it under code, or write bash -c '…'; quote it if it is a value"
         yield f'"{operator}" is for a shell, and the command is not run by one', hint
     if _ASSIGNMENT.fullmatch(words[0]):
         yield f"{shorten(words[0])} is for a shell", f"write env {shorten(words[0])} …"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 #: Kept by Outlast inside the experiment; never part of the code.
 OWN_DIRECTORIES = frozenset({"logs", "results", "params", "workdir"})
+JOURNAL = "journal.sqlite"
 _INTERPRETER = re.compile(r"(python[0-9.]*|pypy[0-9.]*|bash|sh|dash|zsh|ksh|perl|ruby|julia|Rscript|node)")
 _MOST_PARSED = 1 << 20
 
@@ -33,8 +34,8 @@ def code_mistake(entry: str, directory: Path) -> tuple[str, str]:
         hint = "list the files and folders that the command needs" if posixpath.normpath(entry) == "." else ""
         return f'"{entry}" {wrong}', hint
     first = posixpath.normpath(entry).split("/")[0]
-    if first in OWN_DIRECTORIES:
-        return f'"{entry}" is where Outlast keeps its own files', f"move the code out of {first}/"
+    if first in OWN_DIRECTORIES or first.startswith(JOURNAL):
+        return f'"{entry}" is where Outlast keeps its own files', "remove it, or move code to another place"
     path = directory / entry
     try:
         if not path.exists():

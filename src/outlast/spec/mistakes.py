@@ -11,7 +11,7 @@ from outlast.errors import BadInput
 
 @dataclass(frozen=True)
 class Mistake:
-    """One thing to correct. Lines and columns count from 1; `column` is there where the line is not enough."""
+    """One thing to correct. Lines and columns count from 1; syntax errors alone have a column."""
 
     file: str
     line: int | None

@@ -15,10 +15,11 @@ from outlast.spec import command as commands
 from outlast.spec import files, runs, units
 from outlast.spec.clusters import ClusterProfile, find_cluster, unserved
 from outlast.spec.commandline import command_mistakes, command_warnings
-from outlast.spec.document import Document, Mapping, load
+from outlast.spec.document import Document, Mapping
 from outlast.spec.mistakes import BadSpec, Mistake, did_you_mean, shorten
 from outlast.spec.schema import OutputKeys, ParamsKeys
 from outlast.spec.validate import validate
+from outlast.spec.yamlfile import load
 
 FILE = "params.yaml"
 
@@ -181,9 +182,10 @@ class _Reading:
 
     def _output(self, index: int, keys: OutputKeys) -> OutputRule:
         at, given = ("outputs", index), keys.model_fields_set
-        if "path" not in given:
+        node = self.document.find(at)
+        if isinstance(node, Mapping) and node.entries.keys() <= OutputKeys.model_fields.keys() - {"path"}:
             self._mistake((*at,), "says no path", "write {path: model.npz, …}")
-        elif wrong := files.relative_path_mistake(keys.path):
+        elif "path" in given and (wrong := files.relative_path_mistake(keys.path)):
             self._mistake(
                 (*at, "path"), f'"{shorten(keys.path)}" {wrong}', "outputs are in $OUTLAST_OUTPUT_DIR"
             )

@@ -24,24 +24,28 @@ def validate(model: type[Keys], document: Document, at: Path_ = ()) -> tuple[Key
     assert node is not None
     data = plain(node)
     mistakes: list[Mistake] = []
-    while True:
+    # Each round leaves something out, so that there cannot be more rounds than there are values.
+    for _ in range(node.size):
         try:
             return model.model_validate(data), mistakes
         except ValidationError as invalid:
             errors = invalid.errors(include_url=False)
             mistakes += [_translate(error, model, document, at) for error in errors]
             if not isinstance(data, dict):
-                return model(), mistakes
+                break
             data = _without(data, [error["loc"] for error in errors])
+    return model(), mistakes
 
 
 def _without(data: dict[str, Any], locations: list[Path_]) -> dict[str, Any]:
-    """The data less the keys at `locations`; less the whole list where an entry of a list is wrong."""
+    """The data less the keys at `locations`; less a whole list where an entry of it is no group of keys."""
     data = copy.deepcopy(data)
     for first, *rest in locations:
         group = data.get(str(first))
         if rest and isinstance(group, dict):
             group.pop(rest[0], None)
+        elif len(rest) > 1 and isinstance(group, list) and isinstance(entry := group[int(rest[0])], dict):
+            entry.pop(rest[1], None)
         else:
             data.pop(str(first), None)
     return data
@@ -66,10 +70,11 @@ def _unknown_key(loc: Path_, model: type[BaseModel], document: Document, locatio
                 hint = f"it belongs under {group}:"
     elsewhere = "" if not parents or hint else did_you_mean(word, model.model_fields)
     hint = hint or elsewhere.replace("?", " at the left margin?")
+    known = ", ".join(keys)
     return document.mistake(
         location,
         "is not known here",
-        "; ".join(filter(None, (hint, f"known are {', '.join(keys)}"))),
+        f"{hint} (known: {known})" if hint else f"known are {known}",
         of_key=True,
     )
 

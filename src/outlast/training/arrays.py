@@ -12,7 +12,7 @@ import importlib
 import re
 import sys
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable
 
 from outlast.training.errors import CheckpointError, Damaged
 
@@ -24,7 +24,7 @@ _TORCH_NAME = re.compile(r"[a-z][a-z0-9_]{0,40}\Z")
 
 @dataclass(frozen=True)
 class Buffer:
-    """Bytes that are fetched when they are written: a copy from a device or of a strided array lives only then."""
+    """Bytes that are fetched when they are written: a copy from a device lives no longer than that."""
 
     nbytes: int
     fetch: Callable[[], memoryview]
@@ -45,7 +45,7 @@ class Source:
 Place = Callable[[Buffer], int]
 
 
-def describe(value: Any, place: Place) -> Optional[List[Any]]:
+def describe(value: Any, place: Place) -> list[Any] | None:
     """The node of an array, a NumPy scalar or a tensor; None for anything else.
 
     Raises TypeError with the rest of a sentence ("is …") for arrays that cannot be kept.
@@ -55,7 +55,9 @@ def describe(value: Any, place: Place) -> Optional[List[Any]]:
         if type(value) is numpy.ndarray:
             return _describe_array(numpy, value, place)
         if isinstance(value, numpy.generic):
-            return ["numpy-scalar", _dtype_name(numpy, value.dtype), value.tobytes().hex()]
+            # An empty string has four bytes to tell but a type of none.
+            content = value.tobytes()[: value.dtype.itemsize]
+            return ["numpy-scalar", _dtype_name(numpy, value.dtype), content.hex()]
         if isinstance(value, numpy.ndarray):
             raise TypeError(
                 "is a %s, which is more than an array; save numpy.asarray(…) of it" % type(value).__name__
@@ -69,7 +71,7 @@ def describe(value: Any, place: Place) -> Optional[List[Any]]:
     return None
 
 
-def _describe_array(numpy: Any, array: Any, place: Place) -> List[Any]:
+def _describe_array(numpy: Any, array: Any, place: Place) -> list[Any]:
     name = _dtype_name(numpy, array.dtype)
     fortran = array.flags.f_contiguous and not array.flags.c_contiguous
 
@@ -101,7 +103,10 @@ def _dtype_node(dtype: Any) -> Any:
         base, shape = dtype.subdtype
         return ["sub", _dtype_node(base), list(shape)]
     if dtype.names is not None:
-        fields = [[name, _dtype_node(dtype.fields[name][0]), dtype.fields[name][1]] for name in dtype.names]
+        fields = []
+        for name in dtype.names:
+            field, offset, *title = dtype.fields[name]
+            fields.append([name, _dtype_node(field), offset, title[0] if title else None])
         return ["struct", fields, dtype.itemsize]
     return dtype.str
 
@@ -117,15 +122,15 @@ def _dtype(numpy: Any, node: Any, depth: int) -> Any:
         return numpy.dtype((_dtype(numpy, node[1], depth + 1), _shape(node[2])))
     if node[0] != "struct":
         raise Damaged("it names no element type")
-    names, formats, offsets = [], [], []
-    for name, field, offset in node[1]:
-        names.append(name)
-        formats.append(_dtype(numpy, field, depth + 1))
-        offsets.append(offset)
-    return numpy.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": node[2]})
+    names, fields, offsets, titles = zip(*node[1]) if node[1] else ((), (), (), ())
+    if not all(type(title) in (str, type(None)) for title in titles):
+        raise Damaged("it names no element type")
+    formats = [_dtype(numpy, field, depth + 1) for field in fields]
+    columns = {"names": names, "formats": formats, "offsets": offsets, "titles": titles}
+    return numpy.dtype({**{key: list(column) for key, column in columns.items()}, "itemsize": node[2]})
 
 
-def _shape(lengths: Any) -> Tuple[int, ...]:
+def _shape(lengths: Any) -> tuple[int, ...]:
     if type(lengths) is not list or len(lengths) > _MAX_DIMENSIONS:
         raise Damaged("an array in it has no proper shape")
     if any(type(length) is not int or not 0 <= length < 2**62 for length in lengths):
@@ -133,14 +138,14 @@ def _shape(lengths: Any) -> Tuple[int, ...]:
     return tuple(lengths)
 
 
-def _count(shape: Tuple[int, ...]) -> int:
+def _count(shape: tuple[int, ...]) -> int:
     count = 1
     for length in shape:
         count *= length
     return count
 
 
-def _revive_array(node: List[Any], source: Source) -> Any:
+def _revive_array(node: list[Any], source: Source) -> Any:
     numpy = _library("numpy", "NumPy arrays")
     name, order, lengths, nbytes, offset = node
     dtype, shape = _dtype(numpy, name, 0), _shape(lengths)
@@ -155,7 +160,7 @@ def _revive_array(node: List[Any], source: Source) -> Any:
     return array
 
 
-def _revive_scalar(node: List[Any], source: Source) -> Any:
+def _revive_scalar(node: list[Any], source: Source) -> Any:
     numpy = _library("numpy", "NumPy scalars")
     dtype, content = _dtype(numpy, node[0], 0), bytes.fromhex(node[1])
     if dtype.itemsize != len(content):
@@ -163,9 +168,11 @@ def _revive_scalar(node: List[Any], source: Source) -> Any:
     return numpy.frombuffer(bytearray(content), dtype)[0] if content else numpy.zeros((), dtype)[()]
 
 
-def _describe_tensor(torch: Any, tensor: Any, place: Place) -> List[Any]:
+def _describe_tensor(torch: Any, tensor: Any, place: Place) -> list[Any]:
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
-        raise TypeError("is a %s, a special kind of tensor; save a plain torch.Tensor" % type(tensor).__name__)
+        raise TypeError(
+            "is a %s, a special kind of tensor; save a plain torch.Tensor" % type(tensor).__name__
+        )
     if tensor.layout != torch.strided or tensor.is_quantized or tensor.device.type == "meta":
         raise TypeError(
             "is a tensor of layout %s on %s; save a plain dense one" % (tensor.layout, tensor.device.type)
@@ -176,7 +183,13 @@ def _describe_tensor(torch: Any, tensor: Any, place: Place) -> List[Any]:
         dense = tensor.detach().resolve_conj().resolve_neg().to("cpu").contiguous()
         return _tensor_memory(dense, nbytes)
 
-    return ["torch", str(tensor.dtype)[len("torch.") :], list(tensor.shape), nbytes, place(Buffer(nbytes, fetch))]
+    return [
+        "torch",
+        str(tensor.dtype)[len("torch.") :],
+        list(tensor.shape),
+        nbytes,
+        place(Buffer(nbytes, fetch)),
+    ]
 
 
 def _tensor_memory(tensor: Any, nbytes: int) -> memoryview:
@@ -189,7 +202,7 @@ def _tensor_memory(tensor: Any, nbytes: int) -> memoryview:
     return memoryview(memory).cast("B")
 
 
-def _revive_tensor(node: List[Any], source: Source) -> Any:
+def _revive_tensor(node: list[Any], source: Source) -> Any:
     torch = _library("torch", "torch tensors")
     name, lengths, nbytes, offset = node
     shape = _shape(lengths)
@@ -217,7 +230,7 @@ def _library(name: str, what: str) -> Any:
         ) from error
 
 
-REVIVERS: Dict[str, Callable[[List[Any], Source], Any]] = {
+REVIVERS: dict[str, Callable[[list[Any], Source], Any]] = {
     "numpy": _revive_array,
     "numpy-scalar": _revive_scalar,
     "torch": _revive_tensor,

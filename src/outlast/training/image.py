@@ -12,7 +12,7 @@ import json
 import os
 import zlib
 from dataclasses import dataclass
-from typing import Any, Dict, List, Tuple
+from typing import Any
 
 from outlast.training import files
 from outlast.training.arrays import Source
@@ -35,13 +35,13 @@ class Manifest:
     generation: int
     sequence: int
     size: int
-    crcs: Tuple[int, ...]
+    crcs: tuple[int, ...]
     tree: Any
     #: How many bytes the manifest itself has.
     length: int
 
 
-def write(directory: str, head: Dict[str, Any], image: Image) -> int:
+def write(directory: str, head: dict[str, Any], image: Image) -> int:
     """Make the directory and all in it durable (its name is the caller's to make so); its size in bytes."""
     os.mkdir(directory)
     with files.descriptor(os.path.join(directory, STATE), os.O_WRONLY | os.O_CREAT | os.O_EXCL) as fd:
@@ -72,7 +72,7 @@ class _BlockWriter:
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._partial = bytearray()
-        self._crcs: List[int] = []
+        self._crcs: list[int] = []
         self.position = 0
 
     def pad(self, offset: int) -> None:
@@ -91,7 +91,7 @@ class _BlockWriter:
             if len(self._partial) == BLOCK:
                 self._flush_partial()
 
-    def finish(self) -> List[int]:
+    def finish(self) -> list[int]:
         if self._partial:
             self._flush_partial()
         return self._crcs
@@ -156,7 +156,7 @@ def verify(directory: str) -> Manifest:
 
 
 class _BlockReader(Source):
-    """Reads `state.bin` once, from front to end, straight into the arrays, and checks each block on the way."""
+    """Reads `state.bin` once, from front to end, into the arrays, and checks each block on the way."""
 
     def __init__(self, fd: int, manifest: Manifest) -> None:
         self._fd = fd

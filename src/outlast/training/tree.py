@@ -12,7 +12,7 @@ import re
 import struct
 from collections import Counter, OrderedDict
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, FrozenSet, List, Set, Tuple
+from typing import Any, Callable, Tuple
 
 from outlast.training import arrays
 from outlast.training.arrays import Buffer, Source
@@ -28,10 +28,10 @@ _HOLDS = (
 )
 _KEYS = "None, bool, int, float, str, and tuples of these"
 _HEX_INT = re.compile(r"-?0x[0-9a-f]+\Z")
-_SEQUENCES: Dict[type, str] = {list: "list", tuple: "tuple"}
-_SETS: Dict[type, str] = {set: "set", frozenset: "frozenset"}
-_MAPPINGS: Dict[type, str] = {dict: "dict", OrderedDict: "ordered", Counter: "counter"}
-_BYTES: Dict[type, str] = {bytes: "bytes", bytearray: "bytearray"}
+_SEQUENCES: dict[type, str] = {list: "list", tuple: "tuple"}
+_SETS: dict[type, str] = {set: "set", frozenset: "frozenset"}
+_MAPPINGS: dict[type, str] = {dict: "dict", OrderedDict: "ordered", Counter: "counter"}
+_BYTES: dict[type, str] = {bytes: "bytes", bytearray: "bytearray"}
 
 Path = Tuple[Any, ...]
 
@@ -46,7 +46,7 @@ class Image:
 
     tree: Any
     #: Each with its offset, in the order of the file.
-    buffers: Tuple[Tuple[int, Buffer], ...]
+    buffers: tuple[tuple[int, Buffer], ...]
     size: int
 
 
@@ -71,9 +71,9 @@ def _where(path: Path) -> str:
 
 class _Taker:
     def __init__(self) -> None:
-        self.buffers: List[Tuple[int, Buffer]] = []
+        self.buffers: list[tuple[int, Buffer]] = []
         self.size = 0
-        self._open: Set[int] = set()
+        self._open: set[int] = set()
 
     def place(self, buffer: Buffer) -> int:
         offset = aligned(self.size)
@@ -107,7 +107,7 @@ class _Taker:
         if len(path) >= MAX_DEPTH:
             raise TypeError("%s… is nested more than %d deep" % (_where(path[:3]), MAX_DEPTH))
         self._open.add(id(value))
-        node: List[Any]
+        node: list[Any]
         if kind in _SEQUENCES:
             node = [_SEQUENCES[kind]]
             node += [self.node(item, (*path, index)) for index, item in enumerate(value)]
@@ -126,7 +126,9 @@ class _Taker:
             return ["tuple"] + [self._hashable(item, path, role, nested + 1) for item in value]
         if kind is bytes and role == "in a set":
             return ["bytes", len(value), self.place(Buffer(len(value), lambda: memoryview(value)))]
-        raise TypeError("%s has %.80r (a %s) %s; allowed are %s" % (_where(path), value, _name(kind), role, _KEYS))
+        raise TypeError(
+            "%s has %.80r (a %s) %s; allowed are %s" % (_where(path), value, _name(kind), role, _KEYS)
+        )
 
 
 def _name(kind: type) -> str:
@@ -157,14 +159,14 @@ def _str_node(value: str) -> Any:
         return ["str", value.encode("utf-8", "surrogatepass").hex()]
 
 
-_SCALARS: Dict[type, Callable[[Any], Any]] = {
+_SCALARS: dict[type, Callable[[Any], Any]] = {
     bool: lambda value: value,
     int: _int_node,
     float: _float_node,
     complex: _complex_node,
     str: _str_node,
 }
-_PLAIN: FrozenSet[type] = frozenset({type(None), bool, int, float, str})
+_PLAIN: frozenset[type] = frozenset({type(None), bool, int, float, str})
 
 
 class _Maker:
@@ -201,7 +203,7 @@ class _Maker:
             return arrays.REVIVERS[tag](rest, self._source)
         raise Damaged("its tree has an unknown kind of value, %.40r" % tag)
 
-    def _mapping(self, tag: str, rest: List[Any], depth: int) -> Any:
+    def _mapping(self, tag: str, rest: list[Any], depth: int) -> Any:
         if len(rest) % 2:
             raise Damaged("its tree has a key without a value")
         result: Any = {"dict": dict, "ordered": OrderedDict, "counter": Counter}[tag]()

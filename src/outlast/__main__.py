@@ -1,0 +1,5 @@
+"""`python -m outlast`."""
+
+from outlast.cli import main
+
+main()

@@ -1,0 +1,59 @@
+"""`outlast cancel`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from outlast.cli.common import find_run, here_option, json_option, locate, open_journal, some, write_json
+from outlast.errors import BadInput, JournalHeld
+from outlast.experiment import Experiment
+from outlast.inbox import Cancel, Inbox
+
+
+@click.command()
+@click.argument("runs", metavar="[RUN]...", nargs=-1)
+@here_option
+@click.option("--all", "everything", is_flag=True, help="All runs that have not ended.")
+@json_option
+def command(runs: tuple[str, ...], directory: Path, everything: bool, as_json: bool) -> None:
+    """End runs that are under way. Their checkpoints stay: `outlast retry` goes on from them."""
+    if bool(runs) == everything:
+        raise BadInput("name the runs to cancel, or say --all")
+    experiment, _ = locate(runs[0] if runs else None, directory)
+    journal = open_journal(experiment)
+    try:
+        found = [find_run(journal, locate(run, directory)[1]) for run in runs] or list(
+            journal.live().values()
+        )
+        over = [run.name for run in found if run.state.over]
+        names = tuple(run.name for run in found if not run.state.over)
+    finally:
+        journal.close()
+    if names:
+        Inbox(experiment.inbox).put(Cancel(None if everything else names, "cancelled by the user"))
+    held = _carry_out(experiment) if names else ""
+    if as_json:
+        write_json({"cancelled": names, "over": over, "held": held or None})
+        return
+    if over:
+        click.echo("over already: %s" % some(over))
+    click.echo("to be cancelled: %s" % some(names) if names else "nothing to cancel")
+    if held:
+        click.echo("%s; it picks this up" % held)
+
+
+def _carry_out(experiment: Experiment) -> str:
+    from outlast.session import control
+
+    try:
+        with control(experiment, "cancel") as session:
+            for _ in range(10):
+                session.step(budget=0.0)
+                if session.done:
+                    break
+                session.wait()
+    except JournalHeld as held:
+        return str(held)
+    return ""

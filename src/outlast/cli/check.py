@@ -1,0 +1,132 @@
+"""`outlast check`: every mistake at once, and nothing submitted."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from outlast.model import RunPlan
+    from outlast.node.order import OutputRule
+    from outlast.spec import Mistake, Parsed
+
+
+@click.command(name="check", short_help="Find every mistake in params.yaml; submit nothing.")
+@click.argument("directory", metavar="[DIR]", default=".", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.pass_context
+def command(context: click.Context, directory: Path, as_json: bool) -> None:
+    """Check the experiment in DIR: every mistake at once, with its line. Nothing is submitted.
+
+    Exits with 0 if it could be submitted, with 2 if not.
+    """
+    parsed, mistakes = examine(directory)
+    warnings = parsed.warnings if parsed else ()
+    if as_json:
+        click.echo(json.dumps(_as_json(parsed, mistakes, warnings), indent=2))
+    else:
+        for mistake in mistakes:
+            click.echo(str(mistake), err=True)
+        for warning in warnings:
+            click.echo(f"warning: {warning}", err=True)
+        if mistakes:
+            count = "1 mistake" if len(mistakes) == 1 else f"{len(mistakes)} mistakes"
+            click.echo(f"{count}, nothing was submitted", err=True)
+        elif parsed:
+            click.echo("\n".join(summary(parsed, directory)))
+    context.exit(2 if mistakes else 0)
+
+
+def examine(directory: Path) -> tuple[Parsed | None, tuple[Mistake, ...]]:
+    """What `submit` would find: the experiment if it can be read, and all that stands in the way."""
+    from outlast import spec
+
+    parsed: Parsed | None = None
+    try:
+        parsed = spec.read(directory)
+        mistakes = parsed.unserved
+    except spec.BadSpec as bad:
+        mistakes = bad.mistakes
+    if directory.is_dir() and not os.access(directory, os.W_OK | os.X_OK):
+        text = "cannot be written, and the journal and the results belong there"
+        hint = "chmod u+wx it, or copy the experiment to a place of your own"
+        mistakes = (*mistakes, spec.Mistake(str(directory), None, None, text, hint))
+    return parsed, mistakes
+
+
+def summary(parsed: Parsed, directory: Path) -> list[str]:
+    """What would run, in a few lines."""
+    from outlast.spec.command import arguments
+    from outlast.spec.units import show_duration
+
+    spec, runs = parsed.spec, parsed.runs
+    time, total = show_duration(spec.resources.time), show_duration(spec.limits.total)
+    lines = [
+        f"{spec.name}: {_runs(runs)} on cluster {parsed.cluster.name}",
+        f"  command   {' '.join(_quoted(arguments(spec.command, runs[0].params)))}",
+        f"  code      {', '.join(spec.code) or 'nothing travels with the job'}",
+        f"  attempts  {time} each; per run at most {spec.limits.attempts:,} and {total} in all",
+    ]
+    lines += [f"  output    {_rule(rule)}" for rule in spec.outputs]
+    if not spec.outputs:
+        lines.append("  outputs   none are named, so none are checked")
+    where = "" if directory == Path() else f" {_quoted([str(directory)])[0]}"
+    return [*lines, f"No mistakes. Next: outlast run{where}"]
+
+
+def _runs(runs: Sequence[RunPlan]) -> str:
+    shown = ", ".join(run.name for run in runs[:3])
+    if len(runs) == 1:
+        return f"1 run ({shown})"
+    return f"{len(runs):,} runs ({shown}{', …' if len(runs) > 3 else ''})"
+
+
+def _rule(rule: OutputRule) -> str:
+    parts = [rule.path]
+    if rule.key is not None:
+        bounds = [f"at least {rule.at_least:g}"] if rule.at_least is not None else []
+        bounds += [f"at most {rule.at_most:g}"] if rule.at_most is not None else []
+        parts.append(f"{rule.key} {' and '.join(bounds) or 'must be in it'}")
+    if rule.check is not None:
+        parts.append(f"checked by {' '.join(_quoted(rule.check))}")
+    return ", ".join(parts) if len(parts) > 1 else f"{rule.path}, there and not empty"
+
+
+def _quoted(words: Sequence[str]) -> list[str]:
+    import shlex
+
+    return [shlex.quote(word) for word in words]
+
+
+def _as_json(
+    parsed: Parsed | None, mistakes: Sequence[Mistake], warnings: Sequence[Mistake]
+) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "ok": not mistakes,
+        "mistakes": [asdict(mistake) for mistake in mistakes],
+        "warnings": [asdict(warning) for warning in warnings],
+    }
+    if parsed is None:
+        return found
+    from outlast.spec.command import arguments
+
+    spec = parsed.spec
+    return {
+        **found,
+        "name": spec.name,
+        "cluster": parsed.cluster.name,
+        "code": spec.code,
+        "resources": asdict(spec.resources),
+        "limits": asdict(spec.limits),
+        "checkpoints": asdict(spec.checkpoints),
+        "parallel": spec.parallel,
+        "outputs": [asdict(rule) for rule in spec.outputs],
+        "runs": [{"name": run.name, "params": dict(run.params)} for run in parsed.runs],
+        "first_command": arguments(spec.command, parsed.runs[0].params),
+    }

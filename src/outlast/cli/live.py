@@ -1,0 +1,148 @@
+"""What `up` shows: a line for everything that happens, and on a terminal what is under way below them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+from outlast import sentences
+from outlast.cli.common import COLOURS, on_terminal
+from outlast.controller import Pass
+from outlast.experiment import Experiment
+from outlast.journal import Journal
+from outlast.model import Attempt, Entry, Kind
+from outlast.reports import last_progress
+
+if TYPE_CHECKING:
+    from rich.live import Live
+    from rich.table import Table
+
+#: With more runs than this only the ends of runs are told, and a count now and then.
+MANY = 20
+COUNT_EVERY = 5.0
+#: How many runs that are under way are shown below the lines.
+SHOWN = 10
+
+_ENDS = (Kind.FINISHED, Kind.FAILED, Kind.CANCELLED)
+_MACHINE = (Kind.QUEUED, Kind.SEEN, Kind.ACCEPTED)
+
+
+class Display:
+    def __init__(self, experiment: Experiment, *, quiet: bool = False) -> None:
+        self._experiment = experiment
+        self._quiet = quiet
+        self._journal: Journal | None = None
+        self._live: Live | None = None
+        self._trouble = ""
+        self._counted = 0.0
+
+    @contextmanager
+    def showing(self, journal: Journal) -> Iterator[None]:
+        self._journal = journal
+        if self._quiet or not on_terminal():
+            yield
+            return
+        from rich.live import Live
+
+        with Live(get_renderable=self._under_way, refresh_per_second=2, transient=True) as self._live:
+            yield
+        self._live = None
+
+    def entries(self, entries: Sequence[Entry]) -> None:
+        """The controller's listener."""
+        if self._quiet or self._journal is None:
+            return
+        many = sum(self._journal.counts().values()) > MANY
+        for entry in entries:
+            if entry.kind in _MACHINE or (many and entry.kind not in _ENDS):
+                continue
+            attempt = self._journal.attempt(entry.token) if entry.token else None
+            text = sentences.of_entry(entry, attempt)
+            if entry.kind is Kind.FAILED:
+                text += self._last_words(entry.run)
+            self._say(entry.at, entry.run, text, COLOURS.get(entry.kind.value))
+        if many:
+            self._count()
+
+    def passed(self, done: Pass) -> None:
+        """After each pass: trouble with the scheduler is said once, and its end too."""
+        if self._quiet:
+            return
+        for note in done.notes:
+            self._say(time.time(), "note", note, "yellow")
+        if done.trouble != self._trouble:
+            text = "does not answer: %s; waiting" % done.trouble if done.trouble else "answers again"
+            self._say(time.time(), "scheduler", text, "yellow")
+            self._trouble = done.trouble
+        if self._live is not None:
+            self._live.refresh()
+
+    def _last_words(self, name: str) -> str:
+        assert self._journal is not None
+        run = self._journal.run(name)
+        attempt = self._journal.attempt(run.last.token) if run and run.last else None
+        tail = attempt.account.get("tail", ()) if attempt else ()
+        if not tail or attempt is None:
+            return ""
+        lines = "\n".join("    | %s" % line for line in tail[-8:])
+        return "\n  the last lines of attempt %d (`outlast logs %s` has them all):\n%s" % (
+            attempt.number,
+            name,
+            lines,
+        )
+
+    def _count(self) -> None:
+        if self._journal is None or time.monotonic() - self._counted < COUNT_EVERY:
+            return
+        self._counted = time.monotonic()
+        counts = sorted(self._journal.counts().items())
+        self._say(time.time(), "runs", ", ".join("%d %s" % (n, state) for state, n in counts), None)
+
+    def _say(self, at: float, run: str, text: str, colour: str | None) -> None:
+        stamp = time.strftime("%H:%M:%S", time.localtime(at))
+        if self._live is None:
+            click.echo("%s %s: %s" % (stamp, run, click.style(text, fg=colour)))
+            return
+        from rich.markup import escape
+
+        body = "[%s]%s[/]" % (colour, escape(text)) if colour else escape(text)
+        self._live.console.print("[dim]%s[/] [bold]%s[/]: %s" % (stamp, escape(run), body), highlight=False)
+
+    def _under_way(self) -> Table | str:
+        from rich.table import Table
+
+        if self._journal is None:
+            return ""
+        grid = Table.grid(padding=(0, 2))
+        runs = [run for run in self._journal.live().values() if run.current]
+        for run in runs[:SHOWN]:
+            attempt = self._journal.current(run)
+            if attempt is not None:
+                grid.add_row(
+                    "[cyan]●[/] %s" % run.name,
+                    "attempt %d" % attempt.number,
+                    attempt.state.value,
+                    progress_of(self._experiment, attempt),
+                )
+        if len(runs) > SHOWN:
+            grid.add_row("… %d more" % (len(runs) - SHOWN))
+        return grid
+
+
+def progress_of(experiment: Experiment, attempt: Attempt) -> str:
+    """How far a training says it is, such as `step 12 of 30 (40 %) loss=0.21`."""
+    said = last_progress(experiment.exchange_of(attempt) / "progress.jsonl")
+    if said is None:
+        return ""
+    step, total, metrics = said.get("step"), said.get("total"), said.get("metrics")
+    text = "step %s" % step
+    if isinstance(step, (int, float)) and isinstance(total, (int, float)) and total > 0:
+        text += " of %s (%d %%)" % (total, 100 * step // total)
+    if isinstance(metrics, dict):
+        for name, value in list(metrics.items())[:4]:
+            text += " %s=%s" % (name, "%.4g" % value if isinstance(value, float) else value)
+    return text

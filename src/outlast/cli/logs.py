@@ -1,0 +1,79 @@
+"""`outlast logs`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import click
+
+from outlast.cli.common import find_run, here_option, locate, open_journal
+from outlast.errors import BadInput
+from outlast.experiment import Experiment
+from outlast.journal import Journal
+
+CHUNK = 65536
+
+
+@click.command()
+@click.argument("run", required=False)
+@here_option
+@click.option(
+    "-f", "--follow", is_flag=True, help="Go on printing, from attempt to attempt, until the run ends."
+)
+@click.option(
+    "--attempt", "number", type=int, metavar="N", help="The log of attempt N; the last one if not given."
+)
+def command(run: str | None, directory: Path, follow: bool, number: int | None) -> None:
+    """What a run printed."""
+    experiment, name = locate(run, directory)
+    journal = open_journal(experiment)
+    try:
+        found = find_run(journal, name)
+        if found.attempts == 0 and not follow:
+            raise BadInput("%s has had no attempt yet" % found.name)
+        if number is not None and not 1 <= number <= found.attempts:
+            raise BadInput(
+                "%s has had %d attempts; there is no attempt %d" % (found.name, found.attempts, number)
+            )
+        if follow:
+            _follow(experiment, journal, found.name, number)
+        else:
+            _print(experiment.log(found.name, number or found.attempts))
+    finally:
+        journal.close()
+
+
+def _print(path: Path) -> None:
+    if not path.exists():
+        raise BadInput("%s: nothing was printed" % path)
+    _copy(path, 0)
+
+
+def _follow(experiment: Experiment, journal: Journal, name: str, only: int | None) -> None:
+    number = only or max(1, find_run(journal, name).attempts)
+    offset = 0
+    while True:
+        run = find_run(journal, name)
+        path = experiment.log(name, number)
+        if path.exists():
+            offset = _copy(path, offset)
+        if run.attempts <= number and not run.state.over:
+            time.sleep(0.3)
+        elif only is not None or run.attempts <= number:
+            return
+        else:
+            number, offset = number + 1, 0
+            click.echo(click.style("--- attempt %d" % number, dim=True), err=True)
+
+
+def _copy(path: Path, offset: int) -> int:
+    out = sys.stdout.buffer
+    with path.open("rb") as file:
+        file.seek(offset)
+        while chunk := file.read(CHUNK):
+            out.write(chunk)
+            offset += len(chunk)
+    out.flush()
+    return offset

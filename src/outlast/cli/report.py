@@ -1,0 +1,141 @@
+"""`outlast report`: the ledger as a table."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import click
+
+from outlast.cli.common import (
+    directory_argument,
+    experiment_at,
+    json_option,
+    open_journal,
+    paint,
+    table,
+    write_json,
+)
+from outlast.journal import Journal
+from outlast.ledger import MEANING, Booking, Use, book, total
+from outlast.spec.units import show_duration
+
+#: Runs listed one by one; of more only the sum is shown.
+SHOWN = 30
+BAR = 40
+
+
+@click.command()
+@directory_argument
+@json_option
+@click.option("--all", "everything", is_flag=True, help="List every run, however many there are.")
+def command(directory: Path, as_json: bool, everything: bool) -> None:
+    """Where the time went: useful, and each kind of waste, per run and in all."""
+    experiment = experiment_at(directory)
+    journal = open_journal(experiment)
+    try:
+        bookings = list(_bookings(journal))
+        running = sum(attempt.started is not None and attempt.ended is None for attempt in _current(journal))
+    finally:
+        journal.close()
+    if as_json:
+        write_json(_facts(bookings))
+        return
+    click.echo(text(bookings, everything))
+    if running:
+        click.echo("%d attempts are running; their time is booked when they end" % running)
+
+
+def _bookings(journal: Journal) -> Any:
+    runs = {run.name: run for run in journal.runs()}
+    for name, attempts in groupby(journal.attempts(), key=lambda attempt: attempt.run):
+        yield from book(runs[name], list(attempts))
+
+
+def _current(journal: Journal) -> Any:
+    return (attempt for run in journal.live().values() if (attempt := journal.current(run)))
+
+
+def _facts(bookings: list[Booking]) -> dict[str, Any]:
+    return {
+        "slot": sum(booking.slot for booking in bookings),
+        "uses": {use.value: seconds for use, seconds in total(bookings).items()},
+        "attempts": [
+            {
+                "run": booking.run,
+                "attempt": booking.number,
+                "host": booking.host,
+                "outcome": booking.outcome.value if booking.outcome else None,
+                "slot": booking.slot,
+                "uses": {use.value: seconds for use, seconds in booking.uses.items()},
+            }
+            for booking in bookings
+        ],
+    }
+
+
+def text(bookings: list[Booking], everything: bool = False) -> str:
+    sums, slot = total(bookings), sum(booking.slot for booking in bookings)
+    if not slot:
+        return "no attempt has held a slot yet"
+    parts = [_in_all(sums, slot)]
+    runs = {name: list(group) for name, group in groupby(bookings, key=lambda booking: booking.run)}
+    if len(runs) > 1 and (everything or len(runs) <= SHOWN):
+        parts.append(_per_run(runs, sums))
+    elif len(runs) > 1:
+        parts.append("%d runs; --all lists them" % len(runs))
+    hosts = _per_host(bookings)
+    if hosts:
+        parts.append(hosts)
+    return "\n\n".join(parts)
+
+
+def _in_all(sums: dict[Use, float], slot: float) -> str:
+    rows = []
+    for use, seconds in sums.items():
+        if seconds > 0 or use is Use.USEFUL:
+            share = seconds / slot
+            bar = "█" * max(round(share * BAR), 1 if seconds else 0)
+            rows.append(
+                (paint(use.value), show_duration(seconds), "%.1f %%" % (100 * share), bar, MEANING[use])
+            )
+    rows.append(("slot time", show_duration(slot), "100.0 %", "", "all attempts, from the scheduler's books"))
+    return table(("USE", "TIME", "SHARE", "", "WHAT IT IS"), rows, right=(1, 2))
+
+
+def _per_run(runs: dict[str, list[Booking]], sums: dict[Use, float]) -> str:
+    columns = [use for use in Use if sums[use] > 0]
+    rows = []
+    for name, bookings in runs.items():
+        uses = total(bookings)
+        slot = sum(booking.slot for booking in bookings)
+        cells = [show_duration(uses[use]) if uses[use] else "-" for use in columns]
+        rows.append((name, str(len(bookings)), show_duration(slot), *cells))
+    head = ("RUN", "ATTEMPTS", "SLOT", *(use.value.upper() for use in columns))
+    return table(head, rows, right=range(1, len(head)))
+
+
+def _per_host(bookings: list[Booking]) -> str:
+    """Where there are several hosts (sites): how each of them did."""
+    hosts = sorted({booking.host for booking in bookings if booking.host})
+    if len(hosts) < 2:
+        return ""
+    rows = []
+    for host in hosts:
+        here = [booking for booking in bookings if booking.host == host]
+        slot, useful = sum(b.slot for b in here), total(here)[Use.USEFUL]
+        outcomes = sorted({b.outcome.value for b in here if b.outcome})
+        rows.append(
+            (
+                host,
+                str(len(here)),
+                show_duration(slot),
+                "%.0f %%" % (100 * useful / slot if slot else 0),
+                ", ".join(
+                    "%d %s" % (sum(bool(b.outcome) and b.outcome.value == o for b in here), o)  # type: ignore[union-attr]
+                    for o in outcomes
+                ),
+            )
+        )
+    return table(("HOST", "ATTEMPTS", "SLOT", "USEFUL", "OUTCOMES"), rows, right=(1, 2, 3))

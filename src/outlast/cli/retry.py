@@ -1,0 +1,69 @@
+"""`outlast retry`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from outlast.cli.common import find_run, here_option, json_option, locate, open_journal, some, write_json
+from outlast.cli.submit import where
+from outlast.errors import BadInput, JournalHeld
+from outlast.experiment import Experiment
+from outlast.model import RunState
+from outlast.submission import retry
+
+
+@click.command()
+@click.argument("runs", metavar="[RUN]...", nargs=-1)
+@here_option
+@click.option("--failed", is_flag=True, help="All runs that failed.")
+@json_option
+def command(runs: tuple[str, ...], directory: Path, failed: bool, as_json: bool) -> None:
+    """Give failed or cancelled runs another chance, with params.yaml and code as they are now.
+
+    They go on from their checkpoints.
+    """
+    from outlast.spec import read, require_served
+
+    if bool(runs) == failed:
+        raise BadInput("name the runs to retry, or say --failed")
+    experiment, _ = locate(runs[0] if runs else None, directory)
+    journal = open_journal(experiment)
+    try:
+        if failed:
+            found = [run for run in journal.runs() if run.state is RunState.FAILED]
+        else:
+            found = [find_run(journal, locate(run, directory)[1]) for run in runs]
+        for run in found:
+            if run.state not in (RunState.FAILED, RunState.CANCELLED):
+                raise BadInput(
+                    "%s is %s; only a failed or cancelled run can be retried" % (run.name, run.state.value)
+                )
+        if found:
+            parsed = read(experiment.root)
+            require_served(parsed)
+            retry(experiment, parsed, journal, tuple(found))
+    finally:
+        journal.close()
+    held = _carry_out(experiment) if found else ""
+    names = [run.name for run in found]
+    if as_json:
+        write_json({"retried": names, "held": held or None})
+        return
+    click.echo("to be tried again: %s" % some(names) if names else "no run has failed")
+    if held:
+        click.echo("%s; it picks this up" % held)
+    elif names:
+        click.echo("go on with `outlast up%s`" % where(directory))
+
+
+def _carry_out(experiment: Experiment) -> str:
+    from outlast.session import control
+
+    try:
+        with control(experiment, "retry") as session:
+            session.step(budget=3.0)
+    except JournalHeld as held:
+        return str(held)
+    return ""

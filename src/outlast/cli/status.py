@@ -1,0 +1,133 @@
+"""`outlast status`. Kept light: cron jobs and shell prompts call it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from outlast.cli.common import (
+    clock,
+    directory_argument,
+    experiment_at,
+    json_option,
+    on_terminal,
+    open_journal,
+    paint,
+    table,
+    write_json,
+)
+from outlast.experiment import Experiment
+from outlast.journal import Journal
+from outlast.lease import describe, living_holder
+from outlast.model import Attempt, AttemptState, Run, RunState
+
+#: Runs shown when there are many; `--all` shows the rest.
+SHOWN = 30
+
+
+@click.command()
+@directory_argument
+@json_option
+@click.option("--all", "everything", is_flag=True, help="Show every run, however many there are.")
+@click.option("--watch", is_flag=True, help="Show it again every two seconds until all runs have ended.")
+def command(directory: Path, as_json: bool, everything: bool, watch: bool) -> None:
+    """What every run is doing."""
+    experiment = experiment_at(directory)
+    while True:
+        journal = open_journal(experiment)
+        try:
+            if as_json:
+                write_json(_facts(experiment, journal))
+            else:
+                if watch and on_terminal():
+                    click.clear()
+                click.echo(_text(experiment, journal, everything))
+            live = any(state not in ("finished", "failed", "cancelled") for state in journal.counts())
+        finally:
+            journal.close()
+        if not watch or not live:
+            return
+        time.sleep(2.0)
+
+
+def _facts(experiment: Experiment, journal: Journal) -> dict[str, Any]:
+    holder = living_holder(journal)
+    return {
+        "experiment": str(experiment.root),
+        "counts": journal.counts(),
+        "controller": holder or None,
+        "runs": [_run_facts(journal, run) for run in journal.runs()],
+    }
+
+
+def _run_facts(journal: Journal, run: Run) -> dict[str, Any]:
+    attempt = journal.attempt(run.current) if run.current else None
+    return {
+        "run": run.name,
+        "state": run.state.value,
+        "params": dict(run.params),
+        "attempts": run.attempts,
+        "reason": run.reason,
+        "step": run.best_step,
+        "outcome": run.last.outcome.value if run.last else None,
+        "attempt": attempt.state.value if attempt else None,
+        "job": attempt.job if attempt else None,
+        "host": attempt.host if attempt else None,
+    }
+
+
+def _text(experiment: Experiment, journal: Journal, everything: bool) -> str:
+    counts = journal.counts()
+    total = sum(counts.values())
+    lines = [
+        "%s: %s"
+        % (experiment.root.name, ", ".join("%d %s" % (n, paint(s)) for s, n in sorted(counts.items()))),
+        "",
+    ]
+    runs = journal.runs() if everything or total <= SHOWN else _interesting(journal)
+    rows = [_row(experiment, journal, run) for run in runs]
+    lines.append(table(("RUN", "STATE", "ATTEMPT", "STEP", "SINCE", "WHAT"), rows, right=(2, 3)))
+    if len(rows) < total:
+        lines.append("… and %d more; --all shows them" % (total - len(rows)))
+    lines += ["", _who(journal, counts)]
+    return "\n".join(lines).rstrip()
+
+
+def _interesting(journal: Journal) -> list[Run]:
+    """Of many runs: those that failed, those under way, then the rest, as many as fit."""
+    rank = {RunState.FAILED: 0, RunState.ACCEPTED: 1, RunState.ACTIVE: 1, RunState.WAITING: 2}
+    return sorted(journal.runs(), key=lambda run: (rank.get(run.state, 3), run.position))[:SHOWN]
+
+
+def _row(experiment: Experiment, journal: Journal, run: Run) -> tuple[str, ...]:
+    attempt = journal.attempt(run.current) if run.current else None
+    state = attempt.state.value if attempt else run.state.value
+    since = (attempt.started or attempt.queued or attempt.intended) if attempt else None
+    if since is None:
+        since = run.last.at if run.last else run.added
+    step = "-" if run.best_step is None else str(run.best_step)
+    return (run.name, paint(state), str(run.attempts), step, clock(since), _what(experiment, run, attempt))
+
+
+def _what(experiment: Experiment, run: Run, attempt: Attempt | None) -> str:
+    if attempt is None:
+        return run.reason if run.state.over or not run.last else "between attempts: %s" % run.last.detail
+    if attempt.missed is not None:
+        return "not seen by the scheduler since %s" % clock(attempt.missed)
+    if attempt.state is not AttemptState.RUNNING:
+        return attempt.reason
+    from outlast.cli.live import progress_of
+
+    return " ".join(filter(None, ("on %s" % attempt.host, progress_of(experiment, attempt))))
+
+
+def _who(journal: Journal, counts: Any) -> str:
+    holder = living_holder(journal)
+    if holder:
+        return describe(holder)
+    if any(state not in ("finished", "failed", "cancelled") for state in counts):
+        return "nobody supervises it: `outlast up` goes on, or `outlast tick` from cron"
+    return ""

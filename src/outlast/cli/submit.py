@@ -1,0 +1,126 @@
+"""`outlast submit`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from outlast.cli.common import directory_argument, experiment_at, json_option, some, write_json
+from outlast.errors import JournalHeld
+from outlast.experiment import Experiment
+from outlast.journal import Journal
+from outlast.submission import Submitted, prepare, submit
+
+
+@click.command()
+@directory_argument
+@click.option("--dry-run", is_flag=True, help="Show what would be sent; write and send nothing.")
+@json_option
+def command(directory: Path, dry_run: bool, as_json: bool) -> None:
+    """Hand the runs of an experiment over. From then on they are never lost.
+
+    Submitting again adds what is new in params.yaml and leaves the rest alone.
+    """
+    experiment = experiment_at(directory)
+    if dry_run:
+        _show(experiment, as_json)
+        return
+    submitted = hand_over(experiment)
+    held = _first_pass(experiment) if submitted.new else ""
+    if as_json:
+        write_json(
+            {
+                "submitted": [plan.name for plan in submitted.new],
+                "known": [plan.name for plan in submitted.known],
+                "changed": [plan.name for plan in submitted.changed],
+                "held": held or None,
+            }
+        )
+        return
+    tell(submitted)
+    if held:
+        click.echo("%s; it picks the runs up" % held)
+    elif submitted.new:
+        click.echo("go on with `outlast up%s`, or with `outlast tick` from cron" % where(directory))
+
+
+def hand_over(experiment: Experiment) -> Submitted:
+    """Check, pack and write the request."""
+    from outlast.spec import read, require_served
+
+    parsed = read(experiment.root)
+    require_served(parsed)
+    for warning in parsed.warnings:
+        click.echo("warning: %s" % warning, err=True)
+    journal = Journal(experiment.journal) if experiment.journal.exists() else None
+    try:
+        return submit(experiment, parsed, journal)
+    finally:
+        if journal is not None:
+            journal.close()
+
+
+def tell(submitted: Submitted) -> None:
+    if submitted.new:
+        names = [plan.name for plan in submitted.new]
+        click.echo("submitted %s: %s" % (count(len(names)), some(names)))
+    if submitted.known:
+        click.echo("%s known already and left alone" % count(len(submitted.known)))
+    if submitted.changed:
+        names = [plan.name for plan in submitted.changed]
+        click.echo(
+            "%s known already; params.yaml or the code has changed since, which a run that is under way does "
+            "not see (`outlast retry` takes the new one): %s" % (count(len(names)), some(names))
+        )
+
+
+def count(number: int) -> str:
+    return "1 run" if number == 1 else "%d runs" % number
+
+
+def where(directory: Path) -> str:
+    return "" if str(directory) == "." else " %s" % directory
+
+
+def _first_pass(experiment: Experiment) -> str:
+    """Send the first jobs at once if nobody else is in charge; else who is."""
+    from outlast.session import control
+
+    try:
+        with control(experiment, "submit") as session:
+            done = session.step(budget=3.0)
+            if done.trouble:
+                click.echo("the scheduler did not answer yet: %s" % done.trouble, err=True)
+    except JournalHeld as held:
+        return str(held)
+    return ""
+
+
+def _show(experiment: Experiment, as_json: bool) -> None:
+    import json
+
+    from outlast import zipapp
+    from outlast.exchange import FileExchange
+    from outlast.model import Attempt, AttemptState, Run, RunState
+    from outlast.schedulers import connect
+    from outlast.spec import read, require_served
+
+    parsed = read(experiment.root)
+    require_served(parsed)
+    spec = prepare(experiment, parsed, keep=False)
+    plan = parsed.runs[0]
+    run = Run(plan.name, 0, 0, plan.params, RunState.WAITING, 0.0, 0.0)
+    attempt = Attempt(plan.name, 1, "0" * 12, AttemptState.INTENDED, 0.0)
+    exchange = FileExchange(experiment, experiment.zipapp(zipapp.digest()))
+    order = json.loads(exchange.order(run, attempt, spec).to_json())
+    rendered = connect(spec, "dry-run").render(exchange.request(run, attempt, spec))
+    if as_json:
+        write_json({"runs": [plan.name for plan in parsed.runs], "order": order, "job": rendered})
+        return
+    click.echo("%s would be submitted: %s" % (count(len(parsed.runs)), some([p.name for p in parsed.runs])))
+    click.echo("\nthe job of %s's first attempt (%s):\n%s" % (plan.name, spec.cluster, rendered))
+    click.echo("\nits work order:")
+    json.dump(order, sys.stdout, indent=2)
+    click.echo("\n\nnothing was written or sent; `outlast run` does it")

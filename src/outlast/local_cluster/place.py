@@ -1,0 +1,60 @@
+"""Where a local cluster lives on this machine."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from pathlib import Path
+
+from outlast.errors import BadInput, NotWritable
+
+
+def cluster_directory(name: str, root: Path | None = None) -> Path:
+    """The directory of one cluster, made if it is not there, readable by its owner only."""
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}", name):
+        raise BadInput(
+            "%r cannot be the name of a local cluster: use letters, digits, dots, dashes and underscores"
+            % name
+        )
+    directory = (root or find_root()).absolute() / name
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise NotWritable(
+            "%s: the local cluster cannot live there (%s); set OUTLAST_LOCAL_ROOT to a directory of yours"
+            % (directory, error.strerror)
+        ) from error
+    return directory
+
+
+def find_root() -> Path:
+    chosen = os.environ.get("OUTLAST_LOCAL_ROOT")
+    if chosen:
+        return Path(chosen)
+    state = os.environ.get("XDG_STATE_HOME") or Path("~/.local/state").expanduser()
+    # Homes are shared between machines, process ids and sockets are not.
+    root = Path(state) / "outlast" / ("local-" + os.uname().nodename)
+    try:
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError:
+        return _root_without_home(Path("/tmp"))
+    return root if os.access(root, os.W_OK | os.X_OK) else _root_without_home(Path("/tmp"))
+
+
+def _root_without_home(shared: Path) -> Path:
+    """A directory in a place where others write too: it must be ours, or it may be a trap."""
+    root = shared / ("outlast-%d" % os.getuid())
+    try:
+        root.mkdir(mode=0o700, exist_ok=True)
+        found = root.lstat()
+    except OSError as error:
+        raise NotWritable(
+            "%s: %s; set OUTLAST_LOCAL_ROOT to a directory of yours" % (root, error.strerror)
+        ) from error
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise NotWritable(
+            "%s: is not a directory that belongs to you alone (mode %o, owner %d); remove it, or set "
+            "OUTLAST_LOCAL_ROOT to a directory of yours" % (root, stat.S_IMODE(found.st_mode), found.st_uid)
+        )
+    return root

@@ -1,0 +1,142 @@
+"""One job is one fork of the daemon: a few milliseconds, no exec, everything imported already."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NoReturn, TextIO
+
+from outlast.local_cluster.processes import become_subreaper
+
+#: Carries out a work order: `outlast.node.main.run(order_path, job) -> exit code`.
+RunJob = Callable[[str, str], int]
+
+#: What the daemon handles or ignores and each job resets; all others `main` resets once.
+DAEMON_SIGNALS = (
+    *(signal.SIGCHLD, signal.SIGTERM),
+    *(signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2),
+)
+
+#: What a job exits with that could not even be set up; why is in its end note.
+EXIT_NOT_SET_UP = 126
+
+
+def start_job(
+    *,
+    job: str,
+    order: str,
+    log: str,
+    environment: Mapping[str, str],
+    end_note: Path,
+    run: RunJob,
+    record: Callable[[int], None],
+) -> int:
+    """Fork a job and let it go once `record(pid)` has put its start into the book.
+
+    A child whose daemon dies before that ends by itself, having done nothing: the next daemon finds the
+    job queued and starts it, and it never runs twice.
+    """
+    gate_in, gate_out = os.pipe()
+    # Blocked across the fork, or a signal meant for the child would run the daemon's handlers in it.
+    signal.pthread_sigmask(signal.SIG_BLOCK, DAEMON_SIGNALS)
+    try:
+        pid = os.fork()
+        if pid == 0:
+            os.close(gate_out)
+            _be_the_job(gate_in, job, order, log, environment, end_note, run)
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, DAEMON_SIGNALS)
+        os.close(gate_in)
+    # On any error the gate closes unopened.
+    with os.fdopen(gate_out, "wb", buffering=0) as gate:
+        record(pid)
+        with contextlib.suppress(BrokenPipeError):  # it was killed already; its end will be noticed
+            gate.write(b"!")
+    return pid
+
+
+def read_end_note(path: Path) -> dict[str, Any] | None:
+    """What a job wrote about its own end; None if it did not come to that."""
+    try:
+        note = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return note if isinstance(note, dict) and isinstance(note.get("exit_code"), int) else None
+
+
+def _write_end_note(path: Path, code: int, reason: str = "") -> None:
+    note = {"exit_code": code, "reason": reason, "at": time.time(), "monotonic": time.monotonic()}
+    with contextlib.suppress(OSError):  # no room for it: the exit status still reaches a living daemon
+        path.write_text(json.dumps(note), encoding="utf-8")
+
+
+def _be_the_job(
+    gate: int, job: str, order: str, log: str, environment: Mapping[str, str], end_note: Path, run: RunJob
+) -> NoReturn:
+    code = EXIT_NOT_SET_UP
+    try:
+        try:
+            _become_a_session(gate)
+            os.environ.clear()
+            os.environ.update(environment)
+            _redirect(log)
+            become_subreaper()
+        except Exception as error:
+            _write_end_note(end_note, code, "the job could not be set up: %s" % error)
+            os._exit(code)
+        if not os.read(gate, 1):
+            os._exit(code)  # the daemon did not live to record the start
+        os.close(gate)
+        code = _carry_out(run, order, job)
+        _write_end_note(end_note, code)
+    finally:
+        os._exit(code)
+
+
+def _become_a_session(gate: int) -> None:
+    os.setsid()
+    signal.set_wakeup_fd(-1)
+    for number in DAEMON_SIGNALS:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - names are wanted, not paths
+        if int(name) > 2 and int(name) != gate:
+            with contextlib.suppress(OSError):  # the descriptor of this very listing
+                os.close(int(name))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, DAEMON_SIGNALS)
+
+
+def _redirect(log: str) -> None:
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    Path(log).parent.mkdir(parents=True, exist_ok=True)
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.close(output)
+    sys.stdout, sys.stderr = _line_by_line(1), _line_by_line(2)
+
+
+def _line_by_line(descriptor: int) -> TextIO:
+    return open(descriptor, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
+
+
+def _carry_out(run: RunJob, order: str, job: str) -> int:
+    code = 1
+    try:
+        code = run(order, job)
+    except SystemExit as leave:
+        code = leave.code if isinstance(leave.code, int) else int(leave.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    with contextlib.suppress(OSError):  # a full disk must not change the exit code
+        sys.stdout.flush()
+        sys.stderr.flush()
+    return code & 0xFF

@@ -1,0 +1,57 @@
+"""The form of requests and replies: four bytes of length, then JSON. One request for each connection."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+#: Both sides must speak the same; a daemon of another version says so.
+PROTOCOL = 1
+LARGEST = 64 * 1024 * 1024
+_HEADER = struct.Struct(">I")
+
+SOCKET_NAME = "socket"
+
+
+class BadMessage(ValueError):
+    """These bytes are not a message."""
+
+
+def encode(message: dict[str, Any]) -> bytes:
+    body = json.dumps(message, separators=(",", ":")).encode()
+    if len(body) > LARGEST:
+        raise BadMessage("a message of %d bytes is longer than the %d allowed" % (len(body), LARGEST))
+    return _HEADER.pack(len(body)) + body
+
+
+def decode(data: bytes | bytearray) -> dict[str, Any] | None:
+    """The message these bytes are, or None while some are missing."""
+    if len(data) < _HEADER.size:
+        return None
+    (length,) = _HEADER.unpack_from(data)
+    if length > LARGEST:
+        raise BadMessage("a message of %d bytes is longer than the %d allowed" % (length, LARGEST))
+    if len(data) < _HEADER.size + length:
+        return None
+    try:
+        message = json.loads(bytes(data[_HEADER.size : _HEADER.size + length]))
+    except (ValueError, RecursionError) as error:
+        raise BadMessage("not JSON: %s" % error) from error
+    if not isinstance(message, dict):
+        raise BadMessage("a message is a table, not a %s" % type(message).__name__)
+    return message
+
+
+@contextmanager
+def socket_address(directory: Path) -> Iterator[str]:
+    """A name for the socket in this directory that fits the kernel's 107 bytes, however deep it is."""
+    descriptor = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield "/proc/self/fd/%d/%s" % (descriptor, SOCKET_NAME)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,61 @@
+"""Entries of the journal as sentences for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from outlast.model import Attempt, Entry, Kind
+
+
+def of_entry(entry: Entry, attempt: Attempt | None) -> str:
+    """What an entry says; empty for those that only a machine cares about."""
+    data = entry.data
+    number = "attempt %s" % (attempt.number if attempt else data.get("number", "?"))
+    match entry.kind:
+        case Kind.ADDED:
+            return "submitted"
+        case Kind.RETRIED:
+            return "to be tried again"
+        case Kind.CANCEL_ASKED:
+            return "to be cancelled: %s" % data.get("reason", "")
+        case Kind.INTENDED:
+            avoid = data.get("avoid")
+            return "%s: %s%s" % (
+                number,
+                data.get("reason", ""),
+                "; not on %s" % ", ".join(avoid) if avoid else "",
+            )
+        case Kind.QUEUED:
+            return "%s is queued as job %s" % (number, data["job"])
+        case Kind.UNSURE:
+            return "%s may or may not be in the queue: %s" % (number, data.get("reason", ""))
+        case Kind.STARTED:
+            return "%s runs on %s" % (number, data["host"] or "a host without a name")
+        case Kind.MISSED:
+            return "%s is missing: %s" % (number, data.get("reason", ""))
+        case Kind.SEEN:
+            return "%s was seen again" % number
+        case Kind.CANCEL_SENT:
+            return "%s is being cancelled: %s" % (number, data.get("reason", ""))
+        case Kind.ENDED:
+            return "%s ended as %s: %s%s" % (number, data["outcome"], data["detail"], _saved(data))
+        case Kind.TWIN_FOUND:
+            return "a duplicate is being cancelled: %s" % data.get("reason", "")
+        case Kind.TWIN_ENDED:
+            return "the duplicate of %s is gone; it held its slot for %.0f s" % (number, data["slot"])
+        case Kind.ACCEPTED:
+            return "%s is the result" % number
+        case Kind.FINISHED:
+            return "FINISHED: results are in results/%s" % entry.run
+        case Kind.FAILED:
+            return "FAILED: %s" % data.get("reason", "")
+        case Kind.CANCELLED:
+            return "CANCELLED: %s" % data.get("reason", "")
+
+
+def _saved(data: Mapping[str, Any]) -> str:
+    step = data.get("step")
+    resumed = data.get("account", {}).get("resumed")
+    text = " (from step %d)" % resumed if resumed is not None else ""
+    return text + ("; step %d is saved" % step if step is not None else "")

@@ -1,0 +1,110 @@
+"""A controller at work on an experiment directory: journal, lease, scheduler and inbox brought together."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+from outlast import zipapp
+from outlast.controller import Controller, Listener, Pass, take_requests
+from outlast.errors import JournalHeld, NotWritable
+from outlast.exchange import FileExchange
+from outlast.experiment import Experiment
+from outlast.inbox import Inbox
+from outlast.journal import Journal
+from outlast.lease import Lease
+from outlast.model import Entry
+from outlast.schedulers import connect
+from outlast.schedulers.base import Scheduler
+
+#: How long `up` sleeps at a stretch before it looks into the inbox, in seconds.
+GLANCE = 1.0
+
+
+class Session:
+    """Made by `control`; valid while its lease is held."""
+
+    def __init__(self, experiment: Experiment, journal: Journal, lease: Lease, listener: Listener) -> None:
+        self.experiment = experiment
+        self.journal = journal
+        self._lease = lease
+        self._listener = listener
+        self._inbox = Inbox(experiment.inbox)
+        self._controller: Controller | None = None
+        self._scheduler: Scheduler | None = None
+
+    @property
+    def done(self) -> bool:
+        return not self.journal.live() and not self._inbox.names()
+
+    def step(self, budget: float = float("inf")) -> Pass:
+        self._lease.beat()
+        before = self.journal.last_entry()
+        notes = take_requests(self.journal, self._inbox, time.time())
+        if self.journal.last_entry() != before:
+            # What was asked for may be on another cluster, or retried with other code.
+            self._controller = None
+            self._listener([row.entry for row in self.journal.entries(after=before)])
+        if not self.journal.live():
+            return Pass(notes=notes)
+        if self._controller is None:
+            self._controller = self._connect()
+        done = self._controller.step(budget)
+        done.notes[:0] = notes
+        return done
+
+    def wait(self) -> None:
+        """Until something may have changed."""
+        if self._scheduler is None:
+            return
+        until = time.monotonic() + self._scheduler.interval
+        asked = self._inbox.names()
+        while (left := until - time.monotonic()) > 0 and self._inbox.names() == asked:
+            began = time.monotonic()
+            self._scheduler.wait(min(GLANCE, left))
+            self._lease.beat()
+            if time.monotonic() - began < min(GLANCE, left) * 0.9:
+                return
+
+    def _connect(self) -> Controller:
+        spec = self.journal.newest_spec()
+        assert spec is not None
+        group = self.journal.about("experiment")
+        if group is None:
+            group = secrets.token_hex(8)
+            self.journal.set_about("experiment", group)
+        self._scheduler = connect(spec, group)
+        program = self.experiment.zipapp(zipapp.digest())
+        if not program.exists():
+            try:
+                zipapp.build(program)
+            except OSError as error:
+                raise NotWritable("%s: %s" % (program, error.strerror)) from error
+        return Controller(
+            self.journal,
+            self._scheduler,
+            FileExchange(self.experiment, program),
+            listener=self._listener,
+            beat=self._lease.beat,
+        )
+
+
+@contextmanager
+def control(
+    experiment: Experiment, purpose: str, listener: Callable[[Sequence[Entry]], None] = lambda entries: None
+) -> Iterator[Session]:
+    """Hold the experiment. Raises JournalHeld if another controller does."""
+    journal = Journal(experiment.journal, create=True)
+    try:
+        journal.check()
+        lease = Lease(journal, purpose)
+        lease.acquire()
+        try:
+            yield Session(experiment, journal, lease, listener)
+        finally:
+            with suppress(JournalHeld, NotWritable):  # taken over, or no room: the next one finds us dead
+                lease.release()
+    finally:
+        journal.close()

@@ -1,0 +1,121 @@
+"""From a checked `params.yaml` to a request that the controller can carry out.
+
+The code is packed and the environment is noted here, once: every attempt of a run sees the same, whatever
+is edited or logged out of in the meantime.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from outlast.errors import BadInput, NotWritable
+from outlast.experiment import Experiment
+from outlast.inbox import Inbox, Retry, Submit
+from outlast.model import Run, RunPlan, Spec
+from outlast.node import bundle
+
+if TYPE_CHECKING:
+    from outlast.journal import Journal
+    from outlast.spec import Parsed
+
+#: Where programs and libraries are found; never a variable that could hold a secret.
+CARRIED = (
+    "PATH",
+    "LD_LIBRARY_PATH",
+    "PYTHONPATH",
+    "VIRTUAL_ENV",
+    "CONDA_PREFIX",
+    "CONDA_DEFAULT_ENV",
+    "MODULEPATH",
+    "LOADEDMODULES",
+    "LANG",
+    "LC_ALL",
+    "TZ",
+    "OMP_NUM_THREADS",
+    "CUDA_VISIBLE_DEVICES",
+)
+
+
+@dataclass(frozen=True)
+class Submitted:
+    spec: Spec
+    new: tuple[RunPlan, ...]
+    #: Known from an earlier submission; nothing is done about them.
+    known: tuple[RunPlan, ...]
+    #: Known, but `params.yaml` or the code has changed since.
+    changed: tuple[RunPlan, ...]
+
+
+def prepare(experiment: Experiment, parsed: Parsed, *, keep: bool = True) -> Spec:
+    """The spec with code and environment. The archive of the code is left in the experiment if `keep`."""
+    spec = replace(parsed.spec, environment=_environment(os.environ), profile=_profile(parsed))
+    if not spec.code:
+        return spec
+    try:
+        with tempfile.TemporaryDirectory(dir=_made(experiment.params) if keep else None) as folder:
+            draft = Path(folder) / "code.tar"
+            sha256 = bundle.pack(experiment.root, spec.code, draft)
+            if keep:
+                draft.replace(experiment.code(sha256))
+    except ValueError as error:
+        raise BadInput("%s: code: %s" % (experiment.params_file, error)) from error
+    except OSError as error:
+        raise NotWritable("%s: the code could not be packed: %s" % (experiment.params, error)) from error
+    return replace(spec, code_sha256=sha256)
+
+
+def submit(experiment: Experiment, parsed: Parsed, journal: Journal | None) -> Submitted:
+    """Durable when this returns. `journal` is None where nothing has been submitted before."""
+    spec = prepare(experiment, parsed)
+    new, known, changed = [], [], []
+    for plan in parsed.runs:
+        run = journal.run(plan.name) if journal else None
+        if run is None:
+            new.append(plan)
+        elif journal is not None and (journal.spec(run.spec), run.params) == (spec, plan.params):
+            known.append(plan)
+        else:
+            changed.append(plan)
+    if journal is not None and new:
+        refuse_other_cluster(journal, spec)
+    if new:
+        Inbox(experiment.inbox).put(Submit(spec, tuple(new)))
+    return Submitted(spec, tuple(new), tuple(known), tuple(changed))
+
+
+def retry(experiment: Experiment, parsed: Parsed, journal: Journal, runs: tuple[Run, ...]) -> Spec:
+    spec = prepare(experiment, parsed)
+    refuse_other_cluster(journal, spec)
+    Inbox(experiment.inbox).put(Retry(spec, tuple(run.name for run in runs)))
+    return spec
+
+
+def refuse_other_cluster(journal: Journal, spec: Spec) -> None:
+    """One experiment is on one cluster at a time: jobs on the one before would be out of sight."""
+    for run in journal.live().values():
+        before = journal.spec(run.spec)
+        if before.cluster != spec.cluster:
+            raise BadInput(
+                "run %s is under way on cluster %s; wait for it or `outlast cancel --all` before "
+                "submitting to %s" % (run.name, before.cluster, spec.cluster)
+            )
+
+
+def _environment(environ: Mapping[str, str]) -> dict[str, str]:
+    return {name: environ[name] for name in CARRIED if name in environ}
+
+
+def _profile(parsed: Parsed) -> dict[str, object]:
+    profile = asdict(parsed.cluster)
+    del profile["name"]
+    return {key: value for key, value in profile.items() if value not in (None, {})}
+
+
+def _made(directory: Path) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory

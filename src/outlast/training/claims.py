@@ -1,0 +1,92 @@
+"""Which process's checkpoints count: the last one that claimed a generation.
+
+A job that the scheduler believed dead may still live beside its successor. It finds the newer claim before
+it commits anything, and stops.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+
+from outlast.training import files, layout
+from outlast.training.errors import Damaged, Superseded
+
+_TRIES = 100
+
+
+class Claim:
+    """This process's generation in one checkpoint directory; 0 until it is claimed."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self.generation = 0
+        #: The newest claim there was at the first try: a later one is another process's.
+        self._seen: int | None = None
+
+    def make(self) -> None:
+        """Claim the next generation, once. Raises OSError, or Superseded if another process came since."""
+        if self.generation:
+            return
+        if not os.path.isdir(self._directory):
+            os.makedirs(self._directory, exist_ok=True)
+            files.sync_directory(os.path.dirname(self._directory))
+        names = os.listdir(self._directory)
+        newest = max([0, *map(layout.claimed, names)])
+        if self._seen is None:
+            self._seen = newest
+        elif newest > self._seen:
+            raise self._superseded(newest)
+        # Checkpoints may have been copied here without the hidden files.
+        number = max([newest, *(layout.age_of(name)[0] for name in names)])
+        for _ in range(_TRIES):
+            number += 1
+            try:
+                self._write(number)
+            except FileExistsError:
+                continue
+            self.generation = number
+            self._remove_older()
+            return
+        raise OSError("no free generation in %s" % self._directory)
+
+    def check(self) -> None:
+        """Raises Superseded if a newer claim exists."""
+        newest = max([0, *map(layout.claimed, os.listdir(self._directory))])
+        if newest > self.generation:
+            raise self._superseded(newest)
+
+    def _write(self, number: int) -> None:
+        path = os.path.join(self._directory, layout.claim_name(number))
+        who = {"pid": os.getpid(), "host": socket.gethostname(), "at": time.time()}
+        with files.descriptor(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as fd:
+            try:
+                files.write_all(fd, memoryview(json.dumps(who).encode("ascii")))
+            except OSError:
+                # The file's existence is the claim; its content only helps people, and the disk may be full.
+                return
+
+    def _remove_older(self) -> None:
+        try:
+            for name in os.listdir(self._directory):
+                if 0 < layout.claimed(name) < self.generation:
+                    files.remove(os.path.join(self._directory, name))
+        except OSError:
+            # Only the highest claim counts; lower ones are clutter and harmless.
+            return
+
+    def _superseded(self, newest: int) -> Superseded:
+        who = ""
+        try:
+            claim = json.loads(files.read_file(os.path.join(self._directory, layout.claim_name(newest))))
+            who = " (process %s on %s)" % (claim["pid"], claim["host"])
+        except (OSError, ValueError, TypeError, KeyError, Damaged):
+            # Who it is only makes the sentence better.
+            who = ""
+        return Superseded(
+            "another process%s has taken over this run: it called outlast.load() or outlast.save() with the "
+            "checkpoints in %s later than this one. Nothing more is saved from here; end this process."
+            % (who, self._directory)
+        )

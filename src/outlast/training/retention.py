@@ -1,0 +1,68 @@
+"""Which checkpoints may go once a newer one is safe."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from outlast.training import files, image, layout
+from outlast.training.errors import CheckpointError, Damaged
+from outlast.training.names import LEAST_KEEP
+
+
+class Retention:
+    """Keeps the newest `keep`, and never fewer than two whole ones where there were two."""
+
+    def __init__(self, directory: str, keep: int) -> None:
+        self._directory = directory
+        self._keep = max(keep, LEAST_KEEP)
+        #: Checkpoints this process has read and found whole, as their files were then.
+        self._whole: dict[str, Any] = {}
+
+    def remember_whole(self, name: str) -> None:
+        try:
+            self._whole[name] = self._stamp(name)
+        except OSError:
+            # It is then read again before it counts as whole.
+            self._whole.pop(name, None)
+
+    def retire_old(self) -> None:
+        """Raises OSError; what was not removed is found again by the next call."""
+        names = sorted(os.listdir(self._directory), key=layout.age_of, reverse=True)
+        for name in self._too_old([name for name in names if layout.is_checkpoint(name)]):
+            self._retire(name)
+        for name in [name for name in names if layout.is_bad(name)][self._keep :]:
+            self._retire(name)
+
+    def _too_old(self, names: list[str]) -> list[str]:
+        """All but the newest `keep`; of the others the newest whole ones stay until there are two of them."""
+        if len(names) <= self._keep:
+            return []
+        whole = 0
+        retired: list[str] = []
+        for position, name in enumerate(names):
+            counts = whole < LEAST_KEEP and self._is_whole(name)
+            whole += counts
+            if position >= self._keep and not counts:
+                retired.append(name)
+        return retired
+
+    def _retire(self, name: str) -> None:
+        # Removing takes many calls; half a checkpoint must not be met under a checkpoint's name.
+        hidden = os.path.join(self._directory, layout.temporary_name(name))
+        os.rename(os.path.join(self._directory, name), hidden)
+        files.remove(hidden)
+        self._whole.pop(name, None)
+
+    def _stamp(self, name: str) -> Any:
+        paths = [os.path.join(self._directory, name, part) for part in (image.STATE, image.MANIFEST)]
+        return [(status.st_ino, status.st_size, status.st_mtime_ns) for status in map(os.stat, paths)]
+
+    def _is_whole(self, name: str) -> bool:
+        try:
+            if self._whole.get(name) != self._stamp(name):
+                image.verify(os.path.join(self._directory, name))
+                self.remember_whole(name)
+            return True
+        except (OSError, Damaged, CheckpointError):
+            return False

@@ -1,0 +1,106 @@
+"""What the training tells: JSON lines for the node program, sentences on stderr for people.
+
+Each line is one write to a file opened for appending, so lines of several processes never mix. Telling is
+never worth a training: a file that cannot be written is mentioned once and then left alone.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import math
+import os
+import sys
+import threading
+import time
+from typing import Any, Callable, Mapping
+
+#: At most one progress line in this many seconds; the last one is always written.
+_PROGRESS_INTERVAL = 0.25
+_LONGEST_TEXT = 100
+
+
+def warn(message: str) -> None:
+    try:
+        print("outlast: " + message, file=sys.stderr, flush=True)
+    except (OSError, ValueError, AttributeError):
+        # stderr is closed or gone: there is nobody to tell.
+        return
+
+
+def plain(value: Any) -> Any:
+    """A metric as JSON can hold it, whatever it is."""
+    if isinstance(value, str):
+        return value[:_LONGEST_TEXT]
+    try:
+        number = float(value)
+        return number if math.isfinite(number) else str(number)
+    except Exception:
+        # Metrics come from anywhere (arrays, tensors, None); an odd one is shown, not raised.
+        try:
+            return str(value)[:_LONGEST_TEXT]
+        except Exception:
+            return type(value).__name__
+
+
+def _released(value: Any) -> Any:
+    """Without the graph behind it: a line that waits must not keep a step's memory alive."""
+    detach = getattr(value, "detach", None)
+    return detach() if callable(detach) else value
+
+
+class Telling:
+    """Appends to one file; without a path it does nothing."""
+
+    def __init__(self, path: str | None, now: Callable[[], float] = time.monotonic) -> None:
+        self._path = path
+        self._now = now
+        self._lock = threading.Lock()
+        self._last_progress = -math.inf
+        self._waiting: tuple[int, int | None, Mapping[str, Any]] | None = None
+        self._pid = os.getpid()
+        self._broken = False
+        if path:
+            atexit.register(self.flush)
+
+    def tell(self, event: str, **details: Any) -> None:
+        if not self._path or self._broken:
+            return
+        line: dict[str, Any] = {"event": event, **details, "at": time.time(), "mono": time.monotonic()}
+        content = (json.dumps(line, separators=(",", ":")) + "\n").encode("ascii")
+        try:
+            fd = os.open(
+                self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o644
+            )
+            try:
+                os.write(fd, content)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            self._broken = True
+            warn(
+                "progress cannot be written to %s (%s); the training goes on without it" % (self._path, error)
+            )
+
+    def progress(self, step: int, total: int | None, metrics: Mapping[str, Any]) -> None:
+        if not self._path:
+            return
+        with self._lock:
+            self._waiting = (step, total, {name: _released(value) for name, value in metrics.items()})
+            if self._now() - self._last_progress >= _PROGRESS_INTERVAL:
+                self._write_waiting()
+
+    def flush(self) -> None:
+        """Write the progress that waits. A forked child has its parent's, which is not its to tell."""
+        with self._lock:
+            if os.getpid() == self._pid:
+                self._write_waiting()
+
+    def _write_waiting(self) -> None:
+        if self._waiting is None:
+            return
+        step, total, metrics = self._waiting
+        self._waiting = None
+        self._last_progress = self._now()
+        plain_metrics = {str(name): plain(value) for name, value in metrics.items()}
+        self.tell("progress", step=step, total=total, metrics=plain_metrics)
