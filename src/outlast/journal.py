@@ -142,6 +142,16 @@ class Journal(Records):
             for (record,) in self._db.execute("SELECT record FROM runs ORDER BY position"):
                 yield read_run(record)
 
+    def telling_runs(self, most: int) -> list[Run]:
+        """The runs one would look at first: failed, then under way, then waiting, then the rest."""
+        first = ("failed", "accepted", "active", "waiting")
+        order = "CASE state %s ELSE 9 END" % " ".join(
+            "WHEN '%s' THEN %d" % (s, i) for i, s in enumerate(first)
+        )
+        with self._sense():
+            rows = self._db.execute("SELECT record FROM runs ORDER BY %s, position LIMIT ?" % order, (most,))
+            return [read_run(record) for (record,) in rows]
+
     def names(self) -> list[str]:
         with self._sense():
             return [name for (name,) in self._db.execute("SELECT name FROM runs ORDER BY position")]

@@ -92,7 +92,7 @@ def _ending(line: Mapping[str, Any]) -> dict[str, Any]:
         outcome = Outcome(line.get("outcome"))
     except ValueError:
         return {}
-    tail = line.get("tail")
+    tail = str(line.get("tail") or "").splitlines()
     delivered = line.get("delivered")
     return {
         "outcome": outcome,
@@ -100,7 +100,7 @@ def _ending(line: Mapping[str, Any]) -> dict[str, Any]:
         "code": line.get("code") if isinstance(line.get("code"), int) else None,
         "signal": line.get("signal") if isinstance(line.get("signal"), int) else None,
         "signature": str(line["signature"])[:200] if line.get("signature") else None,
-        "tail": tuple(str(text)[:500] for text in tail[-20:]) if isinstance(tail, list) else (),
+        "tail": tuple(text[:500] for text in tail[-20:]),
         "changed": bool(line.get("progressed")),
         "delivered": delivered if isinstance(delivered, dict) else None,
     }

@@ -22,7 +22,7 @@ from outlast.cli.common import (
 from outlast.experiment import Experiment
 from outlast.journal import Journal
 from outlast.lease import describe, living_holder
-from outlast.model import Attempt, AttemptState, Run, RunState
+from outlast.model import Attempt, AttemptState, Run
 
 #: Runs shown when there are many; `--all` shows the rest.
 SHOWN = 30
@@ -87,19 +87,13 @@ def _text(experiment: Experiment, journal: Journal, everything: bool) -> str:
         % (experiment.root.name, ", ".join("%d %s" % (n, paint(s)) for s, n in sorted(counts.items()))),
         "",
     ]
-    runs = journal.runs() if everything or total <= SHOWN else _interesting(journal)
+    runs = journal.runs() if everything or total <= SHOWN else journal.telling_runs(SHOWN)
     rows = [_row(experiment, journal, run) for run in runs]
     lines.append(table(("RUN", "STATE", "ATTEMPT", "STEP", "SINCE", "WHAT"), rows, right=(2, 3)))
     if len(rows) < total:
         lines.append("… and %d more; --all shows them" % (total - len(rows)))
     lines += ["", _who(journal, counts)]
     return "\n".join(lines).rstrip()
-
-
-def _interesting(journal: Journal) -> list[Run]:
-    """Of many runs: those that failed, those under way, then the rest, as many as fit."""
-    rank = {RunState.FAILED: 0, RunState.ACCEPTED: 1, RunState.ACTIVE: 1, RunState.WAITING: 2}
-    return sorted(journal.runs(), key=lambda run: (rank.get(run.state, 3), run.position))[:SHOWN]
 
 
 def _row(experiment: Experiment, journal: Journal, run: Run) -> tuple[str, ...]:

@@ -25,7 +25,6 @@ STARTS_AT_ONCE = 32
 #: Pause after the system refused a process or the disk a record.
 PAUSE_SECONDS = 1.0
 
-
 #: Ways of being ended that leave no exit code.
 _BY_FORCE = (Ending.KILLED, Ending.OVER_TIME, Ending.STOPPED)
 
@@ -252,7 +251,7 @@ class Cluster:
         reason = ""
         if code > 0:
             note = spawn.read_end_note(self._end_note(job))
-            reason = str(note["reason"]) if note else ""
+            reason = note.reason if note else ""
         if code < 0 or job.ending is not None:
             self._sweep(job)
         if code < 0:
@@ -323,14 +322,16 @@ class Cluster:
     def _adopted_ended(self, job: Job, last_seen: float) -> None:
         same_boot = job.boot == self.boot
         if same_boot:
-            processes.kill_each(processes.in_session(job.pid))
+            # A stranger of the same id means that nobody is left in the old session.
+            if processes.start_ticks(job.pid) is None:
+                processes.kill_each(processes.in_session(job.pid))
             self._sweep(job)
         note = spawn.read_end_note(self._end_note(job))
         if note is not None:
-            elapsed = note["monotonic"] - job.started_monotonic
-            self._end(
-                job, exit_code=note["exit_code"], reason=note["reason"], ended=note["at"], elapsed=elapsed
+            elapsed = (
+                note.monotonic - job.started_monotonic if same_boot else note.at - (job.started or note.at)
             )
+            self._end(job, exit_code=note.exit_code, reason=note.reason, ended=note.at, elapsed=elapsed)
         elif job.ending is not None and same_boot:
             self._end(job)
         elif same_boot:
@@ -345,7 +346,7 @@ def _sentence(job: Job) -> str:
     if job.exit_code is not None:
         how = "ended with exit code %d" % job.exit_code
     elif job.signal is not None:
-        how = "ended by %s" % signal.Signals(job.signal).name
+        how = "ended by signal %d (%s)" % (job.signal, signal.strsignal(job.signal))
     else:
         how = "ended"
     if job.ending is Ending.OVER_TIME:

@@ -10,8 +10,9 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NoReturn, TextIO
+from typing import NoReturn, TextIO
 
 from outlast.local_cluster.processes import become_subreaper
 
@@ -62,19 +63,28 @@ def start_job(
     return pid
 
 
-def read_end_note(path: Path) -> dict[str, Any] | None:
-    """What a job wrote about its own end; None if it did not come to that."""
+@dataclass(frozen=True)
+class EndNote:
+    """What a job writes about its own end, for a daemon that is not its parent."""
+
+    exit_code: int
+    reason: str
+    at: float
+    monotonic: float
+
+
+def read_end_note(path: Path) -> EndNote | None:
+    """None if the job did not come to writing it."""
     try:
-        note = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        return EndNote(**json.loads(path.read_bytes()))
+    except (OSError, ValueError, TypeError):
         return None
-    return note if isinstance(note, dict) and isinstance(note.get("exit_code"), int) else None
 
 
 def _write_end_note(path: Path, code: int, reason: str = "") -> None:
-    note = {"exit_code": code, "reason": reason, "at": time.time(), "monotonic": time.monotonic()}
+    note = EndNote(exit_code=code, reason=reason, at=time.time(), monotonic=time.monotonic())
     with contextlib.suppress(OSError):  # no room for it: the exit status still reaches a living daemon
-        path.write_text(json.dumps(note), encoding="utf-8")
+        path.write_text(json.dumps(asdict(note)), encoding="utf-8")
 
 
 def _be_the_job(

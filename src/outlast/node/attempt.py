@@ -202,7 +202,11 @@ class Attempt:
         if outcome in _WORTH_A_LOOK:
             return
         until = self._limits.hard_end - _LAST_SECOND
-        if not self._scratch.clear(keep_output=outcome is not Outcome.FINISHED, until=until):
+        try:
+            cleared = self._scratch.clear(keep_output=outcome is not Outcome.FINISHED, until=until)
+        except OSError:
+            cleared = False
+        if not cleared:
             self._events.warn(f"{self._scratch.top} could not be removed in full")
 
     def _begin(self, phase: Phase) -> None:

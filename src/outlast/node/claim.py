@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import sys
 import time
 from dataclasses import dataclass
+
+from outlast.node.events import say
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ def _create_by_name(path: str, data: bytes) -> bool:
     try:
         _fill(descriptor, data)
     except OSError as error:
-        print(f"outlast: {path} could not be written in full: {error.strerror}", file=sys.stderr)
+        say(f"{path} could not be written in full: {error.strerror}")
     return True
 
 

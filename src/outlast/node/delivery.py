@@ -8,6 +8,8 @@ import os
 import shutil
 from typing import Dict
 
+from outlast.node.scratch import copy_tree
+
 #: By relative path: size and SHA-256.
 Manifest = Dict[str, Dict[str, object]]
 
@@ -27,7 +29,7 @@ def deliver(output: str, target: str) -> Manifest:
             return manifest
     temporary = os.path.join(parent, f".{os.path.basename(target)}.{os.getpid()}.tmp")
     try:
-        shutil.copytree(output, temporary)
+        copy_tree(output, temporary)
         manifest = _seal(temporary)
         os.rename(temporary, target)
     except BaseException:
@@ -64,5 +66,9 @@ def _sync(directory: str) -> None:
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        # Some network file systems know no such thing as syncing a directory; the files are safe.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):
+            raise
     finally:
         os.close(descriptor)

@@ -4,8 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
+
+
+def say(text: str) -> None:
+    """One line to the job's own stderr, which may be on a full disk or closed: nobody else is left to tell.
+
+    Past `sys.stderr`, whose unwritten buffer would change the exit code at the interpreter's end.
+    """
+    try:
+        os.write(2, f"outlast: {text}\n".encode("utf-8", "replace"))
+    except OSError:
+        return
 
 
 class EventLog:
@@ -39,7 +49,7 @@ class EventLog:
             self._complain(error)
 
     def warn(self, text: str) -> None:
-        print(f"outlast: {text}", file=sys.stderr, flush=True)
+        say(text)
         self.write("warning", text=text)
 
     def sync(self) -> None:
@@ -58,8 +68,4 @@ class EventLog:
     def _complain(self, error: OSError) -> None:
         if not self._complained:
             self._complained = True
-            print(
-                f"outlast: cannot write the event log {self._path} ({error.strerror}); the training goes on",
-                file=sys.stderr,
-                flush=True,
-            )
+            say(f"cannot write the event log {self._path} ({error.strerror}); the training goes on")

@@ -19,7 +19,9 @@ _WINDOW = 256 * 1024
 _TAIL_LINES = 20
 _TAIL_BYTES = 4096
 
-_HEADER = re.compile(r"(?P<indent>[\s|+]*)(?:Original |Exception Group )?Traceback \(most recent call last\):\s*$")
+_HEADER = re.compile(
+    r"(?P<indent>[\s|+]*)(?:Original |Exception Group )?Traceback \(most recent call last\):\s*$"
+)
 _FRAME = re.compile(r'\s*File "(?P<file>.+)", line (?P<line>\d+)(?:, in (?P<function>.+))?$')
 _EXCEPTION = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$")
 #: torchrun and friends put the rank in front of every line.

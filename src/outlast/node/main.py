@@ -6,7 +6,6 @@ import os
 import platform
 import signal
 import socket
-import sys
 import time
 import traceback
 from dataclasses import asdict
@@ -14,7 +13,7 @@ from typing import Sequence
 
 from outlast.node import claim, failure, leftovers
 from outlast.node.attempt import Attempt, End
-from outlast.node.events import EventLog
+from outlast.node.events import EventLog, say
 from outlast.node.order import BadOrder, WorkOrder, read_order
 from outlast.node.signals import Signals
 from outlast.node.supervise import limits_for
@@ -33,7 +32,7 @@ _JOB_VARIABLES = ("SLURM_JOB_ID", "JOB_ID")
 
 def main(argv: Sequence[str]) -> int:
     if len(argv) != 1:
-        print("usage: python3 outlast.pyz ORDER.json", file=sys.stderr)
+        say("usage: python3 outlast.pyz ORDER.json")
         return EXIT_BAD_ORDER
     job = next((os.environ[name] for name in _JOB_VARIABLES if os.environ.get(name)), "")
     return run(argv[0], job)
@@ -46,16 +45,16 @@ def run(order_path: str, job: str = "") -> int:
         order = read_order(order_path)
         stop_signal = _signal_number(order)
     except BadOrder as error:
-        print(f"outlast: {error}", file=sys.stderr)
+        say(str(error))
         return EXIT_BAD_ORDER
     host = os.environ.get("OUTLAST_HOST") or socket.gethostname()
     with Signals() as signals:
         try:
             if not claim.take(order.claim_path, order.token, job, host):
-                print(f"outlast: {_who_holds(order)}", file=sys.stderr)
+                say(_who_holds(order))
                 return EXIT_NOT_CLAIMED
         except OSError as error:
-            print(f"outlast: cannot claim by {order.claim_path}: {error.strerror}", file=sys.stderr)
+            say(f"cannot claim by {order.claim_path}: {error.strerror}")
             return _EXIT_FAILED
         leftovers.become_subreaper()
         events = EventLog(order.events_path)
@@ -72,7 +71,7 @@ def run(order_path: str, job: str = "") -> int:
         try:
             end = Attempt(order, limits, stop_signal, signals, events).carry_out()
         except Exception as error:
-            traceback.print_exc()
+            say(traceback.format_exc())
             end = _own_error(error)
         events.write("end", **{**asdict(end), "outcome": end.outcome.value})
         events.sync()

@@ -57,7 +57,7 @@ class Scratch:
             earlier = Scratch(previous)
             if os.path.isdir(earlier.output):
                 temporary = os.path.join(self.top, ".output.tmp")
-                _copy(earlier.output, temporary)
+                copy_tree(earlier.output, temporary)
                 os.rename(temporary, self.output)
                 break
             previous = earlier._still_to_carry()
@@ -75,27 +75,36 @@ class Scratch:
             return None
 
     def clear(self, keep_output: bool, until: float) -> bool:
-        """Remove it, all or all but the outputs. False: not everything could go before `until`."""
+        """Remove it, all or all but the outputs. False: not everything could go, or not before `until`."""
         kept = {self.output, self.carried_from} if keep_output else set()
-        for directory, names, files in os.walk(self.top, topdown=True):
-            if directory == self.top:
-                names[:] = [name for name in names if os.path.join(directory, name) not in kept]
-            for name in files:
-                if time.monotonic() >= until:
-                    return False
-                path = os.path.join(directory, name)
-                if path not in kept:
-                    with contextlib.suppress(OSError):
-                        os.unlink(path)
-        if keep_output:
-            for name in ("job", "data"):
-                shutil.rmtree(os.path.join(self.top, name), ignore_errors=True)
+        try:
+            doomed = [entry.path for entry in os.scandir(self.top) if entry.path not in kept]
+        except FileNotFoundError:
             return True
-        shutil.rmtree(self.top, ignore_errors=True)
-        return not os.path.lexists(self.top)
+        for path in doomed:
+            if not _remove(path, until):
+                return False
+        if not keep_output:
+            os.rmdir(self.top)
+        return True
 
 
-def _copy(source: str, target: str) -> None:
+def _remove(path: str, until: float) -> bool:
+    """As rmtree, but it looks at the clock: a job must not be killed at its limit over its litter."""
+    if os.path.islink(path) or not os.path.isdir(path):
+        os.unlink(path)
+        return True
+    for directory, _, files in os.walk(path):
+        for name in files:
+            if time.monotonic() >= until:
+                return False
+            with contextlib.suppress(OSError):  # whatever stays is noticed below
+                os.unlink(os.path.join(directory, name))
+    shutil.rmtree(path, ignore_errors=True)
+    return not os.path.lexists(path)
+
+
+def copy_tree(source: str, target: str) -> None:
     """Files, directories and links; what vanishes meanwhile was a temporary of a process still alive."""
     os.makedirs(target, exist_ok=True)
     for name in os.listdir(source):
@@ -103,6 +112,6 @@ def _copy(source: str, target: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             mode = os.lstat(path).st_mode
             if stat.S_ISDIR(mode):
-                _copy(path, goal)
+                copy_tree(path, goal)
             elif stat.S_ISREG(mode) or stat.S_ISLNK(mode):
                 shutil.copy2(path, goal, follow_symlinks=False)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from outlast.spec.document import Document
+from outlast.spec.document import Mapping as MappingNode
 from outlast.spec.mistakes import BadSpec, Mistake, did_you_mean
 from outlast.spec.schema import SCHEDULERS, ProfileKeys
 from outlast.spec.validate import validate
@@ -85,7 +86,8 @@ def _profile(name: str, document: Document) -> tuple[ClusterProfile, list[Mistak
     if keys.hosts and scheduler != "local":
         text = f"are for the local scheduler; {scheduler} knows its own"
         mistakes.append(document.mistake((name, "hosts"), text, "remove it", of_key=True))
-    if "hosts" in given and not keys.hosts:
+    hosts_node = document.find((name, "hosts"))
+    if isinstance(hosts_node, MappingNode) and not hosts_node.entries:
         hint = "write it like {alpha: 2}, or remove the line"
         mistakes.append(document.mistake((name, "hosts"), "is empty", hint, of_key=True))
     for host in keys.hosts:

@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from outlast.spec.mistakes import shorten
+
 #: Kept by Outlast inside the experiment; never part of the code.
 OWN_DIRECTORIES = frozenset({"logs", "results", "params", "workdir"})
 JOURNAL = "journal.sqlite"
@@ -29,23 +31,24 @@ def relative_path_mistake(path: str) -> str:
 
 def code_mistake(entry: str, directory: Path) -> tuple[str, str]:
     """Why `entry` cannot be part of the code, and what to do; empty if it can."""
+    shown = shorten(entry)
     wrong = relative_path_mistake(entry)
     if wrong:
         hint = "list the files and folders that the command needs" if posixpath.normpath(entry) == "." else ""
-        return f'"{entry}" {wrong}', hint
+        return f'"{shown}" {wrong}', hint
     first = posixpath.normpath(entry).split("/")[0]
     if first in OWN_DIRECTORIES or first.startswith(JOURNAL):
-        return f'"{entry}" is where Outlast keeps its own files', "remove it, or move code to another place"
+        return f'"{shown}" is where Outlast keeps its own files', "remove it, or move code to another place"
     path = directory / entry
     try:
         if not path.exists():
-            return f'"{entry}" is not there', "a link that leads nowhere" if path.is_symlink() else ""
+            return f'"{shown}" is not there', "a link that leads nowhere" if path.is_symlink() else ""
         if not (path.is_file() or path.is_dir()):
-            return f'"{entry}" is neither a file nor a folder', ""
+            return f'"{shown}" is neither a file nor a folder', ""
     except (OSError, ValueError) as error:
-        return f'"{entry}" cannot be looked at: {getattr(error, "strerror", None) or error}', ""
+        return f'"{shown}" cannot be looked at: {getattr(error, "strerror", None) or error}', ""
     if not os.access(path, os.R_OK):
-        return f'"{entry}" cannot be read', f"chmod u+r {entry}"
+        return f'"{shown}" cannot be read', f"chmod u+r {shown}"
     return "", ""
 
 

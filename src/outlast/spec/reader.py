@@ -222,7 +222,7 @@ class _Reading:
             text, hint = files.code_mistake(entry, self.directory)
             if text:
                 wrong = True
-                self._mistake(("code", index), shorten(text, 120), hint)
+                self._mistake(("code", index), text, hint)
         used = self._used_files(plans)
         if not self._given("code"):
             named = list(used)

@@ -162,6 +162,7 @@ _PLAINER = (
     ("expected ',' or '}'", "a group {...} is not closed, or lacks a comma", ""),
     ("could not find expected ':'", "a line without its colon", "write key: value"),
     ("expected <block end>", "this line's indentation fits nothing above it", "align it with its neighbours"),
+    ("expected the node content", "a value is missing here, or a bracket is not closed", ""),
     ("found undefined", "an unknown tag", "put quotes around text that begins with !"),
 )
 

@@ -1,0 +1,46 @@
+# make demo    see a training outlast kills, limits and a torn checkpoint
+# make test    everything: lint, types, all tests
+# make check   the quick loop: lint, types, unit tests, simulation
+# make bench   tables of speed and memory, next to a peer in the same run
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+WORKERS ?= 2
+# A terminal that activated another environment must not leak into this one.
+unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
+
+.PHONY: demo test check lint types bench lock clean
+
+demo: $(VENV)/.demo
+	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/outlast demo
+
+test: lint types
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests
+
+check: lint types
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow" tests/unit tests/simulation
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+bench: $(VENV)/.bench
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python benchmarks/run.py
+
+lock: $(VENV)/.dev $(VENV)/.bench
+	$(BIN)/pip freeze --exclude-editable > constraints.txt
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache
+
+$(VENV)/.demo $(VENV)/.dev $(VENV)/.bench: $(VENV)/.%: pyproject.toml constraints.txt | $(VENV)/.made
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$*]"
+	@touch $@
+
+$(VENV)/.made:
+	@PYTHON="$(PYTHON)" scripts/make-venv "$(VENV)"
+	@touch $@

@@ -1,0 +1,313 @@
+"""The node program and its training, as a model: what they do when, and what they leave in their logs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from outlast.model import Cause, Outcome, Phase, Spec
+from outlast.node.supervise import limits_for
+from outlast.node.words import EXIT_CONTINUE
+from outlast.observation import Report, Save
+from outlast.reports import MOST_SAVES
+from outlast.simulation.scenario import BUG, WRONG, Nature, TrainingModel
+from outlast.simulation.timeline import Timeline
+
+#: How often the node program shows that it lives while the training computes.
+BEAT = 15.0
+
+
+class CheckpointStore:
+    """The checkpoint directory of one run, with the rules that `outlast.training` keeps."""
+
+    def __init__(self, keep: int) -> None:
+        self._keep = keep
+        self._generation = 0
+        #: Step, the attempt that saved it, and whether it can be read; oldest first.
+        self._saved: list[tuple[int, str, bool]] = []
+
+    def load(self) -> tuple[int | None, str, int]:
+        """The newest readable step, who saved it, and a generation that ends all older ones."""
+        self._generation += 1
+        while self._saved and not self._saved[-1][2]:
+            self._saved.pop()
+        step, token = self._saved[-1][:2] if self._saved else (None, "")
+        return step, token, self._generation
+
+    def save(self, step: int, token: str, generation: int) -> bool:
+        """False: a newer attempt has loaded since, so this one may commit nothing more."""
+        if generation != self._generation:
+            return False
+        self._saved = [*self._saved, (step, token, True)][-self._keep :]
+        return True
+
+    def tear(self) -> None:
+        """The newest becomes unreadable; the one before it stays, as saving never deletes that."""
+        if len(self._saved) >= 2 and self._saved[-2][2]:
+            step, token, _ = self._saved[-1]
+            self._saved[-1] = (step, token, False)
+
+
+@dataclass
+class RunTruth:
+    """What is true of a run, whoever knows it."""
+
+    name: str
+    training: TrainingModel
+    store: CheckpointStore
+    fluke_at: int | None
+    refused: bool = False
+    never_started: bool = False
+    flukes: int = 0
+    #: Node programs that compute right now.
+    computing: list[NodeProgram] = field(default_factory=list)
+
+
+@dataclass
+class NodeLog:
+    """What was written on the node, with true times. A phase may be entered ahead of its time."""
+
+    host: str
+    skew: float
+    began: float
+    tells_steps: bool
+    save_seconds: float
+    phases: list[tuple[Phase, float]]
+    saves: list[tuple[float, int]] = field(default_factory=list)
+    loaded: float | None = None
+    resumed: int | None = None
+    #: The attempt whose checkpoint it went on from.
+    resumed_from: str = ""
+    ended: float | None = None
+    outcome: Outcome | None = None
+    detail: str = ""
+    signature: str | None = None
+    #: Nothing was written after this.
+    closed: float = float("inf")
+
+    def report(self, as_of: float) -> Report | None:
+        """What `outlast.reports` would read from the files if they were as they had been at `as_of`."""
+        as_of = min(as_of, self.closed)
+        begun = [(phase, at) for phase, at in self.phases if at <= as_of]
+        if not begun:
+            return None
+        compute = self.compute_began
+        over = self.ended is not None and self.ended <= as_of
+        last = begun[-1][1]
+        if over:
+            last = self.ended or last
+        elif begun[-1][0] is Phase.COMPUTE:
+            last += BEAT * ((as_of - last) // BEAT)
+        ends = [at for _, at in begun[1:]] + [last]
+        spans = tuple((phase, end - at) for (phase, at), end in zip(begun, ends, strict=True))
+        known = [save for save in self.saves if save[0] <= as_of]
+        saves = [Save(at - (compute or at), step if self.tells_steps else None) for at, step in known]
+        loaded = self.tells_steps and self.loaded is not None and self.loaded <= as_of
+        return Report(
+            claimed=self.began + self.skew,
+            host=self.host,
+            heard=last + self.skew,
+            spans=spans,
+            outcome=self.outcome if over else None,
+            detail=self.detail if over else "",
+            signature=self.signature if over else None,
+            loaded=loaded,
+            resumed=self.resumed if loaded else None,
+            saves=tuple(saves[-MOST_SAVES:]),
+            saving=self.save_seconds * len(saves) if self.tells_steps else 0.0,
+            changed=bool(saves),
+        )
+
+    @property
+    def compute_began(self) -> float | None:
+        return next((at for phase, at in self.phases if phase is Phase.COMPUTE), None)
+
+
+class NodeProgram:
+    """One job's work on a claimed attempt, from the claim to its end or to the moment it is killed."""
+
+    def __init__(
+        self,
+        timeline: Timeline,
+        run: RunTruth,
+        token: str,
+        spec: Spec,
+        log: NodeLog,
+        startup: float,
+        trouble: Outcome | None,
+        computes: Callable[[NodeProgram], None],
+        delivers: Callable[[str, int], None],
+        ends: Callable[[int], None],
+    ) -> None:
+        self.run = run
+        self.token = token
+        self.log = log
+        self.alive = True
+        #: Whose doing its end was; the truth that the engine's view is compared with.
+        self.cause = Cause.CLUSTER
+        self._timeline = timeline
+        self._spec = spec
+        self._computes = computes
+        self._delivers = delivers
+        self._ends = ends
+        self._limits = limits_for(spec.resources.time, spec.checkpoints.grace, log.began, 0.0)
+        self._stopped: Cause | None = None
+        self._leaving = False
+        self._handing_over = False
+        self._generation = 0
+        self._step = 0
+        self._since = 0.0
+        #: The step at which something happens next, and which plan that belongs to.
+        self._milestone = 0
+        self._plan = 0
+        begin = log.began
+        log.phases.append((Phase.STAGE, begin + 0.1 * startup))
+        if trouble is not None:
+            timeline.at(begin + 0.7 * startup, lambda: self._meet(trouble))
+            return
+        log.phases.append((Phase.UNPACK, begin + 0.6 * startup))
+        log.phases.append((Phase.ENVIRONMENT, begin + 0.9 * startup))
+        timeline.at(begin + startup, self._compute)
+
+    def kill(self) -> None:
+        """SIGKILL, a power cut: not another line is written."""
+        self.alive = False
+        self.log.closed = min(self.log.closed, self._timeline.now)
+        self._leave_computing()
+
+    def stop(self, cause: Cause) -> None:
+        """The scheduler's signal, or the limit: the training is told, and killed after its grace."""
+        if not self.alive or self._stopped is not None:
+            return
+        self._stopped = cause
+        if self._handing_over or self not in self.run.computing:
+            return
+        now, training = self._timeline.now, self.run.training
+        kill_at = self._limits.deadline
+        if cause is not Cause.LIMIT:
+            kill_at = min(kill_at, now + self._spec.checkpoints.grace)
+        self._timeline.at(kill_at, self._kill_training)
+        if not training.heeds_stop:
+            return
+        self._leaving = True
+        boundary = self._step + int((now - self._since) / training.step_seconds) + 1
+        if boundary < self._milestone:
+            self._milestone = boundary
+            self._schedule(saves=True)
+
+    def _meet(self, trouble: Outcome) -> None:
+        if self.alive:
+            self._end(trouble, "trouble of the host's: %s" % trouble.value, Cause.CLUSTER, trouble.value)
+
+    def _compute(self) -> None:
+        if not self.alive:
+            return
+        now, log, training = self._timeline.now, self.log, self.run.training
+        log.phases.append((Phase.COMPUTE, now))
+        if self._stopped is not None:
+            self._end(Outcome.EVICTED, "told to stop before the training had started", self._stopped)
+            return
+        if training.save_every:
+            step, log.resumed_from, self._generation = self.run.store.load()
+            log.loaded, log.resumed, self._step = now, step, step or 0
+        self._since = now
+        self._computes(self)
+        self.run.computing.append(self)
+        self._timeline.at(self._limits.stop_at, lambda: self.stop(Cause.LIMIT))
+        self._next()
+
+    def _next(self) -> None:
+        training, step = self.run.training, self._step
+        self._milestone = training.steps
+        if training.save_every:
+            self._milestone = min(self._milestone, (step // training.save_every + 1) * training.save_every)
+        for special in (training.bug_at, self.run.fluke_at):
+            if special is not None and special > step:
+                self._milestone = min(self._milestone, special)
+        self._schedule(saves=self._is_save(self._milestone))
+
+    def _is_save(self, step: int) -> bool:
+        training = self.run.training
+        due = training.save_every and (step % training.save_every == 0 or self._leaving)
+        return bool(due) and step < training.steps and step != training.bug_at
+
+    def _schedule(self, saves: bool) -> None:
+        training = self.run.training
+        self._plan += 1
+        plan = self._plan
+        when = self._since + (self._milestone - self._step) * training.step_seconds
+        if saves:
+            when += training.save_seconds
+        self._timeline.at(when, lambda: self._reach(plan))
+
+    def _reach(self, plan: int) -> None:
+        if not self.alive or plan != self._plan or self._handing_over:
+            return
+        training, run = self.run.training, self.run
+        self._step, self._since = self._milestone, self._timeline.now
+        if self._step == training.bug_at:
+            self._end(training.bug_outcome, BUG, Cause.TRAINING, "bug")
+        elif self._step == run.fluke_at:
+            run.fluke_at = None
+            run.flukes += 1
+            self._end(Outcome.CRASHED, "ConnectionResetError (data.py line 7)", Cause.TRAINING, "fluke")
+        elif self._step == training.steps:
+            self._hand_over()
+        elif self._is_save(self._step) and not self._save():
+            self._end(Outcome.CRASHED, "Superseded: a newer attempt has loaded", Cause.CLUSTER, "superseded")
+        elif self._leaving:
+            # Exit 85. Who asked it to leave decides what that is called.
+            outcome = Outcome.EVICTED if self._stopped is Cause.CLUSTER else Outcome.CONTINUE
+            self._end(outcome, "the training has saved", self._stopped or Cause.LIMIT)
+        else:
+            self._next()
+
+    def _save(self) -> bool:
+        if not self.run.store.save(self._step, self.token, self._generation):
+            return False
+        self.log.saves.append((self._timeline.now, self._step))
+        return True
+
+    def _kill_training(self) -> None:
+        if self.alive and not self._handing_over and self._stopped is not None:
+            outcome = Outcome.OVER_TIME if self._stopped is Cause.LIMIT else Outcome.EVICTED
+            self._end(outcome, "told to stop, and had to be killed", self._stopped)
+
+    def _hand_over(self) -> None:
+        now, log = self._timeline.now, self.log
+        self._leave_computing()
+        self._handing_over = True
+        log.phases.append((Phase.VALIDATE, now))
+        if self.run.training.nature is Nature.WRONG:
+            self._end(Outcome.WRONG_OUTPUT, WRONG, Cause.TRAINING, "outputs")
+            return
+        log.phases.append((Phase.DELIVER, now + 0.5))
+        self._timeline.at(now + 2.0, self._deliver)
+
+    def _deliver(self) -> None:
+        if self.alive:
+            self._delivers(self.token, self._step)
+            self._end(Outcome.FINISHED, "the training finished", Cause.TRAINING)
+
+    def _end(self, outcome: Outcome, detail: str, cause: Cause, signature: str | None = None) -> None:
+        """Clean up, write the last line, exit."""
+        now, log = self._timeline.now, self.log
+        self._leave_computing()
+        self._handing_over = True
+        log.phases.append((Phase.CLEAN_UP, now))
+        self.cause = cause
+        self._timeline.at(now + 0.5, lambda: self._exit(outcome, detail, signature))
+
+    def _exit(self, outcome: Outcome, detail: str, signature: str | None) -> None:
+        if not self.alive:
+            return
+        self.alive = False
+        log = self.log
+        log.ended, log.outcome, log.detail, log.signature = self._timeline.now, outcome, detail, signature
+        leave = {Outcome.FINISHED: 0, Outcome.CONTINUE: EXIT_CONTINUE}
+        leave.update({Outcome.OVER_TIME: EXIT_CONTINUE, Outcome.EVICTED: EXIT_CONTINUE})
+        self._ends(leave.get(outcome, 1))
+
+    def _leave_computing(self) -> None:
+        if self in self.run.computing:
+            self.run.computing.remove(self)

@@ -1,0 +1,209 @@
+"""What is drawn from a seed: the trainings, their limits, the cluster's habits and what goes wrong.
+
+Probabilities are per occasion (a submission, a poll, a job, a pass of the controller). Most faults are
+absent from most scenarios, so that each also occurs alone, and some scenarios have them nearly all.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from enum import Enum
+
+from outlast.model import Checkpoints, Limits, Outcome, Resources, Spec
+from outlast.node.supervise import limits_for
+from outlast.observation import Patience
+
+#: What the bug of a simulated training prints; it must be in the reason that its run failed for.
+BUG = "ZeroDivisionError: division by zero (train.py line 42)"
+WRONG = "metrics.json: accuracy is 0.1, at least 0.9 is asked for."
+
+
+class Nature(Enum):
+    """What can become of a training if the cluster lets it."""
+
+    HEALTHY = "healthy"
+    BUGGY = "buggy"  # raises the same traceback at the same step, always
+    WRONG = "wrong"  # finishes with outputs that do not pass
+    HOPELESS = "hopeless"  # saves nothing and needs longer than the limit allows
+
+
+@dataclass(frozen=True)
+class TrainingModel:
+    """A training of `steps` equal steps; all durations are seconds."""
+
+    nature: Nature
+    steps: int
+    step_seconds: float
+    #: Steps between two checkpoints; 0: there are none.
+    save_every: int
+    save_seconds: float
+    #: It saves and leaves with "continue me" when told to stop, instead of going on until it is killed.
+    heeds_stop: bool
+    #: It tells Outlast which step it saved, instead of just writing into the checkpoint directory.
+    tells_steps: bool
+    bug_at: int | None = None
+    bug_outcome: Outcome = Outcome.CRASHED
+    #: A failure that comes once.
+    fluke_at: int | None = None
+
+
+@dataclass(frozen=True)
+class Weather:
+    """What goes wrong, how often. The calm one, with nothing, is the default."""
+
+    #: Mean seconds of running until a job is evicted; 0: never.
+    evicted_after: float = 0.0
+    evicted_with_notice: float = 0.0
+    #: A running job goes missing from the listing; some go on computing, some of those turn up again.
+    vanishes: float = 0.0
+    vanished_lives: float = 0.0
+    vanished_returns: float = 0.0
+    #: An accepted job is lost before it begins.
+    lost_after_answer: float = 0.0
+    #: The answer to a submission is not heard; the job then is there, comes later, or never does.
+    unknown: float = 0.0
+    rejected: float = 0.0
+    poll_fails: float = 0.0
+    #: A listing is an old one, up to `stale_seconds`.
+    stale: float = 0.0
+    stale_seconds: float = 0.0
+    #: Ended jobs are dropped from the listing before anybody asked for it.
+    forgets_early: float = 0.0
+    #: The newest checkpoint is unreadable after a kill.
+    torn: float = 0.0
+    log_late: float = 0.0
+    log_late_seconds: float = 0.0
+    log_cut: float = 0.0
+    #: The controller's wall clock is set to another time.
+    clock_jumps: float = 0.0
+    #: Per named point that the controller reaches.
+    controller_dies: float = 0.0
+    #: The scheduler ends a job before the limit it was told, without a signal.
+    short_limit: float = 0.0
+    cancel_fails: float = 0.0
+    cancel_ignored: float = 0.0
+    order_fails: float = 0.0
+    #: Per run.
+    user_cancels: float = 0.0
+    user_retries: float = 0.0
+    refused_for_good: float = 0.0
+    never_started: float = 0.0
+
+
+@dataclass(frozen=True)
+class Scenario:
+    seed: int
+    trainings: tuple[TrainingModel, ...]
+    spec: Spec
+    weather: Weather
+    patience: Patience
+    #: Seconds between two passes of the controller, about.
+    interval: float
+    #: Longest wait of a job in the queue.
+    queue: float
+    hosts: tuple[str, ...]
+    #: Hosts on which everything fails, and how.
+    bad_hosts: dict[str, Outcome]
+
+
+def draw_scenario(seed: int) -> Scenario:
+    rng = random.Random("scenario %d" % seed)
+    time = rng.uniform(150.0, 900.0)
+    grace = rng.uniform(5.0, 60.0)
+    weather = _weather(rng, time)
+    small_total = not weather.clock_jumps and rng.random() < 0.1
+    spec = Spec(
+        name="simulated",
+        command="train",
+        resources=Resources(time=time),
+        parallel=rng.choice((None, None, 1, 2, 3)),
+        limits=Limits(
+            attempts=rng.choice((5, 12, 40, 40, 40)),
+            without_progress=rng.choice((2, 3, 3, 3, 4)),
+            total=rng.uniform(6.0, 40.0) * time if small_total or weather.never_started else 14 * 86400.0,
+        ),
+        checkpoints=Checkpoints(grace=grace),
+    )
+    hosts = tuple("node%d" % number for number in range(rng.randint(1, 4)))
+    troubles = (Outcome.OUT_OF_DISK, Outcome.NETWORK, Outcome.STALLED, Outcome.CORRUPT_INPUT)
+    bad = hosts[1:2] if rng.random() < 0.2 else ()
+    missing = rng.uniform(0.1, 0.5) * time
+    return Scenario(
+        seed=seed,
+        trainings=tuple(_training(rng, time, grace) for _ in range(rng.choice((1, 1, 1, 2, 2, 3, 4, 5)))),
+        spec=spec,
+        weather=weather,
+        patience=Patience(
+            missing=missing,
+            heartbeat=max(45.0, missing * rng.uniform(0.5, 1.5)),
+            pause=rng.uniform(1.0, 30.0),
+            longest_pause=0.5 * time,
+        ),
+        interval=time * rng.uniform(0.08, 0.4),
+        queue=time * rng.uniform(0.0, 0.6),
+        hosts=hosts,
+        bad_hosts={host: rng.choice(troubles) for host in bad},
+    )
+
+
+def _training(rng: random.Random, time: float, grace: float) -> TrainingModel:
+    nature = rng.choices(tuple(Nature), (70, 15, 8, 7))[0]
+    usable = limits_for(time, grace, 0.0, 0.0).stop_at - 15.0
+    step = rng.uniform(0.005, 0.06) * usable
+    # From four to twelve saves within one attempt.
+    every = max(1, round(usable / step / rng.uniform(4.0, 12.0)))
+    compute = usable * rng.choice((0.3, 0.8, 1.5, 2.5, 4.0)) * rng.uniform(0.7, 1.3)
+    if nature is Nature.HOPELESS:
+        every, compute = 0, time * rng.uniform(1.2, 3.0)
+    elif rng.random() < 0.1:
+        every, compute = 0, usable * rng.uniform(0.2, 0.6)
+    steps = max(2, round(compute / step))
+    return TrainingModel(
+        nature=nature,
+        steps=steps,
+        step_seconds=step,
+        save_every=every,
+        save_seconds=rng.uniform(0.0, 0.01) * usable,
+        heeds_stop=bool(every) and rng.random() < 0.7,
+        tells_steps=rng.random() < 0.8,
+        bug_at=rng.randint(1, steps - 1) if nature is Nature.BUGGY else None,
+        bug_outcome=rng.choice((Outcome.CRASHED, Outcome.CRASHED, Outcome.OUT_OF_MEMORY)),
+        fluke_at=rng.randint(1, steps - 1) if rng.random() < 0.1 else None,
+    )
+
+
+def _weather(rng: random.Random, time: float) -> Weather:
+    likely = rng.choice((0.0, 0.15, 0.3, 0.3, 0.6))
+
+    def some(low: float, high: float, rarity: float = 1.0) -> float:
+        return rng.uniform(low, high) if rng.random() < likely * rarity else 0.0
+
+    return Weather(
+        evicted_after=some(0.4, 3.0) * time,
+        evicted_with_notice=rng.choice((0.0, 0.5, 1.0)),
+        vanishes=some(0.05, 0.5),
+        vanished_lives=rng.choice((0.0, 0.5, 1.0)),
+        vanished_returns=rng.choice((0.0, 0.5, 1.0)),
+        lost_after_answer=some(0.05, 0.3),
+        unknown=some(0.05, 0.5),
+        rejected=some(0.05, 0.5),
+        poll_fails=some(0.05, 0.5),
+        stale=some(0.05, 0.5),
+        stale_seconds=rng.uniform(0.1, 0.6) * time,
+        forgets_early=some(0.1, 0.8, 0.5),
+        torn=some(0.1, 0.7),
+        log_late=some(0.1, 0.8),
+        log_late_seconds=rng.uniform(0.05, 0.8) * time,
+        log_cut=some(0.05, 0.4),
+        clock_jumps=some(0.02, 0.2),
+        controller_dies=some(0.01, 0.05),
+        short_limit=some(0.1, 0.6, 0.5),
+        cancel_fails=some(0.1, 0.5),
+        cancel_ignored=some(0.1, 0.5),
+        order_fails=some(0.05, 0.3, 0.5),
+        user_cancels=some(0.1, 0.6),
+        user_retries=some(0.3, 1.0, 0.5),
+        refused_for_good=some(0.1, 0.5, 0.3),
+        never_started=some(0.1, 0.5, 0.3),
+    )

@@ -1,0 +1,223 @@
+"""What the contract suite needs of a scheduler beyond its adapter: jobs to run, and ways to hurt it.
+
+A scheduler joins the suite by a subclass of `Rehearsal` and a line in `conftest.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from outlast.local_cluster.processes import is_alive, start_ticks
+from outlast.schedulers.base import JobPhase, JobRequest, JobView, Scheduler
+from outlast.schedulers.local import DaemonOptions, Host, LocalScheduler
+
+HERE = Path(__file__).parent
+PATIENCE = 30.0
+
+Views = Mapping[str, JobView]
+
+
+class Rehearsal(ABC):
+    """Two hosts, `alpha` with one cpu and `beta` with one."""
+
+    #: A wall-time limit the scheduler can keep to, in seconds.
+    short_time = 1.0
+    scheduler: Scheduler
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._made = 0
+
+    @abstractmethod
+    def another_adapter(self, **arguments: Any) -> Scheduler:
+        """A second one, as another process would have it."""
+
+    @abstractmethod
+    def freeze(self) -> None:
+        """From now on the scheduler takes requests but does not answer."""
+
+    @abstractmethod
+    def thaw(self) -> None: ...
+
+    @abstractmethod
+    def crash(self) -> None:
+        """The scheduler dies without warning; running jobs do not."""
+
+    @abstractmethod
+    def make_unreachable(self) -> None:
+        """No scheduler, and none can be started."""
+
+    @abstractmethod
+    def calls(self) -> contextlib.AbstractContextManager[list[str]]:
+        """The requests that the adapter makes of the scheduler meanwhile."""
+
+    @abstractmethod
+    def kill_without_warning(self, token: str) -> None: ...
+
+    @abstractmethod
+    def close(self) -> None:
+        """Nothing stays behind."""
+
+    def request(self, code: str = "", **changes: Any) -> JobRequest:
+        """A job that runs these lines of Python."""
+        self._made += 1
+        token = "token-%d" % self._made
+        order = self.directory / (token + ".py")
+        order.write_text(code, encoding="utf-8")
+        plain = JobRequest(
+            token=token,
+            name="contract",
+            order=str(order),
+            zipapp=str(HERE / "stub_job.py"),
+            log=str(self.directory / "logs" / "deep" / (token + ".log")),
+            cpus=1,
+            gpus=0,
+            memory=10**6,
+            disk=10**6,
+            time=60.0,
+            grace=5.0,
+        )
+        return replace(plain, **changes)
+
+    def fifo(self, name: str) -> Fifo:
+        return Fifo(self.directory / name)
+
+    def poll_until(self, condition: Callable[[Views], bool], scheduler: Scheduler | None = None) -> Views:
+        scheduler = scheduler or self.scheduler
+        until = time.monotonic() + PATIENCE
+        while True:
+            views = scheduler.poll()
+            if condition(views):
+                return views
+            assert time.monotonic() < until, "it did not come to that: %r" % (views,)
+            scheduler.wait(1.0)
+
+    def await_end(self, *tokens: str) -> Views:
+        return self.poll_until(lambda views: all(_is(views, token, JobPhase.ENDED) for token in tokens))
+
+    def await_start(self, *tokens: str) -> Views:
+        return self.poll_until(lambda views: all(_is(views, token, JobPhase.RUNNING) for token in tokens))
+
+
+def _is(views: Views, token: str, phase: JobPhase) -> bool:
+    return token in views and views[token].phase is phase
+
+
+class Fifo:
+    """An event between a job and its test, in either direction."""
+
+    def __init__(self, path: Path) -> None:
+        os.mkfifo(path)
+        self.path = path
+        self._read = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+
+    #: Lines for a job.
+    def tell(self, text: str = "'!'") -> str:
+        return "open(%r, 'w').write(str(%s))\n" % (str(self.path), text)
+
+    @property
+    def hold(self) -> str:
+        return "open(%r).read()\n" % str(self.path)
+
+    def read(self) -> str:
+        """What a job told; waits for it."""
+        ready, _, _ = select.select([self._read], [], [], PATIENCE)
+        assert ready, "the job did not tell"
+        return os.read(self._read, 65536).decode()
+
+    def release(self) -> None:
+        """Let a job that is held go on."""
+        os.close(os.open(self.path, os.O_WRONLY))
+        os.close(self._read)
+
+
+def await_death(pid: int, ticks: int) -> None:
+    if not is_alive(pid, ticks):
+        return
+    with contextlib.suppress(ProcessLookupError):
+        descriptor = os.pidfd_open(pid)
+        try:
+            ready, _, _ = select.select([descriptor], [], [], PATIENCE)
+        finally:
+            os.close(descriptor)
+        assert ready or not is_alive(pid, ticks), "process %d lives on" % pid
+
+
+class LocalRehearsal(Rehearsal):
+    options = DaemonOptions(
+        idle=20.0,
+        cancel_grace=0.3,
+        run="stub_job:run",
+        kill_by_token="outlast.node.leftovers:kill_by_token",
+        path=(str(HERE),),
+    )
+    hosts = {"alpha": Host(cpus=1), "beta": Host(cpus=1)}  # noqa: RUF012 - read only
+
+    def __init__(self, directory: Path, **options: Any) -> None:
+        super().__init__(directory)
+        self.root = directory / "root"
+        self.options = replace(self.options, **options)
+        self.scheduler: LocalScheduler = self.another_adapter()
+        self._frozen = 0
+
+    @property
+    def place(self) -> Path:
+        return self.root / "local"
+
+    def another_adapter(self, **arguments: Any) -> LocalScheduler:
+        plain: dict[str, Any] = {"root": self.root, "hosts": self.hosts, "options": self.options}
+        return LocalScheduler("experiment", **{**plain, **arguments})
+
+    def freeze(self) -> None:
+        self._frozen = self.scheduler.daemon_pid()
+        os.kill(self._frozen, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        os.kill(self._frozen, signal.SIGCONT)
+        self._frozen = 0
+
+    def crash(self) -> None:
+        pid = self.scheduler.daemon_pid()
+        ticks = start_ticks(pid)
+        os.kill(pid, signal.SIGKILL)
+        await_death(pid, ticks or 0)
+
+    def make_unreachable(self) -> None:
+        self.scheduler.stop(force=True)
+        self.scheduler = self.another_adapter(options=replace(self.options, run="no_such_module:run"))
+
+    @contextlib.contextmanager
+    def calls(self) -> Iterator[list[str]]:
+        made: list[str] = []
+        client = self.scheduler._client
+        ask = client.ask
+
+        def counted(operation: str, *rest: Any, **arguments: Any) -> dict[str, Any]:
+            made.append(operation)
+            return ask(operation, *rest, **arguments)
+
+        client.ask = counted  # type: ignore[method-assign]
+        yield made
+        client.ask = ask  # type: ignore[method-assign]
+
+    def kill_without_warning(self, token: str) -> None:
+        self.scheduler.kill(token)
+
+    def close(self) -> None:
+        if self._frozen:
+            self.thaw()
+        self.another_adapter().stop(force=True)
+
+
+def process_ids(text: str) -> Sequence[tuple[int, int]]:
+    """Identities of the processes that a job told of."""
+    return [(int(word), start_ticks(int(word)) or 0) for word in text.split()]

@@ -1,0 +1,232 @@
+"""What the controller may rely on, whichever scheduler it talks to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from contract.rehearsal import Rehearsal, await_death, process_ids
+
+from outlast.schedulers.base import Answer, JobPhase, SchedulerUnavailable
+
+
+def test_an_accepted_job_appears_in_the_next_poll_under_its_token(cluster: Rehearsal) -> None:
+    held = cluster.fifo("held")
+    request = cluster.request(held.hold)
+    answers = cluster.scheduler.submit([request])
+    assert answers[request.token].answer is Answer.ACCEPTED
+    view = cluster.scheduler.poll()[request.token]
+    assert view.token == request.token
+    assert view.job == answers[request.token].job
+    held.release()
+
+
+@pytest.mark.parametrize("code", [0, 7])
+def test_a_job_runs_to_its_end_and_its_exit_code_is_told(cluster: Rehearsal, code: int) -> None:
+    request = cluster.request("raise SystemExit(%d)" % code)
+    cluster.scheduler.submit([request])
+    view = cluster.await_end(request.token)[request.token]
+    assert (view.exit_code, view.signal, view.over_time) == (code, None, False)
+    assert view.host in cluster.scheduler.hosts()
+    assert view.started is not None and view.ended is not None and view.elapsed is not None
+    assert view.elapsed == pytest.approx(view.ended - view.started, abs=1.0)
+
+
+def test_a_job_at_its_wall_time_limit_is_warned_and_then_killed(cluster: Rehearsal) -> None:
+    warned = cluster.fifo("warned")
+    request = cluster.request(
+        "import signal\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])\n"
+        "signal.sigwait([signal.SIGUSR1])\n" + warned.tell("'warned'") + "signal.pause()",
+        time=cluster.short_time,
+        grace=cluster.short_time / 2,
+    )
+    cluster.scheduler.submit([request])
+    assert warned.read() == "warned"
+    view = cluster.await_end(request.token)[request.token]
+    assert view.over_time
+    assert view.exit_code is None
+    assert view.elapsed is not None and view.elapsed >= cluster.short_time
+    assert "limit" in view.reason
+
+
+def test_a_cancelled_job_that_waits_never_starts(cluster: Rehearsal) -> None:
+    held = cluster.fifo("held")
+    running = [cluster.request(held.hold), cluster.request(held.hold)]
+    mark = cluster.directory / "it-ran"
+    waiting = cluster.request("open(%r, 'w')" % str(mark))
+    cluster.scheduler.submit(running)
+    cluster.await_start(*(request.token for request in running))
+    cluster.scheduler.submit([waiting])
+    cluster.scheduler.cancel([cluster.scheduler.poll()[waiting.token]])
+    view = cluster.await_end(waiting.token)[waiting.token]
+    assert view.started is None
+    held.release()
+    cluster.await_end(*(request.token for request in running))
+    assert not mark.exists()
+
+
+def test_a_cancelled_job_that_runs_is_asked_to_end_and_may_use_its_exit_code(cluster: Rehearsal) -> None:
+    ready = cluster.fifo("ready")
+    request = cluster.request(
+        "import signal, sys\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(9))\n" + ready.tell() + "signal.pause()"
+    )
+    cluster.scheduler.submit([request])
+    ready.read()
+    cluster.scheduler.cancel(list(cluster.scheduler.poll().values()))
+    assert cluster.await_end(request.token)[request.token].exit_code == 9
+
+
+def test_a_cancelled_job_that_will_not_end_is_killed(cluster: Rehearsal) -> None:
+    ready = cluster.fifo("ready")
+    request = cluster.request(
+        "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + ready.tell() + "signal.pause()"
+    )
+    cluster.scheduler.submit([request])
+    ready.read()
+    cluster.scheduler.cancel(list(cluster.scheduler.poll().values()))
+    assert cluster.await_end(request.token)[request.token].exit_code is None
+
+
+def test_cancelling_a_job_that_ended_is_no_error(cluster: Rehearsal) -> None:
+    request = cluster.request()
+    cluster.scheduler.submit([request])
+    views = cluster.await_end(request.token)
+    cluster.scheduler.cancel(list(views.values()))
+    assert cluster.scheduler.poll()[request.token].exit_code == 0
+
+
+def test_the_same_token_submitted_twice_is_one_job(cluster: Rehearsal) -> None:
+    count = cluster.directory / "count"
+    request = cluster.request("open(%r, 'a').write('x')" % str(count))
+    first = cluster.scheduler.submit([request])[request.token]
+    second = cluster.another_adapter().submit([request, request])[request.token]
+    assert (second.answer, second.job) == (Answer.ACCEPTED, first.job)
+    assert set(cluster.await_end(request.token)) == {request.token}
+    third = cluster.scheduler.submit([request])[request.token]
+    assert third.job == first.job
+    assert count.read_text() == "x"
+
+
+def test_a_frozen_scheduler_makes_a_submission_unknown_and_after_the_thaw_the_job_is_there(
+    cluster: Rehearsal,
+) -> None:
+    cluster.freeze()
+    hasty = cluster.another_adapter(timeout=0.3)
+    request = cluster.request()
+    assert hasty.submit([request])[request.token].answer is Answer.UNKNOWN
+    with pytest.raises(SchedulerUnavailable):
+        hasty.poll()
+    cluster.thaw()
+    assert cluster.await_end(request.token)[request.token].exit_code == 0
+
+
+def test_a_scheduler_that_died_and_came_back_has_lost_no_job(cluster: Rehearsal) -> None:
+    held = cluster.fifo("held")
+    ended = cluster.request("raise SystemExit(3)")
+    running = [cluster.request(held.hold + "raise SystemExit(%d)" % code) for code in (4, 5)]
+    waiting = cluster.request("raise SystemExit(6)")
+    cluster.scheduler.submit([ended])
+    cluster.await_end(ended.token)
+    cluster.scheduler.submit([*running, waiting])
+    cluster.await_start(*(request.token for request in running))
+    cluster.crash()
+    views = cluster.scheduler.poll()
+    assert {view.phase for view in views.values()} == set(JobPhase)
+    held.release()
+    everything = [ended, *running, waiting]
+    views = cluster.await_end(*(request.token for request in everything))
+    assert [views[request.token].exit_code for request in everything] == [3, 4, 5, 6]
+
+
+def test_a_hundred_jobs_of_one_submission_get_an_answer_each_and_all_run(cluster: Rehearsal) -> None:
+    requests = [cluster.request("raise SystemExit(%d)" % (number % 50)) for number in range(100)]
+    answers = cluster.scheduler.submit(requests)
+    assert {answer.answer for answer in answers.values()} == {Answer.ACCEPTED}
+    assert len({answer.job for answer in answers.values()}) == 100
+    views = cluster.await_end(*(request.token for request in requests))
+    assert [views[request.token].exit_code for request in requests] == [number % 50 for number in range(100)]
+    assert {view.host for view in views.values()} == set(cluster.scheduler.hosts())
+
+
+def test_a_poll_is_one_call_however_many_jobs_there_are(cluster: Rehearsal) -> None:
+    requests = [cluster.request() for _ in range(10)]
+    cluster.scheduler.submit(requests)
+    with cluster.calls() as made:
+        assert len(cluster.scheduler.poll()) == 10
+    assert len(made) == 1
+
+
+def test_a_job_runs_on_no_host_that_it_avoids(cluster: Rehearsal) -> None:
+    requests = [cluster.request(avoid=("alpha",)) for _ in range(4)]
+    cluster.scheduler.submit(requests)
+    views = cluster.await_end(*(request.token for request in requests))
+    assert {view.host for view in views.values()} == {"beta"}
+
+
+@pytest.mark.parametrize("wish", [{"cpus": 1000}, {"gpus": 50}, {"avoid": ("alpha", "beta")}])
+def test_what_no_host_can_ever_give_is_rejected_for_good_with_the_reason(
+    cluster: Rehearsal, wish: dict[str, object]
+) -> None:
+    bad, good = cluster.request(**wish), cluster.request()
+    answers = cluster.scheduler.submit([bad, good])
+    assert answers[bad.token].answer is Answer.REJECTED
+    assert not answers[bad.token].transient
+    assert answers[bad.token].reason
+    assert answers[good.token].answer is Answer.ACCEPTED
+    assert bad.token not in cluster.scheduler.poll()
+
+
+def test_the_log_holds_what_the_job_and_its_children_wrote(cluster: Rehearsal) -> None:
+    request = cluster.request(
+        "import os, sys\nprint('to stdout: ä')\nprint('to stderr', file=sys.stderr)\nos.system('echo child')"
+    )
+    Path(request.log).parent.mkdir(parents=True)
+    Path(request.log).write_text("before\n")
+    cluster.scheduler.submit([request])
+    cluster.await_end(request.token)
+    lines = Path(request.log).read_text(encoding="utf-8").splitlines()
+    assert lines == ["before", "to stdout: ä", "to stderr", "child"]
+
+
+def test_a_dead_scheduler_is_told_from_one_without_jobs(cluster: Rehearsal) -> None:
+    request = cluster.request()
+    cluster.make_unreachable()
+    with pytest.raises(SchedulerUnavailable):
+        cluster.scheduler.poll()
+    with pytest.raises(SchedulerUnavailable):
+        cluster.scheduler.cancel([])
+    answer = cluster.scheduler.submit([request])[request.token]
+    assert answer.answer is not Answer.ACCEPTED
+    assert answer.answer is Answer.UNKNOWN or answer.transient
+    assert answer.reason
+
+
+def test_nothing_of_a_killed_job_survives_not_even_what_hid_from_it(cluster: Rehearsal) -> None:
+    told = cluster.fifo("told")
+    # A grandchild with its own session, no environment and a dead parent, that starts one more.
+    hidden = "import os, subprocess, sys, time; child = subprocess.Popen(['sleep', '600'], env={}); "
+    hidden += "open(%r, 'w').write('%%d %%d' %% (os.getpid(), child.pid)); time.sleep(600)" % str(told.path)
+    request = cluster.request(
+        "import os, signal, subprocess, sys\n"
+        "if os.fork() == 0:\n"
+        "    subprocess.Popen([sys.executable, '-S', '-c', %r], env={}, start_new_session=True)\n"
+        "    os._exit(0)\n"
+        "signal.pause()\n" % hidden
+    )
+    cluster.scheduler.submit([request])
+    processes = process_ids(told.read())
+    cluster.kill_without_warning(request.token)
+    view = cluster.await_end(request.token)[request.token]
+    assert view.exit_code is None and not view.over_time
+    for pid, ticks in processes:
+        await_death(pid, ticks)
+
+
+def test_jobs_of_another_experiment_are_not_told(cluster: Rehearsal) -> None:
+    request = cluster.request()
+    cluster.scheduler.submit([request])
+    stranger = cluster.another_adapter()
+    stranger.group = "another"  # type: ignore[attr-defined]
+    assert stranger.poll() == {}

@@ -1,0 +1,291 @@
+"""Checkpoints under every cut, every flipped bit, every failing call and kills at random moments."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import random
+import select
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from outlast.training import image, layout
+from outlast.training.errors import CheckpointError
+from outlast.training.session import Session, Settings
+
+OLD: dict[str, Any] = {"step": 1, "w": [0.5, -1.5]}
+NEW: dict[str, Any] = {"step": 2, "w": [0.25, -1.25], "b": b"bias"}
+FAILING = (
+    "open",
+    "write",
+    "fsync",
+    "rename",
+    "mkdir",
+    "listdir",
+    "close",
+    "readv",
+    "fstat",
+    "unlink",
+    "rmdir",
+)
+
+
+def start(place: Path, keep: int = 3) -> Session:
+    return Session(Settings(directory=str(place), keep=keep))
+
+
+def names_in(place: Path) -> list[str]:
+    return [path.name for path in place.iterdir()]
+
+
+def newest(place: Path) -> Path:
+    return place / max(filter(layout.is_checkpoint, names_in(place)), key=layout.age_of)
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Path:
+    """A directory with an old and a new checkpoint."""
+    place = tmp_path / "checkpoints"
+    session = start(place)
+    assert session.save(OLD, step=1)
+    assert session.save(NEW, step=2)
+    return place
+
+
+def spoilt_ones(place: Path, spoil: Callable[[bytes], Iterator[bytes]]) -> int:
+    """Load with every spoilt form of both files of the newest checkpoint; how many there were."""
+    checkpoint = newest(place)
+    count = 0
+    for part in (image.STATE, image.MANIFEST):
+        whole = (checkpoint / part).read_bytes()
+        for content in spoil(whole):
+            (checkpoint / part).write_bytes(content)
+            assert start(place).load() == OLD, (part, content)
+            (aside,) = filter(layout.is_bad, names_in(place))
+            (place / aside).rename(checkpoint)
+            count += 1
+        (checkpoint / part).write_bytes(whole)
+    assert start(place).load() == NEW
+    return count
+
+
+def test_a_checkpoint_cut_at_any_byte_is_never_loaded_and_the_one_before_is(two: Path) -> None:
+    count = spoilt_ones(two, lambda whole: (whole[:length] for length in range(len(whole))))
+    assert count > 300
+
+
+def test_a_checkpoint_with_any_bit_flipped_is_never_loaded_and_the_one_before_is(two: Path) -> None:
+    def flips(whole: bytes) -> Iterator[bytes]:
+        for position, bit in itertools.product(range(len(whole)), range(8)):
+            yield whole[:position] + bytes([whole[position] ^ (1 << bit)]) + whole[position + 1 :]
+
+    assert spoilt_ones(two, flips) > 3000
+
+
+def test_a_checkpoint_with_more_bytes_than_were_written_is_never_loaded(two: Path) -> None:
+    spoilt_ones(two, lambda whole: iter((whole + b"\0", whole + whole, b"\n" + whole)))
+
+
+def test_a_zeroed_page_in_the_middle_of_a_large_state_is_found(two: Path) -> None:
+    session = start(two)
+    session.save(np.arange(400_000.0), step=3)
+    with open(newest(two) / image.STATE, "r+b") as file:
+        file.seek(2_000_000)
+        file.write(bytes(4096))
+    assert start(two).load() == NEW
+
+
+class Faults:
+    """Makes the k-th of the counted calls fail, or that one and all after it."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, code: int, at: int, lasting: bool) -> None:
+        self.count = 0
+        self._code, self._at, self._lasting = code, at, lasting
+        for name in FAILING:
+            patch.setattr(os, name, self._failing(getattr(os, name)))
+
+    def _failing(self, real: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self.count += 1
+            if self.count == self._at or (self._lasting and self.count > self._at):
+                if real is _CLOSE:
+                    real(*args)
+                raise OSError(self._code, os.strerror(self._code))
+            return real(*args, **kwargs)
+
+        return call
+
+
+_CLOSE = os.close
+
+
+@pytest.mark.parametrize("lasting", [False, True], ids=["once", "from then on"])
+@pytest.mark.parametrize(
+    "code", [errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EROFS], ids=errno.errorcode.get
+)
+def test_a_save_that_fails_at_any_call_loses_nothing_and_the_training_goes_on(
+    tmp_path: Path, code: int, lasting: bool
+) -> None:
+    pattern = tmp_path / "pattern"
+    session = start(pattern, keep=2)
+    session.save("older", step=0)
+    session.save(OLD, step=1)
+    failures = 0
+    for at in itertools.count(1):
+        place = tmp_path / "checkpoints"
+        shutil.copytree(pattern, place)
+        session = start(place, keep=2)
+        assert session.load() == OLD
+        with pytest.MonkeyPatch.context() as patch:
+            faults = Faults(patch, code, at, lasting)
+            saved = session.save(NEW, step=2)
+        if saved:
+            assert start(place).load() == NEW
+        else:
+            failures += 1
+            assert start(place).load() in (OLD, NEW)
+        session = start(place, keep=2)
+        session.load()
+        assert session.save({"step": 3}, step=3)
+        assert start(place).load() == {"step": 3}
+        assert not [name for name in names_in(place) if name.endswith(".tmp")]
+        shutil.rmtree(place)
+        if faults.count < at:
+            break
+    assert saved
+    assert failures > 20
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+def test_a_load_that_fails_at_any_call_gives_a_whole_state_or_a_clear_error(two: Path, code: int) -> None:
+    for at in itertools.count(1):
+        with pytest.MonkeyPatch.context() as patch:
+            faults = Faults(patch, code, at, lasting=False)
+            try:
+                assert start(two).load() in (OLD, NEW)
+            except CheckpointError as error:
+                assert "cannot be looked at" in str(error)
+        assert start(two).load() == NEW
+        if faults.count < at:
+            break
+    assert at > 10
+
+
+SAVING = """
+import sys, numpy, outlast
+state = outlast.load()
+step = 0 if state is None else state["step"]
+while True:
+    step += 1
+    weights = numpy.full(60_000, float(step))
+    assert outlast.save({"step": step, "weights": weights}, step=step)
+    sys.stdout.write("%d\\n" % step)
+    sys.stdout.flush()
+"""
+
+
+def told_within(stream: Any, seconds: float) -> bytes:
+    """What the process has told by then; a moment to kill at, not something to wait for."""
+    told = b""
+    while select.select([stream], [], [], seconds)[0]:
+        piece = os.read(stream.fileno(), 65536)
+        told += piece
+        if not piece or told.count(b"\n") > 3:
+            break
+    return told
+
+
+def test_a_process_killed_at_a_random_moment_of_saving_loses_nothing_it_reported(tmp_path: Path) -> None:
+    seed = random.randrange(2**32)
+    print("seed", seed)
+    chance = random.Random(seed)
+    place = tmp_path / "checkpoints"
+    environment = {**os.environ, "OUTLAST_CHECKPOINT_DIR": str(place)}
+    reported = 0
+    for _ in range(30):
+        process = subprocess.Popen([sys.executable, "-c", SAVING], env=environment, stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        try:
+            told = process.stdout.readline() + told_within(process.stdout, chance.uniform(0, 0.01))
+        finally:
+            process.send_signal(signal.SIGKILL)
+            told += process.stdout.read()
+            process.stdout.close()
+            process.wait(30)
+        reported = max([reported, *map(int, told.split())])
+        state = start(place).load()
+        assert state["step"] >= reported
+        assert (state["weights"] == float(state["step"])).all()
+    assert not [name for name in names_in(place) if name.endswith(".tmp")]
+
+
+ZOMBIE = """
+import sys, outlast
+outlast.load()
+assert outlast.save({"by": "zombie"}, step=1)
+print("saved", flush=True)
+sys.stdin.readline()
+outlast.save({"by": "zombie"}, step=2)
+"""
+
+
+def test_a_process_that_was_believed_dead_cannot_save_after_its_heir_has_started(tmp_path: Path) -> None:
+    place = tmp_path / "checkpoints"
+    environment = {**os.environ, "OUTLAST_CHECKPOINT_DIR": str(place)}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", ZOMBIE], env=environment, text=True, **pipes) as zombie:
+        try:
+            assert zombie.stdout is not None
+            assert zombie.stdout.readline() == "saved\n"
+            heir = start(place)
+            assert heir.load() == {"by": "zombie"}
+            assert heir.save({"by": "heir"}, step=1)
+            _, errors = zombie.communicate("go\n", timeout=30)
+        finally:
+            zombie.kill()
+    assert zombie.returncode == 1
+    assert "Superseded: another process (process %d on" % os.getpid() in errors
+    assert start(place).load() == {"by": "heir"}
+
+
+def train(place: Path, steps: int, stops: Iterator[int]) -> Any:
+    """A small regression; each number of `stops` is how many steps one attempt makes before it is cut off."""
+    while True:
+        session = start(place)
+        state = session.load()
+        generator = np.random.default_rng(11)
+        if state is None:
+            weights, momentum, step = generator.normal(size=8), np.zeros(8), 0
+        else:
+            weights, momentum, step = state["weights"], state["momentum"], state["step"]
+            generator.bit_generator.state = state["generator"]
+        last = step + next(stops)
+        while step < steps and step < last:
+            inputs = generator.normal(size=(16, 8))
+            gradient = inputs.T @ (inputs @ weights - inputs.sum(axis=1)) / 16
+            momentum = 0.9 * momentum + gradient
+            weights = weights - 0.01 * momentum
+            step += 1
+            if step % 3 == 0 or step == steps:
+                state = {"weights": weights, "momentum": momentum, "step": step}
+                session.save({**state, "generator": generator.bit_generator.state}, step=step)
+        if step == steps:
+            return weights
+
+
+def test_a_training_interrupted_at_random_places_ends_with_the_same_weights(tmp_path: Path) -> None:
+    seed = random.randrange(2**32)
+    print("seed", seed)
+    chance = random.Random(seed)
+    undisturbed = train(tmp_path / "a", 60, itertools.repeat(60))
+    disturbed = train(tmp_path / "b", 60, iter(lambda: chance.randint(3, 17), 0))
+    assert undisturbed.tobytes() == disturbed.tobytes()

@@ -1,0 +1,617 @@
+"""The node program as a scheduler starts it: real processes, real signals, real kills."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outlast import zipapp
+from outlast.node import bundle, claim, main
+from outlast.node.order import OutputRule, WorkOrder
+from outlast.node.words import EXIT_BAD_ORDER, EXIT_CONTINUE, EXIT_NOT_CLAIMED, Phase
+
+
+def _names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+#: Longer than any step may take on a busy machine; nothing waits for it that goes well.
+PATIENCE = 60
+
+
+@pytest.fixture(scope="module")
+def pyz(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("zipapp") / "outlast.pyz"
+    zipapp.build(target)
+    return target
+
+
+class Bench:
+    """One attempt's places, and the node program on it."""
+
+    def __init__(self, top: Path, pyz: Path) -> None:
+        self.top, self.pyz = top, pyz
+        self.exchange, self.scratch = top / "exchange", top / "scratch"
+        self.checkpoints, self.log = top / "checkpoints", top / "logs" / "log.txt"
+        self.exchange.mkdir()
+        self._running: list[subprocess.Popen[str]] = []
+        os.mkfifo(top / "ready")
+        self._ready = os.open(top / "ready", os.O_RDWR | os.O_NONBLOCK)
+        self.stderr = ""
+
+    def start(
+        self,
+        *command: str,
+        python: str = sys.executable,
+        variables: dict[str, str] | None = None,
+        stderr: str | None = None,
+        **changes: Any,
+    ) -> subprocess.Popen[str]:
+        self.write_order(*command, **changes)
+        process = subprocess.Popen(
+            [python, str(self.pyz), str(self.top / "order.json")],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE if stderr is None else os.open(stderr, os.O_WRONLY),
+            text=True,
+            env={**os.environ, **(variables or {})},
+        )
+        self._running.append(process)
+        return process
+
+    def write_order(self, *command: str, **changes: Any) -> None:
+        order = WorkOrder(
+            token=f"token-{os.getpid()}-{self.top.name}",
+            experiment="e",
+            run="digits",
+            number=1,
+            command=command,
+            exchange=str(self.exchange),
+            scratch=str(self.scratch),
+            checkpoints=str(self.checkpoints),
+            log=str(self.log),
+            zipapp=str(self.pyz),
+            environment={"READY": str(self.top / "ready")},
+        )
+        order = dataclasses.replace(order, **changes)
+        (self.top / "order.json").write_text(order.to_json())
+
+    def end(self, process: subprocess.Popen[str]) -> int:
+        said, self.stderr = process.communicate(timeout=PATIENCE)
+        assert said == ""
+        return process.returncode
+
+    def run(self, *command: str, **changes: Any) -> int:
+        return self.end(self.start(*command, **changes))
+
+    def told(self) -> str:
+        """What the training wrote to $READY; waits for it, but not beyond the node program's end."""
+        ended = os.pidfd_open(self._running[-1].pid) if self._running[-1].returncode is None else self._ready
+        try:
+            ready, _, _ = select.select([self._ready, ended], [], [], PATIENCE)
+        finally:
+            if ended != self._ready:
+                os.close(ended)
+        assert self._ready in ready, f"the training never got there; see {self.top}"
+        return os.read(self._ready, 4096).decode().strip()
+
+    def events(self, kind: str | None = None) -> list[dict[str, Any]]:
+        lines = [json.loads(line) for line in (self.exchange / "events.jsonl").read_text().splitlines()]
+        return [line for line in lines if kind in (None, line["event"])]
+
+    @property
+    def last(self) -> dict[str, Any]:
+        last = self.events()[-1]
+        assert last["event"] == "end"
+        return last
+
+    def close(self) -> None:
+        os.close(self._ready)
+        for process in self._running:
+            if process.poll() is None:
+                process.kill()
+            process.wait(timeout=PATIENCE)
+            for stream in (process.stdout, process.stderr):
+                if stream is not None:
+                    stream.close()
+
+
+@pytest.fixture
+def bench(tmp_path: Path, pyz: Path) -> Iterator[Bench]:
+    bench = Bench(tmp_path, pyz)
+    yield bench
+    bench.close()
+
+
+def _gone(pid: int) -> bool:
+    return not Path(f"/proc/{pid}").exists()
+
+
+def test_a_training_that_ends_well_is_delivered_and_every_phase_is_logged(bench: Bench) -> None:
+    code = bench.run(
+        "sh", "-c", "echo hello; echo 1 > $OUTLAST_OUTPUT_DIR/a", outputs=(OutputRule("a"),), environment={}
+    )
+    assert code == 0
+    assert [event["phase"] for event in bench.events("phase")] == [phase.value for phase in Phase]
+    (claimed,) = bench.events("claimed")
+    assert set(claimed) == {"event", "at", "mono", "token", "host", "pid", "job", "python"}
+    assert bench.events("exit")[0]["code"] == 0
+    assert bench.last["outcome"] == "finished"
+    assert bench.last["tail"] == "hello"
+    assert bench.last["signature"] is None
+    assert bench.last["progressed"] is False
+    assert set(bench.last["delivered"]) == {"a"}
+    assert (bench.exchange / "output" / "a").read_text() == "1\n"
+    assert bench.log.read_text() == "hello\n"
+    assert not bench.scratch.exists()
+    times = [event["mono"] for event in bench.events()]
+    assert times == sorted(times)
+
+
+def test_a_second_job_for_the_same_attempt_touches_nothing(bench: Bench) -> None:
+    assert claim.take(str(bench.exchange / "claim.json"), "other", "17", "alpha")
+    assert bench.run("touch", str(bench.top / "touched")) == EXIT_NOT_CLAIMED
+    assert "belongs to job 17 on alpha" in bench.stderr
+    assert _names(bench.exchange) == ["claim.json"]
+    assert not (bench.top / "touched").exists()
+    assert not bench.scratch.exists()
+
+
+def test_a_fenced_attempt_does_not_start(bench: Bench) -> None:
+    assert claim.fence(str(bench.exchange / "claim.json"), "the controller")
+    assert bench.run("touch", str(bench.top / "touched")) == EXIT_NOT_CLAIMED
+    assert "given up by the controller" in bench.stderr
+    assert not (bench.top / "touched").exists()
+
+
+def test_the_job_id_comes_from_the_scheduler(bench: Bench) -> None:
+    bench.run("true", variables={"SLURM_JOB_ID": "4711", "OUTLAST_HOST": "beta"})
+    holder = claim.read(str(bench.exchange / "claim.json"))
+    assert holder is not None
+    assert (holder.job, holder.host) == ("4711", "beta")
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"version": 99}', '{"version": 1, "command": 3}'])
+def test_a_work_order_that_cannot_be_read_is_an_exit_code_of_its_own(bench: Bench, content: str) -> None:
+    path = bench.top / "bad.json"
+    path.write_text(content)
+    done = subprocess.run(
+        [sys.executable, str(bench.pyz), str(path)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == EXIT_BAD_ORDER
+    assert str(path) in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_unknown_stop_signal_is_a_bad_order(bench: Bench) -> None:
+    assert bench.run("true", signal="NONSENSE") == EXIT_BAD_ORDER
+    assert _names(bench.exchange) == []
+
+
+def test_a_place_that_cannot_be_claimed_is_an_error_and_nothing_runs(bench: Bench) -> None:
+    assert bench.run("touch", str(bench.top / "touched"), exchange=str(bench.top / "none")) == 1
+    assert "cannot claim" in bench.stderr
+    assert not (bench.top / "touched").exists()
+
+
+def test_a_training_that_has_saved_and_asks_to_be_continued_is_continued(bench: Bench) -> None:
+    script = "echo 1 > $OUTLAST_CHECKPOINT_DIR/step-1; echo part > $OUTLAST_OUTPUT_DIR/a; exit 85"
+    assert bench.run("sh", "-c", script) == EXIT_CONTINUE
+    assert bench.last["outcome"] == "continue"
+    assert bench.last["progressed"] is True
+    assert len(bench.events("changed")) == 1
+    assert bench.last["delivered"] is None
+    assert [path.name for path in bench.scratch.iterdir()] == ["output"]
+    assert not (bench.exchange / "output").exists()
+
+
+def test_unfinished_outputs_are_carried_to_the_next_attempt(bench: Bench) -> None:
+    before = bench.top / "before"
+    (before / "output").mkdir(parents=True)
+    (before / "output" / "history").write_text("epoch 1\n")
+    script = "echo epoch 2 >> $OUTLAST_OUTPUT_DIR/history"
+    assert bench.run("sh", "-c", script, previous_scratch=str(before)) == 0
+    assert (bench.exchange / "output" / "history").read_text() == "epoch 1\nepoch 2\n"
+    assert not before.exists()
+
+
+def test_code_is_unpacked_into_the_working_directory(bench: Bench) -> None:
+    (bench.top / "train.py").write_text("import os; open('model', 'w').write(os.getcwd())\n")
+    digest = bundle.pack(bench.top, ["train.py"], bench.top / "code.tar")
+    code = bench.run(
+        "python",
+        "train.py",
+        code=str(bench.top / "code.tar"),
+        code_sha256=digest,
+        outputs=(OutputRule("model"),),
+    )
+    assert code == 0
+    assert (bench.exchange / "output" / "model").read_text() == str(bench.scratch / "job")
+
+
+def test_code_that_is_not_what_was_packed_never_runs(bench: Bench) -> None:
+    (bench.top / "code.tar").write_bytes(b"x" * 2000)
+    assert (
+        bench.run("touch", str(bench.top / "touched"), code=str(bench.top / "code.tar"), code_sha256="0" * 64)
+        == 1
+    )
+    assert bench.last["outcome"] == "corrupt-input"
+    assert not (bench.top / "touched").exists()
+
+
+def test_code_that_is_not_there_is_not_found(bench: Bench) -> None:
+    assert bench.run("true", code=str(bench.top / "code.tar"), code_sha256="0" * 64) == 1
+    assert bench.last["outcome"] == "not-found"
+    assert "code.tar" in bench.last["detail"]
+
+
+def test_a_script_that_ignores_the_stop_is_killed_at_the_deadline_and_that_is_no_failure(
+    bench: Bench,
+) -> None:
+    script = "trap '' TERM; echo $$ > $READY; while :; do sleep 1; done"
+    assert bench.run("sh", "-c", script, time=2.0, grace=0.3) == EXIT_CONTINUE
+    assert _gone(int(bench.told()))
+    (stop,) = bench.events("stop")
+    assert stop["why"] == "limit"
+    assert bench.events("exit")[0]["signal"] == signal.SIGKILL
+    assert bench.last["outcome"] == "over-time"
+    assert bench.last["signature"] is None
+
+
+def test_a_script_that_knows_nothing_of_outlast_is_stopped_at_the_limit_with_its_checkpoint_kept(
+    bench: Bench,
+) -> None:
+    script = "echo 1 > $OUTLAST_CHECKPOINT_DIR/step; exec sleep 600"
+    assert bench.run("sh", "-c", script, time=2.0) == EXIT_CONTINUE
+    assert bench.last["outcome"] == "over-time"
+    assert bench.last["progressed"] is True
+    assert bench.last["signal"] == signal.SIGTERM
+    assert (bench.checkpoints / "step").exists()
+
+
+def test_the_stop_reaches_the_whole_process_group_by_the_signal_that_was_asked_for(bench: Bench) -> None:
+    script = """
+        trap 'wait; exit 85' USR2
+        sh -c 'trap "echo child > $OUTLAST_CHECKPOINT_DIR/child; exit" USR2; echo up > $READY
+               while :; do sleep 0.05; done' &
+        while :; do sleep 0.05; done
+    """
+    process = bench.start("sh", "-c", script, signal="USR2", time=600.0)
+    bench.told()
+    process.send_signal(signal.SIGTERM)
+    assert bench.end(process) == EXIT_CONTINUE
+    assert bench.last["outcome"] == "continue"
+    assert (bench.checkpoints / "child").read_text() == "child\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2])
+def test_any_stop_signal_any_number_of_times_is_passed_on_as_one_stop(bench: Bench, number: int) -> None:
+    script = "trap 'exit 85' TERM; echo up > $READY; while :; do sleep 0.05; done"
+    process = bench.start("sh", "-c", script, time=600.0)
+    bench.told()
+    for _ in range(5):
+        process.send_signal(number)
+    assert bench.end(process) == EXIT_CONTINUE
+    (stop,) = bench.events("stop")
+    assert (stop["why"], stop["signal"]) == ("signal", number)
+    assert bench.last["outcome"] == "continue"
+
+
+def test_a_training_that_dies_of_an_eviction_was_evicted_and_did_not_crash(bench: Bench) -> None:
+    process = bench.start("sh", "-c", "echo up > $READY; exec sleep 600", time=600.0)
+    bench.told()
+    process.terminate()
+    assert bench.end(process) == EXIT_CONTINUE
+    assert bench.last["outcome"] == "evicted"
+
+
+def test_after_an_eviction_the_kill_comes_when_the_grace_is_over(bench: Bench) -> None:
+    script = "trap '' TERM; echo up > $READY; while :; do sleep 1; done"
+    process = bench.start("sh", "-c", script, time=600.0, grace=0.3)
+    bench.told()
+    process.terminate()
+    assert bench.end(process) == EXIT_CONTINUE
+    assert bench.last["outcome"] == "evicted"
+    assert "killed" in bench.last["detail"]
+
+
+def test_a_stop_that_comes_before_the_training_is_not_lost(bench: Bench) -> None:
+    # Event log and log are pipes: the first tells where the node program is, the second holds it there.
+    bench.log.parent.mkdir()
+    os.mkfifo(bench.log)
+    os.mkfifo(bench.exchange / "events.jsonl")
+    process = bench.start("touch", str(bench.top / "touched"), time=600.0)
+    with open(bench.exchange / "events.jsonl") as events:
+        for line in events:
+            if json.loads(line).get("phase") == "environment":
+                break
+        process.terminate()
+        with open(bench.log):
+            last = json.loads(events.readlines()[-1])
+    assert bench.end(process) == EXIT_CONTINUE
+    assert last["outcome"] == "evicted"
+    assert not (bench.top / "touched").exists()
+
+
+def test_exit_0_after_the_stop_is_finished_if_the_outputs_are_there(bench: Bench) -> None:
+    script = (
+        "trap 'echo 1 > $OUTLAST_OUTPUT_DIR/a; exit 0' TERM; echo up > $READY; while :; do sleep 0.05; done"
+    )
+    process = bench.start("sh", "-c", script, time=600.0, outputs=(OutputRule("a"),))
+    bench.told()
+    process.terminate()
+    assert bench.end(process) == 0
+    assert bench.last["outcome"] == "finished"
+
+
+def test_exit_0_after_the_stop_without_the_outputs_is_only_a_polite_end(bench: Bench) -> None:
+    script = "trap 'exit 0' TERM; echo up > $READY; while :; do sleep 0.05; done"
+    process = bench.start("sh", "-c", script, time=600.0, outputs=(OutputRule("a"),))
+    bench.told()
+    process.terminate()
+    assert bench.end(process) == EXIT_CONTINUE
+    assert bench.last["outcome"] == "evicted"
+
+
+DAEMON = """
+import os, time
+if os.fork():
+    os._exit(0)
+os.setsid()
+if os.fork():
+    os._exit(0)
+for name in list(os.environ):
+    if name != "READY":
+        del os.environ[name]
+open(os.environ["READY"], "w").write("%d\\n" % os.getpid())
+time.sleep(600)
+"""
+
+
+def test_a_grandchild_in_a_session_of_its_own_does_not_outlive_the_attempt(bench: Bench) -> None:
+    (bench.top / "daemon.py").write_text(DAEMON)
+    script = f"{sys.executable} {bench.top}/daemon.py; read line < $HELD; exit 85"
+    os.mkfifo(bench.top / "held")
+    process = bench.start(
+        "sh", "-c", script, environment={"READY": str(bench.top / "ready"), "HELD": str(bench.top / "held")}
+    )
+    pid = int(bench.told())
+    assert not _gone(pid)
+    (bench.top / "held").write_text("go\n")
+    assert bench.end(process) == EXIT_CONTINUE
+    assert _gone(pid)
+
+
+def test_a_training_killed_from_outside_has_crashed_with_the_signal_named(bench: Bench) -> None:
+    process = bench.start("sh", "-c", "echo working; echo $$ > $READY; exec sleep 600")
+    os.kill(int(bench.told()), signal.SIGKILL)
+    assert bench.end(process) == 1
+    assert bench.last["outcome"] == "crashed"
+    assert bench.last["signal"] == signal.SIGKILL
+    assert "SIGKILL" in bench.last["detail"]
+    assert bench.last["signature"]
+
+
+def test_a_node_program_killed_without_warning_takes_the_training_with_it(bench: Bench) -> None:
+    process = bench.start("sh", "-c", "echo $$ > $READY; exec sleep 600")
+    watched = os.pidfd_open(int(bench.told()))
+    try:
+        process.kill()
+        ready, _, _ = select.select([watched], [], [], PATIENCE)
+        assert ready
+    finally:
+        os.close(watched)
+    assert bench.events()[-1]["event"] == "phase"
+
+
+def test_a_traceback_is_the_reason_and_scratch_is_kept_to_look_at(bench: Bench) -> None:
+    program = "print('epoch 1')\nraise ValueError('shapes do not match')\n"
+    assert bench.run("python", "-c", program) == 1
+    assert bench.last["outcome"] == "crashed"
+    assert bench.last["detail"].startswith("ValueError: shapes do not match")
+    assert bench.last["tail"].startswith("epoch 1\nTraceback")
+    assert (bench.scratch / "job").is_dir()
+
+
+def test_an_earlier_attempts_traceback_in_the_same_log_is_not_taken_for_this_ones(bench: Bench) -> None:
+    bench.log.parent.mkdir()
+    bench.log.write_text('Traceback (most recent call last):\n  File "a.py", line 1, in f\nMemoryError\n')
+    assert bench.run("sh", "-c", "exit 3") == 1
+    assert bench.last["outcome"] == "crashed"
+    assert "exited with 3" in bench.last["detail"]
+    assert bench.last["tail"] == ""
+
+
+def test_a_command_that_cannot_be_started_says_so(bench: Bench) -> None:
+    assert bench.run("no-such-program") == 1
+    assert bench.last["outcome"] == "crashed"
+    assert "no program of that name" in bench.last["detail"]
+
+
+def test_every_output_that_is_wrong_is_named_and_nothing_is_delivered(bench: Bench) -> None:
+    rules = (
+        OutputRule("model.npz"),
+        OutputRule("metrics.json", key="accuracy", at_least=0.9),
+        OutputRule("metrics.json", check=("sh", "-c", "echo looking; exit 4")),
+    )
+    assert bench.run("sh", "-c", """echo '{"accuracy": 0.5}' > metrics.json""", outputs=rules) == 1
+    assert bench.last["outcome"] == "wrong-output"
+    assert bench.last["signature"]
+    for part in ("model.npz is not there", "accuracy = 0.5", "exited with 4"):
+        assert part in bench.last["detail"]
+    assert "looking" in bench.log.read_text()
+    assert not (bench.exchange / "output").exists()
+    assert (bench.scratch / "output" / "metrics.json").exists()
+
+
+def test_a_check_that_never_ends_is_ended_with_all_it_started(bench: Bench) -> None:
+    check = ("sh", "-c", "setsid sleep 600 & echo $! > $READY; sleep 600")
+    assert bench.run("sh", "-c", "echo 1 > a", outputs=(OutputRule("a", check=check),), time=2.5) == 1
+    assert "did not end" in bench.last["detail"]
+    assert _gone(int(bench.told()))
+
+
+def test_a_check_finds_the_outputs_in_both_places(bench: Bench) -> None:
+    check = ("sh", "-c", "cmp a $OUTLAST_OUTPUT_DIR/a")
+    assert bench.run("sh", "-c", "echo 1 > a", outputs=(OutputRule("a", check=check),)) == 0
+
+
+def test_a_full_disk_for_the_event_log_does_not_stop_the_training(bench: Bench) -> None:
+    (bench.exchange / "events.jsonl").symlink_to("/dev/full")
+    assert bench.run("sh", "-c", "echo 1 > $OUTLAST_OUTPUT_DIR/a", outputs=(OutputRule("a"),)) == 0
+    assert bench.stderr.count("cannot write the event log") == 1
+    assert (bench.exchange / "output" / "a").exists()
+
+
+def test_nor_does_a_full_disk_for_everything_the_node_program_says(bench: Bench) -> None:
+    (bench.exchange / "events.jsonl").symlink_to("/dev/full")
+    process = bench.start(
+        "sh",
+        "-c",
+        "ln -s nowhere $OUTLAST_OUTPUT_DIR/l; echo 1 > a",
+        outputs=(OutputRule("a"),),
+        stderr="/dev/full",
+    )
+    assert bench.end(process) == 0
+    assert (bench.exchange / "output" / "a").exists()
+
+
+def _forked(order: Path, damage: Callable[[], object]) -> int:
+    """Run the node program in a fork of this process, as the local cluster does, with something broken in it."""
+    pid = os.fork()
+    if pid == 0:
+        code = 99
+        try:
+            damage()
+            code = main.run(str(order), "job-1")
+        finally:
+            os._exit(code)
+    return os.WEXITSTATUS(os.waitpid(pid, 0)[1])
+
+
+def test_a_process_that_is_forked_from_another_carries_out_one_attempt_after_the_other(bench: Bench) -> None:
+    for number in range(5):
+        bench.write_order("sh", "-c", f"echo {number} > $OUTLAST_OUTPUT_DIR/a")
+        assert _forked(bench.top / "order.json", lambda: None) == 0
+        assert (bench.exchange / "output" / "a").read_text() == f"{number}\n"
+        assert bench.events("claimed")[0]["job"] == "job-1"
+        shutil.rmtree(bench.exchange)
+        bench.exchange.mkdir()
+
+
+def _no_space(*args: object, **kwargs: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device", "/scratch/x")
+
+
+@pytest.mark.parametrize(
+    ("broken", "outcome"),
+    [("bundle.unpack", "out-of-disk"), ("deliver", "out-of-disk"), ("supervise", "crashed")],
+)
+def test_a_full_disk_met_by_the_node_program_is_an_outcome_of_its_own(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, broken: str, outcome: str
+) -> None:
+    (bench.top / "code").write_text("x")
+    bundle.pack(bench.top, ["code"], bench.top / "code.tar")
+    bench.write_order("sh", "-c", "sleep 600 & echo $! > $READY", code=str(bench.top / "code.tar"))
+    order = bench.top / "order.json"
+    assert _forked(order, lambda: monkeypatch.setattr(f"outlast.node.attempt.{broken}", _no_space)) == 1
+    assert bench.last["outcome"] == outcome
+    assert "No space left on device" in bench.last["detail"]
+
+
+def test_a_log_that_cannot_be_opened_does_not_stop_the_training(bench: Bench) -> None:
+    bench.log.mkdir(parents=True)
+    assert bench.run("sh", "-c", "echo hello") == 0
+    assert "hello" in bench.stderr
+    assert "cannot be opened" in bench.events("warning")[0]["text"]
+
+
+def test_links_in_the_output_directory_are_warned_about_and_left_out(bench: Bench) -> None:
+    assert (
+        bench.run(
+            "sh", "-c", "ln -s /etc/hostname $OUTLAST_OUTPUT_DIR/secret; echo 1 > $OUTLAST_OUTPUT_DIR/a"
+        )
+        == 0
+    )
+    assert _names(bench.exchange / "output") == ["a"]
+    assert "secret" in bench.events("warning")[0]["text"]
+
+
+def test_scratch_that_cannot_be_made_is_said_with_its_place(bench: Bench) -> None:
+    (bench.top / "file").write_text("")
+    assert bench.run("true", scratch=str(bench.top / "file" / "scratch")) == 1
+    assert bench.last["outcome"] == "crashed"
+    assert str(bench.top / "file") in bench.last["detail"]
+
+
+def test_an_error_of_outlasts_own_is_named_as_one(bench: Bench) -> None:
+    # `environment` must hold strings; a number in it is a bug of whoever wrote the order.
+    assert bench.run("true", environment={"PYTHONPATH": 3}) == 1
+    assert bench.last["outcome"] == "crashed"
+    assert "error in Outlast itself" in bench.last["detail"]
+    assert "Traceback" in bench.stderr
+
+
+def _old_python() -> str | None:
+    """A Python 3.8 that really runs; a version manager's stand-in may only say that none was chosen."""
+    candidates = [shutil.which("python3.8"), *Path.home().glob(".pyenv/versions/3.8.*/bin/python")]
+    for path in map(str, filter(None, candidates)):
+        asked = subprocess.run(
+            [path, "-c", "import sys; print(sys.version_info[:2])"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if asked.stdout.strip() == "(3, 8)":
+            return path
+    return None
+
+
+OLD_PYTHON = _old_python()
+
+
+@pytest.mark.skipif(OLD_PYTHON is None, reason="no Python 3.8 on this machine")
+def test_the_zipapp_runs_on_python_3_8(bench: Bench) -> None:
+    rules = (OutputRule("m.json", key="a", at_least=1), OutputRule("m.json", check=("true",)))
+    (bench.top / "make.sh").write_text(
+        """#!/bin/sh\necho '{"a": 1}' > m.json\necho up > $READY\nexec sleep $1\n"""
+    )
+    (bench.top / "make.sh").chmod(0o755)
+    digest = bundle.pack(bench.top, ["make.sh"], bench.top / "code.tar")
+    python, code = str(OLD_PYTHON), str(bench.top / "code.tar")
+    process = bench.start("./make.sh", "600", python=python, code=code, code_sha256=digest, outputs=rules)
+    bench.told()
+    process.terminate()
+    assert bench.end(process) == EXIT_CONTINUE, bench.stderr
+    assert bench.events("claimed")[0]["python"].startswith("3.8.")
+    assert bench.last["outcome"] == "evicted"
+    (bench.exchange / "claim.json").unlink()
+    bench.scratch.rename(bench.top / "before")
+    previous = str(bench.top / "before")
+    process = bench.start(
+        "./make.sh",
+        "0",
+        python=python,
+        code=code,
+        code_sha256=digest,
+        outputs=rules,
+        previous_scratch=previous,
+    )
+    assert bench.end(process) == 0, bench.stderr
+    assert bench.last["outcome"] == "finished"

@@ -1,0 +1,138 @@
+"""`outlast check`: what would run, or everything that is wrong; nothing is submitted."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from outlast.cli.check import command
+
+
+@pytest.fixture
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    experiment = tmp_path / "digits"
+    experiment.mkdir()
+    (experiment / "train.py").write_text("")
+    (experiment / "params.yaml").write_text(
+        "command: python3 train.py --title {title}\n"
+        "sweep: {title: [a b, c, d, e]}\n"
+        "resources: {time: 90min}\n"
+        "outputs: [model.npz, {path: metrics.json, key: accuracy, at_least: 0.9},\n"
+        "          {path: metrics.json, key: loss}, {path: x, check: sh -c 'exit 0'}]\n"
+    )
+    return experiment
+
+
+def check(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(command, [str(argument) for argument in arguments])
+
+
+def test_an_experiment_without_mistakes_is_summed_up(directory: Path) -> None:
+    result = check(directory)
+    assert result.exit_code == 0
+    assert result.stderr == ""
+    assert result.stdout.splitlines() == [
+        "digits: 4 runs (digits-title=a_b, digits-title=c, digits-title=d, …) on cluster local",
+        "  command   python3 train.py --title 'a b'",
+        "  code      train.py",
+        "  attempts  1 h 30 min each; per run at most 50 and 14 d in all",
+        "  output    model.npz, there and not empty",
+        "  output    metrics.json, accuracy at least 0.9",
+        "  output    metrics.json, loss must be in it",
+        "  output    x, checked by sh -c 'exit 0'",
+        f"No mistakes. Next: outlast run {directory}",
+    ]
+
+
+def test_checking_leaves_the_directory_as_it_was(directory: Path) -> None:
+    before = sorted(directory.rglob("*"))
+    check(directory)
+    check(directory, "--json")
+    assert sorted(directory.rglob("*")) == before
+
+
+def test_the_current_directory_is_checked_if_none_is_named(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(directory)
+    result = check()
+    assert result.exit_code == 0
+    assert result.stdout.startswith("digits: 4 runs")
+    assert result.stdout.endswith("Next: outlast run\n")
+
+
+def test_all_mistakes_are_printed_and_counted_and_the_exit_code_is_2(directory: Path) -> None:
+    (directory / "params.yaml").write_text("command: python3 train.py\nruns: 0\nparallel: 0\nfoo: 1\n")
+    result = check(directory)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    lines = result.stderr.splitlines()
+    assert [line.split(": ")[0] for line in lines[:3]] == ["params.yaml:2", "params.yaml:3", "params.yaml:4"]
+    assert lines[3] == "3 mistakes, nothing was submitted"
+
+
+def test_a_single_mistake_is_counted_as_one(directory: Path) -> None:
+    (directory / "params.yaml").unlink()
+    result = check(directory)
+    assert result.exit_code == 2
+    assert result.stderr.endswith("1 mistake, nothing was submitted\n")
+
+
+def test_a_warning_is_printed_and_stands_in_nobodys_way(directory: Path) -> None:
+    (directory / "params.yaml").write_text("command: python3 train.py\nresources: {time: 30:00}\n")
+    result = check(directory)
+    assert result.exit_code == 0
+    assert result.stderr.startswith("warning: params.yaml:2: resources.time: 30:00 is read as minutes")
+
+
+def test_a_cluster_that_is_not_served_yet_is_a_mistake(directory: Path) -> None:
+    (directory / "params.yaml").write_text("command: python3 train.py\ncluster: slurm\n")
+    result = check(directory)
+    assert result.exit_code == 2
+    assert "params.yaml:2: cluster: this version runs cluster: local" in result.stderr
+
+
+def test_a_directory_that_cannot_be_written_is_a_mistake(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may = os.access
+    # The tests may run as root, whom no permission stops.
+    monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK and may(path, mode))
+    result = check(directory)
+    assert result.exit_code == 2
+    assert f"{directory}: cannot be written, and the journal and the results belong there" in result.stderr
+
+
+def test_the_summary_as_json_has_every_run_and_the_first_command(directory: Path) -> None:
+    result = check(directory, "--json")
+    found = json.loads(result.stdout)
+    assert result.exit_code == 0
+    assert found["ok"] is True
+    assert found["mistakes"] == []
+    assert [run["name"] for run in found["runs"]][3] == "digits-title=e"
+    assert found["first_command"] == ["python3", "train.py", "--title", "a b"]
+    assert found["resources"]["time"] == 5400.0
+    assert found["outputs"][1] == {
+        "path": "metrics.json",
+        "key": "accuracy",
+        "at_least": 0.9,
+        "at_most": None,
+        "check": None,
+    }
+
+
+def test_the_mistakes_as_json_have_file_line_text_and_hint(directory: Path) -> None:
+    (directory / "params.yaml").write_text("command: python3 train.py\nnam: x\n")
+    result = check(directory, "--json")
+    assert result.exit_code == 2
+    found = json.loads(result.stdout)
+    assert found["ok"] is False
+    (mistake,) = found["mistakes"]
+    assert (mistake["file"], mistake["line"], mistake["column"]) == ("params.yaml", 2, None)
+    assert mistake["text"] == "nam: is not known here"
+    assert mistake["hint"].startswith('did you mean "name"?')

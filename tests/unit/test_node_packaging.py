@@ -1,0 +1,95 @@
+"""The zipapp holds the two rooms of the compute node and nothing that could be missing there."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import os
+import stat
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import outlast
+from outlast import zipapp
+
+
+def _names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+PACKAGE = Path(outlast.__file__).parent
+NODE = sorted((PACKAGE / "node").rglob("*.py"))
+TRAINING = sorted((PACKAGE / "training").rglob("*.py"))
+#: What a training's state may hold; imported only if the training has done so.
+OPTIONAL = {"numpy", "torch"}
+
+
+def _imported(source: Path) -> set[str]:
+    names: set[str] = set()
+    tree = ast.parse(source.read_text(), feature_version=(3, 8))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{source}: relative imports hide which room they lead to"
+            module = node.module or ""
+            names |= {f"outlast.{a.name}" for a in node.names} if module == "outlast" else {module}
+    return names
+
+
+@pytest.mark.parametrize("source", NODE, ids=lambda path: path.name)
+def test_the_node_program_needs_the_standard_library_and_itself_only(source: Path) -> None:
+    for name in _imported(source):
+        top = name.split(".")[0]
+        assert top in sys.stdlib_module_names or name.split(".")[:2] == ["outlast", "node"], name
+
+
+@pytest.mark.parametrize("source", TRAINING, ids=lambda path: path.name)
+def test_the_training_side_needs_the_standard_library_and_itself_only(source: Path) -> None:
+    for name in _imported(source):
+        top = name.split(".")[0]
+        known = top in sys.stdlib_module_names or top in OPTIONAL
+        assert known or name.split(".")[:2] == ["outlast", "training"], name
+
+
+def test_the_zipapp_is_the_same_wherever_and_whenever_it_is_built(tmp_path: Path) -> None:
+    zipapp.build(tmp_path / "a.pyz")
+    # In a process of its own, and over one that a job may be reading.
+    code = "import sys, pathlib; from outlast import zipapp; zipapp.build(pathlib.Path(sys.argv[1]))"
+    (tmp_path / "b.pyz").write_text("old")
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "b.pyz")], check=True, timeout=60)
+    content = (tmp_path / "a.pyz").read_bytes()
+    assert content == (tmp_path / "b.pyz").read_bytes()
+    assert hashlib.sha256(content).hexdigest() == zipapp.digest()
+    assert content.startswith(b"#!/usr/bin/env python3\n")
+    assert (tmp_path / "a.pyz").stat().st_mode & stat.S_IXUSR
+    assert _names(tmp_path) == ["a.pyz", "b.pyz"]
+
+
+def test_the_zipapp_holds_the_two_rooms_and_nothing_else(tmp_path: Path) -> None:
+    zipapp.build(tmp_path / "a.pyz")
+    with zipfile.ZipFile(tmp_path / "a.pyz") as archive:
+        assert archive.testzip() is None
+        names = archive.namelist()
+    rooms = [f"outlast/{path.relative_to(PACKAGE).as_posix()}" for path in [*NODE, *TRAINING]]
+    assert names == sorted(["__main__.py", "outlast/__init__.py", *rooms])
+
+
+def test_a_zipapp_that_could_not_be_written_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "a.pyz"
+    target.write_text("old")
+
+    def fail(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="No space"):
+        zipapp.build(target)
+    assert target.read_text() == "old"
+    assert _names(tmp_path) == ["a.pyz"]

@@ -1,0 +1,176 @@
+"""When to stop: in time for the last save, and not much before."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from outlast.training.clock import Clock
+
+
+class Time:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def time() -> Time:
+    return Time()
+
+
+def clock_of(time: Time, left: float, grace: float) -> Clock:
+    return Clock(50_000.0 + left, grace, wall=lambda: 50_000.0, now=time)
+
+
+def train(clock: Clock, time: Time, step: float, save_every: int = 0, save: float = 0.0) -> float:
+    """Runs until should_stop() and tells how much time was left for the last save."""
+    for number in range(1, 1_000_000):
+        time.now += step
+        if clock.should_stop():
+            return clock.time_left()
+        if save_every and number % save_every == 0:
+            time.now += save
+            clock.saved(save, durable=True)
+    raise AssertionError("never stopped")
+
+
+@pytest.fixture
+def default_signals() -> Iterator[None]:
+    numbers = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+    before = [signal.signal(number, signal.SIG_DFL) for number in numbers]
+    yield
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
+
+
+def test_without_a_deadline_there_is_no_end() -> None:
+    clock = Clock()
+    assert clock.time_left() == math.inf
+    assert not clock.should_stop()
+
+
+def test_time_left_follows_the_monotonic_clock_not_the_wall(time: Time) -> None:
+    clock = clock_of(time, left=100, grace=30)
+    time.now += 40
+    assert clock.time_left() == 60
+
+
+@pytest.mark.parametrize("step", [0.01, 1.0, 20.0, 200.0])
+@pytest.mark.parametrize("save", [0.01, 5.0, 50.0, 300.0])
+def test_there_is_always_time_for_one_more_save_as_slow_as_the_slowest(
+    time: Time, step: float, save: float
+) -> None:
+    left = train(clock_of(time, left=3600, grace=30), time, step, save_every=3, save=save)
+    assert left >= save
+
+
+@pytest.mark.parametrize(("step", "save"), [(0.01, 0.01), (1.0, 5.0), (20.0, 50.0)])
+def test_little_time_is_wasted(time: Time, step: float, save: float) -> None:
+    left = train(clock_of(time, left=3600, grace=30), time, step, save_every=10, save=save)
+    assert left <= max(15.0, 2 * save + step) + 1e-6
+
+
+def test_before_the_first_save_half_the_grace_is_kept_for_it(time: Time) -> None:
+    left = train(clock_of(time, left=3600, grace=60), time, step=4.0)
+    assert 30.0 <= left <= 34.0
+
+
+def test_a_slow_first_step_does_not_shorten_the_job_for_good(time: Time) -> None:
+    clock = clock_of(time, left=3600, grace=10)
+    clock.should_stop()
+    time.now += 600
+    assert not clock.should_stop()
+    assert train(clock, time, step=1.0) <= 6.0
+
+
+def test_the_time_of_a_save_is_not_counted_as_a_step(time: Time) -> None:
+    left = train(clock_of(time, left=1000, grace=1), time, step=0.1, save_every=5, save=50.0)
+    assert left <= 2 * 50.0 + 50.0
+
+
+def test_a_grace_longer_than_the_job_leaves_time_to_train(time: Time) -> None:
+    clock = clock_of(time, left=4, grace=30)
+    time.now += 1
+    assert not clock.should_stop()
+
+
+def test_once_told_to_stop_it_stays_so(time: Time) -> None:
+    clock = clock_of(time, left=10, grace=2)
+    time.now += 9.5
+    assert clock.should_stop()
+    time.now -= 9
+    assert clock.should_stop()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2])
+def test_each_stop_signal_is_a_wish_to_stop(default_signals: None, number: int) -> None:
+    clock = Clock()
+    clock.listen()
+    clock.listen()
+    assert not clock.should_stop()
+    os.kill(os.getpid(), number)
+    assert clock.should_stop()
+    os.kill(os.getpid(), number)
+    assert clock.should_stop()
+
+
+def test_a_handler_that_is_already_there_is_kept(default_signals: None) -> None:
+    seen: list[int] = []
+    signal.signal(signal.SIGUSR1, lambda number, frame: seen.append(number))
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+    clock = Clock()
+    clock.listen()
+    os.kill(os.getpid(), signal.SIGUSR1)
+    os.kill(os.getpid(), signal.SIGUSR2)
+    assert seen == [signal.SIGUSR1]
+    assert not clock.should_stop()
+
+
+def test_outside_the_main_thread_listening_does_nothing(default_signals: None) -> None:
+    thread = threading.Thread(target=Clock().listen)
+    thread.start()
+    thread.join(10)
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+GROUP = """
+import os, signal, sys
+import outlast
+ready, told = os.pipe()
+again, release = os.pipe()
+child = os.fork()
+if child == 0:
+    os.write(told, b"x")
+    os.read(again, 1)
+    os._exit(7)
+os.read(ready, 1)
+os.killpg(0, signal.SIGTERM)
+assert outlast.should_stop()
+os.write(release, b"x")
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7, "the worker died of the stop signal"
+outlast.leave()
+"""
+
+
+def test_a_stop_signal_to_the_whole_group_leaves_forked_workers_alive() -> None:
+    environment = {**os.environ, "OUTLAST_TOKEN": "t"}
+    done = subprocess.run(
+        [sys.executable, "-c", GROUP],
+        env=environment,
+        start_new_session=True,
+        timeout=60,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (85, "")

@@ -1,0 +1,363 @@
+"""The checkpoint directory: newest whole one wins, bad ones go aside, old ones go when it is safe."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outlast.training import image, layout
+from outlast.training.errors import CheckpointError, Superseded
+from outlast.training.session import Session, Settings
+
+Start = Callable[..., Session]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    return tmp_path / "checkpoints"
+
+
+@pytest.fixture
+def start(place: Path) -> Start:
+    """A fresh process of the same run, as far as the directory can tell."""
+    return lambda **settings: Session(Settings(directory=str(place), **settings))
+
+
+def checkpoints(place: Path) -> list[Path]:
+    """Newest first."""
+    found = [path for path in place.iterdir() if layout.is_checkpoint(path.name)]
+    return sorted(found, key=lambda path: layout.age_of(path.name), reverse=True)
+
+
+def spoil(checkpoint: Path) -> None:
+    content = bytearray((checkpoint / image.MANIFEST).read_bytes())
+    content[len(content) // 2] ^= 1
+    (checkpoint / image.MANIFEST).write_bytes(content)
+
+
+def test_without_checkpoints_there_is_nothing_to_load(start: Start) -> None:
+    assert start().load() is None
+    assert start().load() is None
+
+
+def test_what_was_saved_is_loaded_by_the_next_process(start: Start) -> None:
+    first = start()
+    assert first.load() is None
+    assert first.save({"step": 5}, step=5)
+    assert start().load() == {"step": 5}
+
+
+def test_a_torn_checkpoint_is_put_aside_and_the_one_before_is_loaded(
+    start: Start, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = start()
+    session.save("old", step=1)
+    session.save("new", step=2)
+    newest = checkpoints(place)[0]
+    (newest / image.MANIFEST).unlink()
+    told = place.parent / "progress.jsonl"
+    assert start(progress_file=str(told)).load() == "old"
+    assert not newest.exists()
+    assert [path.name.startswith(".bad-" + newest.name) for path in place.iterdir()].count(True) == 1
+    assert newest.name in capsys.readouterr().err
+    lines = [json.loads(line) for line in told.read_text().splitlines()]
+    assert [(line["event"], line.get("name"), line.get("step")) for line in lines] == [
+        ("aside", newest.name, None),
+        ("loaded", None, 1),
+    ]
+
+
+def test_it_never_starts_afresh_where_checkpoints_exist_and_none_is_whole(start: Start, place: Path) -> None:
+    session = start()
+    for step in (1, 2):
+        session.save(step, step=step)
+    for checkpoint in checkpoints(place):
+        spoil(checkpoint)
+    for _ in range(2):
+        with pytest.raises(CheckpointError) as caught:
+            start().load()
+        assert str(place) in str(caught.value)
+        assert "mv " in str(caught.value)
+
+
+def test_a_checkpoint_that_cannot_be_renamed_aside_is_passed_over(
+    start: Start, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = start()
+    session.save("old", step=1)
+    session.save("new", step=2)
+    spoil(checkpoints(place)[0])
+
+    def refuse(*_: Any) -> None:
+        raise PermissionError(13, "no")
+
+    monkeypatch.setattr(os, "rename", refuse)
+    assert start().load() == "old"
+
+
+def test_a_checkpoint_that_cannot_be_read_stays_where_it_is(
+    start: Start, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = start()
+    session.save("old", step=1)
+    session.save("new", step=2)
+    newest = checkpoints(place)[0]
+    real = os.open
+
+    def fail(path: Any, *args: Any, **kwargs: Any) -> int:
+        if str(path).startswith(str(newest)):
+            raise OSError(5, "Input/output error")
+        return real(path, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", fail)
+        assert start().load() == "old"
+    assert newest.exists()
+    assert start().load() == "new"
+
+
+def test_a_directory_that_cannot_be_listed_is_an_error_not_an_empty_one(
+    start: Start, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start().save(1, step=1)
+
+    def fail(*_: Any) -> list[str]:
+        raise PermissionError(13, "no")
+
+    monkeypatch.setattr(os, "listdir", fail)
+    with pytest.raises(CheckpointError, match="readable"):
+        start().load()
+
+
+def test_a_lower_step_saved_later_is_the_newer_checkpoint(start: Start, place: Path) -> None:
+    first = start()
+    first.save("low", step=10)
+    first.save("high", step=20)
+    spoil(checkpoints(place)[0])
+    second = start(keep=2)
+    assert second.load() == "low"
+    assert second.save("stepped back", step=12)
+    shutil.copytree(checkpoints(place)[1], place / layout.checkpoint_name(99, (1, 9)))
+    assert start().load() == "stepped back"
+
+
+def test_age_comes_from_the_manifest_where_a_name_was_changed(start: Start, place: Path) -> None:
+    session = start()
+    session.save("old", step=1)
+    session.save("new", step=2)
+    new, old = checkpoints(place)
+    old.rename(place / "step-000000000009-g000099-s000001")
+    assert start().load() == "new"
+    new.rename(place / "step-2-keep-this")
+    assert start().load() == "new"
+
+
+def test_saving_one_step_twice_keeps_both_and_the_later_wins(start: Start, place: Path) -> None:
+    session = start()
+    session.save("a", step=1)
+    session.save("b", step=1)
+    assert len(checkpoints(place)) == 2
+    assert start().load() == "b"
+
+
+def test_retention_keeps_the_newest(start: Start, place: Path) -> None:
+    session = start(keep=3)
+    for step in range(6):
+        session.save(step, step=step)
+    assert [image.read_manifest(str(path)).step for path in checkpoints(place)] == [5, 4, 3]
+    assert {path.name[:6] for path in place.iterdir()} == {"step-0", ".gener"}
+
+
+def test_retention_never_goes_below_two(start: Start, place: Path) -> None:
+    session = start(keep=0)
+    for step in range(4):
+        session.save(step, step=step)
+    assert len(checkpoints(place)) == 2
+
+
+def test_retention_leaves_two_whole_ones_when_newer_ones_have_gone_bad(start: Start, place: Path) -> None:
+    session = start(keep=2)
+    session.save("first", step=1)
+    session.save("second", step=2)
+    spoil(checkpoints(place)[0])
+    session.save("third", step=3)
+    for spoilt in checkpoints(place)[:1]:
+        spoil(spoilt)
+    assert start().load() == "first"
+
+
+def test_checkpoints_put_aside_do_not_pile_up(start: Start, place: Path) -> None:
+    for step in range(6):
+        session = start(keep=2)
+        session.load()
+        session.save("good", step=step)
+        session.save("bad", step=step)
+        spoil(checkpoints(place)[0])
+    assert sum(layout.is_bad(path.name) for path in place.iterdir()) <= 3
+    assert start().load() == "good"
+
+
+def test_an_older_process_cannot_save_after_a_newer_one_has_claimed(start: Start, place: Path) -> None:
+    zombie = start()
+    zombie.load()
+    zombie.save("before", step=1)
+    heir = start()
+    assert heir.load() == "before"
+    with pytest.raises(Superseded, match=r"another process .*has taken over"):
+        zombie.save("zombie", step=2)
+    assert heir.save("heir", step=2)
+    assert start().load() == "heir"
+
+
+def test_a_process_superseded_while_it_writes_does_not_commit(
+    start: Start, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zombie, heir = start(), start()
+    zombie.load()
+    real = image.verify
+
+    def verify(path: str) -> Any:
+        monkeypatch.setattr(image, "verify", real)
+        heir.load()
+        return real(path)
+
+    monkeypatch.setattr(image, "verify", verify)
+    with pytest.raises(Superseded):
+        zombie.save("zombie", step=1)
+    assert checkpoints(place) == []
+
+
+def test_a_process_that_could_not_claim_at_load_does_not_push_out_one_that_could(
+    start: Start, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start().save("state", step=1)
+    late = start()
+    real = os.open
+
+    def full(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
+        if flags & os.O_CREAT:
+            raise OSError(28, "No space left on device")
+        return real(path, flags, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", full)
+        assert late.load() == "state"
+    start().load()
+    with pytest.raises(Superseded):
+        late.save("late", step=2)
+
+
+def test_generations_go_on_where_only_the_checkpoints_were_copied(start: Start, place: Path) -> None:
+    for step in range(3):
+        start().save(step, step=step)
+    for path in place.glob(".generation-*"):
+        path.unlink()
+    start().save("newest", step=0)
+    assert layout.age_of(checkpoints(place)[0].name) == (4, 1)
+    assert start().load() == "newest"
+
+
+def test_what_dead_processes_left_half_written_is_removed(start: Start, place: Path) -> None:
+    start().save(1, step=1)
+    left = place / ".step-000000000002-g000001-s000002.1-abcd.tmp"
+    left.mkdir()
+    (left / "state.bin").write_bytes(b"half")
+    assert start().load() == 1
+    assert not left.exists()
+
+
+def test_what_a_living_process_writes_is_not_removed() -> None:
+    name = ".step-000000000002-g000007-s000002.1-abcd.tmp"
+    assert layout.is_left_over(name, generation=8)
+    assert not layout.is_left_over(name, generation=7)
+    assert not layout.is_left_over(name, generation=6)
+    assert layout.is_left_over(layout.temporary_name(layout.checkpoint_name(2, (7, 2))), generation=7)
+
+
+def test_files_of_others_in_the_directory_are_left_alone(start: Start, place: Path) -> None:
+    place.mkdir()
+    (place / "step-100").mkdir()
+    (place / "model.pt").write_bytes(b"x")
+    session = start()
+    assert session.load() is None
+    for step in range(5):
+        session.save(step, step=step)
+    assert (place / "step-100").is_dir()
+    assert (place / "model.pt").exists()
+
+
+def test_a_pipe_in_a_checkpoints_place_does_not_make_the_reader_wait(start: Start, place: Path) -> None:
+    session = start()
+    session.save("old", step=1)
+    session.save("new", step=2)
+    newest = checkpoints(place)[0]
+    (newest / image.STATE).unlink()
+    os.mkfifo(newest / image.STATE)
+    assert start().load() == "old"
+
+
+def test_a_checkpoint_of_a_later_format_is_an_error_and_stays(start: Start, place: Path) -> None:
+    start().save("state", step=1)
+    manifest = checkpoints(place)[0] / image.MANIFEST
+    body = manifest.read_bytes().splitlines(keepends=True)[0].replace(b'"format":1', b'"format":2')
+    manifest.write_bytes(body + image._seal(body))
+    with pytest.raises(CheckpointError, match="format 2"):
+        start().load()
+    assert manifest.exists()
+
+
+def test_a_library_that_is_missing_is_an_error_and_the_checkpoint_stays(
+    start: Start, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import numpy
+
+    start().save(numpy.zeros(3), step=1)
+    monkeypatch.setitem(__import__("sys").modules, "numpy", None)
+    with pytest.raises(CheckpointError, match="numpy cannot be imported"):
+        start().load()
+    assert len(checkpoints(place)) == 1
+
+
+def test_a_state_that_cannot_be_kept_is_refused_before_anything_is_written(start: Start, place: Path) -> None:
+    with pytest.raises(TypeError, match="object"):
+        start().save({"x": object()}, step=1)
+    assert not place.exists()
+
+
+@pytest.mark.parametrize(("step", "error"), [(-1, ValueError), (1.5, TypeError), ("1", TypeError)])
+def test_a_step_is_a_whole_number(start: Start, step: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        start().save({}, step=step)
+
+
+def test_a_buffer_that_changes_while_it_is_written_is_no_checkpoint(
+    start: Start, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = start()
+    session.save("before", step=1)
+    state = bytearray(100)
+    real = os.write
+
+    def write(fd: int, content: Any) -> int:
+        changed = bytes(content).replace(b"\0" * 100, b"\1" * 100)
+        return real(fd, changed)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", write)
+        assert not session.save(state, step=2)
+    assert "NOT saved" in capsys.readouterr().err
+    assert start().load() == "before"
+
+
+def test_the_manifest_says_what_a_person_wants_to_know(start: Start, place: Path) -> None:
+    start(run="digits-1", attempt="3").save({}, step=7)
+    manifest = json.loads((checkpoints(place)[0] / image.MANIFEST).read_text().splitlines()[0])
+    assert (manifest["step"], manifest["run"], manifest["attempt"]) == (7, "digits-1", "3")
+    assert manifest["versions"]["python"]
+    assert "OMP_NUM_THREADS" in manifest["threads"]

@@ -1,0 +1,129 @@
+"""What the training tells the node program, line by line."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from outlast.training.session import Session, Settings
+from outlast.training.telling import Telling
+
+
+class Odd:
+    def __float__(self) -> float:
+        raise RuntimeError("no")
+
+    def __str__(self) -> str:
+        raise RuntimeError("no")
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_loads_saves_and_failures_are_told_with_both_clocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = tmp_path / "told"
+    session = Session(Settings(directory=str(tmp_path / "c"), progress_file=str(told)))
+    session.load()
+    session.save({"a": b"x" * 1000}, step=3)
+    with monkeypatch.context() as patch:
+
+        def full(*_: Any, **__: Any) -> None:
+            raise OSError(28, "No space left on device")
+
+        patch.setattr(os, "mkdir", full)
+        assert not session.save({}, step=4)
+    loaded, saved, failed = lines(told)
+    assert (loaded["event"], loaded["step"]) == ("loaded", None)
+    assert (saved["event"], saved["step"]) == ("saved", 3)
+    assert saved["bytes"] > 1000
+    assert saved["seconds"] >= 0
+    assert (failed["event"], failed["step"]) == ("save-failed", 4)
+    assert "No space left" in failed["why"]
+    assert all(line["at"] > 1e9 and line["mono"] > 0 for line in (loaded, saved, failed))
+
+
+def test_progress_is_written_a_few_times_a_second_and_the_last_always(tmp_path: Path) -> None:
+    now = [0.0]
+    telling = Telling(str(tmp_path / "told"), now=lambda: now[0])
+    for step in range(1000):
+        telling.progress(step, 1000, {"loss": step})
+        now[0] += 0.001
+    telling.flush()
+    telling.flush()
+    assert [line["step"] for line in lines(tmp_path / "told")] == [0, 250, 500, 750, 999]
+
+
+def test_a_save_is_preceded_by_the_progress_before_it(tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    session = Session(Settings(directory=str(tmp_path / "c"), progress_file=str(told)))
+    for step in range(3):
+        session.progress(step, None, {})
+    session.save({}, step=2)
+    assert [(line["event"], line["step"]) for line in lines(told)] == [
+        ("progress", 0),
+        ("progress", 2),
+        ("saved", 2),
+    ]
+
+
+def test_metrics_are_made_plain_whatever_they_are(tmp_path: Path) -> None:
+    telling = Telling(str(tmp_path / "told"))
+    metrics = {
+        "a": np.float32(0.5),
+        "b": 3,
+        "c": math.nan,
+        "d": -math.inf,
+        "e": "x" * 500,
+        "f": [1],
+        "g": Odd(),
+        "h": None,
+    }
+    telling.progress(1, 2, metrics)
+    (line,) = lines(tmp_path / "told")
+    assert (line["step"], line["total"]) == (1, 2)
+    assert line["metrics"] == {
+        "a": 0.5, "b": 3.0, "c": "nan", "d": "-inf", "e": "x" * 100, "f": "[1]", "g": "Odd", "h": "None",
+    }  # fmt: skip
+
+
+def test_a_file_that_cannot_be_written_is_mentioned_once_and_the_training_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    telling = Telling(str(tmp_path / "missing" / "told"))
+    for _ in range(5):
+        telling.tell("loaded", step=None)
+    assert capsys.readouterr().err.count("outlast:") == 1
+
+
+def test_without_a_file_nothing_is_printed_or_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    session = Session(Settings())
+    session.progress(1, 2, {"loss": 0.1})
+    assert capsys.readouterr() == ("", "")
+    assert list(tmp_path.iterdir()) == []
+
+
+ENDINGS = {"end": "", "leave": "outlast.leave()", "crash": "1 / 0"}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_the_last_progress_is_written_however_the_script_ends(tmp_path: Path, ending: str) -> None:
+    script = "import outlast\nfor i in range(100): outlast.progress(i, 100)\n" + ENDINGS[ending]
+    environment = {**os.environ, "OUTLAST_PROGRESS_FILE": str(tmp_path / "told")}
+    subprocess.run(
+        [sys.executable, "-c", script], env=environment, timeout=60, capture_output=True, check=False
+    )
+    assert lines(tmp_path / "told")[-1]["step"] == 99

@@ -1,0 +1,104 @@
+"""Tensors in checkpoints; left out where torch is not installed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outlast.training import image
+from outlast.training.errors import CheckpointError
+from outlast.training.tree import take_apart
+
+torch = pytest.importorskip("torch")
+
+HEAD = {"step": 1, "generation": 1, "sequence": 1}
+
+
+def round_trip(state: Any, tmp_path: Path) -> Any:
+    path = str(tmp_path / "checkpoint")
+    image.write(path, HEAD, take_apart(state))
+    return image.read_state(path, image.verify(path))
+
+
+def bits(tensor: Any) -> bytes:
+    return bytes(tensor.detach().contiguous().reshape(-1).view(torch.uint8).tolist())
+
+
+def test_every_dtype_comes_back_with_its_bits(tmp_path: Path) -> None:
+    names = "bool uint8 int8 int16 int32 int64 float16 bfloat16 float32 float64 complex64 complex128 float8_e4m3fn"
+    state = {name: torch.randn(3, 5).mul(9).to(getattr(torch, name)) for name in names.split()}
+    back = round_trip(state, tmp_path)
+    for name, tensor in state.items():
+        assert back[name].dtype == tensor.dtype
+        assert back[name].shape == tensor.shape
+        assert bits(back[name]) == bits(tensor)
+
+
+def test_strided_conjugated_empty_and_single_tensors_come_back(tmp_path: Path) -> None:
+    base = torch.arange(12.0).reshape(3, 4)
+    state = [base.T, base[:, ::2], base.expand(2, 3, 4), torch.tensor(7.5), torch.empty(0, 3)]
+    state.append(base.to(torch.cfloat).mul(1j).conj())
+    for back, original in zip(round_trip(state, tmp_path), state, strict=True):
+        assert torch.equal(back, original)
+
+
+def test_parameters_come_back_as_plain_tensors_and_sizes_as_tuples(tmp_path: Path) -> None:
+    weight = torch.nn.Parameter(torch.ones(2, 2))
+    back = round_trip({"weight": weight, "size": weight.shape}, tmp_path)
+    assert type(back["weight"]) is torch.Tensor
+    assert not back["weight"].requires_grad
+    assert back["size"] == (2, 2)
+    assert type(back["size"]) is tuple
+
+
+def test_a_model_its_optimizer_and_the_random_state_go_on_bit_for_bit(tmp_path: Path) -> None:
+    def training() -> tuple[Any, Any, Any]:
+        torch.manual_seed(1)
+        model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 1))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        return model, optimizer, torch.optim.lr_scheduler.MultiStepLR(optimizer, [3, 6])
+
+    def steps(parts: tuple[Any, Any, Any], count: int) -> None:
+        model, optimizer, schedule = parts
+        for _ in range(count):
+            optimizer.zero_grad()
+            model(torch.randn(16, 4)).square().mean().backward()
+            optimizer.step()
+            schedule.step()
+
+    whole = training()
+    steps(whole, 9)
+    first = training()
+    steps(first, 4)
+    back = round_trip({"parts": [p.state_dict() for p in first], "rng": torch.get_rng_state()}, tmp_path)
+    second = training()
+    for part, state in zip(second, back["parts"], strict=True):
+        part.load_state_dict(state)
+    torch.set_rng_state(back["rng"])
+    steps(second, 5)
+    for left, right in zip(whole[0].state_dict().values(), second[0].state_dict().values(), strict=True):
+        assert torch.equal(left, right)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: torch.eye(3).to_sparse(), "sparse"),
+        (lambda: torch.empty(3, device="meta"), "meta"),
+        (lambda: torch.nn.Linear(1, 1), "state_dict()"),
+    ],
+)
+def test_a_tensor_that_is_not_plain_is_refused_with_its_place(make: Any, words: str) -> None:
+    with pytest.raises(TypeError, match=r"state\['x'\]") as caught:
+        take_apart({"x": make()})
+    assert words in str(caught.value)
+
+
+def test_a_dtype_that_this_torch_does_not_know_is_an_error_not_damage(tmp_path: Path) -> None:
+    taken = take_apart(torch.zeros(2))
+    path = str(tmp_path / "checkpoint")
+    image.write(path, HEAD, type(taken)(["torch", "float3", [2], 8, 0], taken.buffers, taken.size))
+    with pytest.raises(CheckpointError, match="float3"):
+        image.read_state(path, image.read_manifest(path))

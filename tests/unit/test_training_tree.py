@@ -1,0 +1,303 @@
+"""States go through a checkpoint and come back the same, bit for bit; anything else is refused by name."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import struct
+from collections import Counter, OrderedDict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from outlast.training import image
+from outlast.training.errors import Damaged
+from outlast.training.tree import MAX_DEPTH, put_together, take_apart
+
+HEAD = {"step": 1, "generation": 1, "sequence": 1}
+RELAXED = settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+
+
+def round_trip(state: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    path = str(tmp_path_factory.mktemp("trip") / "checkpoint")
+    image.write(path, HEAD, take_apart(state))
+    return image.read_state(path, image.verify(path))
+
+
+def same(left: Any, right: Any) -> bool:
+    """Equal in type and in every bit, which == is not for NaN, -0.0, True and 1."""
+    if type(left) is not type(right):
+        return False
+    if isinstance(left, float):
+        return struct.pack("d", left) == struct.pack("d", right)
+    if isinstance(left, complex):
+        return same(left.real, right.real) and same(left.imag, right.imag)
+    if isinstance(left, dict):
+        pairs = zip(left.items(), right.items(), strict=False)
+        return len(left) == len(right) and all(same(a, c) and same(b, d) for (a, b), (c, d) in pairs)
+    if isinstance(left, (list, tuple)):
+        return len(left) == len(right) and all(map(same, left, right))
+    if isinstance(left, np.ndarray | np.generic):
+        return left.dtype == right.dtype and left.shape == right.shape and left.tobytes() == right.tobytes()
+    return bool(left == right)
+
+
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.integers(min_value=2**62, max_value=2**400)
+    | st.floats(allow_nan=True)
+    | st.text(st.characters(exclude_categories=[]))
+)
+keys = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3).map(tuple),
+    max_leaves=4,
+)
+dtypes = (
+    hnp.scalar_dtypes()
+    | hnp.byte_string_dtypes()
+    | hnp.unicode_string_dtypes()
+    | hnp.nested_dtypes(max_leaves=4)
+)
+arrays = hnp.arrays(dtypes, hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4))
+trees = st.recursive(
+    scalars
+    | st.complex_numbers()
+    | st.binary()
+    | st.binary().map(bytearray)
+    | st.sets(st.integers() | st.text() | st.binary())
+    | st.frozensets(keys)
+    | arrays,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.lists(inner, max_size=4).map(tuple)
+        | st.dictionaries(keys, inner, max_size=4)
+        | st.dictionaries(st.text(), inner, max_size=4).map(OrderedDict)
+    ),
+    max_leaves=12,
+)
+
+
+@RELAXED
+@given(state=trees)
+def test_any_tree_comes_back_the_same_in_type_order_and_every_bit(
+    state: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    assert same(round_trip(state, tmp_path_factory), state)
+
+
+@RELAXED
+@given(array=arrays)
+def test_any_numpy_array_and_its_scalars_come_back_the_same(
+    array: np.ndarray, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    state = [array, array.T, array[::-1] if array.ndim else array, *array.reshape(-1)[:2]]
+    for back, original in zip(round_trip(state, tmp_path_factory), state, strict=True):
+        assert type(back) is type(original)
+        assert back.dtype == original.dtype
+        # Padding between the fields of a structure holds nothing; its bytes may differ.
+        assert back.shape == original.shape
+        assert same(back.tolist(), original.tolist())
+
+
+def test_special_values_keep_their_bits(tmp_path_factory: pytest.TempPathFactory) -> None:
+    odd_nan = struct.unpack(">d", bytes.fromhex("fff8000000000123"))[0]
+    state = [
+        -0.0,
+        math.inf,
+        -math.inf,
+        odd_nan,
+        5e-324,
+        0.1,
+        complex(-0.0, odd_nan),
+        10**5000,
+        -(2**64),
+        True,
+        1,
+    ]
+    assert same(round_trip(state, tmp_path_factory), state)
+    lone = "\ud83d" + "\ude00"
+    assert round_trip(lone, tmp_path_factory) == lone
+
+
+def test_random_states_go_on_where_they_were(tmp_path_factory: pytest.TempPathFactory) -> None:
+    generators = [
+        np.random.Generator(kind(7)) for kind in (np.random.PCG64, np.random.MT19937, np.random.Philox)
+    ]
+    legacy = np.random.RandomState(3)
+    state = {
+        "python": random.getstate(),
+        "new": [generator.bit_generator.state for generator in generators],
+        "legacy": legacy.get_state(legacy=False),
+        "tuple": legacy.get_state(),
+    }
+    back = round_trip(state, tmp_path_factory)
+    expected = [generator.random(5).tolist() for generator in generators]
+    for generator, saved in zip(generators, back["new"], strict=True):
+        generator.bit_generator.state = saved
+    assert [generator.random(5).tolist() for generator in generators] == expected
+    drawn = legacy.rand(3).tolist()
+    legacy.set_state(back["tuple"])
+    assert legacy.rand(3).tolist() == drawn
+    assert back["python"] == random.getstate()
+
+
+def test_layout_byte_order_and_time_types_are_kept(tmp_path_factory: pytest.TempPathFactory) -> None:
+    record = np.dtype([("a", ">i2"), ("b", "f8", (2, 3)), ("c", [("d", "S3"), ("e", "?")])], align=True)
+    state = {
+        "fortran": np.asfortranarray(np.arange(12.0).reshape(3, 4)),
+        "big": np.arange(5, dtype=">u4"),
+        "strided": np.arange(20)[::3],
+        "broadcast": np.broadcast_to(np.float32(2.5), (3, 3)),
+        "records": np.ones(3, record),
+        "when": np.array(["2026-11-15", "NaT"], "M8[s]"),
+        "zero-d": np.array(3, np.int8),
+        "empty": np.empty((0, 5), np.float16),
+        "text": np.array(["", "ü"]),
+        "no text": np.str_(""),
+    }
+    back = round_trip(state, tmp_path_factory)
+    assert same(back, state)
+    assert back["fortran"].flags.f_contiguous
+    assert not back["fortran"].flags.c_contiguous
+    assert all(array.flags.writeable for array in back.values() if isinstance(array, np.ndarray))
+
+
+def test_counters_and_ordered_dicts_stay_what_they_are(tmp_path_factory: pytest.TempPathFactory) -> None:
+    state = [Counter({3: 1, 7: 2}), OrderedDict([("z", 1), ("a", 2)])]
+    assert same(round_trip(state, tmp_path_factory), state)
+
+
+def test_a_state_of_many_blocks_comes_back(tmp_path_factory: pytest.TempPathFactory) -> None:
+    size = image.BLOCK
+    state = [b"x", np.arange(size, dtype=np.uint8), b"y" * (size - 65), np.arange(3 * size // 8 + 7.0), b""]
+    assert same(round_trip(state, tmp_path_factory), state)
+
+
+class Net:
+    def state_dict(self) -> dict[str, int]:
+        return {}
+
+
+class Name(str):
+    pass
+
+
+SELF: list[Any] = []
+SELF.append(SELF)
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ({"model": {"encoder": Net()}}, ["state['model']['encoder']", "Net", "state_dict()", "holds None"]),
+        ([1, (2, {3: object()})], ["state[1][1][3]", "object"]),
+        ({"f": len}, ["state['f']", "builtin_function"]),
+        ({b"key": 1}, ["state has b'key'", "as a key"]),
+        ({"s": {(1, Name("x"))}}, ["state['s']", "Name", "in a set"]),
+        ([Name("x")], ["state[0]", "Name"]),
+        ({"a": np.array([object()])}, ["state['a']", "dtype object"]),
+        ({"a": np.ma.array([1, 2])}, ["state['a']", "MaskedArray", "numpy.asarray"]),
+        ({"loop": SELF}, ["state['loop'][0]", "contains itself"]),
+    ],
+)
+def test_what_cannot_be_kept_is_named_with_its_place(state: Any, words: list[str]) -> None:
+    with pytest.raises(TypeError) as caught:
+        take_apart(state)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_depth_is_bounded_and_what_may_be_saved_can_be_loaded(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    deepest: Any = {((((1,),),),): 2**70}
+    for _ in range(MAX_DEPTH - 6):
+        deepest = [deepest]
+    assert same(round_trip(deepest, tmp_path_factory), deepest)
+    for _ in range(10):
+        deepest = [deepest]
+    with pytest.raises(TypeError, match="nested more than"):
+        take_apart(deepest)
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        ["pickle", "gASV"],
+        ["numpy", "O", "C", [1], 8, 0],
+        ["numpy", "|O8", "C", [1], 8, 0],
+        ["numpy", "f8,O", "C", [1], 16, 0],
+        ["numpy", ["struct", [["a", "|O", 0]], 8], "C", [1], 8, 0],
+        ["numpy", "<f8", "C", [2**40], 8 * 2**40, 0],
+        ["numpy", "<f8", "C", [2**61, 2**61], 2**125, 0],
+        ["numpy", "<f8", "C", [-1], -8, 0],
+        ["numpy", "<f8", "C", [2], 16, 64],
+        ["numpy", "<f8", "C", [2], 8, 0],
+        ["numpy", "<f8", "Q", [2], 16, 0],
+        ["numpy", "<V0", "C", [2**50], 0, 0],
+        ["numpy", "<f8", "C", [1] * 100, 8, 0],
+        ["numpy-scalar", "<f8", "00"],
+        ["bytes", 2**50, 0],
+        ["bytes", -1, 0],
+        ["bytes", 8.0, 0],
+        ["dict", "key"],
+        ["dict", ["list"], 1],
+        ["int", "10"],
+        ["float", "zz"],
+        ["str", "ff"],
+        [],
+        [["list"]],
+        {"a": 1},
+        ["bytes"],
+    ],
+)
+def test_a_hostile_tree_is_refused_before_memory_is_taken(tree: Any, tmp_path: Path) -> None:
+    path = str(tmp_path / "checkpoint")
+    taken = take_apart(np.zeros(2))
+    image.write(path, HEAD, type(taken)(tree, taken.buffers, taken.size))
+    with pytest.raises(Damaged):
+        image.read_state(path, image.read_manifest(path))
+
+
+def test_a_hostile_manifest_with_a_good_seal_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    image.write(str(path), HEAD, take_apart(np.zeros(2)))
+    good = json.loads((path / image.MANIFEST).read_bytes().splitlines()[0])
+    deep = "[" * 100_000 + "]" * 100_000
+    bodies = [
+        b"",
+        b"[]",
+        b"null",
+        deep.encode(),
+        b'{"format":1,"step":' + b"9" * 5000 + b"}",
+        b'{"format":NaN}',
+    ]
+    changes = [{"step": -1}, {"step": True}, {"state": {**good["state"], "size": 17}}, {"sequence": 1.5}]
+    changes += [{"state": {**good["state"], "crc32": []}}, {"state": {**good["state"], "block": 0}}]
+    bodies += [json.dumps({**good, **change}).encode() for change in changes]
+    for body in bodies:
+        (path / image.MANIFEST).write_bytes(body + b"\n" + image._seal(body + b"\n"))
+        with pytest.raises(Damaged):
+            image.read_state(str(path), image.read_manifest(str(path)))
+
+
+def test_buffers_are_placed_at_multiples_of_64() -> None:
+    taken = take_apart([b"abc", np.zeros(3), b"", b"x"])
+    assert [offset % 64 for offset, _ in taken.buffers] == [0, 0, 0, 0]
+    assert put_together(1, None) == 1  # type: ignore[arg-type]
+
+
+def test_contiguous_arrays_are_written_from_where_they_lie() -> None:
+    array = np.zeros(1000)
+    (_, buffer), (_, turned) = take_apart([array, array.reshape(10, 100).T]).buffers
+    array[:] = 1.5
+    assert bytes(buffer.fetch()) == array.tobytes() == bytes(turned.fetch())
