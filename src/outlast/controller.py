@@ -131,7 +131,9 @@ class Controller:
                 break
             names = self._act(decisions, seen, done)
         self._forget_ended(seen)
-        return starts
+        # What was begun is brought on before anything new is begun.
+        live = self._records.live()
+        return sorted(starts, key=lambda start: (live[start.run].attempts == 0, live[start.run].position))
 
     def _act(self, decisions: Sequence[Decision], seen: Seen, done: Pass) -> list[str]:
         """Carry decisions out, and name the runs that may want another one."""

@@ -96,7 +96,7 @@ def _ending(line: Mapping[str, Any]) -> dict[str, Any]:
     delivered = line.get("delivered")
     return {
         "outcome": outcome,
-        "detail": str(line.get("detail", ""))[:2000],
+        "detail": str(line.get("detail", ""))[:2000].rstrip("."),
         "code": line.get("code") if isinstance(line.get("code"), int) else None,
         "signal": line.get("signal") if isinstance(line.get("signal"), int) else None,
         "signature": str(line["signature"])[:200] if line.get("signature") else None,

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from contract.rehearsal import LocalRehearsal, Rehearsal
 
 SCHEDULERS: dict[str, type[Rehearsal]] = {"local": LocalRehearsal}

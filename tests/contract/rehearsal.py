@@ -174,8 +174,13 @@ class LocalRehearsal(Rehearsal):
         return self.root / "local"
 
     def another_adapter(self, **arguments: Any) -> LocalScheduler:
-        plain: dict[str, Any] = {"root": self.root, "hosts": self.hosts, "options": self.options}
-        return LocalScheduler("experiment", **{**plain, **arguments})
+        plain: dict[str, Any] = {
+            "group": "experiment",
+            "root": self.root,
+            "hosts": self.hosts,
+            "options": self.options,
+        }
+        return LocalScheduler(**{**plain, **arguments})
 
     def freeze(self) -> None:
         self._frozen = self.scheduler.daemon_pid()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from contract.rehearsal import Rehearsal, await_death, process_ids
 
+from contract.rehearsal import Rehearsal, await_death, process_ids
 from outlast.schedulers.base import Answer, JobPhase, SchedulerUnavailable
 
 
@@ -227,6 +227,4 @@ def test_nothing_of_a_killed_job_survives_not_even_what_hid_from_it(cluster: Reh
 def test_jobs_of_another_experiment_are_not_told(cluster: Rehearsal) -> None:
     request = cluster.request()
     cluster.scheduler.submit([request])
-    stranger = cluster.another_adapter()
-    stranger.group = "another"  # type: ignore[attr-defined]
-    assert stranger.poll() == {}
+    assert cluster.another_adapter(group="another").poll() == {}

@@ -65,7 +65,7 @@ def test_time_left_follows_the_monotonic_clock_not_the_wall(time: Time) -> None:
     assert clock.time_left() == 60
 
 
-@pytest.mark.parametrize("step", [0.01, 1.0, 20.0, 200.0])
+@pytest.mark.parametrize("step", [0.1, 1.0, 20.0, 200.0])
 @pytest.mark.parametrize("save", [0.01, 5.0, 50.0, 300.0])
 def test_there_is_always_time_for_one_more_save_as_slow_as_the_slowest(
     time: Time, step: float, save: float
@@ -74,7 +74,7 @@ def test_there_is_always_time_for_one_more_save_as_slow_as_the_slowest(
     assert left >= save
 
 
-@pytest.mark.parametrize(("step", "save"), [(0.01, 0.01), (1.0, 5.0), (20.0, 50.0)])
+@pytest.mark.parametrize(("step", "save"), [(0.1, 0.01), (1.0, 5.0), (20.0, 50.0)])
 def test_little_time_is_wasted(time: Time, step: float, save: float) -> None:
     left = train(clock_of(time, left=3600, grace=30), time, step, save_every=10, save=save)
     assert left <= max(15.0, 2 * save + step) + 1e-6

@@ -44,7 +44,8 @@ def same(left: Any, right: Any) -> bool:
     if isinstance(left, (list, tuple)):
         return len(left) == len(right) and all(map(same, left, right))
     if isinstance(left, np.ndarray | np.generic):
-        return left.dtype == right.dtype and left.shape == right.shape and left.tobytes() == right.tobytes()
+        alike = left.dtype == right.dtype and left.shape == right.shape
+        return bool(alike and left.tobytes() == right.tobytes())
     return bool(left == right)
 
 
@@ -281,7 +282,12 @@ def test_a_hostile_manifest_with_a_good_seal_is_refused(tmp_path: Path) -> None:
         b'{"format":1,"step":' + b"9" * 5000 + b"}",
         b'{"format":NaN}',
     ]
-    changes = [{"step": -1}, {"step": True}, {"state": {**good["state"], "size": 17}}, {"sequence": 1.5}]
+    changes: list[dict[str, Any]] = [
+        {"step": -1},
+        {"step": True},
+        {"state": {**good["state"], "size": 17}},
+        {"sequence": 1.5},
+    ]
     changes += [{"state": {**good["state"], "crc32": []}}, {"state": {**good["state"], "block": 0}}]
     bodies += [json.dumps({**good, **change}).encode() for change in changes]
     for body in bodies:

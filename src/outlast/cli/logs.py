@@ -46,9 +46,8 @@ def command(run: str | None, directory: Path, follow: bool, number: int | None) 
 
 
 def _print(path: Path) -> None:
-    if not path.exists():
-        raise BadInput("%s: nothing was printed" % path)
-    _copy(path, 0)
+    if not path.exists() or not _copy(path, 0):
+        click.echo("%s: nothing was printed" % path, err=True)
 
 
 def _follow(experiment: Experiment, journal: Journal, name: str, only: int | None) -> None:

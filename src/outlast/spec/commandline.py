@@ -44,13 +44,13 @@ def _script(words: list[str], directory: Path) -> Iterator[tuple[str, str]]:
         near = did_you_mean(script, _names(directory))
         yield f"{shorten(script)} is not in {directory}", near
     first = words[0]
-    if files.relative_path_mistake(first) or not (directory / first[:1000]).is_file():
+    if files.relative_path_mistake(first) or not files.is_file(directory, first):
         return
     if "/" not in first:
         hint = f"write ./{first} or python {first}"
-        yield f"{first} is a file beside params.yaml, not a program on the PATH", hint
+        yield f"{shorten(first)} is a file beside params.yaml, not a program on the PATH", hint
     elif not os.access(directory / first, os.X_OK):
-        yield f"{first} is not executable", f"chmod +x {first}"
+        yield f"{shorten(first)} is not executable", f"chmod +x {first}"
 
 
 def command_warnings(command: str, directory: Path) -> Iterator[tuple[str, str]]:
@@ -65,7 +65,7 @@ def command_warnings(command: str, directory: Path) -> Iterator[tuple[str, str]]
             f"{shorten(variable)} is passed on as it is, since no shell runs the command",
             "write bash -c '…'",
         )
-    if words and "/" not in words[0] and "{" not in words[0] and not (directory / words[0][:1000]).is_file():
+    if words and "/" not in words[0] and "{" not in words[0] and not files.is_file(directory, words[0]):
         try:
             found = shutil.which(words[0])
         except ValueError:

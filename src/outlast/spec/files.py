@@ -65,6 +65,14 @@ def covers(code: Sequence[str], path: str) -> bool:
     )
 
 
+def is_file(directory: Path, path: str) -> bool:
+    try:
+        return (directory / path).is_file()
+    except (OSError, ValueError):
+        # A word of a command may be anything: too long for a name, or with a NUL in it.
+        return False
+
+
 def missing_script(words: Sequence[str], directory: Path) -> str | None:
     """The script that the command starts with, if it is not there."""
     script = None
@@ -74,7 +82,7 @@ def missing_script(words: Sequence[str], directory: Path) -> str | None:
         script = words[1]
     if script is None or relative_path_mistake(script) or "{" in script or "$" in script:
         return None
-    return None if _is_file(directory, script) else posixpath.normpath(script)
+    return None if is_file(directory, script) else posixpath.normpath(script)
 
 
 def named_files(words: Sequence[str], directory: Path) -> list[str]:
@@ -85,7 +93,7 @@ def named_files(words: Sequence[str], directory: Path) -> list[str]:
             found += _module(word.split("."), directory)
             continue
         for candidate in (word, word.partition("=")[2]):
-            if candidate and not relative_path_mistake(candidate) and _is_file(directory, candidate):
+            if candidate and not relative_path_mistake(candidate) and is_file(directory, candidate):
                 found.append(posixpath.normpath(candidate))
     return list(dict.fromkeys(found))
 
@@ -110,10 +118,10 @@ def _module(parts: Sequence[str], directory: Path) -> list[str]:
     """Where a Python module of the directory lies: its file, or the package at its top."""
     if not all(part.isidentifier() for part in parts):
         return []
-    if len(parts) == 1 and _is_file(directory, f"{parts[0]}.py"):
+    if len(parts) == 1 and is_file(directory, f"{parts[0]}.py"):
         return [f"{parts[0]}.py"]
     inside = "/".join(parts)
-    if any(_is_file(directory, f"{inside}{end}") for end in (".py", "/__main__.py", "/__init__.py")):
+    if any(is_file(directory, f"{inside}{end}") for end in (".py", "/__main__.py", "/__init__.py")):
         return [parts[0]]
     return []
 
@@ -134,11 +142,3 @@ def _imports(path: Path) -> list[str]:
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
             names.append(node.module.split(".")[0])
     return list(dict.fromkeys(names))
-
-
-def _is_file(directory: Path, path: str) -> bool:
-    try:
-        return (directory / path).is_file()
-    except (OSError, ValueError):
-        # A word of a command may be anything: too long for a name, or with a NUL in it.
-        return False

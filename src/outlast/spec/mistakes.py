@@ -19,6 +19,11 @@ class Mistake:
     text: str
     hint: str = ""
 
+    def __post_init__(self) -> None:
+        # Sentences quote what was written, which may hold line breaks or what no terminal can show.
+        object.__setattr__(self, "text", _one_line(self.text))
+        object.__setattr__(self, "hint", _one_line(self.hint))
+
     def __str__(self) -> str:
         place = ":".join(str(part) for part in (self.file, self.line, self.column) if part is not None)
         return f"{place}: {self.text}" + (f"; {self.hint}" if self.hint else "")
@@ -46,9 +51,12 @@ def one_of(choices: Iterable[str]) -> str:
 
 
 def shorten(value: object, longest: int = 60) -> str:
-    """A value as it is shown inside a sentence: one line, not too long."""
-    text = str(value).encode("utf-8", "replace").decode("utf-8")
-    text = "".join(
+    """A value as it is shown inside a sentence: not too long."""
+    text = str(value)
+    return text if len(text) <= longest else text[: longest - 1] + "…"
+
+
+def _one_line(text: str) -> str:
+    return "".join(
         character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text
     )
-    return text if len(text) <= longest else text[: longest - 1] + "…"

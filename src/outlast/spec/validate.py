@@ -96,15 +96,16 @@ def keys_of(model: type[BaseModel], path: Path_) -> list[str]:
 
 def _sentence(error: ErrorDetails, model: type[BaseModel], written: str | None) -> str:
     kind, given = error["type"], error["input"]
+    written = shorten(written) if written is not None else None
     context: AnyMapping[str, Any] = error.get("ctx", {})
     if given is None:
         return "has no value; write one, or remove the line"
     if kind == "value_error":
         return str(context["error"])
     if kind == "greater_than_equal":
-        return f"{shorten(written or given)} is too small; it must be at least {context['ge']}"
+        return f"{written or shorten(given)} is too small; it must be at least {context['ge']}"
     if kind == "less_than_equal":
-        return f"{shorten(written or given)} is too large; it can be at most {context['le']:,}"
+        return f"{written or shorten(given)} is too large; it can be at most {context['le']:,}"
     what = _what(given, written)
     if kind == "literal_error":
         choices = [word.strip("'") for word in str(context["expected"]).replace(" or ", ", ").split(", ")]

@@ -1,0 +1,152 @@
+"""What a daemon remembers after it was killed."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from outlast.local_cluster import book as book_module
+from outlast.local_cluster.book import REMEMBER_SECONDS, Book, State
+from outlast.local_cluster.hosts import Host, Need
+from outlast.local_cluster.job import Ending, Job, Phase, Request
+
+
+def job(identity: int, **changes: object) -> Job:
+    request = Request("t%d" % identity, "name", "/order", "/log", 60.0, 5.0, Need(1, 0, frozenset({"bad"})))
+    made = Job(identity, "group", request, "env", submitted=1.0)
+    for name, value in changes.items():
+        setattr(made, name, value)
+    return made
+
+
+def running(identity: int) -> Job:
+    return job(
+        identity,
+        phase=Phase.RUNNING,
+        host="a",
+        gpus=(1,),
+        pid=42,
+        ticks=7,
+        boot="b",
+        started=2.0,
+        started_monotonic=3.0,
+        ending=Ending.CANCELLED,
+    )
+
+
+def ended(identity: int, at: float = 9.0) -> Job:
+    made = running(identity)
+    made.phase, made.ended, made.elapsed, made.signal = Phase.ENDED, at, 7.0, 9
+    made.reason, made.ending = "reached its limit", Ending.OVER_TIME
+    return made
+
+
+def state_of(*jobs: Job) -> State:
+    return State(
+        jobs={one.id: one for one in jobs},
+        environments={"env": {"PATH": "/bin"}},
+        hosts={"a": Host(2, 1)},
+        next_id=max(one.id for one in jobs) + 1,
+    )
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Book:
+    made = Book(tmp_path / "jobs.jsonl")
+    made.rewrite(State())
+    return made
+
+
+def test_a_state_written_and_read_again_is_the_same(book: Book) -> None:
+    state = state_of(job(1), running(2), ended(3))
+    book.rewrite(state)
+    assert Book(book.path).load() == state
+
+
+def test_events_appended_one_by_one_give_the_same_state(book: Book) -> None:
+    state = state_of(job(1), running(2), ended(3))
+    for record in state.records():
+        book.append([record], sync=False)
+    assert Book(book.path).load() == state
+
+
+def test_a_torn_last_line_costs_that_line_only_wherever_it_was_torn(book: Book) -> None:
+    book.append([job(1).submit_record()], sync=True)
+    whole = book.path.read_bytes()
+    book.append([job(2).submit_record()], sync=True)
+    both = book.path.read_bytes()
+    for length in range(len(whole), len(both) - 1):
+        book.path.write_bytes(both[:length])
+        state = Book(book.path).load()
+        assert list(state.jobs) == [1]
+        assert state.bad_lines == 0
+
+
+def test_a_damaged_line_in_the_middle_costs_that_line_only_and_is_counted(book: Book) -> None:
+    for identity in (1, 2, 3):
+        book.append([job(identity).submit_record()], sync=False)
+    lines = book.path.read_bytes().split(b"\n")
+    book.path.write_bytes(b"\n".join(line[:-9] if b'"t2"' in line else line for line in lines))
+    state = Book(book.path).load()
+    assert list(state.jobs) == [1, 3]
+    assert state.bad_lines == 1
+
+
+def test_ends_older_than_a_day_are_dropped_and_their_ids_are_not_given_again(book: Book) -> None:
+    now = 1e9
+    state = state_of(job(1), running(2), ended(3, at=now - 5), ended(4, at=now - REMEMBER_SECONDS - 1))
+    state.drop_old(now)
+    assert list(state.jobs) == [1, 2, 3]
+    book.rewrite(state)
+    assert Book(book.path).load().next_id == 5
+
+
+def test_a_forgotten_job_and_what_was_written_of_it_later_are_gone(book: Book) -> None:
+    book.append([ended(1).submit_record(), {"event": "forget", "ids": [1]}], sync=False)
+    book.append([ended(1).end_record()], sync=False)
+    state = Book(book.path).load()
+    assert state.jobs == {}
+    assert state.bad_lines == 0
+
+
+def test_an_environment_that_no_job_has_is_dropped() -> None:
+    state = state_of(ended(1, at=0.0))
+    state.drop_old(REMEMBER_SECONDS + 1)
+    assert state.environments == {}
+
+
+@pytest.mark.parametrize("call", ["write", "fdatasync"])
+def test_a_full_disk_leaves_the_book_as_it_was(
+    book: Book, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    book.append([job(1).submit_record()], sync=True)
+    before = book.path.read_bytes()
+    real_write = os.write
+
+    def full_after_ten_bytes(descriptor: int, data: memoryview) -> int:
+        if len(data) <= 10:
+            raise OSError(errno.ENOSPC, "full")
+        return real_write(descriptor, data[:10])
+
+    def fails(_descriptor: int) -> None:
+        raise OSError(errno.EIO, "broken")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(book_module.os, call, full_after_ten_bytes if call == "write" else fails)
+        with pytest.raises(OSError, match="full|broken"):
+            book.append([job(2).submit_record()], sync=True)
+    assert book.path.read_bytes() == before
+    book.append([job(3).submit_record()], sync=True)
+    assert list(Book(book.path).load().jobs) == [1, 3]
+
+
+def test_a_submission_is_synced_and_a_start_is_not(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(book_module.os, "fdatasync", synced.append)
+    book.append([job(1).submit_record(), job(2).submit_record()], sync=True)
+    assert len(synced) == 1
+    book.append([running(1).start_record()], sync=False)
+    assert len(synced) == 1
