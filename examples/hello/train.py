@@ -49,7 +49,7 @@ def write(name, content):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--epochs", type=int, default=100)
+    parser.add_argument("--epochs", type=int, default=80)
     parser.add_argument("--lr", type=float, default=0.1)
     parser.add_argument(
         "--pause", type=float, default=0.1, help="seconds per epoch, to stand for a larger model"

@@ -84,11 +84,11 @@ def decide_twin(attempt: Attempt, view: JobView) -> Decision | None:
             return None
         reason = "job %s turned up after attempt %d had been given up" % (view.job, attempt.number)
         return Decision(Do.CANCEL_JOB, attempt.run, reason, attempt.token, Kind.TWIN_FOUND)
-    if attempt.twin or (not attempt.twin_slot and view.elapsed):
-        booked = float(attempt.account.get("slot") or 0.0)
-        data = {"slot": max(0.0, (view.elapsed or 0.0) - booked)}
-        kind = Kind.TWIN_ENDED
-        return Decision(Do.RECORD, attempt.run, "", attempt.token, kind, data)
+    # Old listings may show the end, and even the job itself, again: only what is not booked yet counts.
+    booked = float(attempt.account.get("slot") or 0.0) + attempt.twin_slot
+    unbooked = max(0.0, (view.elapsed or 0.0) - booked)
+    if attempt.twin or unbooked >= 0.001:
+        return Decision(Do.RECORD, attempt.run, "", attempt.token, Kind.TWIN_ENDED, {"slot": unbooked})
     return None
 
 

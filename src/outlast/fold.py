@@ -167,7 +167,8 @@ def _after_ending(run: Run, attempt: Attempt, entry: Entry) -> Mapping[str, Any]
         changes["stuck_any"] = run.stuck_any + 1
         if cause is not Cause.CLUSTER:
             changes["stuck"] = run.stuck + 1
-    signature = data.get("signature")
+    # What happens twice on the cluster's side is its trouble twice, not a bug of the training's.
+    signature = data.get("signature") if cause is Cause.TRAINING else None
     if signature:
         same = signature == run.failure
         changes.update(failure=signature, failures=run.failures + 1 if same else 1)

@@ -78,7 +78,7 @@ class Inbox:
                 yield name, _parse(json.loads(path.read_bytes()))
             except FileNotFoundError:
                 continue
-            except (ValueError, TypeError, KeyError):
+            except (ValueError, TypeError, KeyError, IsADirectoryError, PermissionError):
                 yield name, None
 
     def remove(self, name: str) -> None:
@@ -94,10 +94,17 @@ class Inbox:
 def _parse(raw: Mapping[str, Any]) -> Request:
     match raw["kind"]:
         case "submit":
-            plans = tuple(RunPlan(plan["name"], plan["params"]) for plan in raw["runs"])
+            plans = tuple(RunPlan(_text(plan["name"]), dict(plan["params"])) for plan in raw["runs"])
             return Submit(read_spec(json.dumps(raw["spec"])), plans)
         case "cancel":
-            return Cancel(tuple(raw["runs"]) if raw["runs"] is not None else None, str(raw["reason"]))
+            names = None if raw["runs"] is None else tuple(map(_text, raw["runs"]))
+            return Cancel(names, str(raw["reason"]))
         case "retry":
-            return Retry(read_spec(json.dumps(raw["spec"])), tuple(raw["runs"]))
+            return Retry(read_spec(json.dumps(raw["spec"])), tuple(map(_text, raw["runs"])))
     raise ValueError("no such request")
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError("not a name: %r" % value)
+    return value

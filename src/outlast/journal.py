@@ -317,6 +317,26 @@ class Journal(Records):
             raise JournalDamaged(_damaged(self.path, str(error))) from error
 
 
+def is_blank(path: Path) -> bool:
+    """Whether there is nothing to be read there, because no controller has come to its first commit.
+
+    Raises JournalDamaged if runs have been under way: then there was something.
+    """
+    try:
+        db = sqlite3.connect(path.absolute().as_uri() + "?mode=ro", uri=True, timeout=BUSY)
+    except sqlite3.Error:
+        return not path.exists()  # opening it for real says what is wrong
+    try:
+        blank = db.execute("SELECT 1 FROM sqlite_master").fetchone() is None
+    except sqlite3.Error:
+        return not path.exists()
+    finally:
+        db.close()
+    if blank and (path.parent / "params" / "runs").exists():
+        raise JournalDamaged(_damaged(path, "nothing is in it, and runs have been under way"))
+    return blank
+
+
 def _damaged(path: Path, why: str) -> str:
     return (
         "%s: the journal is damaged (%s). Checkpoints, logs and results are untouched. Bring back a copy, "

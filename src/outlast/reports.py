@@ -7,6 +7,7 @@ be read is passed over, a missing file is an empty one, and sizes are bounded.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -29,30 +30,40 @@ def read_report(events: Path, progress: Path) -> Report | None:
     facts: dict[str, Any] = {"heard": heard}
     begins: list[tuple[Phase, float]] = []
     changes: list[float] = []
+    told_by = None
     last = 0.0
     for line in _lines(events):
-        mono = line.get("mono")
-        if not isinstance(mono, (int, float)):
+        mono = _finite(line.get("mono"))
+        if mono is None:
             continue
-        last = max(last, float(mono))
+        last = max(last, mono)
         match line.get("event"):
             case "claimed":
                 facts.update(claimed=_number(line.get("at")), host=str(line.get("host", "")))
             case "phase":
                 phase = _phase(line.get("phase"))
                 if phase:
-                    begins.append((phase, float(mono)))
+                    begins.append((phase, mono))
             case "changed":
-                changes.append(float(mono))
+                changes.append(mono)
+            case "stop":
+                told_by = line.get("why")
             case "end":
                 facts.update(_ending(line))
+    if facts.get("outcome") is Outcome.CONTINUE and told_by == "signal":
+        # It left because the cluster asked, not at its limit: no fault of its own if nothing new was saved.
+        facts["outcome"] = Outcome.EVICTED
+    compute_began = next((mono for phase, mono in begins if phase is Phase.COMPUTE), last)
+    told, training = _training(progress, compute_began)
+    if begins and begins[-1][0] is Phase.COMPUTE:
+        # The training was seen at work after the node program's last line.
+        last = max(last, told)
     ends = [mono for _, mono in begins[1:]] + [last]
     facts["spans"] = tuple(
         (phase, max(0.0, end - mono)) for (phase, mono), end in zip(begins, ends, strict=True)
     )
-    compute_began = next((mono for phase, mono in begins if phase is Phase.COMPUTE), last)
     facts["changed"] = bool(changes) or facts.get("changed", False)
-    facts.update(_training(progress, compute_began))
+    facts.update(training)
     if not facts.get("saves"):
         facts["saves"] = tuple(Save(max(0.0, mono - compute_began), None) for mono in changes[-MOST_SAVES:])
     return Report(**facts)
@@ -67,12 +78,15 @@ def last_progress(progress: Path) -> Mapping[str, Any] | None:
     return newest
 
 
-def _training(progress: Path, compute_began: float) -> dict[str, Any]:
+def _training(progress: Path, compute_began: float) -> tuple[float, dict[str, Any]]:
+    """When the training last told anything, and what follows from all it told."""
     facts: dict[str, Any] = {"loaded": False, "saving": 0.0}
+    told = 0.0
     saves: list[Save] = []
     notes: list[str] = []
     for line in _lines(progress):
         step = line.get("step") if isinstance(line.get("step"), int) else None
+        told = max(told, _number(line.get("mono")))
         match line.get("event"):
             case "loaded":
                 facts.update(loaded=True, resumed=step)
@@ -84,7 +98,7 @@ def _training(progress: Path, compute_began: float) -> dict[str, Any]:
             case "save-failed":
                 notes.append("saving step %s failed: %s" % (step, line.get("why")))
     facts.update(saves=tuple(saves[-MOST_SAVES:]), notes=tuple(notes[-5:]))
-    return facts
+    return told, facts
 
 
 def _ending(line: Mapping[str, Any]) -> dict[str, Any]:
@@ -114,7 +128,16 @@ def _phase(value: object) -> Phase | None:
 
 
 def _number(value: object) -> float:
-    return float(value) if isinstance(value, (int, float)) else 0.0
+    return _finite(value) or 0.0
+
+
+def _finite(value: object) -> float | None:
+    """JSON can hold numbers that no clock shows."""
+    try:
+        number = float(value) if isinstance(value, (int, float)) else math.nan
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _lines(path: Path, tail: int | None = None) -> Iterator[Mapping[str, Any]]:
@@ -131,7 +154,7 @@ def _lines(path: Path, tail: int | None = None) -> Iterator[Mapping[str, Any]]:
     for text in raw.split(b"\n"):
         try:
             line = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(line, dict):
             yield line

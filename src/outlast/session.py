@@ -13,7 +13,7 @@ from outlast.errors import JournalHeld, NotWritable
 from outlast.exchange import FileExchange
 from outlast.experiment import Experiment
 from outlast.inbox import Inbox
-from outlast.journal import Journal
+from outlast.journal import Journal, is_blank
 from outlast.lease import Lease
 from outlast.model import Entry
 from outlast.schedulers import connect
@@ -96,6 +96,8 @@ def control(
     experiment: Experiment, purpose: str, listener: Callable[[Sequence[Entry]], None] = lambda entries: None
 ) -> Iterator[Session]:
     """Hold the experiment. Raises JournalHeld if another controller does."""
+    if experiment.journal.exists():
+        is_blank(experiment.journal)  # one that was emptied must not be begun anew
     journal = Journal(experiment.journal, create=True)
     try:
         journal.check()

@@ -36,6 +36,7 @@ class Rehearsal(ABC):
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._made = 0
+        self._fifos: list[Fifo] = []
 
     @abstractmethod
     def another_adapter(self, **arguments: Any) -> Scheduler:
@@ -63,9 +64,10 @@ class Rehearsal(ABC):
     @abstractmethod
     def kill_without_warning(self, token: str) -> None: ...
 
-    @abstractmethod
     def close(self) -> None:
         """Nothing stays behind."""
+        for fifo in self._fifos:
+            fifo.close()
 
     def request(self, code: str = "", **changes: Any) -> JobRequest:
         """A job that runs these lines of Python."""
@@ -89,7 +91,8 @@ class Rehearsal(ABC):
         return replace(plain, **changes)
 
     def fifo(self, name: str) -> Fifo:
-        return Fifo(self.directory / name)
+        self._fifos.append(Fifo(self.directory / name))
+        return self._fifos[-1]
 
     def poll_until(self, condition: Callable[[Views], bool], scheduler: Scheduler | None = None) -> Views:
         scheduler = scheduler or self.scheduler
@@ -119,6 +122,7 @@ class Fifo:
         os.mkfifo(path)
         self.path = path
         self._read = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        self._write = -1
 
     #: Lines for a job.
     def tell(self, text: str = "'!'") -> str:
@@ -126,7 +130,7 @@ class Fifo:
 
     @property
     def hold(self) -> str:
-        return "open(%r).read()\n" % str(self.path)
+        return "import os; os.read(os.open(%r, os.O_RDONLY), 1)\n" % str(self.path)
 
     def read(self) -> str:
         """What a job told; waits for it."""
@@ -135,9 +139,14 @@ class Fifo:
         return os.read(self._read, 65536).decode()
 
     def release(self) -> None:
-        """Let a job that is held go on."""
-        os.close(os.open(self.path, os.O_WRONLY))
+        """Let all jobs go on that are held, or will be."""
+        self._write = os.open(self.path, os.O_WRONLY)
+        os.write(self._write, b"!" * 1000)
+
+    def close(self) -> None:
         os.close(self._read)
+        if self._write >= 0:
+            os.close(self._write)
 
 
 def await_death(pid: int, ticks: int) -> None:
@@ -220,7 +229,8 @@ class LocalRehearsal(Rehearsal):
     def close(self) -> None:
         if self._frozen:
             self.thaw()
-        self.another_adapter().stop(force=True)
+        self.another_adapter(timeout=PATIENCE).stop(force=True)
+        super().close()
 
 
 def process_ids(text: str) -> Sequence[tuple[int, int]]:

@@ -69,8 +69,11 @@ def test_a_cancelled_job_that_waits_never_starts(cluster: Rehearsal) -> None:
 def test_a_cancelled_job_that_runs_is_asked_to_end_and_may_use_its_exit_code(cluster: Rehearsal) -> None:
     ready = cluster.fifo("ready")
     request = cluster.request(
-        "import signal, sys\n"
-        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(9))\n" + ready.tell() + "signal.pause()"
+        "import signal\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])\n"
+        + ready.tell()
+        + "signal.sigwait([signal.SIGTERM])\n"
+        "raise SystemExit(9)"
     )
     cluster.scheduler.submit([request])
     ready.read()

@@ -116,7 +116,7 @@ def test_each_part_is_durable_before_the_next_depends_on_it(
         real = getattr(os, name)
 
         def call(first: Any, *args: Any, **kwargs: Any) -> Any:
-            path = os.readlink("/proc/self/fd/%d" % first) if isinstance(first, int) else str(first)
+            path = str(Path("/proc/self/fd/%d" % first).readlink()) if isinstance(first, int) else str(first)
             calls.append("%s %s" % (name, "parent" if path == str(tmp_path) else Path(path).suffix))
             return real(first, *args, **kwargs)
 

@@ -13,12 +13,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
 from outlast import zipapp
-from outlast.node import bundle, claim, main
+from outlast.node import bundle, claim, leftovers, main
 from outlast.node.order import OutputRule, WorkOrder
 from outlast.node.words import EXIT_BAD_ORDER, EXIT_CONTINUE, EXIT_NOT_CLAIMED, Phase
 
@@ -45,6 +45,7 @@ class Bench:
         self.top, self.pyz = top, pyz
         self.exchange, self.scratch = top / "exchange", top / "scratch"
         self.checkpoints, self.log = top / "checkpoints", top / "logs" / "log.txt"
+        self.token = f"token-{os.getpid()}-{top.name}"
         self.exchange.mkdir()
         self._running: list[subprocess.Popen[str]] = []
         os.mkfifo(top / "ready")
@@ -56,7 +57,7 @@ class Bench:
         *command: str,
         python: str = sys.executable,
         variables: dict[str, str] | None = None,
-        stderr: str | None = None,
+        stderr: int | IO[str] = subprocess.PIPE,
         **changes: Any,
     ) -> subprocess.Popen[str]:
         self.write_order(*command, **changes)
@@ -64,7 +65,7 @@ class Bench:
             [python, str(self.pyz), str(self.top / "order.json")],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE if stderr is None else os.open(stderr, os.O_WRONLY),
+            stderr=stderr,
             text=True,
             env={**os.environ, **(variables or {})},
         )
@@ -73,7 +74,7 @@ class Bench:
 
     def write_order(self, *command: str, **changes: Any) -> None:
         order = WorkOrder(
-            token=f"token-{os.getpid()}-{self.top.name}",
+            token=self.token,
             experiment="e",
             run="digits",
             number=1,
@@ -481,19 +482,15 @@ def test_a_full_disk_for_the_event_log_does_not_stop_the_training(bench: Bench) 
 
 def test_nor_does_a_full_disk_for_everything_the_node_program_says(bench: Bench) -> None:
     (bench.exchange / "events.jsonl").symlink_to("/dev/full")
-    process = bench.start(
-        "sh",
-        "-c",
-        "ln -s nowhere $OUTLAST_OUTPUT_DIR/l; echo 1 > a",
-        outputs=(OutputRule("a"),),
-        stderr="/dev/full",
-    )
+    script = "ln -s nowhere $OUTLAST_OUTPUT_DIR/l; echo 1 > a"
+    with open("/dev/full", "w") as full:
+        process = bench.start("sh", "-c", script, outputs=(OutputRule("a"),), stderr=full)
     assert bench.end(process) == 0
     assert (bench.exchange / "output" / "a").exists()
 
 
 def _forked(order: Path, damage: Callable[[], object]) -> int:
-    """Run the node program in a fork of this process, as the local cluster does, with something broken in it."""
+    """Run the node program in a fork of this process, as the local cluster does, with something broken."""
     pid = os.fork()
     if pid == 0:
         code = 99
@@ -528,11 +525,12 @@ def test_a_full_disk_met_by_the_node_program_is_an_outcome_of_its_own(
 ) -> None:
     (bench.top / "code").write_text("x")
     bundle.pack(bench.top, ["code"], bench.top / "code.tar")
-    bench.write_order("sh", "-c", "sleep 600 & echo $! > $READY", code=str(bench.top / "code.tar"))
+    bench.write_order("sh", "-c", "sleep 600 & exit 0", code=str(bench.top / "code.tar"))
     order = bench.top / "order.json"
     assert _forked(order, lambda: monkeypatch.setattr(f"outlast.node.attempt.{broken}", _no_space)) == 1
     assert bench.last["outcome"] == outcome
     assert "No space left on device" in bench.last["detail"]
+    assert leftovers.kill_by_token(bench.token) == [], "the training was left behind"
 
 
 def test_a_log_that_cannot_be_opened_does_not_stop_the_training(bench: Bench) -> None:

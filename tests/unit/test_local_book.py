@@ -12,6 +12,7 @@ from outlast.local_cluster import book as book_module
 from outlast.local_cluster.book import REMEMBER_SECONDS, Book, State
 from outlast.local_cluster.hosts import Host, Need
 from outlast.local_cluster.job import Ending, Job, Phase, Request
+from outlast.local_cluster.roster import Roster
 
 
 def job(identity: int, **changes: object) -> Job:
@@ -136,7 +137,7 @@ def test_a_full_disk_leaves_the_book_as_it_was(
 
     with monkeypatch.context() as patch:
         patch.setattr(book_module.os, call, full_after_ten_bytes if call == "write" else fails)
-        with pytest.raises(OSError, match="full|broken"):
+        with pytest.raises(OSError, match=r"full|broken"):
             book.append([job(2).submit_record()], sync=True)
     assert book.path.read_bytes() == before
     book.append([job(3).submit_record()], sync=True)
@@ -150,3 +151,52 @@ def test_a_submission_is_synced_and_a_start_is_not(book: Book, monkeypatch: pyte
     assert len(synced) == 1
     book.append([running(1).start_record()], sync=False)
     assert len(synced) == 1
+
+
+RAW = {"token": "t", "name": "", "order": "/o", "log": "/l", "cpus": 1, "gpus": 0, "time": 5, "grace": 1}
+
+
+def test_a_submission_is_on_the_disk_before_it_is_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    roster = Roster(tmp_path / "jobs.jsonl", print)
+    on_disk: list[int] = []
+    monkeypatch.setattr(
+        book_module.os, "fdatasync", lambda _: on_disk.append(len(Book(tmp_path / "jobs.jsonl").load().jobs))
+    )
+    assert roster.submit("group", [RAW, {**RAW, "token": "u"}], {}) == [{"job": "1"}, {"job": "2"}]
+    assert on_disk == [2]
+
+
+def test_a_submission_that_the_disk_refuses_is_not_there_and_can_be_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    roster = Roster(tmp_path / "jobs.jsonl", print)
+
+    def full(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(book_module.os, "fdatasync", full)
+        with pytest.raises(OSError, match="full"):
+            roster.submit("group", [RAW], {"PATH": "/bin"})
+    assert roster.views("group") == []
+    assert not roster.waiting
+    assert len(roster.submit("group", [RAW], {"PATH": "/bin"})) == 1
+    (job,) = Roster(tmp_path / "jobs.jsonl", print)
+    assert job.request.token == "t"
+
+
+def test_a_book_grown_long_is_rewritten_and_says_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(book_module, "REWRITE_BYTES", 1000)
+    path = tmp_path / "jobs.jsonl"
+    roster = Roster(path, print)
+    roster.submit("group", [RAW], {})
+    for _ in range(50):
+        roster.note(running(1).ending_record())
+    before = path.stat().st_size
+    roster.tidy()
+    assert path.stat().st_size < before / 2
+    assert [one.request.token for one in Roster(path, print)] == ["t"]

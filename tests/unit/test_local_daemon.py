@@ -67,6 +67,7 @@ GARBAGE = {
             "environment": 3,
         }
     ),
+    "no hosts": encode({"protocol": 1, "operation": "hello", "hosts": {}}),
     "a wait of the wrong type": encode(
         {"protocol": 1, "operation": "wait", "group": "g", "since": "", "seconds": {}}
     ),
@@ -238,7 +239,13 @@ def test_a_daemon_with_older_code_is_replaced_once_nothing_runs(
     cluster.await_start(running.token)
     old = cluster.scheduler.daemon_pid()
     client = Client(cluster.place, cluster.options)
-    message = {"group": "g", "code": "edited since", "hosts": None, "environment": {}, "requests": []}
+    message = {
+        "group": "g",
+        "code": "edited since",
+        "hosts": {"a": {"cpus": 1}},
+        "environment": {},
+        "requests": [],
+    }
     assert client.ask("submit", PATIENCE, **message) == {"answers": []}
     held.release()
     cluster.await_end(running.token)
@@ -250,15 +257,15 @@ def test_a_daemon_with_older_code_is_replaced_once_nothing_runs(
 
 def test_the_newest_hosts_are_taken_and_outlive_the_daemon(cluster: LocalRehearsal) -> None:
     cluster.scheduler.daemon_pid()
-    request = cluster.request()
+    held = cluster.fifo("held")
+    running, waiting = cluster.request(held.hold), cluster.request()
     cluster.scheduler = cluster.another_adapter(hosts={"gamma": Host(cpus=1)})
-    cluster.scheduler.submit([request])
-    assert cluster.await_end(request.token)[request.token].host == "gamma"
+    cluster.scheduler.submit([running, waiting])
+    cluster.await_start(running.token)
     cluster.crash()
-    plain = cluster.another_adapter(hosts=None)
-    second = cluster.request()
-    plain.submit([second])
-    assert cluster.await_end(second.token)[second.token].host == "gamma"
+    held.release()
+    views = cluster.await_end(running.token, waiting.token)
+    assert [views[one.token].host for one in (running, waiting)] == ["gamma", "gamma"]
 
 
 def test_what_is_forgotten_is_gone_and_what_still_runs_is_not(cluster: LocalRehearsal) -> None:

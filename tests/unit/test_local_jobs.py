@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from contract.rehearsal import LocalRehearsal, await_death, process_ids
+from contract.rehearsal import PATIENCE, LocalRehearsal, await_death, process_ids
 from outlast.local_cluster.job import Request
 from outlast.local_cluster.processes import start_ticks
 from outlast.schedulers.base import JobPhase
+from outlast.schedulers.local import Host
 
 
 @pytest.fixture
@@ -28,8 +30,8 @@ import json, os, signal, sys
 found = {
     "pid": os.getpid(), "session": os.getsid(0), "cwd": os.getcwd(), "environment": dict(os.environ),
     "stdin": os.readlink("/proc/self/fd/0"),
-    "descriptors": sorted(os.readlink("/proc/self/fd/%s" % fd) for fd in os.listdir("/proc/self/fd") if int(fd) > 2
-                          and os.path.exists("/proc/self/fd/%s" % fd)),
+    "descriptors": [fd for fd in os.listdir("/proc/self/fd")
+                    if int(fd) > 2 and os.path.exists("/proc/self/fd/" + fd)],
     "signals": {name: str(signal.getsignal(getattr(signal, name))) for name in
                 ("SIGTERM", "SIGCHLD", "SIGUSR1", "SIGUSR2", "SIGHUP")},
     "blocked": len(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
@@ -74,6 +76,32 @@ def test_a_job_has_the_environment_of_its_own_submission_not_of_the_daemons_star
         assert Path(request.log).read_text() == "/venv-%d\n" % number
 
 
+def test_a_job_with_gpus_is_told_which_are_its_own(cluster: LocalRehearsal) -> None:
+    cluster.scheduler = cluster.another_adapter(hosts={"alpha": Host(cpus=2, gpus=3)})
+    held = cluster.fifo("held")
+    code = "import os; print(os.environ['CUDA_VISIBLE_DEVICES'])\n" + held.hold
+    requests = [cluster.request(code, gpus=2), cluster.request(code, gpus=1)]
+    cluster.scheduler.submit(requests)
+    held.release()
+    cluster.await_end(*(request.token for request in requests))
+    assert [Path(request.log).read_text().strip() for request in requests] == ["0,1", "2"]
+
+
+def test_a_process_that_carries_the_token_of_a_killed_job_is_ended_wherever_it_is(
+    cluster: LocalRehearsal,
+) -> None:
+    ready = cluster.fifo("ready")
+    request = cluster.request(ready.tell() + "import signal; signal.pause()")
+    with subprocess.Popen(["sleep", "600"], env={"OUTLAST_TOKEN": request.token}) as elsewhere:
+        cluster.scheduler.submit([request])
+        ready.read()
+        cluster.scheduler.kill(request.token)
+        try:
+            assert elsewhere.wait(PATIENCE) == -signal.SIGKILL
+        finally:
+            elsewhere.kill()
+
+
 def test_an_exception_in_a_job_is_exit_code_1_with_its_traceback_in_the_log(cluster: LocalRehearsal) -> None:
     request = cluster.request("raise RuntimeError('no such thing')")
     cluster.scheduler.submit([request])
@@ -87,7 +115,8 @@ def test_a_job_whose_log_cannot_be_written_ends_with_the_reason(cluster: LocalRe
     cluster.scheduler.submit([request])
     view = cluster.await_end(request.token)[request.token]
     assert view.exit_code == 126
-    assert "Not a directory" in view.reason
+    assert view.reason.startswith("the job could not be set up")
+    assert "/file" in view.reason
 
 
 def test_the_warning_comes_the_grace_before_the_limit_or_at_three_quarters_of_a_short_time() -> None:
@@ -99,9 +128,11 @@ def test_the_warning_comes_the_grace_before_the_limit_or_at_three_quarters_of_a_
 def test_an_evicted_job_may_save_within_its_grace(cluster: LocalRehearsal) -> None:
     ready = cluster.fifo("ready")
     request = cluster.request(
-        "import signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(85))\n"
+        "import signal\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])\n"
         + ready.tell()
-        + "signal.pause()",
+        + "signal.sigwait([signal.SIGTERM])\n"
+        "raise SystemExit(85)",
         grace=30.0,
     )
     cluster.scheduler.submit([request])
@@ -175,7 +206,7 @@ def test_an_ended_jobs_leftovers_are_killed_and_its_neighbours_are_not(cluster: 
     cluster.await_end(other.token)
     assert start_ticks(pid) == ticks
     held.release()
-    cluster.await_end(neighbour.token)
+    assert cluster.await_end(neighbour.token)[neighbour.token].exit_code == 0
     await_death(pid, ticks)
 
 

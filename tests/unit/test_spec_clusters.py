@@ -130,3 +130,9 @@ def test_the_configuration_directory_is_where_xdg_says(monkeypatch: pytest.Monke
     assert configuration_directory() == Path("/home/me/.config/outlast")
     monkeypatch.setenv("XDG_CONFIG_HOME", "/etc/mine")
     assert configuration_directory() == Path("/etc/mine/outlast")
+
+
+def test_a_mistake_in_one_resource_does_not_hide_that_another_is_too_much(directory: Path) -> None:
+    clusters = "farm: {scheduler: local, longest: 1h}\n"
+    found = mistakes(directory, "farm", "resources:\n  cpus: two\n  time: 90min\n", clusters)
+    assert [line.split(": ")[1] for line in found] == ["resources.cpus", "resources.time"]

@@ -66,6 +66,7 @@ def test_placeholders_are_named_once_in_their_order() -> None:
         ("a `date`", "`"),
         ("a 2>&1", ">"),
         ("a\nb", "\n"),
+        ("a '\\' | b", "|"),
     ],
 )
 def test_what_only_a_shell_understands_is_found(command: str, operator: str, tmp_path: Path) -> None:

@@ -134,7 +134,10 @@ def test_a_training_that_is_not_python_or_not_parsable_imports_nothing(directory
 
 def test_an_output_left_from_an_earlier_run_is_not_taken_for_code(directory: Path) -> None:
     (directory / "metrics.json").write_text("{}")
-    text = "command: python3 train.py --out metrics.json\noutputs: [metrics.json]\n"
+    text = (
+        "command: python3 train.py --out metrics.json\n"
+        "outputs: [{path: metrics.json, check: python3 -c 1 metrics.json}]\n"
+    )
     assert parsed(directory, text).spec.code == ("train.py",)
     assert parsed(directory, f"{text}code: [train.py]\n").spec.code == ("train.py",)
 

@@ -195,6 +195,7 @@ def test_a_mistake_is_one_plain_sentence_with_its_line(directory: Path, line: st
         ("command: {lr}", "command: must be text, not a group {...}; put quotes around it"),
         ("command: python3 train.py > log", "put it into a script, list it under code, or write bash -c"),
         ("command: python3 train.py --lr {lr}", "nothing is known to put in for {lr}: there is no sweep"),
+        (f"command: {'x' * 30_001}", "command: is longer than 30,000 characters; put it into a script"),
         ('command: "a\\0b"', "command: contains a control character"),
         ('command: "a\\ud800b"', "command: "),
     ],

@@ -85,6 +85,11 @@ def test_before_the_first_save_half_the_grace_is_kept_for_it(time: Time) -> None
     assert 30.0 <= left <= 34.0
 
 
+def test_where_no_signal_comes_half_the_grace_is_the_least(time: Time) -> None:
+    left = train(clock_of(time, left=3600, grace=30), time, step=0.5, save_every=3, save=0.1)
+    assert 14.0 <= left <= 15.0
+
+
 def test_a_slow_first_step_does_not_shorten_the_job_for_good(time: Time) -> None:
     clock = clock_of(time, left=3600, grace=10)
     clock.should_stop()

@@ -233,6 +233,74 @@ def test_a_process_superseded_while_it_writes_does_not_commit(
     assert checkpoints(place) == []
 
 
+def test_a_claim_made_just_before_the_commit_stops_it(
+    start: Start, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zombie = start()
+    zombie.load()
+    real = image.verify
+
+    def verify(path: str) -> Any:
+        (place / layout.claim_name(2)).touch()
+        return real(path)
+
+    monkeypatch.setattr(image, "verify", verify)
+    with pytest.raises(Superseded):
+        zombie.save("zombie", step=1)
+    assert checkpoints(place) == []
+
+
+def test_a_superseded_process_writes_nothing_at_all(
+    start: Start, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zombie = start()
+    zombie.load()
+    start().load()
+    monkeypatch.setattr(image, "write", lambda *_: pytest.fail("it wrote"))
+    with pytest.raises(Superseded):
+        zombie.save("zombie", step=1)
+
+
+def test_a_failed_save_leaves_nothing_half_written(
+    start: Start, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    session = start()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", fail)
+        assert not session.save("state", step=1)
+    assert [path.name for path in place.iterdir()] == [layout.claim_name(1)]
+    assert "step 1 is NOT saved: [Errno 28] No space left" in capsys.readouterr().err
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", fail)
+        patch.setattr(shutil, "rmtree", fail)
+        assert not session.save("state", step=1)
+    assert len(list(place.glob(".step-*.tmp"))) == 1
+    assert session.save("state", step=1)
+    assert list(place.glob(".step-*.tmp")) == []
+
+
+def test_a_read_that_fails_once_is_tried_again(
+    start: Start, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = start()
+    session.save("old", step=1)
+    session.save("new", step=2)
+    fail = [True]
+    real = image.read_state
+
+    def read_state(path: str, manifest: image.Manifest) -> Any:
+        if fail.pop() if fail else False:
+            raise OSError(116, "Stale file handle")
+        return real(path, manifest)
+
+    monkeypatch.setattr(image, "read_state", read_state)
+    assert start().load() == "new"
+    assert fail == []
+
+
 def test_a_process_that_could_not_claim_at_load_does_not_push_out_one_that_could(
     start: Start, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -278,6 +346,15 @@ def test_what_a_living_process_writes_is_not_removed() -> None:
     assert not layout.is_left_over(name, generation=7)
     assert not layout.is_left_over(name, generation=6)
     assert layout.is_left_over(layout.temporary_name(layout.checkpoint_name(2, (7, 2))), generation=7)
+
+
+def test_a_directory_that_was_removed_under_a_training_is_made_again(start: Start, place: Path) -> None:
+    session = start()
+    session.save(1, step=1)
+    shutil.rmtree(place)
+    assert session.save(2, step=2)
+    assert (place / layout.claim_name(1)).exists()
+    assert start().load() == 2
 
 
 def test_files_of_others_in_the_directory_are_left_alone(start: Start, place: Path) -> None:

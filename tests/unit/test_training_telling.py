@@ -106,6 +106,18 @@ def test_a_file_that_cannot_be_written_is_mentioned_once_and_the_training_goes_o
     assert capsys.readouterr().err.count("outlast:") == 1
 
 
+def test_half_a_line_does_not_spoil_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    telling = Telling(str(tmp_path / "told"))
+    real = os.write
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", lambda fd, content: real(fd, content[:7]))
+        telling.tell("loaded", step=1)
+    telling.tell("saved", step=2)
+    torn, whole = (tmp_path / "told").read_text().splitlines()
+    assert len(torn) == 7
+    assert json.loads(whole)["step"] == 2
+
+
 def test_without_a_file_nothing_is_printed_or_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

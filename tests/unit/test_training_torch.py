@@ -27,7 +27,7 @@ def bits(tensor: Any) -> bytes:
 
 
 def test_every_dtype_comes_back_with_its_bits(tmp_path: Path) -> None:
-    names = "bool uint8 int8 int16 int32 int64 float16 bfloat16 float32 float64 complex64 complex128"
+    names = "bool uint8 int8 int16 int32 int64 float16 bfloat16 float32 float64 complex64 float8_e4m3fn"
     state = {name: torch.randn(3, 5).mul(9).to(getattr(torch, name)) for name in names.split()}
     back = round_trip(state, tmp_path)
     for name, tensor in state.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -33,7 +34,7 @@ def command(runs: tuple[str, ...], directory: Path, everything: bool, as_json: b
         journal.close()
     if names:
         Inbox(experiment.inbox).put(Cancel(None if everything else names, "cancelled by the user"))
-    held = _carry_out(experiment) if names else ""
+    held = _carry_out(experiment, names) if names else ""
     if as_json:
         write_json({"cancelled": names, "over": over, "held": held or None})
         return
@@ -44,14 +45,14 @@ def command(runs: tuple[str, ...], directory: Path, everything: bool, as_json: b
         click.echo("%s; it picks this up" % held)
 
 
-def _carry_out(experiment: Experiment) -> str:
+def _carry_out(experiment: Experiment, names: Sequence[str]) -> str:
     from outlast.session import control
 
     try:
         with control(experiment, "cancel") as session:
             for _ in range(10):
                 session.step(budget=0.0)
-                if session.done:
+                if not session.journal.live().keys() & set(names):
                     break
                 session.wait()
     except JournalHeld as held:

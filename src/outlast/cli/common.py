@@ -14,7 +14,7 @@ import click
 
 from outlast.errors import BadInput
 from outlast.experiment import Experiment
-from outlast.journal import Journal
+from outlast.journal import Journal, is_blank
 from outlast.model import Run
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -59,7 +59,7 @@ def experiment_at(directory: Path) -> Experiment:
 
 def open_journal(experiment: Experiment) -> Journal:
     """For reading."""
-    if not experiment.journal.exists():
+    if is_blank(experiment.journal):
         waiting = len(list(experiment.inbox.glob("[0-9]*.json")))
         if waiting:
             raise BadInput(

@@ -10,7 +10,7 @@ import click
 from outlast.cli.common import directory_argument, experiment_at, json_option, some, write_json
 from outlast.errors import JournalHeld
 from outlast.experiment import Experiment
-from outlast.journal import Journal
+from outlast.journal import Journal, is_blank
 from outlast.submission import Submitted, prepare, submit
 
 
@@ -54,7 +54,7 @@ def hand_over(experiment: Experiment) -> Submitted:
     require_served(parsed)
     for warning in parsed.warnings:
         click.echo("warning: %s" % warning, err=True)
-    journal = Journal(experiment.journal) if experiment.journal.exists() else None
+    journal = None if is_blank(experiment.journal) else Journal(experiment.journal)
     try:
         return submit(experiment, parsed, journal)
     finally:

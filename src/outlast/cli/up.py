@@ -13,6 +13,7 @@ from outlast.cli.common import directory_argument, experiment_at, json_option, s
 from outlast.cli.submit import where
 from outlast.errors import BadInput
 from outlast.experiment import Experiment
+from outlast.journal import is_blank
 from outlast.model import RunState
 
 
@@ -33,7 +34,7 @@ def supervise(experiment: Experiment, directory: Path, as_json: bool, purpose: s
     from outlast.cli.live import Display
     from outlast.session import control
 
-    if not experiment.journal.exists() and not list(experiment.inbox.glob("[0-9]*.json")):
+    if is_blank(experiment.journal) and not list(experiment.inbox.glob("[0-9]*.json")):
         raise BadInput(
             "%s: nothing has been submitted here yet; type `outlast run` to begin" % experiment.root
         )

@@ -71,6 +71,11 @@ class Daemon:
                 "jobs": self.cluster.roster.views(m["group"]),
                 "version": self._version(m["group"]),
             },
+            "jobs": lambda m: {
+                "pid": os.getpid(),
+                "hosts": self.cluster.slots.usage(),
+                "jobs": self.cluster.roster.listing(),
+            },
             "cancel": lambda m: self._ended_by(self.cluster.cancel, m),
             "evict": lambda m: self._ended_by(self.cluster.evict, m),
             "kill": lambda m: self._ended_by(self.cluster.kill, m),
@@ -217,17 +222,13 @@ class Daemon:
             return {"error": "the daemon failed at this request; see %s" % (self.directory / "daemon.log")}
 
     def _hello(self, message: dict[str, Any]) -> dict[str, Any]:
-        self._configure(message)
+        self.cluster.roster.configure(hosts_from_json(message["hosts"]))
         return {
             "protocol": PROTOCOL,
             "pid": os.getpid(),
             "hosts": hosts_to_json(self.cluster.roster.slots.hosts),
             "unfinished": self.cluster.unfinished,
         }
-
-    def _configure(self, message: dict[str, Any]) -> None:
-        if message.get("hosts") is not None:
-            self.cluster.roster.configure(hosts_from_json(message["hosts"]))
 
     def _submit(self, message: dict[str, Any]) -> dict[str, Any]:
         if message["code"] != self.fingerprint and not self.cluster.running:
@@ -236,7 +237,7 @@ class Daemon:
             return {"again": True}
         if self.stop_by is not None:
             return {"error": "the local cluster is being stopped", "transient": True}
-        self._configure(message)
+        self.cluster.roster.configure(hosts_from_json(message["hosts"]))
         environment = {str(name): str(value) for name, value in message["environment"].items()}
         return {"answers": self.cluster.roster.submit(message["group"], message["requests"], environment)}
 

@@ -17,6 +17,9 @@ class Host:
     gpus: int = 0
 
 
+_GONE = Host(cpus=0)
+
+
 @dataclass(frozen=True)
 class Need:
     """What decides where a job fits; jobs with equal needs wait in one line."""
@@ -78,6 +81,22 @@ class Slots:
             for name, host in self.hosts.items()
         )
         return "no host can ever give %d cpus and %d gpus: %s" % (need.cpus, need.gpus, offers)
+
+    def usage(self) -> dict[str, dict[str, int]]:
+        """What each host offers and what of it is taken, also on a host that went while jobs run there."""
+        names = [
+            *self.hosts,
+            *(name for name, cpus in self._cpus_taken.items() if cpus and name not in self.hosts),
+        ]
+        return {
+            name: {
+                "cpus": self.hosts.get(name, _GONE).cpus,
+                "gpus": self.hosts.get(name, _GONE).gpus,
+                "cpus_taken": self._cpus_taken.get(name, 0),
+                "gpus_taken": len(self._gpus_taken.get(name, ())),
+            }
+            for name in names
+        }
 
     @property
     def any_free(self) -> bool:

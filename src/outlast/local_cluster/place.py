@@ -32,12 +32,12 @@ def find_root() -> Path:
     chosen = os.environ.get("OUTLAST_LOCAL_ROOT")
     if chosen:
         return Path(chosen)
-    state = os.environ.get("XDG_STATE_HOME") or Path("~/.local/state").expanduser()
-    # Homes are shared between machines, process ids and sockets are not.
-    root = Path(state) / "outlast" / ("local-" + os.uname().nodename)
     try:
+        state = os.environ.get("XDG_STATE_HOME") or Path("~/.local/state").expanduser()
+        # Homes are shared between machines, process ids and sockets are not.
+        root = Path(state) / "outlast" / ("local-" + os.uname().nodename)
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError:
+    except (OSError, RuntimeError):  # no home, or none that may be written
         return _root_without_home(Path("/tmp"))
     return root if os.access(root, os.W_OK | os.X_OK) else _root_without_home(Path("/tmp"))
 

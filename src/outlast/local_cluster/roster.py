@@ -110,6 +110,15 @@ class Roster:
             told.append(view)
         return told
 
+    def listing(self) -> list[dict[str, Any]]:
+        """The jobs of every group, in the order of their ids, with what people know them by."""
+        told = [
+            {**view, "name": job.request.name, "group": group, "submitted": job.submitted}
+            for group, jobs in self._groups.items()
+            for view, job in zip(self.views(group), jobs.values(), strict=True)
+        ]
+        return sorted(told, key=lambda view: int(view["job"]))
+
     def forget(self, tokens: Iterable[str]) -> None:
         gone = [job for job in self.known(tokens) if job.phase is Phase.ENDED]
         if not gone:

@@ -1,1 +1,1 @@
-"""What runs on the compute node: standard library only, Python 3.8 or later, imports nothing outside `node/`."""
+"""What runs on the compute node: standard library only, Python 3.8 or later, nothing from outside `node/`."""

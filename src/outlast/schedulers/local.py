@@ -59,14 +59,14 @@ class LocalScheduler(Scheduler):
         self.name = name
         self.patience = patience
         self.timeout = timeout
-        self._hosts = dict(hosts) if hosts else None
+        self._offer = dict(hosts) if hosts else this_machine()
         self._client = Client(cluster_directory(name, root), options)
         self._seen = ""
 
     def render(self, request: JobRequest) -> str:
         sent = json.dumps(self._submission([request]), indent=2)
         table = "\n".join(
-            "  %-20s %3d cpus %3d gpus" % (name, host.cpus, host.gpus) for name, host in self._offer().items()
+            "  %-20s %3d cpus %3d gpus" % (name, host.cpus, host.gpus) for name, host in self._offer.items()
         )
         return "%s\nhosts of local cluster %s:\n%s" % (sent, self.name, table)
 
@@ -97,7 +97,7 @@ class LocalScheduler(Scheduler):
         return {
             "group": self.group,
             "code": code_fingerprint(),
-            "hosts": hosts_to_json(self._hosts) if self._hosts else None,
+            "hosts": hosts_to_json(self._offer),
             "environment": job_environment(),
             "requests": [
                 {
@@ -173,14 +173,11 @@ class LocalScheduler(Scheduler):
             raise SchedulerUnavailable("local cluster %s: %s" % (self.name, error)) from error
 
     def hosts(self) -> Sequence[str]:
-        return tuple(self._offer())
+        return tuple(self._offer)
 
     def daemon_pid(self) -> int:
         """The daemon's process id; it is started if it was not there."""
-        return int(self._ask("hello", hosts=hosts_to_json(self._hosts) if self._hosts else None)["pid"])
-
-    def _offer(self) -> Mapping[str, Host]:
-        return self._hosts or this_machine()
+        return int(self._ask("hello", hosts=hosts_to_json(self._offer))["pid"])
 
     def _ask(self, operation: str, **arguments: Any) -> dict[str, Any]:
         try:

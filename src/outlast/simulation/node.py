@@ -98,6 +98,7 @@ class NodeLog:
             last = self.ended or last
         elif begun[-1][0] is Phase.COMPUTE:
             last += BEAT * ((as_of - last) // BEAT)
+            last = max([last, *(at for at, _ in self.saves if at <= as_of)])
         ends = [at for _, at in begun[1:]] + [last]
         spans = tuple((phase, end - at) for (phase, at), end in zip(begun, ends, strict=True))
         known = [save for save in self.saves if save[0] <= as_of]
@@ -190,6 +191,11 @@ class NodeProgram:
         if not training.heeds_stop:
             return
         self._leaving = True
+        if now < self._since:
+            # Still loading: it sees the request before its first step, and has nothing new to save.
+            self._plan += 1
+            self._timeline.at(self._since, self._leave)
+            return
         boundary = self._step + int((now - self._since) / training.step_seconds) + 1
         if boundary < self._milestone:
             self._milestone = boundary
@@ -210,7 +216,7 @@ class NodeProgram:
         if training.save_every:
             step, log.resumed_from, self._generation = self.run.store.load()
             log.loaded, log.resumed, self._step = now, step, step or 0
-        self._since = now
+        self._since = now + training.load_seconds
         self._computes(self)
         self.run.computing.append(self)
         self._timeline.at(self._limits.stop_at, lambda: self.stop(Cause.LIMIT))
@@ -256,11 +262,15 @@ class NodeProgram:
         elif self._is_save(self._step) and not self._save():
             self._end(Outcome.CRASHED, "Superseded: a newer attempt has loaded", Cause.CLUSTER, "superseded")
         elif self._leaving:
-            # Exit 85. Who asked it to leave decides what that is called.
-            outcome = Outcome.EVICTED if self._stopped is Cause.CLUSTER else Outcome.CONTINUE
-            self._end(outcome, "the training has saved", self._stopped or Cause.LIMIT)
+            self._leave()
         else:
             self._next()
+
+    def _leave(self) -> None:
+        """Exit 85. Who asked it to leave decides what that is called."""
+        if self.alive and not self._handing_over:
+            outcome = Outcome.EVICTED if self._stopped is Cause.CLUSTER else Outcome.CONTINUE
+            self._end(outcome, "the training has saved", self._stopped or Cause.LIMIT)
 
     def _save(self) -> bool:
         if not self.run.store.save(self._step, self.token, self._generation):

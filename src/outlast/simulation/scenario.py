@@ -38,6 +38,8 @@ class TrainingModel:
     #: Steps between two checkpoints; 0: there are none.
     save_every: int
     save_seconds: float
+    #: From its start to its first step.
+    load_seconds: float
     #: It saves and leaves with "continue me" when told to stop, instead of going on until it is killed.
     heeds_stop: bool
     #: It tells Outlast which step it saved, instead of just writing into the checkpoint directory.
@@ -149,7 +151,7 @@ def draw_scenario(seed: int) -> Scenario:
 
 def _training(rng: random.Random, time: float, grace: float) -> TrainingModel:
     nature = rng.choices(tuple(Nature), (70, 15, 8, 7))[0]
-    usable = limits_for(time, grace, 0.0, 0.0).stop_at - 15.0
+    usable = 0.9 * limits_for(time, grace, 0.0, 0.0).stop_at - 15.0
     step = rng.uniform(0.005, 0.06) * usable
     # From four to twelve saves within one attempt.
     every = max(1, round(usable / step / rng.uniform(4.0, 12.0)))
@@ -165,6 +167,7 @@ def _training(rng: random.Random, time: float, grace: float) -> TrainingModel:
         step_seconds=step,
         save_every=every,
         save_seconds=rng.uniform(0.0, 0.01) * usable,
+        load_seconds=rng.uniform(0.0, 0.1) * usable,
         heeds_stop=bool(every) and rng.random() < 0.7,
         tells_steps=rng.random() < 0.8,
         bug_at=rng.randint(1, steps - 1) if nature is Nature.BUGGY else None,
@@ -180,7 +183,7 @@ def _weather(rng: random.Random, time: float) -> Weather:
         return rng.uniform(low, high) if rng.random() < likely * rarity else 0.0
 
     return Weather(
-        evicted_after=some(0.4, 3.0) * time,
+        evicted_after=some(0.15, 1.0) ** 2 * 3 * time,
         evicted_with_notice=rng.choice((0.0, 0.5, 1.0)),
         vanishes=some(0.05, 0.5),
         vanished_lives=rng.choice((0.0, 0.5, 1.0)),

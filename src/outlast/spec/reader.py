@@ -257,9 +257,9 @@ class _Reading:
                     filled = [one.params for one in islice(plans, 1000) if one.params.keys() >= set(names)]
                     expanded += sorted({commands.fill(word, params) for params in filled})
             for path in files.named_files(expanded, self.directory):
-                if path not in written or user != ("command",):
+                if path not in written:
                     used.setdefault(path, user)
-        return {path: user for path, user in used.items() if path not in written}
+        return used
 
     def _cluster(self) -> tuple[ClusterProfile | None, list[Mistake]]:
         if self._written("cluster") and not self._given("cluster"):

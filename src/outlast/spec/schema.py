@@ -15,6 +15,7 @@ from outlast.model import Checkpoints, Limits, Resources
 from outlast.spec import units
 
 MOST_RUNS = 100_000
+LONGEST_TEXT = 30_000
 SCHEDULERS = ("local", "slurm", "sge", "htcondor")
 
 
@@ -33,6 +34,8 @@ def _size(value: object) -> int:
 def _text(value: str) -> str:
     if not value.strip():
         raise ValueError("is empty")
+    if len(value) > LONGEST_TEXT:
+        raise ValueError(f"is longer than {LONGEST_TEXT:,} characters; put it into a script or a file")
     if any(ord(character) < 32 and character not in "\n\t\r" for character in value):
         raise ValueError("contains a control character")
     if any(0xD800 <= ord(character) <= 0xDFFF for character in value):

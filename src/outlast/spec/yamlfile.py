@@ -50,7 +50,7 @@ def _read_text(path: Path, shown: str) -> str:
     if len(raw) > MOST_BYTES:
         raise BadSpec([Mistake(shown, None, None, "is larger than 1 MiB", "keep data in files of their own")])
     try:
-        return raw.decode("utf-8-sig")
+        return raw.decode("utf-8")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         text = f"byte {raw[error.start]:#04x} is not UTF-8"

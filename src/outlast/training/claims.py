@@ -28,11 +28,14 @@ class Claim:
 
     def make(self) -> None:
         """Claim the next generation, once. Raises OSError, or Superseded if another process came since."""
-        if self.generation:
-            return
         if not os.path.isdir(self._directory):
             os.makedirs(self._directory, exist_ok=True)
             files.sync_directory(os.path.dirname(self._directory))
+            if self.generation:
+                # Scratch file systems are purged while a training runs; its claim holds nevertheless.
+                self._write(self.generation)
+        if self.generation:
+            return
         names = os.listdir(self._directory)
         newest = max([0, *map(layout.claimed, names)])
         if self._seen is None:

@@ -1,12 +1,13 @@
 """What the training tells: JSON lines for the node program, sentences on stderr for people.
 
 Each line is one write to a file opened for appending, so lines of several processes never mix. Telling is
-never worth a training: a file that cannot be written is mentioned once and then left alone.
+never worth a training: that a file cannot be written is mentioned once.
 """
 
 from __future__ import annotations
 
 import atexit
+import errno
 import json
 import math
 import os
@@ -59,28 +60,35 @@ class Telling:
         self._last_progress = -math.inf
         self._waiting: tuple[int, int | None, Mapping[str, Any]] | None = None
         self._pid = os.getpid()
-        self._broken = False
+        self._warned = False
+        self._torn = False
         if path:
             atexit.register(self.flush)
 
     def tell(self, event: str, **details: Any) -> None:
-        if not self._path or self._broken:
+        if not self._path:
             return
         line: dict[str, Any] = {"event": event, **details, "at": time.time(), "mono": time.monotonic()}
         content = (json.dumps(line, separators=(",", ":")) + "\n").encode("ascii")
         try:
-            fd = os.open(
-                self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o644
-            )
-            try:
-                os.write(fd, content)
-            finally:
-                os.close(fd)
+            self._append(self._path, content)
         except OSError as error:
-            self._broken = True
-            warn(
-                "progress cannot be written to %s (%s); the training goes on without it" % (self._path, error)
-            )
+            if not self._warned:
+                self._warned = True
+                warn("progress cannot be written to %s (%s); the training goes on" % (self._path, error))
+
+    def _append(self, path: str, content: bytes) -> None:
+        if self._torn:
+            # A full disk took half a line: the rest of this file must not be read as part of it.
+            content = b"\n" + content
+        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o644)
+        try:
+            written = os.write(fd, content)
+        finally:
+            os.close(fd)
+        self._torn = written < len(content)
+        if self._torn:
+            raise OSError(errno.ENOSPC, "only part of a line was written")
 
     def progress(self, step: int, total: int | None, metrics: Mapping[str, Any]) -> None:
         if not self._path:
@@ -92,9 +100,10 @@ class Telling:
 
     def flush(self) -> None:
         """Write the progress that waits. A forked child has its parent's, which is not its to tell."""
+        if os.getpid() != self._pid:
+            return
         with self._lock:
-            if os.getpid() == self._pid:
-                self._write_waiting()
+            self._write_waiting()
 
     def _write_waiting(self) -> None:
         if self._waiting is None:

@@ -1,0 +1,136 @@
+"""A place of the demo's own: everything it makes or starts is inside, and goes with it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from outlast.errors import BadInput, NotWritable
+from outlast.experiment import Experiment
+from outlast.schedulers.local import DaemonOptions, Host, LocalScheduler
+
+#: Two names for this machine, so that attempts move between hosts.
+HOSTS = ("alpha", "beta")
+#: A daemon whose demo was killed leaves after so many seconds without work.
+IDLE = 5.0
+#: The shortest limit of an attempt, in seconds: enough to start, save and go beyond.
+SHORTEST_LIMIT = 2
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+@dataclass(frozen=True)
+class Stage:
+    root: Path
+
+    @property
+    def undisturbed(self) -> Path:
+        return self.root / "undisturbed"
+
+    @property
+    def experiment(self) -> Experiment:
+        return Experiment(self.root / "digits")
+
+    @property
+    def scheduler(self) -> LocalScheduler:
+        """For what an experiment's own view of its cluster does not offer: starting, killing, stopping."""
+        hosts = {name: Host(cpus=1) for name in HOSTS}
+        return LocalScheduler(
+            "demo", root=self.root / "cluster", hosts=hosts, options=DaemonOptions(idle=IDLE)
+        )
+
+
+@contextmanager
+def stage(keep: Path | None) -> Iterator[Stage]:
+    """While this lasts `cluster: local` means the demo's own cluster, and a signal to end is an exception."""
+    with _directory(keep) as root, _ending_by_exception(), _environment(root):
+        place = Stage(root)
+        try:
+            place.scheduler.daemon_pid()
+            yield place
+        finally:
+            # A second Ctrl-C would leave jobs behind; this takes a few seconds at the longest.
+            impatience = signal.signal(signal.SIGINT, signal.SIG_IGN)
+            try:
+                place.scheduler.stop(force=True)
+                shutil.rmtree(root / "cluster", ignore_errors=True)
+            finally:
+                signal.signal(signal.SIGINT, impatience)
+
+
+def make_experiment(directory: Path, epochs: int | None) -> None:
+    """A copy of the example, trained for `epochs` instead of its own number of them."""
+    from outlast.cli.init import copy_template, templates
+
+    copy_template(templates()["digits"], directory)
+    if epochs is not None:
+        _edit(directory, r"--epochs \d+", "--epochs %d" % epochs)
+
+
+def limit_attempts(experiment: Experiment, undisturbed: float) -> int:
+    """Set the wall-time limit to a third of what the training needs on this machine; the limit in seconds."""
+    limit = max(SHORTEST_LIMIT, round(undisturbed / 3))
+    _edit(experiment.root, r"time: \d+s", "time: %ds" % limit)
+    hosts = ", ".join("%s: 1" % name for name in HOSTS)
+    (experiment.root / "clusters.yaml").write_text("local:\n  hosts: {%s}\n" % hosts, encoding="utf-8")
+    return limit
+
+
+def _edit(directory: Path, pattern: str, replacement: str) -> None:
+    path = directory / "params.yaml"
+    text, count = re.subn(pattern, replacement, path.read_text(encoding="utf-8"), count=1)
+    if not count:
+        raise BadInput("%s: has nothing like `%s`; reinstall outlast" % (path, replacement))
+    path.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def _directory(keep: Path | None) -> Iterator[Path]:
+    if keep is None:
+        with tempfile.TemporaryDirectory(prefix="outlast-demo-", ignore_cleanup_errors=True) as name:
+            yield Path(name)
+        return
+    if keep.exists() and (not keep.is_dir() or any(keep.iterdir())):
+        raise BadInput("%s is there and is not an empty directory; name another one" % keep)
+    try:
+        keep.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise NotWritable("%s: %s; name a directory of your own" % (keep, error.strerror)) from error
+    yield keep.absolute()
+
+
+@contextmanager
+def _environment(root: Path) -> Iterator[None]:
+    """Jobs run this very Python, which has NumPy, with one thread: the number of threads changes the bits."""
+    before = dict(os.environ)
+    os.environ["OUTLAST_LOCAL_ROOT"] = str(root / "cluster")
+    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), before.get("PATH", os.defpath)])
+    os.environ.update(dict.fromkeys(_THREADS, "1"))
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+@contextmanager
+def _ending_by_exception() -> Iterator[None]:
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, _interrupt) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,64 @@
+"""The training as it goes when nothing happens to it: one process, from the start to the end."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from outlast.errors import OutlastError
+from outlast.node.environment import with_python
+from outlast.node.words import Variable
+from outlast.reports import last_progress
+
+#: Seconds after which it is given up.
+LONGEST = 300.0
+#: Seconds between looks at its progress.
+GLANCE = 0.25
+
+
+def train(directory: Path, command: str, show: Callable[[Mapping[str, Any]], None]) -> float:
+    """Run the command in this directory; the seconds it took. `show` gets what it says of its progress."""
+    progress, log = directory / "progress.jsonl", directory / "train.log"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("OUTLAST_")}
+    environment[Variable.PROGRESS_FILE] = str(progress)
+    began = time.monotonic()
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            with_python(shlex.split(command), environment),
+            cwd=directory,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            code = _follow(process, progress, show, began + LONGEST)
+        finally:
+            process.kill()
+            process.wait()
+    if code != 0:
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-8:]
+        how = "took longer than %d s" % LONGEST if code is None else "ended with exit code %d" % code
+        raise OutlastError(
+            "the undisturbed training %s; its last lines:\n%s" % (how, "\n".join("  | " + x for x in lines))
+        )
+    return time.monotonic() - began
+
+
+def _follow(
+    process: subprocess.Popen[bytes], progress: Path, show: Callable[[Mapping[str, Any]], None], until: float
+) -> int | None:
+    """Its exit code, or None if it has not ended by `until`."""
+    while time.monotonic() < until:
+        try:
+            return process.wait(GLANCE)
+        except subprocess.TimeoutExpired:
+            said = last_progress(progress)
+            if said is not None:
+                show(said)
+    return None

@@ -1,0 +1,80 @@
+"""Many seeds, on several processes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from outlast.simulation.schedule import simulate
+
+#: Seeds that a process is given at a time.
+CHUNK = 50
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A seed that broke a promise."""
+
+    seed: int
+    text: str
+
+    def __str__(self) -> str:
+        return "seed %d: %s\n    rerun: %s" % (self.seed, self.text, rerun_line(self.seed))
+
+
+@dataclass(frozen=True)
+class Campaign:
+    first: int
+    #: The seed after the last one.
+    end: int
+    seconds: float
+    failures: tuple[Failure, ...]
+
+    def __str__(self) -> str:
+        count = self.end - self.first
+        rate = count / self.seconds if self.seconds else float("inf")
+        return "seeds %d:%d: %d schedules in %.1f s (%.0f a second), %d failed" % (
+            self.first,
+            self.end,
+            count,
+            self.seconds,
+            rate,
+            len(self.failures),
+        )
+
+
+def rerun_line(seed: int) -> str:
+    return "python -m outlast.simulation --seed %d -v" % seed
+
+
+def run_seeds(
+    first: int, end: int, jobs: int = 1, found: Callable[[Failure], None] = lambda failure: None
+) -> Campaign:
+    """Simulate every seed of `first:end`; `found` hears of failures as they are met."""
+    began = time.monotonic()
+    chunks = [(begin, min(begin + CHUNK, end)) for begin in range(first, end, CHUNK)]
+    failures: list[Failure] = []
+    for met in _met(chunks, jobs):
+        for failure in met:
+            failures.append(failure)
+            found(failure)
+    failures.sort(key=lambda failure: failure.seed)
+    return Campaign(first, end, time.monotonic() - began, tuple(failures))
+
+
+def _met(chunks: list[tuple[int, int]], jobs: int) -> Iterator[list[Failure]]:
+    if jobs <= 1:
+        yield from map(_run_chunk, chunks)
+        return
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        yield from pool.imap_unordered(_run_chunk, chunks)
+
+
+def _run_chunk(chunk: tuple[int, int]) -> list[Failure]:
+    return [
+        Failure(seed, str(violation))
+        for seed in range(*chunk)
+        for violation in simulate(seed)[:1]  # what follows from the first says little
+    ]

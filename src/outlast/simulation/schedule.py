@@ -1,0 +1,277 @@
+"""One schedule: the real controller brings the runs of a scenario to their end, or does not."""
+
+from __future__ import annotations
+
+import random
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from outlast import controller as controller_module
+from outlast.controller import Controller
+from outlast.model import Attempt, Entry, Kind, Outcome, Run, RunState
+from outlast.records import Records
+from outlast.simulation.cluster import Job, SimulatedCluster
+from outlast.simulation.exchange import SimulatedExchange
+from outlast.simulation.invariants import History, Violation, violations
+from outlast.simulation.node import CheckpointStore, NodeProgram, RunTruth
+from outlast.simulation.scenario import Scenario, Weather, draw_scenario
+from outlast.simulation.timeline import Timeline
+
+__all__ = ["History", "carry_out", "simulate"]
+
+BEGIN = 1_800_000_000.0
+#: A schedule that needs more passes than this is taken for one that never ends.
+MOST_PASSES = 2500
+MOST_DEATHS = 12
+#: The controller's clock is never further off than this, in seconds.
+FARTHEST_CLOCK = 6 * 3600.0
+
+
+class ControllerDied(BaseException):
+    """Not an Exception: nothing in the controller may catch it, as nothing catches a SIGKILL."""
+
+
+class KeptRecords(Records):
+    """Records that keep every entry, and runs that are over, as the journal on disk does."""
+
+    def __init__(self, watch: Callable[[Entry], None]) -> None:
+        super().__init__()
+        self.entries: list[Entry] = []
+        self.all_runs: dict[str, Run] = {}
+        self._watch = watch
+
+    def run(self, name: str) -> Run | None:
+        return self.all_runs.get(name)
+
+    def all_attempts(self) -> dict[str, Attempt]:
+        return dict(self._attempts)
+
+    def _persist(self, entries: Sequence[Entry], runs: Iterable[Run], attempts: Iterable[Attempt]) -> None:
+        self.entries.extend(entries)
+        self.all_runs.update((run.name, run) for run in runs)
+        for entry in entries:
+            self._watch(entry)
+
+
+def simulate(seed: int) -> list[Violation]:
+    """Draw a scenario, carry it out, and say which promises were broken."""
+    return carry_out(draw_scenario(seed)).violations
+
+
+def carry_out(scenario: Scenario, story: list[str] | None = None) -> History:
+    """`story`, if given, is filled with a line for everything that happens."""
+    return _Schedule(scenario, story).carry_out()
+
+
+@dataclass
+class _Wall:
+    """The controller's clock: true time, and how far it is off."""
+
+    timeline: Timeline
+    offset: float = 0.0
+
+    def __call__(self) -> float:
+        return self.timeline.now + self.offset
+
+
+@dataclass
+class _Schedule:
+    scenario: Scenario
+    story: list[str] | None
+    found: list[Violation] = field(default_factory=list)
+    deaths: int = 0
+    passes: int = 0
+    tokens: int = 0
+
+    def __post_init__(self) -> None:
+        scenario = self.scenario
+        self.rng = random.Random("schedule %d" % scenario.seed)
+        self.weather = scenario.weather
+        self.timeline = Timeline(BEGIN)
+        self.wall = _Wall(self.timeline)
+        self.records = KeptRecords(self._noticed)
+        self.exchange = SimulatedExchange(self.timeline, self.rng, self.weather, self._complain)
+        self.truths = {
+            "run%d" % number: RunTruth(
+                name="run%d" % number,
+                training=training,
+                store=CheckpointStore(scenario.spec.checkpoints.keep),
+                fluke_at=training.fluke_at,
+                refused=self.rng.random() < self.weather.refused_for_good,
+                never_started=self.rng.random() < self.weather.never_started,
+            )
+            for number, training in enumerate(scenario.trainings)
+        }
+        self.cluster = SimulatedCluster(
+            self.timeline, self.rng, scenario, self.truths, self.exchange, self._computes, self._tell
+        )
+        self.controller = self._new_controller()
+
+    def carry_out(self) -> History:
+        self._submit_runs()
+        with _reach(self._maybe_die):
+            try:
+                self._until_over()
+                self._clear_up()
+            except Exception as error:  # any error of the controller's is what this is looking for
+                place = traceback.extract_tb(error.__traceback__)[-1]
+                where = "%s line %s" % (Path(place.filename).name, place.lineno)
+                text = "the controller failed with %s: %s (%s)" % (type(error).__name__, error, where)
+                self.found.append(Violation("1", "", text))
+        history = History(
+            scenario=self.scenario,
+            entries=self.records.entries,
+            runs=self.records.all_runs,
+            attempts=self.records.all_attempts(),
+            truths=self.truths,
+            jobs=self.cluster.jobs,
+            exchange=self.exchange,
+            violations=self.found,
+            passes=self.passes,
+            deaths=self.deaths,
+        )
+        if not self.found:
+            self.found.extend(violations(history))
+        return history
+
+    def _submit_runs(self) -> None:
+        spec = self.records.add_spec(self.scenario.spec)
+        now = self.wall()
+        self.records.append(
+            [
+                Entry(now, name, Kind.ADDED, None, {"position": position, "spec": spec, "params": {}})
+                for position, name in enumerate(self.truths)
+            ]
+        )
+        longest = 6 * self.scenario.spec.resources.time
+        for name in self.truths:
+            if self.rng.random() < self.weather.user_cancels:
+                after = self.timeline.now + self.rng.uniform(0.0, longest)
+                self.timeline.at(after, lambda name=name: self._ask(name, Kind.CANCEL_ASKED))  # type: ignore[misc]
+            if self.rng.random() < self.weather.user_retries:
+                after = self.timeline.now + self.rng.uniform(0.0, 2 * longest)
+                self.timeline.at(after, lambda name=name: self._ask(name, Kind.RETRIED))  # type: ignore[misc]
+
+    def _ask(self, name: str, kind: Kind) -> None:
+        """A user's request, which the controller takes up if the run is in a state to do so."""
+        run = self.records.run(name)
+        assert run is not None
+        cancellable = run.state in (RunState.WAITING, RunState.ACTIVE)
+        retriable = run.state in (RunState.FAILED, RunState.CANCELLED)
+        if cancellable if kind is Kind.CANCEL_ASKED else retriable:
+            data = {"reason": "cancelled by the user"} if kind is Kind.CANCEL_ASKED else {}
+            self.records.append([Entry(self.wall(), name, kind, None, data)])
+
+    def _until_over(self) -> None:
+        wait = self.scenario.interval
+        while not self.controller.done:
+            if self.passes >= MOST_PASSES:
+                left = ", ".join(self.records.live())
+                self.found.append(Violation("1", left, "not over after %d passes" % self.passes))
+                return
+            before = len(self.records.entries)
+            self._pass()
+            # Long silences are crossed in longer steps, as by a `tick` that cron calls now and then.
+            idle = len(self.records.entries) == before
+            wait = min(wait * 1.5, 8 * self.scenario.interval) if idle else self.scenario.interval
+            self.timeline.advance(self.timeline.now + wait * self.rng.uniform(0.3, 1.5))
+
+    def _clear_up(self) -> None:
+        """Late twins are met first by a controller with the same troubles, then by one without any."""
+        for _ in range(3):
+            self._pass()
+            self.timeline.advance(self.timeline.now + self.scenario.interval)
+        self.timeline.drain()
+        self.weather = self.exchange.weather = Weather()
+        self.cluster.be_calm()
+        for _ in range(MOST_PASSES):
+            self._pass()
+            if self.controller.done:
+                break
+            # A user's retry came while things were cleared up.
+            self.timeline.advance(self.timeline.now + self.scenario.interval)
+        self.timeline.drain()
+        self._pass()
+
+    def _pass(self) -> None:
+        self.passes += 1
+        if self.rng.random() < self.weather.clock_jumps:
+            jump = self.rng.choice((-1.0, 1.0)) * self.rng.uniform(1.0, FARTHEST_CLOCK)
+            self.wall.offset = max(-FARTHEST_CLOCK, min(FARTHEST_CLOCK, self.wall.offset + jump))
+            self._tell("the controller's clock is off by %.0f s" % self.wall.offset)
+        try:
+            self.controller.step()
+        except ControllerDied as death:
+            self._tell("the controller died at %s" % death)
+            self.deaths += 1
+            self.controller = self._new_controller()
+            if self.rng.random() < 0.3:
+                away = self.rng.uniform(0.0, 2 * self.scenario.spec.resources.time)
+                self.timeline.advance(self.timeline.now + away)
+        parallel = self.scenario.spec.parallel
+        active = sum(run.state is RunState.ACTIVE for run in self.records.live().values())
+        if parallel is not None and active > parallel:
+            self._complain("", "%d runs were under way where %d are allowed" % (active, parallel))
+
+    def _new_controller(self) -> Controller:
+        return Controller(
+            self.records, self.cluster, self.exchange, clock=self.wall, new_token=self._new_token
+        )
+
+    def _new_token(self) -> str:
+        self.tokens += 1
+        return "t%03d" % self.tokens
+
+    def _maybe_die(self, point: str) -> None:
+        if self.deaths < MOST_DEATHS and self.rng.random() < self.weather.controller_dies:
+            raise ControllerDied(point)
+
+    # What is watched while it happens.
+
+    def _noticed(self, entry: Entry) -> None:
+        if self.story is not None:
+            what = entry.data.get("outcome", "")
+            why = entry.data.get("detail") or entry.data.get("reason") or ""
+            parts = (entry.run, entry.token or "", entry.kind.value, what, why)
+            self._tell("  %s" % "  ".join(part for part in parts if part))
+        if entry.kind is not Kind.ENDED or entry.token is None:
+            return
+        self.exchange.given_up.add(entry.token)
+        job = self.cluster.jobs.get(entry.token)
+        lost = entry.data["outcome"] == Outcome.LOST.value
+        # One listing may be old; giving up a job that computes takes at least two that lack it.
+        if lost and job is not None and _computing(job) and job.lacking < 2:
+            self._complain(entry.run, "%s was given up while it was listed" % entry.token)
+
+    def _computes(self, program: NodeProgram) -> None:
+        self._tell("%s: computes from step %s" % (program.token, program.log.resumed))
+        for other in program.run.computing:
+            attempt = self.records.attempt(other.token)
+            if attempt is None or attempt.outcome is not Outcome.LOST:
+                text = "%s and %s compute at the same time" % (other.token, program.token)
+                self._complain(program.run.name, text)
+
+    def _complain(self, run: str, text: str) -> None:
+        self.found.append(Violation("2", run, text))
+
+    def _tell(self, text: str) -> None:
+        if self.story is not None:
+            self.story.append("%9.1f  %s" % (self.timeline.now - BEGIN, text))
+
+
+def _computing(job: Job) -> bool:
+    return job.program is not None and job.program in job.program.run.computing
+
+
+@contextmanager
+def _reach(hook: Callable[[str], None]) -> Iterator[None]:
+    """Have the controller call `hook` at its named points, in place of what kills a real process."""
+    known = vars(controller_module)["reach"]
+    setattr(controller_module, "reach", hook)  # noqa: B010 - a name that the module does not export
+    try:
+        yield
+    finally:
+        setattr(controller_module, "reach", known)  # noqa: B010

@@ -1,0 +1,34 @@
+"""Fixtures for tests of whole experiments; see `laboratory`."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from laboratory import Lab
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _private_places() -> Iterator[None]:
+    """No test sees or touches the clusters and settings of the person who runs it."""
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="ol-") as folder:
+        patch.setenv("OUTLAST_LOCAL_ROOT", str(Path(folder) / "c"))
+        patch.setenv("XDG_CONFIG_HOME", str(Path(folder) / "config"))
+        patch.delenv("OUTLAST_CRASH_AT", raising=False)
+        yield
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    # Short: the name of a Unix socket in it has at most 107 bytes.
+    root = Path(tempfile.mkdtemp(prefix="ol-"))
+    laboratory = Lab(root)
+    try:
+        yield laboratory
+    finally:
+        laboratory.close()
+        shutil.rmtree(root, ignore_errors=True)

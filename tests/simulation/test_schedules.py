@@ -1,0 +1,118 @@
+"""Promises 1, 2, 5 and 6 over thousands of schedules, and that one seed is one story."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from outlast.simulation import carry_out, draw_scenario, simulate
+from outlast.simulation.campaign import Failure, run_seeds
+from outlast.simulation.scenario import Weather
+
+SCHEDULES = 10_000
+#: The first seed; OUTLAST_SIM_SEED moves the whole range.
+BASE = int(os.environ.get("OUTLAST_SIM_SEED", "0"))
+
+
+@pytest.mark.slow
+def test_ten_thousand_schedules_keep_the_promises(
+    capsys: pytest.CaptureFixture[str], record_property: Callable[[str, object], None]
+) -> None:
+    campaign = run_seeds(BASE, BASE + SCHEDULES, jobs=2)
+    record_property("seeds", str(campaign))
+    with capsys.disabled():
+        print("\n%s" % campaign)
+    assert not campaign.failures, "\n".join(str(failure) for failure in campaign.failures[:20])
+
+
+def test_a_few_schedules_keep_the_promises() -> None:
+    campaign = run_seeds(BASE, BASE + 100)
+    assert not campaign.failures, "\n".join(str(failure) for failure in campaign.failures)
+
+
+def test_a_seed_is_always_the_same_story() -> None:
+    for seed in range(BASE, BASE + 10):
+        first: list[str] = []
+        second: list[str] = []
+        carry_out(draw_scenario(seed), first)
+        carry_out(draw_scenario(seed), second)
+        assert first == second
+
+
+def test_telling_the_story_does_not_change_it() -> None:
+    for seed in range(BASE, BASE + 10):
+        told = carry_out(draw_scenario(seed), [])
+        untold = carry_out(draw_scenario(seed))
+        assert told.entries == untold.entries
+
+
+def test_a_failing_seed_is_reported_with_the_line_that_reruns_it() -> None:
+    text = str(Failure(1234, "promise 2, run0: two results were accepted"))
+    assert "promise 2" in text
+    line = text.splitlines()[-1]
+    assert line.endswith("python -m outlast.simulation --seed 1234 -v")
+
+
+def test_one_line_reruns_a_seed_and_tells_its_story() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "outlast.simulation", "--seed", "7", "-v"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    told = [line for line in done.stdout.splitlines() if re.match(r" +\d+\.\d  ", line)]
+    entries = carry_out(draw_scenario(7)).entries
+    assert sum("  run" in line for line in told) >= len(entries)
+    assert "run0: " in done.stdout
+
+
+def test_the_command_line_runs_a_range_and_counts_it() -> None:
+    command = [sys.executable, "-m", "outlast.simulation", "--seeds", "3:9", "--jobs", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert "seeds 3:9: 6 schedules" in done.stdout
+    wrong = subprocess.run([*command[:4], "9:3"], capture_output=True, text=True, timeout=60, check=False)
+    assert wrong.returncode == 2 and "FIRST:END" in wrong.stderr
+
+
+def test_every_fault_occurs_and_so_does_the_calm() -> None:
+    scenarios = [draw_scenario(seed) for seed in range(400)]
+    for fault in Weather.__dataclass_fields__:
+        assert any(getattr(scenario.weather, fault) for scenario in scenarios), fault
+    assert any(scenario.bad_hosts for scenario in scenarios)
+    degrees = (
+        "evicted_with_notice",
+        "vanished_lives",
+        "vanished_returns",
+        "stale_seconds",
+        "log_late_seconds",
+    )
+    faults = [fault for fault in Weather.__dataclass_fields__ if fault not in degrees]
+    assert any(not any(getattr(s.weather, fault) for fault in faults) for s in scenarios)
+
+
+def test_schedules_reach_every_outcome_and_every_end() -> None:
+    outcomes = set()
+    ends = set()
+    deaths = twins = 0
+    for seed in range(300):
+        history = carry_out(draw_scenario(seed))
+        outcomes |= {attempt.outcome.value for attempt in history.attempts.values() if attempt.outcome}
+        ends |= {run.state.value for run in history.runs.values()}
+        deaths += history.deaths
+        twins += sum(attempt.twin_slot > 0 for attempt in history.attempts.values())
+    assert ends == {"finished", "failed", "cancelled"}
+    assert outcomes >= {"finished", "continue", "evicted", "over-time", "lost", "rejected", "crashed"}
+    assert outcomes >= {"wrong-output", "out-of-memory", "cancelled", "stalled", "network", "out-of-disk"}
+    assert deaths > 20
+    assert twins > 5
+
+
+def test_simulate_names_nothing_for_a_calm_seed() -> None:
+    calm = next(s for s in range(1000) if draw_scenario(s).weather.evicted_after == 0.0)
+    assert simulate(calm) == []

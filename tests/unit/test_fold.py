@@ -1,0 +1,180 @@
+"""Every row of both transition tables, that nothing else passes, and what is counted across attempts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from outlast.fold import SOUR_HOSTS, ImpossibleStep, apply
+from outlast.model import (
+    ATTEMPT_KINDS,
+    ATTEMPT_STEPS,
+    RUN_STEPS,
+    Attempt,
+    AttemptState,
+    Entry,
+    Kind,
+    Outcome,
+    Run,
+    RunState,
+)
+
+DATA: dict[Kind, dict[str, Any]] = {
+    Kind.ADDED: {"position": 3, "spec": 1, "params": {"lr": "1e-3"}},
+    Kind.INTENDED: {"number": 1, "reason": "first attempt", "avoid": ["bad"]},
+    Kind.QUEUED: {"job": "17"},
+    Kind.STARTED: {"job": "17", "host": "node1", "started": 5.0},
+    Kind.ENDED: {"outcome": "evicted", "detail": "gone"},
+    Kind.TWIN_ENDED: {"slot": 7.0},
+}
+
+
+def entry(kind: Kind, at: float = 10.0, **data: Any) -> Entry:
+    token = "a" if kind in ATTEMPT_KINDS or kind is Kind.ACCEPTED else None
+    return Entry(at, "r", kind, token, {"reason": "why", **DATA.get(kind, {}), **data})
+
+
+def a_run(state: RunState = RunState.ACTIVE, **changes: Any) -> Run:
+    run = Run(name="r", position=0, spec=1, params={}, state=state, added=0.0, since=0.0, current="a")
+    return replace(run, attempts=1, **changes)
+
+
+def an_attempt(state: AttemptState = AttemptState.RUNNING, **changes: Any) -> Attempt:
+    return replace(Attempt(run="r", number=1, token="a", state=state, intended=1.0), **changes)
+
+
+def ending(run: Run, outcome: Outcome, attempt: Attempt | None = None, **data: Any) -> Run:
+    after, _ = apply(run, attempt or an_attempt(), entry(Kind.ENDED, outcome=outcome.value, **data))
+    return replace(after, state=RunState.ACTIVE)
+
+
+@pytest.mark.parametrize(("before", "kind"), list(RUN_STEPS), ids=str)
+def test_each_row_of_the_runs_table_is_taken(before: RunState | None, kind: Kind) -> None:
+    run = a_run(before) if before else None
+    attempt = an_attempt() if kind is Kind.ENDED else None
+    after, _ = apply(run, attempt, entry(kind))
+    assert after.state is RUN_STEPS[before, kind]
+
+
+@pytest.mark.parametrize("before", [None, *RunState], ids=str)
+def test_no_other_entry_changes_a_run(before: RunState | None) -> None:
+    run = a_run(before) if before else None
+    for kind in Kind:
+        if (before, kind) in RUN_STEPS:
+            continue
+        if run is not None and kind in ATTEMPT_KINDS and kind not in (Kind.INTENDED, Kind.ENDED):
+            state = next(s for s, k in ATTEMPT_STEPS if k is kind)
+            assert apply(run, an_attempt(state) if state else None, entry(kind))[0] == run
+            continue
+        attempt = an_attempt() if kind in ATTEMPT_KINDS and kind is not Kind.INTENDED else None
+        with pytest.raises(ImpossibleStep):
+            apply(run, attempt, entry(kind))
+
+
+@pytest.mark.parametrize(("before", "kind"), list(ATTEMPT_STEPS), ids=str)
+def test_each_row_of_the_attempts_table_is_taken(before: AttemptState | None, kind: Kind) -> None:
+    run = a_run(RunState.WAITING if kind is Kind.INTENDED else RunState.ACTIVE)
+    _, after = apply(run, an_attempt(before) if before else None, entry(kind))
+    assert after is not None and after.state is ATTEMPT_STEPS[before, kind]
+
+
+@pytest.mark.parametrize("before", [None, *AttemptState], ids=str)
+def test_no_other_entry_changes_an_attempt(before: AttemptState | None) -> None:
+    for kind in ATTEMPT_KINDS:
+        if (before, kind) not in ATTEMPT_STEPS:
+            with pytest.raises(ImpossibleStep):
+                apply(a_run(), an_attempt(before) if before else None, entry(kind))
+
+
+def test_what_an_entry_says_is_kept() -> None:
+    run, attempt = apply(a_run(RunState.WAITING), None, entry(Kind.INTENDED))
+    assert attempt is not None and (attempt.number, attempt.avoid) == (1, ("bad",))
+    assert run.current == "a" and run.attempts == 1
+    run, attempt = apply(run, attempt, entry(Kind.QUEUED, at=11.0))
+    run, attempt = apply(run, attempt, entry(Kind.STARTED, job=""))
+    assert attempt is not None
+    assert (attempt.job, attempt.queued, attempt.host, attempt.started) == ("17", 11.0, "node1", 5.0)
+    run, attempt = apply(run, attempt, entry(Kind.ENDED, at=20.0, account={"slot": 9.0}))
+    assert attempt is not None and (attempt.ended, attempt.account) == (20.0, {"slot": 9.0})
+    assert run.current is None and run.last is not None and run.last.host == "node1" and run.ran == 1
+
+
+def test_being_missed_lasts_until_it_is_seen_again() -> None:
+    run, attempt = apply(a_run(), an_attempt(), entry(Kind.MISSED, at=33.0))
+    assert attempt is not None and attempt.missed == 33.0
+    _, seen = apply(run, attempt, entry(Kind.SEEN))
+    assert seen is not None and seen.missed is None
+    _, found = apply(run, replace(attempt, state=AttemptState.UNSURE), entry(Kind.QUEUED))
+    assert found is not None and found.missed is None
+
+
+def test_the_time_of_a_twin_adds_up() -> None:
+    run, attempt = a_run(), an_attempt(AttemptState.ENDED)
+    for _ in range(2):
+        run, found = apply(run, attempt, entry(Kind.TWIN_FOUND))
+        assert found is not None and found.twin
+        run, attempt = apply(run, found, entry(Kind.TWIN_ENDED))  # type: ignore[assignment]
+    assert (attempt.twin, attempt.twin_slot) == (False, 14.0)
+
+
+def test_a_higher_step_is_progress_and_the_same_one_is_not() -> None:
+    run = ending(a_run(), Outcome.OVER_TIME, step=5, computed=True)
+    assert (run.best_step, run.stuck) == (5, 0)
+    run = ending(run, Outcome.OVER_TIME, step=5, computed=True)
+    run = ending(run, Outcome.OVER_TIME, step=4, computed=True, changed=True)
+    assert (run.best_step, run.stuck, run.stuck_any) == (5, 2, 2)
+    run = ending(run, Outcome.OVER_TIME, step=6, computed=True)
+    assert (run.best_step, run.stuck, run.stuck_any) == (6, 0, 0)
+
+
+def test_without_steps_a_change_of_the_checkpoints_is_progress() -> None:
+    run = ending(a_run(stuck=2, stuck_any=2), Outcome.OVER_TIME, changed=True, computed=True)
+    assert (run.stuck, run.stuck_any) == (0, 0)
+    assert ending(run, Outcome.OVER_TIME, computed=True).stuck == 1
+
+
+def test_what_the_cluster_ends_counts_only_for_the_longer_patience() -> None:
+    run = ending(a_run(), Outcome.EVICTED, computed=True)
+    assert (run.stuck, run.stuck_any) == (0, 1)
+    run = ending(run, Outcome.LOST)
+    assert (run.stuck, run.stuck_any) == (0, 1)  # it never computed
+
+
+def test_the_same_failure_is_counted_across_attempts() -> None:
+    run = ending(a_run(), Outcome.CRASHED, signature="x")
+    run = ending(run, Outcome.EVICTED)
+    run = ending(run, Outcome.CRASHED, signature="x")
+    assert run.failures == 2
+    assert ending(run, Outcome.CRASHED, signature="y").failures == 1
+    assert ending(run, Outcome.CONTINUE, step=1).failures == 0
+
+
+def test_the_same_trouble_of_the_clusters_is_no_failure_of_the_trainings() -> None:
+    run = a_run()
+    for _ in range(3):
+        run = ending(run, Outcome.OUT_OF_DISK, signature="no space")
+    assert (run.failures, run.troubles) == (0, 3)
+    run = ending(a_run(failure="x", failures=1), Outcome.CORRUPT_INPUT, signature="bundle")
+    assert (run.failure, run.failures) == ("x", 1)
+
+
+def test_troubles_lengthen_until_an_attempt_computes() -> None:
+    run = ending(ending(a_run(), Outcome.LOST), Outcome.REJECTED)
+    assert run.troubles == 2
+    assert ending(run, Outcome.EVICTED, computed=True).troubles == 0
+
+
+def test_hosts_with_trouble_are_remembered_newest_last_and_not_too_many() -> None:
+    run = a_run()
+    for number in [*range(SOUR_HOSTS + 2), 3]:
+        run = ending(run, Outcome.STALLED, an_attempt(host="node%d" % number))
+    assert run.sour_hosts == ("node2", "node4", "node5", "node6", "node3")
+
+
+def test_a_retry_begins_anew_but_keeps_number_and_best_step() -> None:
+    failed = a_run(RunState.FAILED, ran=9, stuck=3, failures=2, failure="x", best_step=7, cancel_asked="c")
+    run, _ = apply(failed, None, entry(Kind.RETRIED, at=99.0, spec=2))
+    assert (run.state, run.since, run.spec, run.attempts, run.best_step) == (RunState.WAITING, 99.0, 2, 1, 7)
+    assert (run.ran, run.stuck, run.failures, run.failure, run.cancel_asked) == (0, 0, 0, None, "")

@@ -1,0 +1,98 @@
+"""The table outcome → action, and when a run is given up."""
+
+from __future__ import annotations
+
+import pytest
+
+from outlast.model import CAUSES, Cause, Ending, Limits, Outcome, Run, RunState
+from outlast.observation import Patience
+from outlast.policy import CLUSTER_PATIENCE, POLICY, Action, judge
+
+LIMITS = Limits(attempts=10, without_progress=3, total=1000.0)
+PATIENCE = Patience(missing=60.0, heartbeat=60.0, pause=10.0, longest_pause=100.0)
+
+
+def ended(outcome: Outcome, **changes: object) -> Run:
+    facts: dict[str, object] = {"number": 1, "token": "a", "outcome": outcome, "detail": "the detail"}
+    facts.update(at=100.0, **{key: changes.pop(key) for key in ("transient", "step") if key in changes})
+    base: dict[str, object] = {"name": "r", "position": 0, "spec": 1, "params": {}, "added": 0.0}
+    base.update(state=RunState.WAITING, since=0.0, attempts=1, last=Ending(**facts))  # type: ignore[arg-type]
+    return Run(**{**base, **changes})  # type: ignore[arg-type]
+
+
+def decided(run: Run, now: float = 100.0) -> tuple[Action, str]:
+    verdict = judge(run, LIMITS, PATIENCE, now)
+    return verdict.action, verdict.reason
+
+
+def test_every_outcome_has_an_action_and_a_cause() -> None:
+    assert set(POLICY) == set(CAUSES) == set(Outcome)
+
+
+@pytest.mark.parametrize("outcome", Outcome)
+def test_each_outcome_leads_to_its_action_and_a_reason_that_names_it(outcome: Outcome) -> None:
+    action, reason = decided(ended(outcome))
+    assert action is POLICY[outcome]
+    assert outcome is Outcome.FINISHED or outcome.value in reason
+
+
+@pytest.mark.parametrize("outcome", [outcome for outcome in Outcome if CAUSES[outcome] is Cause.CLUSTER])
+def test_no_trouble_of_the_clusters_fails_a_run_at_once(outcome: Outcome) -> None:
+    assert decided(ended(outcome))[0] in (Action.GO_ON, Action.PAUSE)
+
+
+def test_the_first_attempt_is_started_without_a_past() -> None:
+    assert decided(ended(Outcome.LOST, last=None))[0] is Action.GO_ON
+
+
+def test_the_same_failure_twice_stops_the_run_and_quotes_it() -> None:
+    action, reason = decided(ended(Outcome.CRASHED, failures=2))
+    assert action is Action.FAIL
+    assert "same failure twice" in reason and "the detail" in reason
+    assert decided(ended(Outcome.CRASHED, failures=1))[0] is Action.ONCE_MORE
+
+
+def test_attempts_without_progress_stop_the_run_at_the_limit() -> None:
+    assert decided(ended(Outcome.OVER_TIME, stuck=2))[0] is Action.GO_ON
+    action, reason = decided(ended(Outcome.OVER_TIME, stuck=3))
+    assert action is Action.FAIL and "no progress" in reason
+
+
+def test_the_cluster_is_granted_more_attempts_without_progress() -> None:
+    most = CLUSTER_PATIENCE * LIMITS.without_progress
+    assert decided(ended(Outcome.EVICTED, stuck_any=most - 1))[0] is Action.GO_ON
+    action, reason = decided(ended(Outcome.EVICTED, stuck_any=most))
+    assert action is Action.FAIL and "by the cluster" in reason
+
+
+def test_only_attempts_that_held_a_slot_count_for_the_limit() -> None:
+    assert decided(ended(Outcome.REJECTED, attempts=99, ran=9))[0] is Action.PAUSE
+    action, reason = decided(ended(Outcome.EVICTED, ran=10))
+    assert action is Action.FAIL and "limits.attempts" in reason
+
+
+def test_the_total_time_ends_a_run_before_and_between_attempts() -> None:
+    for run in (ended(Outcome.EVICTED), ended(Outcome.EVICTED, last=None)):
+        action, reason = decided(run, now=1001.0)
+        assert action is Action.FAIL and "limits.total" in reason
+
+
+def test_a_result_is_accepted_even_after_every_limit() -> None:
+    run = ended(Outcome.FINISHED, ran=99, stuck=9, stuck_any=99, failures=2)
+    assert decided(run, now=10**9)[0] is Action.ACCEPT
+
+
+def test_a_refusal_for_good_fails_the_run_and_a_passing_one_does_not() -> None:
+    assert decided(ended(Outcome.REJECTED, transient=True))[0] is Action.PAUSE
+    action, reason = decided(ended(Outcome.REJECTED, transient=False))
+    assert action is Action.FAIL and "refused" in reason
+
+
+def test_pauses_double_up_to_the_longest() -> None:
+    dues = [judge(ended(Outcome.LOST, troubles=n), LIMITS, PATIENCE, 100.0).due - 100.0 for n in range(1, 8)]
+    assert dues == [10.0, 20.0, 40.0, 80.0, 100.0, 100.0, 100.0]
+    assert judge(ended(Outcome.LOST, troubles=10**6), LIMITS, PATIENCE, 100.0).due == 200.0
+
+
+def test_a_clock_that_was_set_back_does_not_stretch_the_pause() -> None:
+    assert judge(ended(Outcome.LOST, troubles=1), LIMITS, PATIENCE, -5000.0).due == -5000.0
