@@ -89,14 +89,14 @@ class Lab:
 
     # Experiments.
 
-    def experiment(self, name: str, files: Mapping[str, str] | None = None, **params: Any) -> Path:
+    def experiment(self, where: str, files: Mapping[str, str] | None = None, /, **params: Any) -> Path:
         """A directory with a `params.yaml` of these keys, and these files as the code that travels."""
-        directory = self.root / name
+        directory = self.root / where
         directory.mkdir()
         files = {"train.sh": TRAINING} if files is None else files
         for path, text in files.items():
             (directory / path).write_text(text, encoding="utf-8")
-        self.params(directory, **{"name": name, "code": list(files), **params})
+        self.params(directory, **{"name": directory.name, "code": list(files), **params})
         return directory
 
     def params(self, directory: Path, **params: Any) -> None:

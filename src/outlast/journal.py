@@ -65,6 +65,8 @@ class Journal(Records):
         #: The epoch of the lease under which we write; None: read only.
         self.epoch: int | None = None
         self._loaded = False
+        if path.is_dir():
+            raise JournalDamaged(_damaged(path, "it is a directory"))
         if not create and not path.exists():
             raise JournalDamaged("%s: no such journal; nothing has been submitted here yet" % path)
         with self._sense():

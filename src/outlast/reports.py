@@ -58,9 +58,10 @@ def read_report(events: Path, progress: Path) -> Report | None:
     if begins and begins[-1][0] is Phase.COMPUTE:
         # The training was seen at work after the node program's last line.
         last = max(last, told)
+    # A log may be cut before its first phase: then there is an end and no beginning.
     ends = [mono for _, mono in begins[1:]] + [last]
     facts["spans"] = tuple(
-        (phase, max(0.0, end - mono)) for (phase, mono), end in zip(begins, ends, strict=True)
+        (phase, max(0.0, end - mono)) for (phase, mono), end in zip(begins, ends, strict=False)
     )
     facts["changed"] = bool(changes) or facts.get("changed", False)
     facts.update(training)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from outlast.carried import carried
 from outlast.errors import BadInput, NotWritable
 from outlast.experiment import Experiment
 from outlast.inbox import Inbox, Retry, Submit
@@ -22,23 +22,6 @@ from outlast.node import bundle
 if TYPE_CHECKING:
     from outlast.journal import Journal
     from outlast.spec import Parsed
-
-#: Where programs and libraries are found; never a variable that could hold a secret.
-CARRIED = (
-    "PATH",
-    "LD_LIBRARY_PATH",
-    "PYTHONPATH",
-    "VIRTUAL_ENV",
-    "CONDA_PREFIX",
-    "CONDA_DEFAULT_ENV",
-    "MODULEPATH",
-    "LOADEDMODULES",
-    "LANG",
-    "LC_ALL",
-    "TZ",
-    "OMP_NUM_THREADS",
-    "CUDA_VISIBLE_DEVICES",
-)
 
 
 @dataclass(frozen=True)
@@ -53,7 +36,7 @@ class Submitted:
 
 def prepare(experiment: Experiment, parsed: Parsed, *, keep: bool = True) -> Spec:
     """The spec with code and environment. The archive of the code is left in the experiment if `keep`."""
-    spec = replace(parsed.spec, environment=_environment(os.environ), profile=_profile(parsed))
+    spec = replace(parsed.spec, environment=carried(os.environ), profile=_profile(parsed))
     if not spec.code:
         return spec
     try:
@@ -104,10 +87,6 @@ def refuse_other_cluster(journal: Journal, spec: Spec) -> None:
                 "run %s is under way on cluster %s; wait for it or `outlast cancel --all` before "
                 "submitting to %s" % (run.name, before.cluster, spec.cluster)
             )
-
-
-def _environment(environ: Mapping[str, str]) -> dict[str, str]:
-    return {name: environ[name] for name in CARRIED if name in environ}
 
 
 def _profile(parsed: Parsed) -> dict[str, object]:

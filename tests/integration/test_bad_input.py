@@ -63,13 +63,8 @@ def test_every_mistake_is_told_at_once(lab: Lab) -> None:
     wrong.mkdir()
     (wrong / "params.yaml").write_text("name: wrong\nparalel: 3\nruns: -1\nresources: {time: soonish}\n")
     for command in ("check", "submit"):
-        assert_refused(
-            lab.outlast(command, wrong),
-            "params.yaml:2:",
-            "params.yaml:3:",
-            "params.yaml:4:",
-            "command: is missing",
-        )
+        told = ("params.yaml:2:", "params.yaml:3:", "params.yaml:4:", "command: is missing")
+        assert_refused(lab.outlast(command, wrong), *told)
 
 
 @pytest.mark.parametrize("command", ["check", "submit", "run", "up", "tick", "status", "report"])
@@ -280,7 +275,7 @@ def scarce(lab: Lab) -> Iterator[Scarce]:
 
 
 def test_a_full_disk_refuses_a_submission_and_takes_it_when_there_is_room(lab: Lab, scarce: Scarce) -> None:
-    crowded = lab.experiment("s/crowded", command="sh train.sh plain", outputs=["first.txt"], name="crowded")
+    crowded = lab.experiment("s/crowded", command="sh train.sh plain", outputs=["first.txt"])
     scarce.fill()
     for command in ("submit", "run"):
         assert_refused(lab.outlast(command, crowded, powers=scarce.powers), str(crowded))
@@ -293,9 +288,7 @@ def test_a_full_disk_refuses_a_submission_and_takes_it_when_there_is_room(lab: L
 def test_a_disk_that_fills_up_in_mid_run_stops_the_controller_and_loses_nothing(
     lab: Lab, scarce: Scarce
 ) -> None:
-    crowded = lab.experiment(
-        "s/crowded", command="sh train.sh plain", outputs=["first.txt"], name="crowded", runs=2
-    )
+    crowded = lab.experiment("s/crowded", command="sh train.sh plain", outputs=["first.txt"], runs=2)
     assert lab.outlast("submit", crowded).returncode == 0
     lab.until("attempts end", lambda: all(v.ended for v in lab.scheduler(crowded).poll().values()))
     scarce.fill()

@@ -201,9 +201,9 @@ class Played:
         path.write_bytes(b"x" * 100)
         return path
 
-    def end(self, outcome: str, **account: Any) -> None:
+    def end(self, outcome: str, token: str = "t2", **account: Any) -> None:
         data = {"outcome": outcome, "account": account}
-        self.trouble.entries([Entry(2.0, "digits", Kind.ENDED, "t2", data)])
+        self.trouble.entries([Entry(2.0, "digits", Kind.ENDED, token, data)])
 
 
 def test_an_attempt_is_killed_only_after_it_saved_and_went_beyond(tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_the_newest_checkpoint_is_torn_as_soon_as_the_kill_is_recorded(tmp_path:
     played.end("evicted")
     assert (old.stat().st_size, newest.stat().st_size) == (100, 50)
     assert played.trouble.killed and not played.trouble.noticed
-    played.end("continue", notes=["checkpoint %s was put aside: cut" % newest.parent.name], resumed=3)
+    played.end("continue", "t3", notes=["checkpoint %s was put aside: cut" % newest.parent.name], resumed=3)
     assert played.trouble.noticed and "step 3" in played.said[-1]
 
 

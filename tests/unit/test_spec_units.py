@@ -143,7 +143,7 @@ def test_any_text_is_a_positive_number_or_a_sentence(text: str) -> None:
     ("seconds", "shown"),
     [
         (0, "0 s"),
-        (0.04, "0 s"),
+        (0.04, "<0.1 s"),
         (4.2, "4.2 s"),
         (4, "4 s"),
         (59.94, "59.9 s"),

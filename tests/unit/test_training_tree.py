@@ -239,6 +239,8 @@ def test_depth_is_bounded_and_what_may_be_saved_can_be_loaded(
         ["numpy", "f8,O", "C", [1], 16, 0],
         ["numpy", ["struct", [["a", "|O", 0]], 8], "C", [1], 8, 0],
         ["numpy", "<f8", "C", [2**40], 8 * 2**40, 0],
+        ["numpy", "<f8", "C", [2**58], 16, 0],
+        ["numpy", "i8,f8", "C", [1], 16, 0],
         ["numpy", "<f8", "C", [2**61, 2**61], 2**125, 0],
         ["numpy", "<f8", "C", [-1], -8, 0],
         ["numpy", "<f8", "C", [2], 16, 64],

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import outlast
+from outlast.carried import carried
 from outlast.local_cluster.main import HELD, READY
 from outlast.local_cluster.wire import PROTOCOL, BadMessage, decode, encode, socket_address
 
@@ -24,14 +25,6 @@ _BOOTSTRAP = (
 )
 #: A request is repeated this often when the daemon goes away under it; all requests may be repeated.
 _REPEATS = 3
-_PASSED_ON = frozenset(
-    (
-        *("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "VIRTUAL_ENV", "HOME", "USER", "LOGNAME", "SHELL", "TERM"),
-        *("LANG", "LANGUAGE", "TZ", "TMPDIR", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR"),
-        *("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
-    )
-)
-_PASSED_ON_BY_PREFIX = ("LC_", "PYTHON", "CONDA_", "OMP_", "MKL_", "OPENBLAS_", "CUDA_", "NVIDIA_")
 
 
 class NotSent(Exception):
@@ -62,15 +55,6 @@ class DaemonOptions:
     kill_by_token: str = "outlast.node.leftovers:kill_by_token"
     #: Further directories it imports from.
     path: tuple[str, ...] = ()
-
-
-def job_environment() -> dict[str, str]:
-    """What a job gets of the submitter's environment: what makes programs found and run, no secrets."""
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if name in _PASSED_ON or name.startswith(_PASSED_ON_BY_PREFIX)
-    }
 
 
 class Client:
@@ -137,7 +121,7 @@ class Client:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             cwd="/",
-            env=job_environment(),
+            env=carried(os.environ),
             start_new_session=True,
         )
         assert process.stdout is not None and process.stderr is not None

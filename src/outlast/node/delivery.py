@@ -25,7 +25,8 @@ def deliver(output: str, target: str) -> Manifest:
             if error.errno != errno.EXDEV:
                 raise
         else:
-            _sync(parent)
+            if manifest:  # nothing is lost with an empty directory
+                _sync(parent)
             return manifest
     temporary = os.path.join(parent, f".{os.path.basename(target)}.{os.getpid()}.tmp")
     try:
@@ -47,7 +48,8 @@ def _seal(directory: str) -> Manifest:
         for name in sorted(files):
             path = os.path.join(place, name)
             manifest[os.path.relpath(path, directory)] = _seal_file(path)
-        _sync(place)
+        if names or files:
+            _sync(place)
     return manifest
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from outlast.carried import carried
 from outlast.errors import BadInput
 from outlast.local_cluster.client import (
     Client,
@@ -15,7 +17,6 @@ from outlast.local_cluster.client import (
     NoAnswer,
     NotSent,
     Refused,
-    job_environment,
 )
 from outlast.local_cluster.fingerprint import code_fingerprint
 from outlast.local_cluster.hosts import Host, hosts_to_json, this_machine
@@ -98,7 +99,7 @@ class LocalScheduler(Scheduler):
             "group": self.group,
             "code": code_fingerprint(),
             "hosts": hosts_to_json(self._offer),
-            "environment": job_environment(),
+            "environment": carried(os.environ),
             "requests": [
                 {
                     "token": request.token,

@@ -104,6 +104,8 @@ def show_duration(seconds: float) -> str:
         return "unknown"
     if seconds < 0:
         return f"-{show_duration(-seconds)}"
+    if 0 < seconds < 0.05:
+        return "<0.1 s"
     if seconds < 59.95:
         return f"{seconds:.1f}".removesuffix(".0") + " s"
     for most, name, part, per, part_name in _SHOWN:

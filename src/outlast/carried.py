@@ -1,0 +1,30 @@
+"""Which environment variables go along with a job: what makes programs found and run, and no secrets.
+
+They are noted when runs are submitted, so that every attempt sees the same, also those that cron starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_NAMES = frozenset(
+    (
+        *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "VIRTUAL_ENV"),
+        *("LD_LIBRARY_PATH", "LD_PRELOAD", "MODULEPATH", "LOADEDMODULES"),
+        *("LANG", "LANGUAGE", "TZ", "TMPDIR", "XDG_CACHE_HOME"),
+    )
+)
+_PREFIXES = ("LC_", "PYTHON", "CONDA_", "OMP_", "MKL_", "OPENBLAS_", "CUDA_", "NVIDIA_")
+_PROXIES = frozenset(("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"))
+
+
+def carried(environ: Mapping[str, str]) -> dict[str, str]:
+    """The part of `environ` that a job gets."""
+    return {name: value for name, value in sorted(environ.items()) if _goes_along(name, value)}
+
+
+def _goes_along(name: str, value: str) -> bool:
+    if name in _PROXIES:
+        # A proxy may be written with a user's password in it.
+        return "@" not in value
+    return name in _NAMES or name.startswith(_PREFIXES)

@@ -1,0 +1,246 @@
+"""Decisions from what is known and what was seen, one situation at a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from outlast import engine
+from outlast.engine import CANCEL_AGAIN, Do, admit, after_fence, choose_avoided, decide, decide_twin
+from outlast.model import Attempt, AttemptState, Ending, Kind, Limits, Outcome, Phase, Run, RunState
+from outlast.node.words import EXIT_BAD_ORDER, EXIT_NOT_CLAIMED
+from outlast.observation import JobPhase, JobView, Patience, Report, Save, Seen
+
+NOW = 1000.0
+LIMITS = Limits(total=500.0)
+PATIENCE = Patience(missing=60.0, heartbeat=30.0, pause=10.0)
+RUN = Run("r", 0, 1, {}, RunState.ACTIVE, added=900.0, since=900.0, attempts=1, current="a")
+ATTEMPT = Attempt("r", 1, "a", AttemptState.RUNNING, intended=900.0, job="17", started=910.0)
+ENDED = JobView("a", "17", JobPhase.ENDED, "node1", started=910.0, ended=990.0, elapsed=80.0, exit_code=0)
+RUNNING = JobView("a", "17", JobPhase.RUNNING, "node1", started=910.0)
+REPORT = Report(
+    claimed=912.0,
+    host="node1",
+    heard=990.0,
+    spans=((Phase.CLAIM, 1.0), (Phase.COMPUTE, 70.0)),
+    saves=(Save(30.0, 3), Save(60.0, 6)),
+    loaded=True,
+)
+
+
+def next_for(
+    view: JobView | None = None,
+    report: Report | None = None,
+    attempt: Attempt = ATTEMPT,
+    run: Run = RUN,
+    now: float = NOW,
+) -> engine.Decision | None:
+    seen = Seen({view.token: view} if view else {}, {"a": report} if report else {})
+    return decide(run, attempt, seen, LIMITS, PATIENCE, now)
+
+
+def ending(decision: engine.Decision | None) -> dict[str, Any]:
+    assert decision is not None and decision.kind is Kind.ENDED
+    return dict(decision.data)
+
+
+def test_a_run_that_is_over_needs_nothing() -> None:
+    for state in (RunState.FINISHED, RunState.FAILED, RunState.CANCELLED):
+        assert decide(replace(RUN, state=state), None, Seen({}), LIMITS, PATIENCE, NOW) is None
+
+
+def test_an_accepted_result_is_published_whatever_else_is_the_matter() -> None:
+    run = replace(RUN, state=RunState.ACCEPTED, accepted="a", cancel_asked="enough", current=None)
+    decision = decide(run, None, Seen(None), LIMITS, PATIENCE, 10**9)
+    assert decision is not None and (decision.do, decision.token) == (Do.PUBLISH, "a")
+
+
+def between_attempts(outcome: Outcome, **changes: Any) -> engine.Decision | None:
+    last = Ending(1, "a", outcome, "detail", at=NOW)
+    run = replace(RUN, state=RunState.WAITING, current=None, last=last, **changes)
+    return decide(run, None, Seen(None), LIMITS, PATIENCE, NOW)
+
+
+def test_a_finished_attempt_is_accepted_even_if_a_cancellation_was_asked_for() -> None:
+    decision = between_attempts(Outcome.FINISHED, cancel_asked="enough")
+    assert decision is not None and (decision.kind, decision.token) == (Kind.ACCEPTED, "a")
+
+
+def test_between_attempts_a_cancellation_comes_before_failure_and_before_the_next_start() -> None:
+    for changes in ({}, {"failures": 2}):
+        decision = between_attempts(Outcome.CRASHED, cancel_asked="enough", **changes)
+        assert decision is not None and (decision.kind, decision.reason) == (Kind.CANCELLED, "enough")
+
+
+def test_the_next_attempt_avoids_the_hosts_with_trouble_and_keeps_its_pause() -> None:
+    assert between_attempts(Outcome.LOST, troubles=1) is None
+    decision = between_attempts(Outcome.EVICTED, sour_hosts=("node1",))
+    assert decision is not None and decision.do is Do.START and decision.data["avoid"] == ("node1",)
+    decision = between_attempts(Outcome.CRASHED, failures=2)
+    assert decision is not None and decision.kind is Kind.FAILED
+
+
+def test_an_intent_without_an_answer_becomes_unsure() -> None:
+    decision = next_for(attempt=replace(ATTEMPT, state=AttemptState.INTENDED, job=""))
+    assert decision is not None and decision.kind is Kind.UNSURE
+
+
+def test_a_poll_that_failed_says_nothing() -> None:
+    for state in (AttemptState.UNSURE, AttemptState.QUEUED, AttemptState.RUNNING):
+        attempt = replace(ATTEMPT, state=state, missed=0.0)
+        assert decide(RUN, attempt, Seen(None), LIMITS, PATIENCE, NOW) is None
+
+
+def test_a_job_is_found_by_its_token() -> None:
+    unsure = replace(ATTEMPT, state=AttemptState.UNSURE, job="", missed=950.0)
+    queued = replace(RUNNING, phase=JobPhase.QUEUED)
+    decision = next_for(queued, attempt=unsure)
+    assert decision is not None and decision.kind is Kind.QUEUED and decision.data["job"] == "17"
+    decision = next_for(RUNNING, attempt=unsure)
+    assert decision is not None and decision.kind is Kind.STARTED and decision.data["host"] == "node1"
+
+
+def test_a_job_that_is_listed_again_is_no_longer_missed() -> None:
+    decision = next_for(RUNNING, attempt=replace(ATTEMPT, missed=950.0))
+    assert decision is not None and decision.kind is Kind.SEEN
+    assert next_for(RUNNING) is None
+
+
+def test_a_missing_job_is_fenced_only_after_patience_and_silence() -> None:
+    missed = next_for()
+    assert missed is not None and missed.kind is Kind.MISSED
+    assert next_for(attempt=replace(ATTEMPT, missed=NOW - 59.0)) is None
+    silent = replace(ATTEMPT, missed=NOW - 61.0)
+    assert next_for(attempt=silent, report=replace(REPORT, heard=NOW - 29.0)) is None
+    for report in (None, replace(REPORT, heard=NOW - 31.0)):
+        decision = next_for(attempt=silent, report=report)
+        assert decision is not None and decision.do is Do.FENCE
+
+
+def test_a_clock_that_was_set_back_begins_the_patience_anew() -> None:
+    decision = next_for(attempt=replace(ATTEMPT, missed=NOW + 3600.0))
+    assert decision is not None and decision.kind is Kind.MISSED
+
+
+def test_a_missing_job_with_a_last_word_has_ended() -> None:
+    data = ending(next_for(report=replace(REPORT, outcome=Outcome.FINISHED, detail="done")))
+    assert data["outcome"] == "finished" and data["account"]["slot"] == pytest.approx(71.0)
+
+
+def test_a_fence_that_won_means_the_job_never_runs() -> None:
+    for job, words in (("17", "before it began"), ("", "never reached the queue")):
+        attempt = replace(ATTEMPT, state=AttemptState.QUEUED if job else AttemptState.UNSURE, job=job)
+        data = ending(after_fence(RUN, attempt, None, True, PATIENCE, NOW))
+        assert data["outcome"] == "lost" and words in data["detail"] and not data["account"]
+
+
+def test_a_fence_that_lost_waits_for_the_node_until_it_is_silent() -> None:
+    assert after_fence(RUN, ATTEMPT, None, False, PATIENCE, NOW) is None
+    assert after_fence(RUN, ATTEMPT, replace(REPORT, heard=NOW - 10.0), False, PATIENCE, NOW) is None
+    lost = ending(after_fence(RUN, ATTEMPT, replace(REPORT, heard=NOW - 40.0), False, PATIENCE, NOW))
+    assert lost["outcome"] == "lost" and lost["step"] == 6
+    word = replace(REPORT, outcome=Outcome.CONTINUE)
+    assert ending(after_fence(RUN, ATTEMPT, word, False, PATIENCE, NOW))["outcome"] == "continue"
+
+
+def test_the_nodes_last_word_decides_and_the_scheduler_gives_the_slot() -> None:
+    report = replace(REPORT, outcome=Outcome.CRASHED, detail="boom", signature="x", tail=("line",))
+    data = ending(next_for(ENDED, report))
+    assert (data["outcome"], data["detail"], data["signature"]) == ("crashed", "boom", "x")
+    assert (data["step"], data["computed"], data["host"]) == (6, True, "node1")
+    account = data["account"]
+    assert (account["slot"], account["lead"], account["tail"]) == (80.0, 2.0, ["line"])
+    assert account["saves"] == [[30.0, 3], [60.0, 6]]
+
+
+def test_an_exit_without_a_last_word_is_waited_for_and_then_lost() -> None:
+    decision = next_for(ENDED, REPORT)
+    assert decision is not None and decision.kind is Kind.MISSED
+    assert next_for(ENDED, REPORT, replace(ATTEMPT, missed=NOW - 10.0)) is None
+    assert ending(next_for(ENDED, REPORT, replace(ATTEMPT, missed=NOW - 61.0)))["outcome"] == "lost"
+
+
+@pytest.mark.parametrize(
+    ("view", "report", "outcome"),
+    [
+        ({"exit_code": EXIT_NOT_CLAIMED}, None, "lost"),
+        ({"exit_code": EXIT_BAD_ORDER}, None, "lost"),
+        ({"exit_code": 1}, None, "lost"),
+        ({"exit_code": None, "signal": 9}, REPORT, "evicted"),
+        ({"exit_code": None, "signal": 9}, None, "lost"),
+        ({"exit_code": None, "signal": 9, "over_time": True}, REPORT, "over-time"),
+        ({"exit_code": None, "over_time": True}, None, "over-time"),
+        ({"exit_code": None}, None, "lost"),
+    ],
+)
+def test_without_a_last_word_the_schedulers_word_counts(
+    view: dict[str, Any], report: Report | None, outcome: str
+) -> None:
+    assert ending(next_for(replace(ENDED, **view), report))["outcome"] == outcome
+
+
+def test_what_ends_after_a_cancellation_was_cancelled_unless_it_finished() -> None:
+    asked = replace(RUN, cancel_asked="enough")
+    killed = replace(ENDED, exit_code=None, signal=9)
+    assert ending(next_for(killed, REPORT, run=asked))["outcome"] == "cancelled"
+    crashed = replace(REPORT, outcome=Outcome.CRASHED, signature="x")
+    data = ending(next_for(ENDED, crashed, run=asked))
+    assert (data["outcome"], data["detail"], data["signature"]) == ("cancelled", "enough", None)
+    finished = replace(REPORT, outcome=Outcome.FINISHED)
+    assert ending(next_for(ENDED, finished, run=asked))["outcome"] == "finished"
+
+
+def test_a_cancellation_is_sent_and_sent_again_when_nothing_comes_of_it() -> None:
+    asked = replace(RUN, cancel_asked="enough")
+    for sent, again in ((None, True), (NOW - 1, False), (NOW - CANCEL_AGAIN, True), (NOW + 9999, True)):
+        decision = next_for(RUNNING, run=asked, attempt=replace(ATTEMPT, cancel_sent=sent))
+        assert (decision is not None and decision.do is Do.CANCEL_JOB) is again
+
+
+def test_a_job_that_waits_beyond_the_total_time_is_cancelled_but_a_running_one_goes_on() -> None:
+    late = 900.0 + LIMITS.total + 1.0
+    queued = replace(RUNNING, phase=JobPhase.QUEUED)
+    decision = next_for(queued, attempt=replace(ATTEMPT, state=AttemptState.QUEUED), now=late)
+    assert decision is not None and decision.do is Do.CANCEL_JOB and "limits.total" in decision.reason
+    assert next_for(RUNNING, now=late) is None
+
+
+def test_as_many_are_admitted_as_there_is_room_for() -> None:
+    starts = [engine.Decision(Do.START, name) for name in "abcd"]
+    assert len(admit(starts, 1, None)) == 4
+    assert [start.run for start in admit(starts, 1, 3)] == ["a", "b"]
+    assert not admit(starts, 5, 3)
+
+
+def test_never_all_hosts_are_avoided() -> None:
+    assert choose_avoided(("a", "b"), ()) == ("a", "b")
+    assert choose_avoided(("a",), ("a",)) == ()
+    assert choose_avoided(("a", "b"), ("a", "b", "c")) == ("a", "b")
+    assert choose_avoided(("a", "b", "c"), ("a", "b", "c")) == ("b", "c")
+    assert choose_avoided(("gone", "a"), ("a", "b")) == ("a",)
+
+
+GIVEN_UP = replace(ATTEMPT, state=AttemptState.ENDED, outcome=Outcome.LOST, account={"slot": 10.0})
+
+
+def test_a_late_twin_is_cancelled_once_and_booked_once() -> None:
+    found = decide_twin(GIVEN_UP, RUNNING)
+    assert found is not None and (found.do, found.kind) == (Do.CANCEL_JOB, Kind.TWIN_FOUND)
+    twin = replace(GIVEN_UP, twin=True)
+    assert decide_twin(twin, RUNNING) is None
+    over = decide_twin(twin, ENDED)
+    assert over is not None and over.kind is Kind.TWIN_ENDED and over.data["slot"] == 70.0
+
+
+def test_an_old_listing_does_not_book_a_twin_again() -> None:
+    booked = replace(GIVEN_UP, twin_slot=70.0)
+    assert decide_twin(booked, ENDED) is None
+    again = decide_twin(replace(booked, twin=True), ENDED)
+    assert again is not None and again.data["slot"] == 0.0
+
+
+def test_the_end_that_an_attempt_was_lost_by_is_no_twin() -> None:
+    assert decide_twin(replace(GIVEN_UP, account={"slot": 80.0}), ENDED) is None
+    assert decide_twin(replace(GIVEN_UP, outcome=Outcome.FINISHED), RUNNING) is None

@@ -1,0 +1,119 @@
+"""Requests are durable when the command returns, are read in order, and garbage stops nobody."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from outlast.controller import take_requests
+from outlast.errors import NotWritable
+from outlast.inbox import Cancel, Inbox, Retry, Submit
+from outlast.journal import Journal
+from outlast.lease import Lease
+from outlast.model import Limits, OutputRule, RunPlan, RunState, Spec
+
+SPEC = Spec(
+    "digits",
+    "python train.py --lr {lr}",
+    code=("train.py",),
+    outputs=(OutputRule("m.json", key="accuracy", at_least=0.9), OutputRule("m", check=("true",))),
+    limits=Limits(attempts=7),
+)
+SUBMIT = Submit(SPEC, (RunPlan("a", {"lr": "1e-3"}), RunPlan("b", {"lr": "1e-2"})))
+
+
+@pytest.fixture
+def inbox(tmp_path: Path) -> Inbox:
+    return Inbox(tmp_path / "params" / "inbox")
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    journal = Journal(tmp_path / "journal.sqlite", create=True)
+    Lease(journal, "test").acquire()
+    return journal
+
+
+def test_an_inbox_that_was_never_written_is_empty(inbox: Inbox) -> None:
+    assert list(inbox.read()) == []
+
+
+def test_requests_come_back_as_they_were_in_their_order(inbox: Inbox) -> None:
+    requests = [SUBMIT, Cancel(None, "all"), Cancel(("a",), "one"), Retry(SPEC, ("a", "b"))]
+    names = [inbox.put(request) for request in requests]
+    assert list(inbox.read()) == list(zip(names, requests, strict=True))
+
+
+def test_a_request_is_synced_and_whole_before_the_command_returns(
+    inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+    fsync = os.fsync
+
+    def watched(descriptor: int) -> None:
+        synced.append(Path("/proc/self/fd/%d" % descriptor).readlink())
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    name = inbox.put(SUBMIT)
+    assert name in synced[0].name and synced[1:] == [inbox.directory]
+    assert [path.name for path in inbox.directory.iterdir()] == [name]
+
+
+def test_a_request_that_cannot_be_written_says_so_and_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "params").write_text("a file where a folder should be")
+    with pytest.raises(NotWritable, match="nothing was submitted"):
+        Inbox(tmp_path / "params" / "inbox").put(SUBMIT)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b"null", b'{"kind":"dance"}', b'{"kind":"submit"}', b"\xff\xfe", b'"x"']
+)
+def test_garbage_is_put_aside_and_the_rest_is_done(inbox: Inbox, journal: Journal, content: bytes) -> None:
+    inbox.directory.mkdir(parents=True)
+    (inbox.directory / "1-garbage.json").write_bytes(content)
+    inbox.put(SUBMIT)
+    [note] = take_requests(journal, inbox, 1.0)
+    assert "1-garbage.json.unreadable" in note
+    assert (inbox.directory / "1-garbage.json.unreadable").read_bytes() == content
+    assert journal.names() == ["a", "b"] and inbox.names() == []
+
+
+def test_half_written_and_foreign_files_are_no_requests(inbox: Inbox) -> None:
+    inbox.directory.mkdir(parents=True)
+    for name in (".1-x.json.12.tmp", "notes.txt", "1-x.json.unreadable"):
+        (inbox.directory / name).write_text("{}")
+    assert list(inbox.read()) == []
+
+
+def test_a_request_that_was_recorded_but_not_removed_is_not_done_again(
+    inbox: Inbox, journal: Journal
+) -> None:
+    name = inbox.put(SUBMIT)
+    kept = (inbox.directory / name).read_bytes()
+    take_requests(journal, inbox, 1.0)
+    (inbox.directory / name).write_bytes(kept)
+    entries = journal.last_entry()
+    take_requests(journal, inbox, 2.0)
+    assert journal.last_entry() == entries and inbox.names() == []
+
+
+def test_submitting_a_known_run_again_adds_only_the_new_ones(inbox: Inbox, journal: Journal) -> None:
+    inbox.put(SUBMIT)
+    inbox.put(Submit(SPEC, (RunPlan("b"), RunPlan("c"))))
+    take_requests(journal, inbox, 1.0)
+    assert [(run.name, run.position) for run in journal.runs()] == [("a", 0), ("b", 1), ("c", 2)]
+
+
+def test_cancel_and_retry_change_only_runs_in_a_state_for_it(inbox: Inbox, journal: Journal) -> None:
+    inbox.put(SUBMIT)
+    inbox.put(Cancel(("a", "nobody"), "enough"))
+    inbox.put(Retry(SPEC, ("b", "nobody")))
+    take_requests(journal, inbox, 1.0)
+    states = {run.name: (run.state, run.cancel_asked) for run in journal.runs()}
+    assert states == {"a": (RunState.WAITING, "enough"), "b": (RunState.WAITING, "")}
+    inbox.put(Cancel(None, "all"))
+    take_requests(journal, inbox, 2.0)
+    assert all(run.cancel_asked for run in journal.runs())

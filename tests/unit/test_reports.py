@@ -1,0 +1,172 @@
+"""Event logs come from another machine: cut anywhere, full of garbage, or not there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outlast.model import Outcome, Phase
+from outlast.observation import Report, Save
+from outlast.reports import MOST_SAVES, last_progress, read_report
+
+EVENTS: list[dict[str, Any]] = [
+    {"event": "phase", "phase": "claim", "mono": 100.0, "at": 1.0},
+    {"event": "claimed", "host": "node1", "mono": 100.5, "at": 2.0},
+    {"event": "phase", "phase": "stage", "mono": 101.0},
+    {"event": "phase", "phase": "compute", "mono": 105.0},
+    {"event": "changed", "mono": 130.0},
+    {"event": "beat", "mono": 140.0},
+    {"event": "phase", "phase": "clean-up", "mono": 160.0},
+    {
+        "event": "end",
+        "mono": 161.0,
+        "outcome": "crashed",
+        "detail": "ValueError: no (train.py line 3).",
+        "code": 1,
+        "signal": None,
+        "signature": "abc",
+        "tail": "one\ntwo",
+        "progressed": True,
+        "delivered": None,
+    },
+]
+PROGRESS: list[dict[str, Any]] = [
+    {"event": "loaded", "step": 4, "mono": 106.0},
+    {"event": "saved", "step": 5, "mono": 115.0, "seconds": 0.5},
+    {"event": "progress", "step": 6, "total": 10, "mono": 118.0},
+    {"event": "saved", "step": 7, "mono": 145.0, "seconds": 1.5},
+    {"event": "aside", "name": "8", "why": "checksum"},
+    {"event": "save-failed", "step": 8, "why": "no space"},
+]
+
+
+class Logs:
+    def __init__(self, folder: Path) -> None:
+        self.events = folder / "events.jsonl"
+        self.progress = folder / "progress.jsonl"
+
+    def write(self, events: list[dict[str, Any]], progress: list[dict[str, Any]] | None = None) -> None:
+        self.events.write_bytes(lines(events))
+        if progress is not None:
+            self.progress.write_bytes(lines(progress))
+
+    def read(self) -> Report:
+        report = read_report(self.events, self.progress)
+        assert report is not None
+        return report
+
+
+def lines(content: list[dict[str, Any]]) -> bytes:
+    return b"".join(json.dumps(line).encode() + b"\n" for line in content)
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Logs:
+    return Logs(tmp_path)
+
+
+def test_no_log_is_no_report(logs: Logs) -> None:
+    assert read_report(logs.events, logs.progress) is None
+    logs.progress.write_bytes(lines(PROGRESS))
+    assert read_report(logs.events, logs.progress) is None
+
+
+def test_a_whole_log_tells_everything(logs: Logs) -> None:
+    logs.write(EVENTS, PROGRESS)
+    report = logs.read()
+    assert (report.claimed, report.host, report.outcome) == (2.0, "node1", Outcome.CRASHED)
+    assert report.detail.startswith("ValueError: no (train.py line 3)")
+    assert (report.code, report.signal, report.signature) == (1, None, "abc")
+    assert report.tail == ("one", "two")
+    seconds = [(phase.value, span) for phase, span in report.spans]
+    assert seconds == [("claim", 1.0), ("stage", 4.0), ("compute", 55.0), ("clean-up", 1.0)]
+    assert (report.loaded, report.resumed) == (True, 4)
+    assert report.saves == (Save(10.0, 5), Save(40.0, 7))
+    assert (report.saving, report.step, report.computed, report.changed) == (2.0, 7, True, True)
+    assert [word in note for word, note in zip(("checksum", "no space"), report.notes, strict=True)]
+    assert report.heard == logs.events.stat().st_mtime
+
+
+def test_a_log_cut_at_any_byte_is_read_as_far_as_it_goes(logs: Logs) -> None:
+    logs.write(EVENTS, PROGRESS)
+    whole = logs.read()
+    events, progress = logs.events.read_bytes(), logs.progress.read_bytes()
+    for end in range(len(events)):
+        logs.events.write_bytes(events[:end])
+        report = logs.read()
+        # The last line is as good without the end of line that a kill kept from being written.
+        assert report.outcome is (whole.outcome if end >= len(events) - 1 else None)
+        assert sum(span for _, span in report.spans) <= sum(span for _, span in whole.spans)
+        assert all(span >= 0.0 for _, span in report.spans)
+    logs.events.write_bytes(events)
+    for end in range(len(progress)):
+        logs.progress.write_bytes(progress[:end])
+        assert whole.saves[: len(logs.read().saves)] == logs.read().saves
+
+
+def test_garbage_between_the_lines_spoils_only_itself(logs: Logs) -> None:
+    logs.write(EVENTS, PROGRESS)
+    whole = logs.read()
+    garbage = [
+        b"\x00\xff\xfe",
+        b"[]",
+        b"17",
+        b"null",
+        b'{"event":"phase","phase":"dance","mono":120}',
+        b'{"event":"phase","mono":"soon"}',
+        b'{"event":"beat","mono":1e999}',
+        b'{"event":"beat","mono":NaN}',
+        b'{"event":"beat","mono":%d}' % 10**400,
+        b'{"event":"end","outcome":"splendid","mono":120}',
+        b'{"event":["end"],"mono":120}',
+        b"[" * 100_000,
+        b'{"event":"saved","step":"many","mono":-5}'[:20],
+    ]
+    for path in (logs.events, logs.progress):
+        path.write_bytes(b"\n".join(x for line in path.read_bytes().splitlines() for x in (line, *garbage)))
+    report = logs.read()
+    assert (report.outcome, report.spans, report.saves) == (whole.outcome, whole.spans, whole.saves)
+
+
+def test_a_killed_training_is_credited_until_it_was_last_heard_of(logs: Logs) -> None:
+    cut = EVENTS[:5]
+    logs.write(cut, PROGRESS)
+    assert dict(logs.read().spans)[Phase.COMPUTE] == 40.0
+    logs.write([*cut, EVENTS[6]], PROGRESS)
+    assert dict(logs.read().spans)[Phase.COMPUTE] == 55.0
+
+
+def test_a_script_that_tells_nothing_saves_by_changing_its_directory(logs: Logs) -> None:
+    logs.write(EVENTS)
+    report = logs.read()
+    assert report.saves == (Save(25.0, None),)
+    assert (report.loaded, report.step, report.changed) == (False, None, True)
+
+
+def left_with_85(why: str) -> list[dict[str, Any]]:
+    stop = {"event": "stop", "why": why, "signal": 15 if why == "signal" else None, "mono": 150.0}
+    return [*EVENTS[:-1], stop, {**EVENTS[-1], "outcome": "continue", "signature": None}]
+
+
+def test_leaving_at_the_limit_is_to_be_continued_and_leaving_when_asked_is_an_eviction(logs: Logs) -> None:
+    logs.write(left_with_85("limit"), PROGRESS)
+    assert logs.read().outcome is Outcome.CONTINUE
+    logs.write(left_with_85("signal"), PROGRESS)
+    assert logs.read().outcome is Outcome.EVICTED
+
+
+def test_only_the_last_saves_are_kept(logs: Logs) -> None:
+    many = [{"event": "saved", "step": n, "mono": 106.0 + n, "seconds": 0.0} for n in range(100)]
+    logs.write(EVENTS, many)
+    assert [save.step for save in logs.read().saves] == list(range(100 - MOST_SAVES, 100))
+
+
+def test_the_newest_progress_is_found_at_the_end_of_a_long_file(tmp_path: Path) -> None:
+    path = tmp_path / "progress.jsonl"
+    assert last_progress(path) is None
+    path.write_bytes(lines([{"event": "progress", "step": n} for n in range(5000)]) + b'{"event":"prog')
+    newest = last_progress(path)
+    assert newest is not None and newest["step"] == 4999
