@@ -50,9 +50,6 @@ class FileExchange:
 
     def order(self, run: Run, attempt: Attempt, spec: Spec) -> WorkOrder:
         place, number, token = self.experiment, attempt.number, attempt.token
-        previous = None
-        if run.last is not None and run.last.number == number - 1:
-            previous = str(place.scratch(run.name, run.last.number, run.last.token))
         return WorkOrder(
             token=token,
             experiment=str(place.root),
@@ -63,7 +60,7 @@ class FileExchange:
             scratch=str(place.scratch(run.name, number, token)),
             checkpoints=str(place.checkpoints(run.name)),
             log=str(place.log(run.name, number)),
-            previous_scratch=previous,
+            previous_scratch=self._previous_scratch(attempt),
             code=str(place.code(spec.code_sha256)) if spec.code_sha256 else None,
             code_sha256=spec.code_sha256 or None,
             zipapp=str(self.zipapp),
@@ -75,6 +72,14 @@ class FileExchange:
             cpus=spec.resources.cpus,
             environment=dict(spec.environment),
         )
+
+    def _previous_scratch(self, attempt: Attempt) -> str | None:
+        """Where the last attempt that got as far as having one left its unfinished outputs."""
+        if attempt.number == 1:
+            return None
+        own = self.experiment.scratch(attempt.run, attempt.number, attempt.token)
+        earlier = [path for path in own.parent.glob("[0-9]*-*") if path.name < own.name]
+        return str(max(earlier)) if earlier else None
 
     def write_order(self, run: Run, attempt: Attempt, spec: Spec) -> None:
         """Not fsynced: a job that finds no order, or half of one, does nothing, and another is sent."""

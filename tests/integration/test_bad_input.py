@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import resource
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -233,7 +234,7 @@ class Scarce:
     def __init__(self, place: Path) -> None:
         self.place = place
         place.mkdir()
-        mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(place)]
+        mount = [shutil.which("mount") or "false", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(place)]
         self.mounted = subprocess.run(mount, capture_output=True, check=False).returncode == 0
         self.full = False
 

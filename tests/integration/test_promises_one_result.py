@@ -37,7 +37,8 @@ def test_a_submission_to_a_frozen_daemon_is_unknown_and_one_jobs_result_counts(l
 
 
 def test_a_daemon_frozen_in_mid_run_delays_the_run_and_changes_nothing_else(lab: Lab) -> None:
-    text = 'echo begun; sleep 0.3; [ "$OUTLAST_ATTEMPT" -ge 2 ] || { touch "$OUTLAST_CHECKPOINT_DIR/x"; exit 85; }\n'
+    text = "echo begun; sleep 0.3\n"
+    text += '[ "$OUTLAST_ATTEMPT" -ge 2 ] || { touch "$OUTLAST_CHECKPOINT_DIR/x"; exit 85; }\n'
     text += TRAINING.partition("esac\n")[2].replace("$kind", "run")
     frozen = lab.experiment(
         "frozen",

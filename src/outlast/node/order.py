@@ -80,7 +80,7 @@ class WorkOrder:
 
     @property
     def delivery_path(self) -> str:
-        """The directory of delivered outputs; it appears whole, by a rename, with its manifest beside it."""
+        """The directory of delivered outputs; it appears whole, by a rename."""
         return os.path.join(self.exchange, "output")
 
 

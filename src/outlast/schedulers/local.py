@@ -53,7 +53,7 @@ class LocalScheduler(Scheduler):
         hosts: Mapping[str, Host] | None = None,
         root: Path | None = None,
         timeout: float = 10.0,
-        patience: Patience = Patience(missing=3.0, heartbeat=5.0, pause=0.5, longest_pause=60.0),  # noqa: B008
+        patience: Patience = Patience(missing=3.0, heartbeat=40.0, pause=0.5, longest_pause=60.0),  # noqa: B008
         options: DaemonOptions = DaemonOptions(),  # noqa: B008
     ) -> None:
         self.group = group
