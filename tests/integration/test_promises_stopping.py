@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -123,12 +124,13 @@ def test_trouble_of_the_clusters_stops_nothing(lab: Lab) -> None:
     for _ in range(4):
         job = lab.running_job(sound)
         lab.scheduler(sound).kill(job.token)
-        lab.until("its end", lambda token=job.token: token in _ended(sound))
+        lab.until("its end", partial(_has_ended, sound, job.token))
     ended = lab.finish(run)
     assert ended.returncode == 0, ended.output
     assert attempts_of(sound) == ["evicted"] * 4 + ["finished"]
 
 
-def _ended(directory: Path) -> set[str]:
+def _has_ended(directory: Path, token: str) -> bool:
     with open_journal(directory) as journal:
-        return {attempt.token for attempt in journal.attempts() if attempt.outcome is not None}
+        attempt = journal.attempt(token)
+    return attempt is not None and attempt.outcome is not None

@@ -17,9 +17,7 @@ from outlast.errors import BadInput, OutlastError
 from outlast.schedulers.base import JobRequest
 
 #: A job that leaves with 7 when it is asked to, and with 1 when nobody asks it for too long.
-POLITE = (
-    "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(7))\n%stime.sleep(60); sys.exit(1)\n"
-)
+POLITE = "import os, signal, time; signal.signal(15, lambda *_: os._exit(7))\n%stime.sleep(60); os._exit(1)\n"
 
 
 @pytest.fixture

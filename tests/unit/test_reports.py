@@ -104,7 +104,8 @@ def test_a_log_cut_at_any_byte_is_read_as_far_as_it_goes(logs: Logs) -> None:
     logs.events.write_bytes(events)
     for end in range(len(progress)):
         logs.progress.write_bytes(progress[:end])
-        assert whole.saves[: len(logs.read().saves)] == logs.read().saves
+        told = tuple(save for save in logs.read().saves if save.step is not None)
+        assert told == whole.saves[: len(told)]
 
 
 def test_garbage_between_the_lines_spoils_only_itself(logs: Logs) -> None:

@@ -105,7 +105,7 @@ def _new(path: str) -> int:
 
 def _fill(descriptor: int, data: bytes) -> None:
     try:
+        # Not fsynced: others must find it while the job lives, and a power cut ends the job as well.
         os.write(descriptor, data)
-        os.fsync(descriptor)
     finally:
         os.close(descriptor)

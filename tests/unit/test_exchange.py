@@ -1,0 +1,173 @@
+"""Through files: orders, fences, reports that are checked against what was delivered, and results."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outlast.exchange import FileExchange, ResultGone
+from outlast.experiment import Experiment
+from outlast.model import Attempt, AttemptState, Outcome, OutputRule, Run, RunState, Spec
+from outlast.node import claim
+from outlast.node.order import read_order
+
+RUN = Run("a", 0, 1, {"lr": "1e-3"}, RunState.ACTIVE, added=0.0, since=0.0)
+ATTEMPT = Attempt("a", 2, "tok", AttemptState.RUNNING, intended=0.0, avoid=("bad",))
+SPEC = Spec("digits", "python train.py --lr {lr}", outputs=(OutputRule("model.npz"),), code_sha256="ab" * 32)
+
+
+@pytest.fixture
+def exchange(tmp_path: Path) -> FileExchange:
+    return FileExchange(Experiment(tmp_path), tmp_path / "outlast.pyz")
+
+
+def place(exchange: FileExchange) -> Path:
+    path = exchange.experiment.exchange_of(ATTEMPT)
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def deliver(exchange: FileExchange, delivered: object, **files: str) -> None:
+    """What a node program leaves that finished and says it delivered `delivered`."""
+    output = place(exchange) / "output"
+    output.mkdir()
+    for name, content in files.items():
+        (output / name).write_text(content)
+    events = [
+        {"event": "phase", "phase": "claim", "mono": 1.0},
+        {"event": "end", "mono": 2.0, "outcome": "finished", "detail": "done", "delivered": delivered},
+    ]
+    (place(exchange) / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+
+
+def outcome(exchange: FileExchange) -> Any:
+    report = exchange.report(ATTEMPT)
+    assert report is not None
+    return report.outcome
+
+
+def test_the_order_that_the_node_reads_is_the_one_that_was_written(exchange: FileExchange) -> None:
+    for name in ("001-old", "002-tok", "003-later"):
+        (exchange.experiment.workdir / "a" / name).mkdir(parents=True)
+    exchange.write_order(RUN, ATTEMPT, SPEC)
+    order = read_order(exchange.request(RUN, ATTEMPT, SPEC).order)
+    assert (order.token, order.run, order.number) == ("tok", "a", 2)
+    assert order.command == ("python", "train.py", "--lr", "1e-3")
+    assert order.outputs == SPEC.outputs
+    assert order.exchange == str(place(exchange)) and order.scratch != order.previous_scratch
+    assert order.previous_scratch is not None and order.previous_scratch.endswith("001-old")
+    assert order.code is not None and Path(order.code) == exchange.experiment.code("ab" * 32)
+
+
+def test_the_request_says_what_the_scheduler_must_know(exchange: FileExchange) -> None:
+    request = exchange.request(RUN, ATTEMPT, SPEC)
+    assert (request.token, request.name, request.avoid) == ("tok", "a-002", ("bad",))
+    assert (request.time, request.grace) == (SPEC.resources.time, SPEC.checkpoints.grace)
+
+
+def test_a_fence_shuts_out_a_late_job_and_may_be_repeated(exchange: FileExchange) -> None:
+    assert exchange.fence(ATTEMPT) and exchange.fence(ATTEMPT)
+    assert not claim.take(str(place(exchange) / "claim.json"), "tok", "17", "node1")
+
+
+def test_a_fence_after_the_claim_is_lost(exchange: FileExchange) -> None:
+    assert claim.take(str(place(exchange) / "claim.json"), "tok", "17", "node1")
+    assert not exchange.fence(ATTEMPT)
+
+
+def test_a_claim_without_a_log_is_a_sign_of_life_and_a_fence_is_none(exchange: FileExchange) -> None:
+    assert exchange.report(ATTEMPT) is None
+    path = str(place(exchange) / "claim.json")
+    assert claim.take(path, "tok", "17", "node1")
+    report = exchange.report(ATTEMPT)
+    held = claim.read(path)
+    assert report is not None and held is not None
+    assert (report.heard, report.host, report.outcome) == (held.at, "node1", None)
+    Path(path).unlink()
+    exchange.fence(ATTEMPT)
+    assert exchange.report(ATTEMPT) is None
+
+
+def test_a_delivery_that_is_what_its_manifest_says_has_finished(exchange: FileExchange) -> None:
+    deliver(exchange, {"model.npz": {"size": 3}}, **{"model.npz": "abc"})
+    assert outcome(exchange) is Outcome.FINISHED
+
+
+@pytest.mark.parametrize(
+    ("delivered", "word"),
+    [
+        ({"model.npz": {"size": 4}}, "3 bytes instead of 4"),
+        ({"model.npz": {}}, "3 bytes"),
+        ({"model.npz": None}, "3 bytes"),
+        ({"gone.npz": {"size": 3}}, "not there"),
+        ({"../order.json": {"size": 3}}, "outside"),
+        ({"a/../../order.json": {"size": 3}}, "outside"),
+        ({"/etc/passwd": {"size": 3}}, "outside"),
+    ],
+)
+def test_a_delivery_that_is_not_what_its_manifest_says_is_a_wrong_output(
+    exchange: FileExchange, delivered: object, word: str
+) -> None:
+    deliver(exchange, delivered, **{"model.npz": "abc"})
+    report = exchange.report(ATTEMPT)
+    assert report is not None and report.outcome is Outcome.WRONG_OUTPUT
+    assert word in report.detail and report.signature
+
+
+@pytest.mark.parametrize("name", ["x\0y", "n" * 5000, "", "\ud800"])
+def test_a_name_that_no_file_can_have_is_a_wrong_output_too(exchange: FileExchange, name: str) -> None:
+    deliver(exchange, {name: {"size": 3}}, **{"model.npz": "abc"})
+    assert outcome(exchange) is Outcome.WRONG_OUTPUT
+
+
+def test_a_link_is_not_followed_to_what_it_points_at(exchange: FileExchange, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("abc")
+    deliver(exchange, {"model.npz": {"size": 3}})
+    (place(exchange) / "output" / "model.npz").symlink_to(tmp_path / "secret")
+    assert outcome(exchange) is Outcome.WRONG_OUTPUT
+
+
+def test_finished_without_a_delivery_is_a_wrong_output(exchange: FileExchange) -> None:
+    deliver(exchange, {})
+    (place(exchange) / "output").rmdir()
+    assert outcome(exchange) is Outcome.WRONG_OUTPUT
+
+
+def test_publishing_twice_changes_nothing(exchange: FileExchange) -> None:
+    deliver(exchange, {"model.npz": {"size": 3}}, **{"model.npz": "abc"})
+    for _ in range(3):
+        exchange.publish(ATTEMPT)
+    results = exchange.experiment.results
+    assert [path.name for path in results.iterdir()] == ["a"]
+    assert (results / "a" / "model.npz").read_text() == "abc"
+
+
+def test_earlier_results_of_that_name_are_kept_under_another(exchange: FileExchange) -> None:
+    earlier = exchange.experiment.result("a")
+    earlier.mkdir(parents=True)
+    (earlier / "precious").write_text("x")
+    deliver(exchange, {"model.npz": {"size": 3}}, **{"model.npz": "abc"})
+    exchange.publish(ATTEMPT)
+    exchange.publish(ATTEMPT)
+    names = sorted(path.name for path in exchange.experiment.results.iterdir())
+    assert len(names) == 2 and names[0] == "a" and names[1].startswith("a.before-")
+    assert (exchange.experiment.results / names[1] / "precious").read_text() == "x"
+    assert (earlier / "model.npz").exists()
+
+
+def test_an_accepted_result_that_disappeared_is_said(exchange: FileExchange) -> None:
+    with pytest.raises(ResultGone, match="disappeared"):
+        exchange.publish(ATTEMPT)
+
+
+def test_a_retired_run_leaves_no_scratch_and_keeps_its_checkpoints(exchange: FileExchange) -> None:
+    scratch = exchange.experiment.scratch("a", 1, "tok")
+    scratch.mkdir(parents=True)
+    kept = exchange.experiment.checkpoints("a")
+    kept.mkdir(parents=True)
+    exchange.retire(RUN)
+    exchange.retire(RUN)
+    assert not scratch.exists() and kept.exists()
