@@ -16,7 +16,7 @@ echo "starting at part $part of $parts"
 while [ "$part" -lt "$parts" ]; do
     sum=$(awk -v part="$part" -v parts="$parts" -v sum="$sum" 'BEGIN {
         n = 100000
-        for (i = part * n / parts; i < (part + 1) * n / parts; i++) { x = (i + 0.5) / n; sum += 4 / (1 + x * x) / n }
+        for (i = int(part * n / parts); i < int((part + 1) * n / parts); i++) { x = (i + 0.5) / n; sum += 4 / (1 + x * x) / n }
         printf "%.12f", sum
     }')
     sleep 1

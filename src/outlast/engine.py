@@ -178,9 +178,8 @@ def _watch_ended(
     if view.over_time:
         return _end(run, attempt, view, report, Outcome.OVER_TIME, "killed at the time limit", now)
     how = view.reason or _how_it_ended(view)
-    if view.signal is not None and report is not None:
-        return _end(run, attempt, view, report, Outcome.EVICTED, "killed without warning (%s)" % how, now)
-    return _end(run, attempt, view, report, Outcome.LOST, "ended without a word (%s)" % how, now)
+    killed = view.signal is not None and report is not None
+    return _end(run, attempt, view, report, Outcome.EVICTED if killed else Outcome.LOST, how, now)
 
 
 def _end_by_report(run: Run, attempt: Attempt, view: JobView | None, report: Report, now: float) -> Decision:
@@ -254,8 +253,9 @@ def _heard_lately(report: Report, patience: Patience, now: float) -> bool:
 
 def _how_it_ended(view: JobView) -> str:
     if view.signal is not None:
-        return "signal %d" % view.signal
-    return "exit code unknown" if view.exit_code is None else "exit code %d" % view.exit_code
+        return "killed without warning by signal %d" % view.signal
+    code = "" if view.exit_code is None else ", with exit code %d" % view.exit_code
+    return "ended without a word" + code
 
 
 def _record(

@@ -156,7 +156,7 @@ class _Chain:
 
     def _supervise(self, point: str) -> None:
         crashpoints._AT = point
-        setattr(session, "connect", self._connect)
+        vars(session)["connect"] = self._connect
         with session.control(self.experiment, "up") as held:
             while True:
                 held.step()
