@@ -154,9 +154,8 @@ class Lab:
         except subprocess.TimeoutExpired:
             process.kill()
             out, err = process.communicate()
-            raise AssertionError(
-                "%s hangs\n%s%s\n%s" % (process.args, out, err, self.daemon_logs())
-            ) from None
+            told = "%r hangs\n%s%s\n%s" % (process.args, out, err, self.daemon_logs())
+            raise AssertionError(told) from None
         return Ended(process.args, process.returncode, out, err)
 
     def daemon_logs(self) -> str:

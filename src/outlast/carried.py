@@ -9,12 +9,13 @@ from collections.abc import Mapping
 
 _NAMES = frozenset(
     (
-        *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "VIRTUAL_ENV"),
-        *("LD_LIBRARY_PATH", "LD_PRELOAD", "MODULEPATH", "LOADEDMODULES"),
-        *("LANG", "LANGUAGE", "TZ", "TMPDIR", "XDG_CACHE_HOME"),
+        *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "LANG", "LANGUAGE", "TZ", "TMPDIR"),
+        *("LD_LIBRARY_PATH", "LD_PRELOAD", "MODULEPATH", "LOADEDMODULES", "XDG_CACHE_HOME"),
+        *("VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "CONDA_EXE", "CUDA_HOME", "CUDA_PATH"),
+        *("PYTHONPATH", "PYTHONHOME", "PYTHONHASHSEED", "PYTHONWARNINGS", "PYTHONDONTWRITEBYTECODE"),
     )
 )
-_PREFIXES = ("LC_", "PYTHON", "CONDA_", "OMP_", "MKL_", "OPENBLAS_", "CUDA_", "NVIDIA_")
+_PREFIXES = ("LC_", "OMP_", "MKL_", "OPENBLAS_")
 _PROXIES = frozenset(("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"))
 
 

@@ -30,7 +30,7 @@ def _plain(value: object) -> object:
 def read_run(record: str) -> Run:
     raw = json.loads(record)
     raw["state"] = RunState(raw["state"])
-    raw["sour_hosts"] = tuple(raw["sour_hosts"])
+    raw["sour_hosts"] = tuple(tuple(pair) for pair in raw["sour_hosts"])
     if raw["last"] is not None:
         raw["last"]["outcome"] = Outcome(raw["last"]["outcome"])
         raw["last"] = Ending(**raw["last"])

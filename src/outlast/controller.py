@@ -245,7 +245,7 @@ class Controller:
             if view.token in current:
                 continue
             attempt = self._records.attempt(view.token)
-            decision = engine.decide_twin(attempt, view) if attempt else None
+            decision = engine.decide_twin(attempt, view, self._clock()) if attempt else None
             if decision is not None:
                 entries.append(self._entry(decision))
             if view.phase is not JobPhase.ENDED and (attempt is None or decision is not None):

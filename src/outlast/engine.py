@@ -16,6 +16,8 @@ from outlast.node.words import EXIT_BAD_ORDER, EXIT_NOT_CLAIMED
 from outlast.observation import JobPhase, JobView, Patience, Report, Seen
 from outlast.policy import Action, judge
 
+#: How long a run avoids a host where it met trouble of the cluster's.
+SOUR_FOR = 2 * 3600.0
 #: A cancellation that shows no effect is sent again after this long.
 CANCEL_AGAIN = 60.0
 
@@ -59,7 +61,8 @@ def decide(
         return _record(run, Kind.FAILED, None, verdict.reason)
     if now < verdict.due:
         return None
-    return Decision(Do.START, run.name, verdict.reason, data={"avoid": run.sour_hosts})
+    sour = [host for host, at in run.sour_hosts if 0 <= now - at < SOUR_FOR]
+    return Decision(Do.START, run.name, verdict.reason, data={"avoid": sour})
 
 
 def admit(starts: Sequence[Decision], active: int, parallel: int | None) -> Sequence[Decision]:
@@ -75,12 +78,12 @@ def choose_avoided(sour: Sequence[str], hosts: Sequence[str]) -> tuple[str, ...]
     return tuple(sour[max(0, len(sour) - (len(hosts) - 1)) :]) if len(hosts) > 1 else ()
 
 
-def decide_twin(attempt: Attempt, view: JobView) -> Decision | None:
+def decide_twin(attempt: Attempt, view: JobView, now: float) -> Decision | None:
     """A job was seen although its attempt is over: it is cancelled, and its time is booked as waste."""
     if attempt.outcome is not Outcome.LOST:
         return None  # an old listing, or one that is about to be forgotten
     if view.phase is not JobPhase.ENDED:
-        if attempt.twin:
+        if attempt.twin and _sent_lately(attempt, now):
             return None
         reason = "job %s turned up after attempt %d had been given up" % (view.job, attempt.number)
         return Decision(Do.CANCEL_JOB, attempt.run, reason, attempt.token, Kind.TWIN_FOUND)
@@ -136,7 +139,7 @@ def _watch(
     reason = run.cancel_asked
     if not reason and attempt.state is not AttemptState.RUNNING and now - run.since > limits.total:
         reason = "limits.total passed while the job was waiting"
-    if reason and (attempt.cancel_sent is None or not 0 <= now - attempt.cancel_sent < CANCEL_AGAIN):
+    if reason and not _sent_lately(attempt, now):
         return Decision(Do.CANCEL_JOB, run.name, reason, attempt.token, Kind.CANCEL_SENT)
     return None
 
@@ -167,12 +170,13 @@ def _watch_ended(
             else "its work order was unreadable"
         )
         return _end(run, attempt, view, report, Outcome.LOST, "the job did nothing: " + why, now)
-    if view.exit_code is not None and report is not None:
-        # The node program ended by itself, so its last word is on the way through the file system.
-        if attempt.missed is None or now < attempt.missed:
-            return _record(run, Kind.MISSED, attempt.token, "its last word has not arrived")
-        if now - attempt.missed < patience.missing:
-            return None
+    # A node program that ended by itself has had a last word, which is on the way through the file system.
+    on_the_way = view.exit_code is not None and report is not None
+    wait = max(patience.files, patience.missing if on_the_way else 0.0)
+    if wait and (attempt.missed is None or now < attempt.missed):
+        return _record(run, Kind.MISSED, attempt.token, "its last word has not arrived")
+    if attempt.missed is not None and now - attempt.missed < wait:
+        return None
     if run.cancel_asked or attempt.cancel_sent is not None:
         return _end(run, attempt, view, report, Outcome.CANCELLED, run.cancel_asked or "cancelled", now)
     if view.over_time:
@@ -244,6 +248,10 @@ def _account(report: Report | None) -> Mapping[str, Any]:
         "notes": list(report.notes),
     }
     return {key: value for key, value in account.items() if value not in (None, [], 0.0)}
+
+
+def _sent_lately(attempt: Attempt, now: float) -> bool:
+    return attempt.cancel_sent is not None and 0 <= now - attempt.cancel_sent < CANCEL_AGAIN
 
 
 def _heard_lately(report: Report, patience: Patience, now: float) -> bool:

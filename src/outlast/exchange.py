@@ -77,9 +77,11 @@ class FileExchange:
         """Where the last attempt that got as far as having one left its unfinished outputs."""
         if attempt.number == 1:
             return None
-        own = self.experiment.scratch(attempt.run, attempt.number, attempt.token)
-        earlier = [path for path in own.parent.glob("[0-9]*-*") if path.name < own.name]
-        return str(max(earlier)) if earlier else None
+        place = self.experiment.scratch(attempt.run, attempt.number, attempt.token).parent
+        numbered = [
+            (int(path.name.partition("-")[0]), str(path)) for path in place.glob("[0-9][0-9][0-9]*-*")
+        ]
+        return max((pair for pair in numbered if pair[0] < attempt.number), default=(0, None))[1]
 
     def write_order(self, run: Run, attempt: Attempt, spec: Spec) -> None:
         """Not fsynced: a job that finds no order, or half of one, does nothing, and another is sent."""
@@ -112,13 +114,19 @@ class FileExchange:
         path = self.experiment.exchange_of(attempt)
         report = read_report(path / "events.jsonl", path / "progress.jsonl")
         if report is None:
-            held = claim.read(str(path / "claim.json"))
-            return Report(heard=held.at, host=held.host) if held and not held.fenced else None
+            return self._claimed(path / "claim.json")
         if report.outcome is Outcome.FINISHED:
             wrong = _what_is_wrong(path / "output", report)
             if wrong:
                 return replace(report, outcome=Outcome.WRONG_OUTPUT, detail=wrong, signature=wrong)
         return report
+
+    def _claimed(self, path: Path) -> Report | None:
+        """A node program that has claimed its attempt and not written a line yet."""
+        held = claim.read(str(path))
+        if held is None or held.fenced:
+            return None
+        return Report(heard=path.stat().st_mtime, host=held.host)
 
     def publish(self, attempt: Attempt) -> None:
         """Idempotent: the delivered directory is renamed once, and its absence says that it was."""
@@ -150,7 +158,7 @@ def _what_is_wrong(directory: Path, report: Report) -> str:
             return "the delivery names a file outside of itself: %s" % name
         try:
             found = path.lstat().st_size
-        except OSError:
+        except (OSError, ValueError):  # not there, or a name that no file can have
             return "the delivered %s is not there" % name
         if found != size:
             return "the delivered %s has %d bytes instead of %s" % (name, found, size)

@@ -87,7 +87,7 @@ def _apply_attempt(attempt: Attempt | None, entry: Entry) -> Attempt:
                 missed=None,
             )
         case Kind.TWIN_FOUND:
-            return replace(attempt, twin=True)
+            return replace(attempt, twin=True, cancel_sent=entry.at)
         case _:  # TWIN_ENDED
             return replace(attempt, twin=False, twin_slot=attempt.twin_slot + data["slot"])
 
@@ -119,6 +119,7 @@ def _apply_run(run: Run | None, attempt: Attempt | None, entry: Entry, changes: 
                 since=entry.at,
                 spec=data.get("spec", run.spec),
                 ran=0,
+                best_step=None,  # the user may have put the checkpoints aside to start afresh
                 stuck=0,
                 stuck_any=0,
                 failure=None,
@@ -177,8 +178,8 @@ def _after_ending(run: Run, attempt: Attempt, entry: Entry) -> Mapping[str, Any]
     if cause is Cause.CLUSTER and outcome is not Outcome.EVICTED:
         changes["troubles"] = run.troubles + 1
         if attempt.host:
-            hosts = (*(host for host in run.sour_hosts if host != attempt.host), attempt.host)
-            changes["sour_hosts"] = hosts[-SOUR_HOSTS:]
+            others = (sour for sour in run.sour_hosts if sour[0] != attempt.host)
+            changes["sour_hosts"] = (*others, (attempt.host, entry.at))[-SOUR_HOSTS:]
     elif computed:
-        changes.update(troubles=0, sour_hosts=())
+        changes["troubles"] = 0
     return changes

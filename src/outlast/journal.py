@@ -291,11 +291,12 @@ class Journal(Records):
                 if checked:
                     self._check_lease()
                 yield
+                self._db.execute("COMMIT")
             except BaseException:
-                self._db.execute("ROLLBACK")
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
                 self.forget()
                 raise
-            self._db.execute("COMMIT")
 
     def _check_lease(self) -> None:
         row = self._db.execute("SELECT epoch FROM lease").fetchone()
@@ -325,7 +326,8 @@ def is_blank(path: Path) -> bool:
     Raises JournalDamaged if runs have been under way: then there was something.
     """
     try:
-        db = sqlite3.connect(path.absolute().as_uri() + "?mode=ro", uri=True, timeout=BUSY)
+        # For writing, because a writer that was killed may have left work to be undone.
+        db = sqlite3.connect(path.absolute().as_uri() + "?mode=rw", uri=True, timeout=BUSY)
     except sqlite3.Error:
         return not path.exists()  # opening it for real says what is wrong
     try:

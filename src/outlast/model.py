@@ -60,7 +60,7 @@ class Limits:
 class Checkpoints:
     keep: int = 3
     grace: float = 30.0
-    #: The stop signal's name without SIG: TERM, USR1, USR2 or INT.
+    #: The stop signal's name without SIG: TERM, USR1 or USR2.
     signal: str = "TERM"
 
 
@@ -117,6 +117,7 @@ CAUSES: Mapping[Outcome, Cause] = {
     Outcome.CORRUPT_INPUT: Cause.CLUSTER,
     Outcome.NETWORK: Cause.CLUSTER,
     Outcome.OUT_OF_DISK: Cause.CLUSTER,
+    Outcome.NODE_TROUBLE: Cause.CLUSTER,
     Outcome.LOST: Cause.CLUSTER,
     Outcome.REJECTED: Cause.CLUSTER,
     Outcome.DUPLICATE: Cause.CLUSTER,
@@ -266,8 +267,8 @@ class Run:
     failures: int = 0
     #: Troubles of the cluster's in a row; they lengthen the pause.
     troubles: int = 0
-    #: Hosts where the last troubles happened, newest last.
-    sour_hosts: tuple[str, ...] = ()
+    #: Hosts where the last troubles happened, and when; newest last.
+    sour_hosts: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,8 @@ class Patience:
     #: First pause after trouble of the cluster's; it doubles up to `longest_pause`.
     pause: float
     longest_pause: float = 600.0
+    #: By how much the node's files may lag behind the scheduler's word; 0 on a file system of one machine.
+    files: float = 0.0
 
 
 @dataclass(frozen=True)

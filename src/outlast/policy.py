@@ -35,6 +35,7 @@ POLICY: Mapping[Outcome, Action] = {
     Outcome.WRONG_OUTPUT: Action.ONCE_MORE,
     Outcome.OUT_OF_MEMORY: Action.ONCE_MORE,
     Outcome.OUT_OF_DISK: Action.PAUSE,
+    Outcome.NODE_TROUBLE: Action.PAUSE,
     Outcome.STALLED: Action.PAUSE,
     Outcome.NETWORK: Action.PAUSE,
     Outcome.NOT_FOUND: Action.PAUSE,

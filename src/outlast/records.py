@@ -1,6 +1,6 @@
 """What is known of all runs, in memory: the fold applied, and the rules every journal keeps.
 
-`Journal` adds the disk to this; the simulator uses it as it is.
+`Journal` adds the disk to this; the simulator does without one.
 """
 
 from __future__ import annotations

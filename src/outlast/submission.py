@@ -60,7 +60,7 @@ def submit(experiment: Experiment, parsed: Parsed, journal: Journal | None) -> S
         run = journal.run(plan.name) if journal else None
         if run is None:
             new.append(plan)
-        elif journal is not None and (journal.spec(run.spec), run.params) == (spec, plan.params):
+        elif journal is not None and _same(journal.spec(run.spec), spec) and run.params == plan.params:
             known.append(plan)
         else:
             changed.append(plan)
@@ -87,6 +87,11 @@ def refuse_other_cluster(journal: Journal, spec: Spec) -> None:
                 "run %s is under way on cluster %s; wait for it or `outlast cancel --all` before "
                 "submitting to %s" % (run.name, before.cluster, spec.cluster)
             )
+
+
+def _same(one: Spec, other: Spec) -> bool:
+    """Whether they ask for the same. From another terminal the environment differs; that is no change."""
+    return replace(one, environment={}) == replace(other, environment={})
 
 
 def _profile(parsed: Parsed) -> dict[str, object]:

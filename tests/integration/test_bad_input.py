@@ -158,6 +158,16 @@ def test_a_damaged_journal_is_refused_and_left_as_it_is(
     assert len(list((done / "results").iterdir())) == 2, "the earlier results are gone"
 
 
+def test_a_journal_that_nobody_came_to_begin_is_none(lab: Lab) -> None:
+    """A controller that was killed in its first moments leaves a file without anything in it."""
+    fresh = lab.experiment("fresh", command="sh train.sh fluke", outputs=["first.txt"])
+    (fresh / "journal.sqlite").touch()
+    for command in ("status", "up", "report"):
+        assert_refused(lab.outlast(command, fresh), "nothing has been submitted here yet", "outlast run")
+    ended = lab.outlast("run", fresh)
+    assert ended.returncode == 0, ended.output
+
+
 # Requests
 
 

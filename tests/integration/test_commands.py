@@ -243,7 +243,8 @@ def test_a_fresh_experiment_runs_as_it_is(lab: Lab) -> None:
     assert lab.outlast("init", "fresh").returncode == 0
     fresh = lab.root / "fresh"
     assert lab.outlast("check", fresh).returncode == 0
-    text = (fresh / "params.yaml").read_text().replace("--epochs 100", "--epochs 30 --pause 0")
+    text, count = re.subn(r"--epochs \d+", "--epochs 25 --pause 0", (fresh / "params.yaml").read_text())
+    assert count == 1
     (fresh / "params.yaml").write_text(text)
     ended = lab.outlast("run", cwd=fresh)
     assert ended.returncode == 0, ended.output

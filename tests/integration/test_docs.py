@@ -140,7 +140,7 @@ class Desk:
 @pytest.fixture
 def desk() -> Iterator[Desk]:
     # Short: examples print paths, and a Unix socket lies in it.
-    place = Desk(Path(tempfile.mkdtemp(prefix="ol-")))
+    place = Desk(Path(tempfile.mkdtemp(prefix="ol-docs-")))
     place.work.mkdir()
     try:
         yield place

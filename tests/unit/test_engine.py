@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from outlast import engine
-from outlast.engine import CANCEL_AGAIN, Do, admit, after_fence, choose_avoided, decide, decide_twin
+from outlast.engine import CANCEL_AGAIN, SOUR_FOR, Do, admit, after_fence, choose_avoided, decide, decide_twin
 from outlast.model import Attempt, AttemptState, Ending, Kind, Limits, Outcome, Phase, Run, RunState
 from outlast.node.words import EXIT_BAD_ORDER, EXIT_NOT_CLAIMED
 from outlast.observation import JobPhase, JobView, Patience, Report, Save, Seen
@@ -76,8 +76,8 @@ def test_between_attempts_a_cancellation_comes_before_failure_and_before_the_nex
 
 def test_the_next_attempt_avoids_the_hosts_with_trouble_and_keeps_its_pause() -> None:
     assert between_attempts(Outcome.LOST, troubles=1) is None
-    decision = between_attempts(Outcome.EVICTED, sour_hosts=("node1",))
-    assert decision is not None and decision.do is Do.START and decision.data["avoid"] == ("node1",)
+    decision = between_attempts(Outcome.EVICTED, sour_hosts=(("node1", NOW), ("node2", NOW - SOUR_FOR)))
+    assert decision is not None and decision.do is Do.START and decision.data["avoid"] == ["node1"]
     decision = between_attempts(Outcome.CRASHED, failures=2)
     assert decision is not None and decision.kind is Kind.FAILED
 
@@ -225,22 +225,35 @@ def test_never_all_hosts_are_avoided() -> None:
 GIVEN_UP = replace(ATTEMPT, state=AttemptState.ENDED, outcome=Outcome.LOST, account={"slot": 10.0})
 
 
-def test_a_late_twin_is_cancelled_once_and_booked_once() -> None:
-    found = decide_twin(GIVEN_UP, RUNNING)
+def test_a_late_twin_is_cancelled_until_it_is_gone_and_booked_once() -> None:
+    found = decide_twin(GIVEN_UP, RUNNING, NOW)
     assert found is not None and (found.do, found.kind) == (Do.CANCEL_JOB, Kind.TWIN_FOUND)
-    twin = replace(GIVEN_UP, twin=True)
-    assert decide_twin(twin, RUNNING) is None
-    over = decide_twin(twin, ENDED)
+    twin = replace(GIVEN_UP, twin=True, cancel_sent=NOW)
+    assert decide_twin(twin, RUNNING, NOW) is None
+    again = decide_twin(twin, RUNNING, NOW + CANCEL_AGAIN)
+    assert again is not None and again.do is Do.CANCEL_JOB
+    over = decide_twin(twin, ENDED, NOW)
     assert over is not None and over.kind is Kind.TWIN_ENDED and over.data["slot"] == 70.0
 
 
 def test_an_old_listing_does_not_book_a_twin_again() -> None:
     booked = replace(GIVEN_UP, twin_slot=70.0)
-    assert decide_twin(booked, ENDED) is None
-    again = decide_twin(replace(booked, twin=True), ENDED)
+    assert decide_twin(booked, ENDED, NOW) is None
+    again = decide_twin(replace(booked, twin=True), ENDED, NOW)
     assert again is not None and again.data["slot"] == 0.0
 
 
 def test_the_end_that_an_attempt_was_lost_by_is_no_twin() -> None:
-    assert decide_twin(replace(GIVEN_UP, account={"slot": 80.0}), ENDED) is None
-    assert decide_twin(replace(GIVEN_UP, outcome=Outcome.FINISHED), RUNNING) is None
+    assert decide_twin(replace(GIVEN_UP, account={"slot": 80.0}), ENDED, NOW) is None
+    assert decide_twin(replace(GIVEN_UP, outcome=Outcome.FINISHED), RUNNING, NOW) is None
+
+
+def test_where_files_lag_behind_the_scheduler_an_ended_job_is_given_time_to_be_heard() -> None:
+    killed = Seen({"a": replace(ENDED, exit_code=None, signal=9)})
+    lagging = replace(PATIENCE, files=45.0)
+    waits = decide(RUN, ATTEMPT, killed, LIMITS, lagging, NOW)
+    assert waits is not None and waits.kind is Kind.MISSED
+    missed = replace(ATTEMPT, missed=NOW)
+    assert decide(RUN, missed, killed, LIMITS, lagging, NOW + 44) is None
+    ending(decide(RUN, missed, killed, LIMITS, lagging, NOW + 45))
+    ending(decide(RUN, ATTEMPT, killed, LIMITS, PATIENCE, NOW))

@@ -69,6 +69,14 @@ def test_with_the_last_checkpoint_torn_only_the_one_before_counts() -> None:
     assert booked(book(a_run(), [first, second])[0]) == {"useful": 40.0, "lost work": 60.0, "start-up": 2.0}
 
 
+def test_a_step_that_was_torn_once_does_not_count_because_a_later_attempt_passed_it() -> None:
+    first = an_attempt(1, 102.0, 100.0, saves=[[40.0, 4], [80.0, 8]])
+    second = an_attempt(2, 62.0, 60.0, loaded=True, resumed=4, saves=[[60.0, 10]])
+    third = an_attempt(3, 32.0, 30.0, loaded=True, resumed=10)
+    bookings = book(a_run(RunState.FINISHED, "t3"), [first, second, third])
+    assert [booking.uses[Use.USEFUL] for booking in bookings] == [40.0, 60.0, 30.0]
+
+
 def test_an_attempt_whose_saves_nobody_went_on_from_brought_nothing() -> None:
     first = an_attempt(1, 102.0, 100.0, saves=[[100.0, 10]])
     second = an_attempt(2, 52.0, 50.0, loaded=True, resumed=10, saves=[[50.0, 15]])

@@ -153,7 +153,7 @@ checkpoints: {keep: 1}
         ("resources: {time: -5s}", "a duration cannot be negative"),
         ("resources: {time: true}", "resources.time: must be a duration"),
         ("limits: {total: [1]}", "limits.total: must be a duration"),
-        ("checkpoints: {signal: KILL}", 'the text "KILL" is not a choice; it can be TERM, USR1, USR2 or INT'),
+        ("checkpoints: {signal: KILL}", 'the text "KILL" is not a choice; it can be TERM, USR1 or USR2'),
         ("checkpoints: {signal: usr1}", 'did you mean "USR1"?'),
         ("code: train.py", 'code: must be a list, not the text "train.py"; write [train.py]'),
         ("code: [5]", 'code[1]: must be text, not 5; write "5" with quotes'),

@@ -20,8 +20,11 @@ from outlast.node.words import EXIT_CONTINUE, Outcome, Phase
 
 #: After these the user will want to look at what the training left behind.
 _WORTH_A_LOOK = (Outcome.CRASHED, Outcome.WRONG_OUTPUT, Outcome.OUT_OF_MEMORY, Outcome.OUT_OF_DISK)
-#: Kept back from the hard end for what comes after a slow step.
-_LAST_SECOND = 1.0
+#: What a node, or a file system it has mounted, says when it is broken; another node may do better.
+_BROKEN_NODE = (
+    *(errno.EIO, errno.EROFS, errno.ESTALE, errno.ENODEV, errno.ENXIO, errno.EREMOTEIO),
+    *(errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENFILE),
+)
 
 
 @dataclass(frozen=True)
@@ -167,7 +170,7 @@ class Attempt:
         )
 
     def _run_check(self, command: Sequence[str]) -> str | None:
-        until = max(self._limits.hard_end - _LAST_SECOND, time.monotonic() + 1)
+        until = max(self._limits.last_moment, time.monotonic() + 1)
         try:
             child = self._start(command)
         except process.CannotStart as error:
@@ -201,7 +204,7 @@ class Attempt:
         self._begin(Phase.CLEAN_UP)
         if outcome in _WORTH_A_LOOK:
             return
-        until = self._limits.hard_end - _LAST_SECOND
+        until = self._limits.last_moment
         try:
             cleared = self._scratch.clear(keep_output=outcome is not Outcome.FINISHED, until=until)
         except OSError:
@@ -216,6 +219,8 @@ class Attempt:
         """Trouble of the node's or the file system's, met by the node program itself."""
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             outcome = Outcome.OUT_OF_DISK
+        elif error.errno in _BROKEN_NODE:
+            outcome = Outcome.NODE_TROUBLE
         elif error.errno == errno.ENOENT and error.filename == self._order.code:
             outcome = Outcome.NOT_FOUND
         else:

@@ -24,6 +24,8 @@ class Limits:
     deadline: float
     stop_at: float
     grace: float
+    #: No step that can be cut short goes on beyond this.
+    last_moment: float
     #: The deadline in seconds since the epoch, fixed once: what the training is told.
     deadline_epoch: float
 
@@ -38,6 +40,7 @@ def limits_for(time_limit: float, grace: float, began: float, began_epoch: float
         deadline=began + left,
         stop_at=began + left - before,
         grace=before,
+        last_moment=began + time_limit - min(1.0, 0.3 * reserve),
         deadline_epoch=began_epoch + left,
     )
 

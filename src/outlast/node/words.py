@@ -41,6 +41,7 @@ class Outcome(str, Enum):
     NETWORK = "network"
     OUT_OF_MEMORY = "out-of-memory"
     OUT_OF_DISK = "out-of-disk"
+    NODE_TROUBLE = "node-trouble"
     CRASHED = "crashed"
     WRONG_OUTPUT = "wrong-output"
     LOST = "lost"

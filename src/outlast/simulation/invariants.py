@@ -120,12 +120,8 @@ def _slot_is_true(history: History, attempt: Attempt, held: float) -> Iterator[s
     if job is None or job.started is None or job.ended is None or job.phase is not JobPhase.ENDED:
         return
     elapsed = job.ended - job.started
-    told_at_end = any(
-        entry.token == attempt.token and entry.kind is Kind.ENDED and entry.data.get("ended") == job.ended
-        for entry in history.entries
-    )
-    told_later = attempt.outcome is Outcome.LOST and job.visible(job.ended) and job.back == float("inf")
-    told_later = told_later and job.hidden == float("inf")
+    told_at_end = attempt.ended == job.ended
+    told_later = attempt.outcome is Outcome.LOST and job.hidden == float("inf")
     if (told_at_end or told_later) and abs(held - elapsed) > 1.0:
         yield "attempt %d: %.1f s instead of the %.1f s it held a slot" % (attempt.number, held, elapsed)
 

@@ -121,14 +121,14 @@ def draw_scenario(seed: int) -> Scenario:
         resources=Resources(time=time),
         parallel=rng.choice((None, None, 1, 2, 3)),
         limits=Limits(
-            attempts=rng.choice((5, 12, 40, 40, 40)),
+            attempts=rng.choice((5, 12, 20, 30, 30)),
             without_progress=rng.choice((2, 3, 3, 3, 4)),
             total=rng.uniform(6.0, 40.0) * time if small_total or weather.never_started else 14 * 86400.0,
         ),
         checkpoints=Checkpoints(grace=grace),
     )
     hosts = tuple("node%d" % number for number in range(rng.randint(1, 4)))
-    troubles = (Outcome.OUT_OF_DISK, Outcome.NETWORK, Outcome.STALLED, Outcome.CORRUPT_INPUT)
+    troubles = (Outcome.OUT_OF_DISK, Outcome.NODE_TROUBLE, Outcome.NETWORK, Outcome.STALLED, Outcome.CORRUPT_INPUT)
     bad = hosts[1:2] if rng.random() < 0.2 else ()
     missing = rng.uniform(0.1, 0.5) * time
     return Scenario(
@@ -141,6 +141,7 @@ def draw_scenario(seed: int) -> Scenario:
             heartbeat=max(45.0, missing * rng.uniform(0.5, 1.5)),
             pause=rng.uniform(1.0, 30.0),
             longest_pause=0.5 * time,
+            files=rng.choice((0.0, 0.0, 0.1, 0.3)) * time,
         ),
         interval=time * rng.uniform(0.08, 0.4),
         queue=time * rng.uniform(0.0, 0.6),
@@ -183,14 +184,14 @@ def _weather(rng: random.Random, time: float) -> Weather:
         return rng.uniform(low, high) if rng.random() < likely * rarity else 0.0
 
     return Weather(
-        evicted_after=some(0.15, 1.0) ** 2 * 3 * time,
+        evicted_after=some(0.2, 1.0) ** 2 * 3 * time,
         evicted_with_notice=rng.choice((0.0, 0.5, 1.0)),
         vanishes=some(0.05, 0.5),
         vanished_lives=rng.choice((0.0, 0.5, 1.0)),
         vanished_returns=rng.choice((0.0, 0.5, 1.0)),
         lost_after_answer=some(0.05, 0.3),
         unknown=some(0.05, 0.5),
-        rejected=some(0.05, 0.5),
+        rejected=some(0.05, 0.4),
         poll_fails=some(0.05, 0.5),
         stale=some(0.05, 0.5),
         stale_seconds=rng.uniform(0.1, 0.6) * time,

@@ -104,7 +104,7 @@ class CheckpointsKeys(Strict):
     # One being written must never be the only one there is.
     keep: Annotated[int, Field(ge=2, le=1_000_000)] = Checkpoints.keep
     grace: Duration = Checkpoints.grace
-    signal: Literal["TERM", "USR1", "USR2", "INT"] = "TERM"
+    signal: Literal["TERM", "USR1", "USR2"] = "TERM"
 
 
 class ParamsKeys(Strict):
