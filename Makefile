@@ -14,6 +14,7 @@ unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
 
 demo: $(VENV)/.demo
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/outlast demo
+	@echo "(in this directory, \`. $(BIN)/activate\` makes \`outlast\` known to your shell)"
 
 test: lint types
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests

@@ -132,8 +132,8 @@ def test_an_entry_that_does_not_fit_is_found(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_booking_the_time_of_a_twin_twice_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def generous(original, attempt, view):
-        return original(replace(attempt, twin_slot=0.0, account={}), view)
+    def generous(original, attempt, view, now):
+        return original(replace(attempt, twin_slot=0.0, account={}), view, now)
 
     _break(monkeypatch, "decide_twin", generous)
     assert "held a slot" in _first_violation("5")
