@@ -10,13 +10,16 @@ WORKERS ?= 2
 # A terminal that activated another environment must not leak into this one.
 unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
 
+# In CI nothing may be left out; elsewhere PyTorch (gigabytes for most machines) is tested where it is installed.
+TEST_NEEDS := $(VENV)/.dev $(if $(CI),$(VENV)/.torch)
+
 .PHONY: demo test check lint types bench lock clean
 
 demo: $(VENV)/.demo
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/outlast demo
 	@echo "(in this directory, \`. $(BIN)/activate\` makes \`outlast\` known to your shell)"
 
-test: lint types
+test: lint types $(TEST_NEEDS)
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests
 
 check: lint types
@@ -38,7 +41,7 @@ lock: $(VENV)/.dev $(VENV)/.bench
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache
 
-$(VENV)/.demo $(VENV)/.dev $(VENV)/.bench: $(VENV)/.%: pyproject.toml constraints.txt | $(VENV)/.made
+$(VENV)/.demo $(VENV)/.dev $(VENV)/.bench $(VENV)/.torch: $(VENV)/.%: pyproject.toml constraints.txt | $(VENV)/.made
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$*]"
 	@touch $@
 

@@ -6,10 +6,19 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from laboratory import Lab
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """What a random test began with, so that it can be run again. Workers of xdist print nothing."""
+    for report in terminalreporter.stats.get("passed", []):
+        for key, value in report.user_properties:
+            if key == "seeds":
+                terminalreporter.write_line("%s: %s" % (report.nodeid, value))
 
 
 @pytest.fixture(scope="session", autouse=True)

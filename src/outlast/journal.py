@@ -8,6 +8,7 @@ that the lease is still ours: a controller that was taken over can never write a
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -70,13 +71,7 @@ class Journal(Records):
         if not create and not path.exists():
             raise JournalDamaged("%s: no such journal; nothing has been submitted here yet" % path)
         with self._sense():
-            self._db = sqlite3.connect(
-                path.absolute().as_uri() + ("?mode=rwc" if create else "?mode=rw"),
-                uri=True,
-                timeout=BUSY,
-                isolation_level=None,
-                check_same_thread=False,
-            )
+            self._db = _connect(path, "mode=rwc" if create else _how_to_read(path))
             self._prepare(create)
 
     def _prepare(self, create: bool) -> None:
@@ -326,8 +321,7 @@ def is_blank(path: Path) -> bool:
     Raises JournalDamaged if runs have been under way: then there was something.
     """
     try:
-        # For writing, because a writer that was killed may have left work to be undone.
-        db = sqlite3.connect(path.absolute().as_uri() + "?mode=rw", uri=True, timeout=BUSY)
+        db = _connect(path, _how_to_read(path))
     except sqlite3.Error:
         return not path.exists()  # opening it for real says what is wrong
     try:
@@ -339,6 +333,24 @@ def is_blank(path: Path) -> bool:
     if blank and (path.parent / "params" / "runs").exists():
         raise JournalDamaged(_damaged(path, "nothing is in it, and runs have been under way"))
     return blank
+
+
+def _connect(path: Path, how: str) -> sqlite3.Connection:
+    return sqlite3.connect(
+        "%s?%s" % (path.absolute().as_uri(), how),
+        uri=True,
+        timeout=BUSY,
+        isolation_level=None,
+        check_same_thread=False,
+    )
+
+
+def _how_to_read(path: Path) -> str:
+    """For a colleague without write permission, too: whoever answers for the hours may look at the books."""
+    if os.access(path, os.W_OK) and os.access(path.parent, os.W_OK):
+        return "mode=rw"  # a writer that was killed may have left work to be undone
+    at_work = any(path.with_name(path.name + suffix).exists() for suffix in ("-wal", "-journal"))
+    return "mode=ro" if at_work else "mode=ro&immutable=1"
 
 
 def _damaged(path: Path, why: str) -> str:

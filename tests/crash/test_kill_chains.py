@@ -18,6 +18,7 @@ import signal
 import sys
 import traceback
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -44,10 +45,13 @@ ENDS = {"bug": "failed", "held": "cancelled"}
 SLOW = TRAINING.replace("    fluke)", '    slow) sleep 0.1; [ "$count" -ge 4 ] || exit 85 ;;\n    fluke)')
 
 
-def test_a_hundred_chains_of_six_kills_lose_nothing_and_accept_nothing_twice(lab: Lab) -> None:
+def test_a_hundred_chains_of_six_kills_lose_nothing_and_accept_nothing_twice(
+    lab: Lab, record_property: Callable[[str, object], None]
+) -> None:
     chosen = os.environ.get("OUTLAST_CHAIN_SEED")
     first = random.SystemRandom().randrange(10**6)
     seeds = [int(chosen)] if chosen else [first + index for index in range(CHAINS)]
+    record_property("seeds", "chains %d to %d" % (seeds[0], seeds[-1]))
     print("seeds %d to %d" % (seeds[0], seeds[-1]))
     _warm_up(lab)
     workers = [

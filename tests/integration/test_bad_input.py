@@ -238,6 +238,18 @@ def test_an_experiment_that_was_locked_in_mid_run_goes_on_when_it_is_unlocked(la
     assert lab.outlast("up", locked, powers=without_privileges).returncode == 0
 
 
+def test_a_colleague_who_may_only_read_sees_all_there_is_to_see(lab: Lab, locked: Path) -> None:
+    locked.chmod(0o755)
+    assert lab.outlast("run", locked, powers=without_privileges).returncode == 0
+    (locked / "journal.sqlite").chmod(0o444)
+    locked.chmod(0o555)
+    before = contents(locked)
+    for words in (("status", locked), ("report", locked), ("explain", locked), ("logs", locked)):
+        seen = lab.outlast(*words, powers=without_privileges)
+        assert seen.returncode == 0, seen.output
+    assert contents(locked) == before
+
+
 class Scarce:
     """A place that can be filled to the last byte, as a mount of its own where that is possible."""
 

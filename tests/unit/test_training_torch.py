@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,10 @@ from outlast.training import image
 from outlast.training.errors import CheckpointError
 from outlast.training.tree import take_apart
 
-torch = pytest.importorskip("torch")
+if "CI" in os.environ:
+    import torch  # in CI nothing may be left out
+else:
+    torch = pytest.importorskip("torch")
 
 HEAD = {"step": 1, "generation": 1, "sequence": 1}
 

@@ -70,7 +70,7 @@ def _conclude(counts: object, failed: list[str], directory: Path) -> None:
         "all runs have ended: " + ", ".join("%d %s" % (n, state) for state, n in sorted(counts.items()))
     )
     if failed:
-        click.echo("failed: %s; `outlast explain %s` says why" % (some(failed), failed[0]))
+        click.echo("failed: %s; `outlast explain %s` says why" % (some(failed), directory / failed[0]))
     click.echo("where the time went: `outlast report%s`" % where(directory))
 
 

@@ -128,7 +128,13 @@ def draw_scenario(seed: int) -> Scenario:
         checkpoints=Checkpoints(grace=grace),
     )
     hosts = tuple("node%d" % number for number in range(rng.randint(1, 4)))
-    troubles = (Outcome.OUT_OF_DISK, Outcome.NODE_TROUBLE, Outcome.NETWORK, Outcome.STALLED, Outcome.CORRUPT_INPUT)
+    troubles = (
+        Outcome.OUT_OF_DISK,
+        Outcome.NODE_TROUBLE,
+        Outcome.NETWORK,
+        Outcome.STALLED,
+        Outcome.CORRUPT_INPUT,
+    )
     bad = hosts[1:2] if rng.random() < 0.2 else ()
     missing = rng.uniform(0.1, 0.5) * time
     return Scenario(
