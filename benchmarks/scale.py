@@ -26,6 +26,9 @@ def main() -> None:
         rows.append((name, "%.2f" % cost.wall, "%.2f" % cost.cpu, "%.0f" % cost.memory))
 
     with private_cluster() as folder:
+        one = experiment(folder, "one", 'command: "true"\n')
+        outlast("run", str(one))
+        row("status of an experiment with 1 run", outlast("status", str(one)))
         path = experiment(folder, "many", PARAMS % RUNS)
         (path / "clusters.yaml").write_text("one: {scheduler: local, hosts: {alpha: 1}}\n")
         row("check", outlast("check", str(path)))
