@@ -45,12 +45,12 @@ Mixed = tuple[Lab, Path, Ended]
 
 
 def test_up_says_what_happened_to_each_run_and_exits_with_1_if_one_failed(mixed: Mixed) -> None:
-    _, _, up = mixed
+    _, path, up = mixed
     assert up.returncode == 1
     assert "FINISHED: results are in results/%s" % PLAIN in up.stdout
     assert "FAILED: the same failure twice" in up.stdout and "| no such layer" in up.stdout
     assert "all runs have ended: 1 cancelled, 1 failed, 1 finished" in up.stdout
-    assert "outlast explain %s" % BUG in up.stdout and "outlast report" in up.stdout
+    assert "outlast explain %s" % (path / BUG) in up.stdout and "outlast report" in up.stdout
 
 
 def test_up_on_an_experiment_that_has_ended_says_so_again(mixed: Mixed) -> None:
