@@ -15,8 +15,6 @@ from outlast import engine
 from outlast.crashpoints import reach
 from outlast.engine import Decision, Do
 from outlast.exchange import Exchange, ResultGone
-from outlast.inbox import Cancel, Inbox, Request, Retry, Submit
-from outlast.journal import Journal
 from outlast.model import Entry, Kind, Outcome, RunState
 from outlast.observation import JobPhase, JobView, Report, Seen
 from outlast.records import Records
@@ -34,7 +32,7 @@ Listener = Callable[[Sequence[Entry]], None]
 class Pass:
     """What one pass did."""
 
-    #: Jobs that the scheduler told of; None: it did not answer, for this reason.
+    #: Jobs that the scheduler told of; None: it did not answer, for the reason in `trouble`.
     jobs: int | None = 0
     trouble: str = ""
     entries: int = 0
@@ -76,6 +74,8 @@ class Controller:
         self._beat()
         seen = self._observe(done)
         starts = self._settle(seen, done)
+        if seen.jobs is None:
+            return done  # nothing is sent to a scheduler that does not answer
         active = sum(run.state is RunState.ACTIVE for run in self._records.live().values())
         spec = self._records.newest_spec()
         admitted = engine.admit(starts, active, spec.parallel if spec else None)
@@ -143,9 +143,9 @@ class Controller:
                 case Do.RECORD:
                     entries.append(self._entry(decision))
                 case Do.PUBLISH:
-                    entries.append(self._publish(decision))
+                    entries.extend(self._publish(decision, done))
                 case Do.FENCE:
-                    entries.extend(self._fence(decision))
+                    entries.extend(self._fence(decision, done))
         cancels = [decision for decision in decisions if decision.do is Do.CANCEL_JOB]
         entries.extend(self._cancel(cancels, seen, done))
         self._append(entries, done)
@@ -195,28 +195,50 @@ class Controller:
                 continue
             requests.append(self._exchange.request(run, attempt, spec))
         reach("start.ordered")
-        answers.update(self._scheduler.submit(requests) if requests else {})
+        told = self._scheduler.submit(requests) if requests else {}
+        answers.update({token: self._believe(token, answer) for token, answer in told.items()})
         reach("start.submitted")
         now = self._clock()
         self._append([_answered(now, i.run, i.token or "", answers) for i in intents], done)
         reach("start.recorded")
 
-    def _publish(self, decision: Decision) -> Entry:
+    def _believe(self, token: str, answer: Submission) -> Submission:
+        """A rejected job is shut out, in case it exists after all: some schedulers say no and mean yes."""
+        attempt = self._records.attempt(token)
+        if answer.answer is not Answer.REJECTED or attempt is None:
+            return answer
+        try:
+            shut_out = self._exchange.fence(attempt)
+        except OSError:
+            shut_out = False  # nobody can tell; it is looked for by its token
+        return answer if shut_out else Submission(Answer.UNKNOWN, reason="rejected: %s" % answer.reason)
+
+    def _publish(self, decision: Decision, done: Pass) -> list[Entry]:
+        """One result that cannot be put in its place must not keep the other runs waiting."""
         attempt = self._records.attempt(decision.token or "")
         assert attempt is not None
         try:
             self._exchange.publish(attempt)
         except ResultGone as error:
-            return Entry(self._clock(), decision.run, Kind.FAILED, None, {"reason": str(error)})
+            return [Entry(self._clock(), decision.run, Kind.FAILED, None, {"reason": str(error)})]
+        except OSError as error:
+            done.notes.append(
+                "the results of %s cannot be put in their place yet: %s" % (decision.run, error)
+            )
+            return []
         reach("accept.published")
         reason = "finished with attempt %d" % attempt.number
-        return Entry(self._clock(), decision.run, Kind.FINISHED, None, {"reason": reason})
+        return [Entry(self._clock(), decision.run, Kind.FINISHED, None, {"reason": reason})]
 
-    def _fence(self, decision: Decision) -> list[Entry]:
+    def _fence(self, decision: Decision, done: Pass) -> list[Entry]:
         run = self._records.live()[decision.run]
         attempt = self._records.attempt(decision.token or "")
         assert attempt is not None
-        won = self._exchange.fence(attempt)
+        try:
+            won = self._exchange.fence(attempt)
+        except OSError as error:
+            done.notes.append("%s cannot be given up yet: %s" % (decision.run, error))
+            return []
         reach("fence.claimed")
         report = None if won else self._exchange.report(attempt)
         now = self._clock()
@@ -305,46 +327,3 @@ def _answered(now: float, run: str, token: str, answers: dict[str, Submission]) 
         case _:
             data = {"outcome": Outcome.REJECTED.value, "detail": answer.reason, "transient": answer.transient}
             return Entry(now, run, Kind.ENDED, token, data)
-
-
-def take_requests(journal: Journal, inbox: Inbox, now: float) -> list[str]:
-    """Put the requests that are waiting into the journal; notes for people about those that were none."""
-    notes: list[str] = []
-    for name, request in inbox.read():
-        if request is None:
-            notes.append("%s could not be read as a request" % inbox.put_aside(name))
-            continue
-        if not journal.has_request(name):
-            journal.take_request(name, now, _consequences(journal, request, now))
-            reach("submit.recorded")
-        inbox.remove(name)
-        reach("submit.removed")
-    return notes
-
-
-def _consequences(journal: Journal, request: Request, now: float) -> list[Entry]:
-    match request:
-        case Submit(spec, plans):
-            number = journal.add_spec(spec)
-            known = set(journal.names())
-            fresh = [plan for plan in plans if plan.name not in known]
-            return [
-                Entry(now, plan.name, Kind.ADDED, None, {
-                    "position": len(known) + index, "spec": number, "params": dict(plan.params),
-                })
-                for index, plan in enumerate(fresh)
-            ]  # fmt: skip
-        case Cancel(names, reason):
-            chosen = list(journal.live()) if names is None else names
-            return [
-                Entry(now, run.name, Kind.CANCEL_ASKED, None, {"reason": reason})
-                for run in map(journal.run, chosen)
-                if run is not None and run.state in (RunState.WAITING, RunState.ACTIVE)
-            ]
-        case Retry(spec, names):
-            number = journal.add_spec(spec)
-            return [
-                Entry(now, run.name, Kind.RETRIED, None, {"spec": number})
-                for run in map(journal.run, names)
-                if run is not None and run.state in (RunState.FAILED, RunState.CANCELLED)
-            ]

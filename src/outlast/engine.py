@@ -80,7 +80,7 @@ def choose_avoided(sour: Sequence[str], hosts: Sequence[str]) -> tuple[str, ...]
 
 def decide_twin(attempt: Attempt, view: JobView, now: float) -> Decision | None:
     """A job was seen although its attempt is over: it is cancelled, and its time is booked as waste."""
-    if attempt.outcome is not Outcome.LOST:
+    if attempt.outcome not in (Outcome.LOST, Outcome.REJECTED):
         return None  # an old listing, or one that is about to be forgotten
     if view.phase is not JobPhase.ENDED:
         if attempt.twin and _sent_lately(attempt, now):
@@ -180,7 +180,9 @@ def _watch_ended(
     if run.cancel_asked or attempt.cancel_sent is not None:
         return _end(run, attempt, view, report, Outcome.CANCELLED, run.cancel_asked or "cancelled", now)
     if view.over_time:
-        return _end(run, attempt, view, report, Outcome.OVER_TIME, "killed at the time limit", now)
+        doing = report.spans[-1][0].value if report is not None and report.spans else "starting"
+        detail = "killed at the time limit, in its phase %s" % doing
+        return _end(run, attempt, view, report, Outcome.OVER_TIME, detail, now)
     how = view.reason or _how_it_ended(view)
     killed = view.signal is not None and report is not None
     return _end(run, attempt, view, report, Outcome.EVICTED if killed else Outcome.LOST, how, now)
@@ -207,12 +209,9 @@ def _end(
     logged = sum(seconds for _, seconds in report.spans) if report else 0.0
     slot = logged
     started = attempt.started
-    lead = 0.0
     if view is not None and view.elapsed is not None:
         slot = max(0.0, view.elapsed)
         started = view.started if view.started is not None else started
-        if report is not None and report.claimed is not None and started is not None:
-            lead = min(max(0.0, report.claimed - started), max(0.0, slot - logged))
     elif report is not None and started is None:
         started = report.claimed
     data: dict[str, Any] = {
@@ -229,7 +228,7 @@ def _end(
             computed=report.computed,
             signature=report.signature if outcome is not Outcome.CANCELLED else None,
         )
-    data["account"] = {"slot": slot, "lead": lead, **_account(report)} if slot or report else {}
+    data["account"] = {"slot": slot, **_account(report)} if slot or report else {}
     return _record(run, Kind.ENDED, attempt.token, detail, data)
 
 

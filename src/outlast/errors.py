@@ -22,6 +22,11 @@ class BadInput(OutlastError):
 class JournalHeld(OutlastError):
     """Another controller holds the lease."""
 
+    def __init__(self, text: str, supervises: bool = False) -> None:
+        super().__init__(text)
+        #: It stays until all runs have ended, and picks up what is asked for.
+        self.supervises = supervises
+
 
 class JournalDamaged(OutlastError):
     """The journal cannot be read."""

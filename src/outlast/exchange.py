@@ -6,21 +6,32 @@ are put in their place.
 
 from __future__ import annotations
 
+import errno
+import json
 import shutil
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
+from outlast.codec import dump
 from outlast.experiment import Experiment
-from outlast.filesystem import sync_directory
+from outlast.filesystem import sync_directory, write_durably
 from outlast.model import Attempt, Outcome, Run, Spec
 from outlast.node import claim
+from outlast.node.delivery import deliver
 from outlast.node.order import WorkOrder
+from outlast.node.scratch import Scratch
 from outlast.observation import Report
 from outlast.reports import read_report
 from outlast.schedulers.base import JobRequest
 from outlast.spec.command import arguments
+
+#: In every published directory: which attempt it came from.
+MARK = ".outlast.json"
+#: Seconds that tidying up after one run may hold a pass up.
+LONGEST_TIDYING = 2.0
 
 
 class ResultGone(Exception):
@@ -129,24 +140,52 @@ class FileExchange:
         return Report(heard=path.stat().st_mtime, host=held.host)
 
     def publish(self, attempt: Attempt) -> None:
-        """Idempotent: the delivered directory is renamed once, and its absence says that it was."""
+        """May be repeated: the token in the published directory says whose it is."""
         delivered = self.experiment.exchange_of(attempt) / "output"
         target = self.experiment.result(attempt.run)
         target.parent.mkdir(parents=True, exist_ok=True)
+        if _whose(target) == attempt.token:
+            shutil.rmtree(delivered, ignore_errors=True)
+            return
         if not delivered.exists():
-            if target.exists():
-                return
             raise ResultGone("%s was accepted and has disappeared" % delivered)
+        write_durably(delivered / MARK, dump({"run": attempt.run, "token": attempt.token}).encode())
         if target.exists():
             # Somebody's earlier results under this name: kept, under another one.
             stamp = time.strftime("%Y%m%d-%H%M%S")
             target.rename(target.with_name("%s.before-%s-%s" % (target.name, stamp, attempt.token)))
-        delivered.rename(target)
-        sync_directory(target.parent)
+        _move(delivered, target)
 
     def retire(self, run: Run) -> None:
-        """A finished run needs no scratch; what cannot be removed is in `workdir`, which may be deleted."""
-        shutil.rmtree(self.experiment.workdir / run.name, ignore_errors=True)
+        """A finished run needs no scratch; what takes too long is in `workdir`, which may be deleted."""
+        until = time.monotonic() + LONGEST_TIDYING
+        place = self.experiment.workdir / run.name
+        with suppress(OSError):
+            for scratch in place.iterdir():
+                Scratch(str(scratch)).clear(keep_output=False, until=until)
+            place.rmdir()
+
+
+def _whose(published: Path) -> str | None:
+    """The token of the attempt whose results these are."""
+    try:
+        return str(json.loads((published / MARK).read_bytes())["token"])
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def _move(source: Path, target: Path) -> None:
+    """By a rename; where `results` is on another file system, by a copy that appears by a rename."""
+    try:
+        source.rename(target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        temporary = target.with_name(".%s.tmp" % target.name)
+        shutil.rmtree(temporary, ignore_errors=True)
+        deliver(str(shutil.copytree(source, temporary)), str(target))
+        shutil.rmtree(source, ignore_errors=True)
+    sync_directory(target.parent)
 
 
 def _what_is_wrong(directory: Path, report: Report) -> str:

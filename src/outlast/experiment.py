@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,6 +45,12 @@ class Experiment:
     @property
     def inbox(self) -> Path:
         return self.params / "inbox"
+
+    @property
+    def identity(self) -> str:
+        """What tells this experiment's jobs from others: where it is. A copy of it is another experiment, and
+        should its journal be put aside, the jobs of the one before are still seen, and ended."""
+        return hashlib.sha256(os.fsencode(os.path.realpath(self.root))).hexdigest()[:16]
 
     def zipapp(self, digest: str) -> Path:
         return self.params / ("outlast-%s.pyz" % digest[:16])

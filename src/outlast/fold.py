@@ -142,10 +142,17 @@ def _after_ending(run: Run, attempt: Attempt, entry: Entry) -> Mapping[str, Any]
     cause = CAUSES[outcome]
     step: int | None = data.get("step")
     computed = bool(data.get("computed"))
+    account = attempt.account
     if step is not None:
         progressed = run.best_step is None or step > run.best_step
     else:
         progressed = bool(data.get("changed"))
+    best_step = step if progressed and step is not None else run.best_step
+    if account.get("loaded") and step is not None and not progressed:
+        resumed = account.get("resumed")
+        if run.best_step is not None and (resumed is None or resumed < run.best_step):
+            # Checkpoints were lost. That is no progress, and the next attempt is measured from here.
+            best_step = step
     changes: dict[str, Any] = {
         "current": None,
         "last": Ending(
@@ -160,16 +167,19 @@ def _after_ending(run: Run, attempt: Attempt, entry: Entry) -> Mapping[str, Any]
             computed=computed,
             transient=data.get("transient", True),
         ),
-        "ran": run.ran + (1 if attempt.account.get("slot") else 0),
+        "ran": run.ran + (1 if account.get("slot") else 0),
+        "best_step": best_step,
     }
     if progressed:
-        changes.update(stuck=0, stuck_any=0, best_step=step if step is not None else run.best_step)
+        changes.update(stuck=0, stuck_any=0)
     elif computed:
         changes["stuck_any"] = run.stuck_any + 1
         if cause is not Cause.CLUSTER:
             changes["stuck"] = run.stuck + 1
     # What happens twice on the cluster's side is its trouble twice, not a bug of the training's.
     signature = data.get("signature") if cause is Cause.TRAINING else None
+    if progressed and account.get("signal") is not None:
+        signature = None  # killed from outside, it seems, and it does get on
     if signature:
         same = signature == run.failure
         changes.update(failure=signature, failures=run.failures + 1 if same else 1)

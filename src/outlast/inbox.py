@@ -65,7 +65,7 @@ class Inbox:
         return name
 
     def names(self) -> list[str]:
-        return sorted(path.name for path in self.directory.glob("[0-9]*.json"))
+        return sorted(path.name for path in self.directory.glob("[0-9]*.json") if path.exists())
 
     def read(self) -> Iterator[tuple[str, Request | None]]:
         """The requests in their order; None for a file that is none."""
@@ -105,6 +105,7 @@ def _parse(raw: Mapping[str, Any]) -> Request:
 
 
 def _text(value: object) -> str:
-    if not isinstance(value, str):
+    """A run's name becomes the name of directories."""
+    if not isinstance(value, str) or not value or value[0] == "." or "/" in value or "\0" in value:
         raise TypeError("not a name: %r" % value)
     return value

@@ -19,12 +19,14 @@ from typing import Any
 from outlast.codec import dump, read_attempt, read_run, read_spec
 from outlast.errors import JournalDamaged, JournalHeld, NotWritable
 from outlast.filesystem import is_local
-from outlast.model import Attempt, Entry, Kind, Run, Spec
+from outlast.model import Attempt, Entry, Kind, Run, RunState, Spec
 from outlast.records import Records
 
 FORMAT = 1
 #: How long a writer waits for a reader (or a reader for a writer) before it gives up, in seconds.
 BUSY = 20.0
+#: SQLite's own bound is 512, for the journal's helpers as well.
+LONGEST_PATH = 500
 
 _SCHEMA = """
 CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -46,7 +48,7 @@ CREATE TABLE lease (
     only INTEGER PRIMARY KEY CHECK (only = 1), epoch INTEGER NOT NULL, holder TEXT NOT NULL);
 """
 
-_OVER = ("finished", "failed", "cancelled")
+_OVER = tuple(state.value for state in RunState if state.over)
 
 
 @dataclass(frozen=True)
@@ -71,8 +73,9 @@ class Journal(Records):
         if not create and not path.exists():
             raise JournalDamaged("%s: no such journal; nothing has been submitted here yet" % path)
         with self._sense():
-            self._db = _connect(path, "mode=rwc" if create else _how_to_read(path))
+            self._db = _connect(path, "mode=rwc") if create else _connect_to_read(path)
             self._prepare(create)
+        self._place = _place(path)
 
     def _prepare(self, create: bool) -> None:
         self._db.execute("PRAGMA synchronous=FULL")
@@ -95,6 +98,14 @@ class Journal(Records):
 
     def close(self) -> None:
         self._db.close()
+
+    def check_place(self) -> None:
+        """Raise JournalDamaged if the file is no longer the one that was opened: work would go nowhere."""
+        if _place(self.path) != self._place:
+            raise JournalDamaged(
+                "%s: this journal was moved, removed or replaced while it was in use. Jobs go on; type "
+                "`outlast up` where the experiment is now" % self.path
+            )
 
     def check(self) -> None:
         """Raise JournalDamaged if the file is not sound."""
@@ -298,6 +309,13 @@ class Journal(Records):
         if self.epoch is None or row is None or row[0] != self.epoch:
             raise JournalHeld("%s: another controller has taken over this experiment" % self.path)
 
+    def _remedy(self) -> str:
+        if len(os.fsencode(self.path.absolute())) > LONGEST_PATH:
+            return "but SQLite opens no path of over %d characters; move the experiment" % LONGEST_PATH
+        if not os.access(self.path.parent, os.W_OK):
+            return "but you may only read here"
+        return "make room or mend the permission and try again"
+
     @contextmanager
     def _sense(self) -> Iterator[None]:
         """SQLite's errors, said so that one knows what to do."""
@@ -306,8 +324,9 @@ class Journal(Records):
         except sqlite3.OperationalError as error:
             text = str(error)
             if "full" in text or "readonly" in text or "unable to open" in text or "disk I/O" in text:
-                raise NotWritable("%s: %s; nothing was lost, make room or mend the permission and try again"
-                                  % (self.path, text)) from error  # fmt: skip
+                raise NotWritable(
+                    "%s: %s; nothing was lost, %s" % (self.path, text, self._remedy())
+                ) from error
             if "locked" in text:
                 raise JournalHeld("%s: busy for %d s with another process" % (self.path, BUSY)) from error
             raise JournalDamaged(_damaged(self.path, text)) from error
@@ -321,7 +340,7 @@ def is_blank(path: Path) -> bool:
     Raises JournalDamaged if runs have been under way: then there was something.
     """
     try:
-        db = _connect(path, _how_to_read(path))
+        db = _connect_to_read(path)
     except sqlite3.Error:
         return not path.exists()  # opening it for real says what is wrong
     try:
@@ -345,12 +364,32 @@ def _connect(path: Path, how: str) -> sqlite3.Connection:
     )
 
 
-def _how_to_read(path: Path) -> str:
-    """For a colleague without write permission, too: whoever answers for the hours may look at the books."""
-    if os.access(path, os.W_OK) and os.access(path.parent, os.W_OK):
-        return "mode=rw"  # a writer that was killed may have left work to be undone
-    at_work = any(path.with_name(path.name + suffix).exists() for suffix in ("-wal", "-journal"))
-    return "mode=ro" if at_work else "mode=ro&immutable=1"
+def _connect_to_read(path: Path) -> sqlite3.Connection:
+    """For a colleague without write permission, and on a full disk, too."""
+    ways = ["mode=rw", "mode=ro"]  # a writer that was killed may have left work to be undone
+    if not os.access(path, os.W_OK) or not os.access(path.parent, os.W_OK):
+        ways.remove("mode=rw")
+    if not any(path.with_name(path.name + suffix).exists() for suffix in ("-wal", "-journal")):
+        ways.append("mode=ro&immutable=1")  # nobody is at work on it
+    for way in ways[:-1]:
+        db = _connect(path, way)
+        try:
+            db.execute("SELECT 1 FROM sqlite_master").fetchone()
+        except sqlite3.OperationalError as error:
+            db.close()
+            if "locked" in str(error):
+                raise
+            continue
+        return db
+    return _connect(path, ways[-1])
+
+
+def _place(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _damaged(path: Path, why: str) -> str:

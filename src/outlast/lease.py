@@ -11,12 +11,14 @@ import os
 import socket
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from outlast.errors import JournalHeld
 from outlast.journal import Journal
+from outlast.local_cluster.processes import boot_id, is_alive, start_ticks
 
+#: The commands that hold an experiment until all its runs have ended.
+SUPERVISORS = ("up", "run")
 #: How often a holder says that it lives, and how long another host believes a silent one, in seconds.
 BEAT = 10.0
 SILENCE = 120.0
@@ -36,7 +38,7 @@ class Lease:
         for _ in range(3):
             epoch, holder = self._journal.lease()
             if _lives(holder):
-                raise JournalHeld(describe(holder))
+                raise JournalHeld(describe(holder), supervises=holder["purpose"] in SUPERVISORS)
             now = time.time()
             self._holder = {**_myself(), "since": now, "beat": now, "purpose": self._purpose}
             if self._journal.take_lease(epoch, self._holder):
@@ -57,7 +59,7 @@ class Lease:
 
 def _myself() -> dict[str, Any]:
     pid = os.getpid()
-    return {"host": socket.gethostname(), "boot": _boot(), "pid": pid, "born": _born(pid)}
+    return {"host": socket.gethostname(), "boot": boot_id(), "pid": pid, "born": start_ticks(pid)}
 
 
 def living_holder(journal: Journal) -> Mapping[str, Any]:
@@ -69,11 +71,9 @@ def living_holder(journal: Journal) -> Mapping[str, Any]:
 def _lives(holder: Mapping[str, Any]) -> bool:
     if not holder:
         return False
-    if holder["host"] == socket.gethostname() and holder["boot"] == _boot():
-        born = _born(int(holder["pid"]))
-        return born is not None and bool(born == holder["born"])
-    if holder["host"] == socket.gethostname():
-        return False  # the machine was started anew since
+    if holder["host"] == socket.gethostname() and holder["born"] is not None:
+        # Another boot id: the machine was started anew since.
+        return holder["boot"] == boot_id() and is_alive(int(holder["pid"]), int(holder["born"]))
     return abs(time.time() - float(holder["beat"])) < SILENCE
 
 
@@ -85,33 +85,3 @@ def describe(holder: Mapping[str, Any]) -> str:
         holder["host"],
         since,
     )
-
-
-def _boot() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        return ""
-
-
-def _born(pid: int) -> str | None:
-    """When the process was started, in the kernel's ticks: a pid alone may be somebody else by now."""
-    try:
-        stat = Path("/proc/%d/stat" % pid).read_bytes()
-    except OSError:
-        return _answers(pid)
-    fields = stat.rpartition(b")")[2].split()
-    return None if fields[0] in (b"Z", b"X") else fields[19].decode()
-
-
-def _answers(pid: int) -> str | None:
-    """Where there is no /proc: whether a process of that id exists at all."""
-    if Path("/proc/self/stat").exists():
-        return None
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return None
-    except PermissionError:
-        return "someone's"
-    return "there"

@@ -120,7 +120,6 @@ CAUSES: Mapping[Outcome, Cause] = {
     Outcome.NODE_TROUBLE: Cause.CLUSTER,
     Outcome.LOST: Cause.CLUSTER,
     Outcome.REJECTED: Cause.CLUSTER,
-    Outcome.DUPLICATE: Cause.CLUSTER,
     Outcome.CANCELLED: Cause.USER,
 }
 
@@ -293,7 +292,7 @@ class Attempt:
     cancel_sent: float | None = None
     outcome: Outcome | None = None
     detail: str = ""
-    #: What the ledger needs (slot, lead, spans, saves, saving, resumed), and code, signal, tail.
+    #: What the ledger needs (slot, spans, saves, saving, resumed), and code, signal, tail.
     account: Mapping[str, Any] = field(default_factory=dict)
     twin: bool = False
     twin_slot: float = 0.0

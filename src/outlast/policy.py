@@ -42,7 +42,6 @@ POLICY: Mapping[Outcome, Action] = {
     Outcome.CORRUPT_INPUT: Action.PAUSE,
     Outcome.LOST: Action.PAUSE,
     Outcome.REJECTED: Action.PAUSE,
-    Outcome.DUPLICATE: Action.PAUSE,
 }
 
 
@@ -88,7 +87,10 @@ def _hopeless(run: Run, last: Ending, limits: Limits, now: float) -> str:
     if run.failures >= 2:
         return "the same failure twice: %s" % last.detail
     if run.stuck >= limits.without_progress:
-        return "%d attempts in a row brought no progress; the last: %s" % (run.stuck, last.detail)
+        return (
+            "%d attempts in a row brought nothing new into $OUTLAST_CHECKPOINT_DIR; the last: %s. Save more "
+            "often, or raise resources.time, then `outlast retry`" % (run.stuck, last.detail)
+        )
     if run.stuck_any >= CLUSTER_PATIENCE * limits.without_progress:
         return "%d attempts in a row were ended by the cluster before they saved anything; the last: %s" % (
             run.stuck_any,

@@ -1,38 +1,44 @@
 """What a node program and its training logged of an attempt, read once the attempt is over (or silent).
 
 Event logs come from another machine and may be cut anywhere by a kill or a full disk: a line that cannot
-be read is passed over, a missing file is an empty one, and sizes are bounded.
+be read is passed over, a file that cannot be read is as good as missing, and sizes are bounded.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
+import stat
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from outlast.model import Outcome, Phase
 from outlast.observation import Report, Save
 
-#: An event log beyond this is read up to here; ours are a few KiB.
-MOST_BYTES = 32 * 2**20
+#: Of a file beyond the two, beginning and end are read: how an attempt began and how it ended. A node program
+#: that beats for a week writes 3 MB.
+HEAD_BYTES = 2 * 2**20
+TAIL_BYTES = 2 * 2**20
+#: Where progress is looked for among the lines of a script that appends its own.
+PROGRESS_TAIL_BYTES = 8192
 #: The saves that the journal keeps of an attempt; more are never left to resume from.
 MOST_SAVES = 20
 
 
 def read_report(events: Path, progress: Path) -> Report | None:
-    """None where the node has not been heard of at all."""
-    try:
-        heard = events.stat().st_mtime
-    except FileNotFoundError:
+    """None where the node has not been heard of, or cannot be heard this time."""
+    log = _read(events)
+    if log is None:
         return None
-    facts: dict[str, Any] = {"heard": heard}
+    facts: dict[str, Any] = {"heard": log.changed}
     begins: list[tuple[Phase, float]] = []
     changes: list[float] = []
     told_by = None
     last = 0.0
-    for line in _lines(events):
+    for line in log.lines():
         mono = _finite(line.get("mono"))
         if mono is None:
             continue
@@ -70,26 +76,38 @@ def read_report(events: Path, progress: Path) -> Report | None:
     return Report(**facts)
 
 
+def newest_progress(progress: Path) -> Path:
+    """The file with the newest progress, beside the lines; `outlast.training.names` has the same rule."""
+    name = progress.name
+    return progress.with_name(name[:-1] if name.endswith(".jsonl") else name + ".json")
+
+
 def last_progress(progress: Path) -> Mapping[str, Any] | None:
-    """The newest thing a training said of its progress, from the last few KiB of its file."""
-    newest: Mapping[str, Any] | None = None
-    for line in _lines(progress, tail=8192):
-        if line.get("event") == "progress":
-            newest = line
-    return newest
+    """The newest thing a training said of its progress; `progress` is the file of its lines.
+
+    A script without `import outlast` may append progress to the lines: it is found at their end.
+    """
+    for log in (_read(newest_progress(progress)), _read(progress, head=0, tail=PROGRESS_TAIL_BYTES)):
+        told = [line for line in log.lines() if line.get("event") == "progress"] if log else []
+        if told:
+            return told[-1]
+    return None
 
 
 def _training(progress: Path, compute_began: float) -> tuple[float, dict[str, Any]]:
     """When the training last told anything, and what follows from all it told."""
     facts: dict[str, Any] = {"loaded": False, "saving": 0.0}
-    told = 0.0
+    newest = _read(newest_progress(progress))
+    told = max((_number(line.get("mono")) for line in newest.lines()), default=0.0) if newest else 0.0
     saves: list[Save] = []
     notes: list[str] = []
-    for line in _lines(progress):
+    log = _read(progress)
+    for line in log.lines() if log else ():
         step = line.get("step") if isinstance(line.get("step"), int) else None
         told = max(told, _number(line.get("mono")))
         match line.get("event"):
-            case "loaded":
+            case "loaded" if not facts["loaded"]:
+                # A later load is another process's of the attempt, such as an evaluation's.
                 facts.update(loaded=True, resumed=step)
             case "saved":
                 saves.append(Save(max(0.0, _number(line.get("mono")) - compute_began), step))
@@ -141,21 +159,42 @@ def _finite(value: object) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _lines(path: Path, tail: int | None = None) -> Iterator[Mapping[str, Any]]:
+@dataclass(frozen=True)
+class _Log:
+    #: When the file was last written, by the clock of its file system.
+    changed: float
+    content: bytes
+
+    def lines(self) -> Iterator[Mapping[str, Any]]:
+        for text in self.content.split(b"\n"):
+            try:
+                line = json.loads(text)
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(line, dict):
+                yield line
+
+
+def _read(path: Path, head: int | None = None, tail: int | None = None) -> _Log | None:
+    """The file, or its beginning and end; None if it is not there, no file, or cannot be read this time."""
+    head = HEAD_BYTES if head is None else head
+    tail = TAIL_BYTES if tail is None else tail
     try:
-        with path.open("rb") as file:
-            if tail is not None:
-                size = file.seek(0, 2)
-                file.seek(max(0, size - tail))
-                raw = file.read(tail)
-            else:
-                raw = file.read(MOST_BYTES)
-    except FileNotFoundError:
-        return
-    for text in raw.split(b"\n"):
+        # A pipe would make the reader wait for ever; a regular file does not know O_NONBLOCK.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
-            line = json.loads(text)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(line, dict):
-            yield line
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                return None
+            if status.st_size <= head + tail:
+                content = os.pread(descriptor, head + tail, 0)
+            else:
+                # The end of line keeps what was cut out from being read as one line with what follows.
+                end = os.pread(descriptor, tail, status.st_size - tail)
+                content = os.pread(descriptor, head, 0) + b"\n" + end
+        finally:
+            os.close(descriptor)
+    except OSError:
+        # It lies on another machine's file system: what cannot be read now is read in a later pass.
+        return None
+    return _Log(status.st_mtime, content)

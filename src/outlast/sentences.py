@@ -39,7 +39,8 @@ def of_entry(entry: Entry, attempt: Attempt | None) -> str:
         case Kind.CANCEL_SENT:
             return "%s is being cancelled: %s" % (number, data.get("reason", ""))
         case Kind.ENDED:
-            return "%s ended as %s: %s%s" % (number, data["outcome"], data["detail"], _saved(data))
+            detail = printable(data["detail"])
+            return "%s ended as %s: %s%s" % (number, data["outcome"], detail, _saved(data))
         case Kind.TWIN_FOUND:
             return "a duplicate is being cancelled: %s" % data.get("reason", "")
         case Kind.TWIN_ENDED:
@@ -49,9 +50,14 @@ def of_entry(entry: Entry, attempt: Attempt | None) -> str:
         case Kind.FINISHED:
             return "FINISHED: results are in results/%s" % entry.run
         case Kind.FAILED:
-            return "FAILED: %s" % data.get("reason", "")
+            return "FAILED: %s" % printable(data.get("reason", ""))
         case Kind.CANCELLED:
             return "CANCELLED: %s" % data.get("reason", "")
+
+
+def printable(text: str) -> str:
+    """Without what a terminal would obey: a training's output may hold any bytes."""
+    return "".join(char if char.isprintable() or char == "\t" else "�" for char in text)
 
 
 def _saved(data: Mapping[str, Any]) -> str:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from outlast import zipapp
-from outlast.controller import Controller, Listener, Pass, take_requests
+from outlast.controller import Controller, Listener, Pass
 from outlast.errors import JournalHeld, NotWritable
 from outlast.exchange import FileExchange
 from outlast.experiment import Experiment
 from outlast.inbox import Inbox
+from outlast.intake import take_requests
 from outlast.journal import Journal, is_blank
 from outlast.lease import Lease
 from outlast.model import Entry
@@ -26,11 +26,19 @@ GLANCE = 1.0
 class Session:
     """Made by `control`; valid while its lease is held."""
 
-    def __init__(self, experiment: Experiment, journal: Journal, lease: Lease, listener: Listener) -> None:
+    def __init__(
+        self,
+        experiment: Experiment,
+        journal: Journal,
+        lease: Lease,
+        listener: Listener,
+        timeout: float | None,
+    ) -> None:
         self.experiment = experiment
         self.journal = journal
         self._lease = lease
         self._listener = listener
+        self._timeout = timeout
         self._inbox = Inbox(experiment.inbox)
         self._controller: Controller | None = None
         self._scheduler: Scheduler | None = None
@@ -40,6 +48,7 @@ class Session:
         return not self.journal.live() and not self._inbox.names()
 
     def step(self, budget: float = float("inf")) -> Pass:
+        self.journal.check_place()
         self._lease.beat()
         before = self.journal.last_entry()
         notes = take_requests(self.journal, self._inbox, time.time())
@@ -55,14 +64,16 @@ class Session:
         done.notes[:0] = notes
         return done
 
-    def wait(self) -> None:
-        """Until something may have changed."""
+    def wait(self, glance: Callable[[], None] = lambda: None) -> None:
+        """Until something may have changed; `glance` is called about once a second meanwhile."""
         if self._scheduler is None:
+            time.sleep(GLANCE)
             return
         until = time.monotonic() + self._scheduler.interval
         asked = self._inbox.names()
         while (left := until - time.monotonic()) > 0 and self._inbox.names() == asked:
             began = time.monotonic()
+            glance()
             self._scheduler.wait(min(GLANCE, left))
             self._lease.beat()
             if time.monotonic() - began < min(GLANCE, left) * 0.9:
@@ -71,11 +82,9 @@ class Session:
     def _connect(self) -> Controller:
         spec = self.journal.newest_spec()
         assert spec is not None
-        group = self.journal.about("experiment")
-        if group is None:
-            group = secrets.token_hex(8)
-            self.journal.set_about("experiment", group)
-        self._scheduler = connect(spec, group)
+        self._scheduler = connect(spec, self.experiment.identity)
+        if self._timeout is not None:
+            self._scheduler.timeout = min(self._timeout, self._scheduler.timeout)
         program = self.experiment.zipapp(zipapp.digest())
         if not program.exists():
             try:
@@ -93,9 +102,15 @@ class Session:
 
 @contextmanager
 def control(
-    experiment: Experiment, purpose: str, listener: Callable[[Sequence[Entry]], None] = lambda entries: None
+    experiment: Experiment,
+    purpose: str,
+    listener: Callable[[Sequence[Entry]], None] = lambda entries: None,
+    timeout: float | None = None,
 ) -> Iterator[Session]:
-    """Hold the experiment. Raises JournalHeld if another controller does."""
+    """Hold the experiment. Raises JournalHeld if another controller does.
+
+    `timeout` bounds how long one question to the scheduler may take, where its own bound is longer.
+    """
     if experiment.journal.exists():
         is_blank(experiment.journal)  # one that was emptied must not be begun anew
     journal = Journal(experiment.journal, create=True)
@@ -104,7 +119,7 @@ def control(
         lease = Lease(journal, purpose)
         lease.acquire()
         try:
-            yield Session(experiment, journal, lease, listener)
+            yield Session(experiment, journal, lease, listener, timeout)
         finally:
             with suppress(JournalHeld, NotWritable):  # taken over, or no room: the next one finds us dead
                 lease.release()

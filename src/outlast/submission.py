@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING
 from outlast.carried import carried
 from outlast.errors import BadInput, NotWritable
 from outlast.experiment import Experiment
+from outlast.filesystem import sync_directory
 from outlast.inbox import Inbox, Retry, Submit
+from outlast.intake import under_way_elsewhere
 from outlast.model import Run, RunPlan, Spec
 from outlast.node import bundle
 
@@ -45,6 +47,7 @@ def prepare(experiment: Experiment, parsed: Parsed, *, keep: bool = True) -> Spe
             sha256 = bundle.pack(experiment.root, spec.code, draft)
             if keep:
                 draft.replace(experiment.code(sha256))
+                sync_directory(experiment.params)
     except ValueError as error:
         raise BadInput("%s: code: %s" % (experiment.params_file, error)) from error
     except OSError as error:
@@ -65,7 +68,7 @@ def submit(experiment: Experiment, parsed: Parsed, journal: Journal | None) -> S
         else:
             changed.append(plan)
     if journal is not None and new:
-        refuse_other_cluster(journal, spec)
+        _refuse_other_cluster(journal, spec)
     if new:
         Inbox(experiment.inbox).put(Submit(spec, tuple(new)))
     return Submitted(spec, tuple(new), tuple(known), tuple(changed))
@@ -73,20 +76,15 @@ def submit(experiment: Experiment, parsed: Parsed, journal: Journal | None) -> S
 
 def retry(experiment: Experiment, parsed: Parsed, journal: Journal, runs: tuple[Run, ...]) -> Spec:
     spec = prepare(experiment, parsed)
-    refuse_other_cluster(journal, spec)
+    _refuse_other_cluster(journal, spec)
     Inbox(experiment.inbox).put(Retry(spec, tuple(run.name for run in runs)))
     return spec
 
 
-def refuse_other_cluster(journal: Journal, spec: Spec) -> None:
-    """One experiment is on one cluster at a time: jobs on the one before would be out of sight."""
-    for run in journal.live().values():
-        before = journal.spec(run.spec)
-        if before.cluster != spec.cluster:
-            raise BadInput(
-                "run %s is under way on cluster %s; wait for it or `outlast cancel --all` before "
-                "submitting to %s" % (run.name, before.cluster, spec.cluster)
-            )
+def _refuse_other_cluster(journal: Journal, spec: Spec) -> None:
+    elsewhere = under_way_elsewhere(journal, spec)
+    if elsewhere:
+        raise BadInput(elsewhere)
 
 
 def _same(one: Spec, other: Spec) -> bool:

@@ -9,6 +9,7 @@ import random
 import select
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -214,6 +215,27 @@ def test_a_load_that_fails_at_any_call_gives_a_whole_state_or_a_clear_error(two:
     assert at > 10
 
 
+@pytest.mark.parametrize(
+    "code", [errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EIO], ids=errno.errorcode.get
+)
+def test_a_save_is_safe_where_directories_cannot_be_synced_and_not_where_syncing_them_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(code, os.strerror(code))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    place = tmp_path / "new" / "checkpoints"
+    session = start(place)
+    assert session.load() is None
+    assert session.save(OLD, step=1) is (code != errno.EIO)
+    assert start(place).load() == (OLD if code != errno.EIO else None)
+
+
 SAVING = """
 import sys, outlast
 state = outlast.load()
@@ -291,6 +313,55 @@ def test_a_process_that_was_believed_dead_cannot_save_after_its_heir_has_started
     assert zombie.returncode == 1
     assert "Superseded: another process (process %d on" % os.getpid() in errors
     assert start(place).load() == {"by": "heir"}
+
+
+RANK = """
+import sys, outlast
+outlast.load()
+print("loaded", flush=True)
+sys.stdin.readline()
+for step in range(1, 21):
+    assert outlast.save({"step": step, "rank": int(sys.argv[1]), "weights": bytes(100_000)}, step=step)
+print("saved", flush=True)
+sys.stdin.readline()
+outlast.save({}, step=99)
+"""
+
+
+def test_all_processes_of_an_attempt_may_save_at_once_and_none_after_its_heir_has_started(
+    tmp_path: Path,
+) -> None:
+    place = tmp_path / "checkpoints"
+    environment = {**os.environ, "OUTLAST_CHECKPOINT_DIR": str(place), "OUTLAST_TOKEN": "t1"}
+    pipe = subprocess.PIPE
+    ranks: list[subprocess.Popen[str]] = []
+    try:
+        for number in range(4):
+            command = [sys.executable, "-c", RANK, str(number)]
+            ranks.append(
+                subprocess.Popen(command, env=environment, text=True, stdin=pipe, stdout=pipe, stderr=pipe)
+            )
+        for told in ("loaded\n", "saved\n"):
+            for rank in ranks:
+                assert rank.stdout is not None and rank.stdin is not None
+                assert rank.stdout.readline() == told, rank.communicate(timeout=30)
+            if told == "saved\n":
+                heir = Session(Settings(directory=str(place), token="t2"))
+                assert heir.load()["step"] == 20
+            for rank in ranks:
+                assert rank.stdin is not None
+                rank.stdin.write("go on\n")
+                rank.stdin.flush()
+        errors = [rank.communicate(timeout=30)[1] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.communicate()
+    assert [rank.returncode for rank in ranks] == [1] * 4
+    for error in errors:
+        assert error.startswith("Traceback") and "Superseded: another process" in error, error
+    found = [name for name in names_in(place) if not name.startswith(".generation-")]
+    assert len(found) >= 3 and all(map(layout.is_checkpoint, found)), found
 
 
 def train(place: Path, steps: int, stops: Iterator[int]) -> Any:

@@ -19,7 +19,9 @@ import pytest
 
 from outlast import zipapp
 from outlast.node import bundle, claim, leftovers, main
+from outlast.node.delivery import deliver
 from outlast.node.order import OutputRule, WorkOrder
+from outlast.node.scratch import Scratch
 from outlast.node.words import EXIT_BAD_ORDER, EXIT_CONTINUE, EXIT_NOT_CLAIMED, Phase
 
 
@@ -232,6 +234,32 @@ def test_unfinished_outputs_are_carried_to_the_next_attempt(bench: Bench) -> Non
     assert not before.exists()
 
 
+@pytest.mark.parametrize("way", ["> $OUTLAST_OUTPUT_DIR/model", "> model"])
+def test_what_this_training_wrote_goes_before_what_was_carried_over(bench: Bench, way: str) -> None:
+    before = bench.top / "before"
+    (before / "output" / "plots").mkdir(parents=True)
+    for name in ("model", "history", "plots/loss"):
+        (before / "output" / name).write_text("epoch 3\n")
+    rules = (OutputRule("model"), OutputRule("history"), OutputRule("plots"))
+    script = f"mkdir plots; echo epoch 30 > plots/loss; echo epoch 30 {way}"
+    assert bench.run("sh", "-c", script, previous_scratch=str(before), outputs=rules) == 0
+    delivered = bench.exchange / "output"
+    assert (delivered / "model").read_text() == "epoch 30\n"
+    assert (delivered / "plots" / "loss").read_text() == "epoch 30\n"
+    assert (delivered / "history").read_text() == "epoch 3\n"
+
+
+def test_a_file_that_came_with_the_code_does_not_replace_what_was_carried_over(bench: Bench) -> None:
+    before = bench.top / "before"
+    (before / "output").mkdir(parents=True)
+    (before / "output" / "model").write_text("epoch 3\n")
+    (bench.top / "model").write_text("an example\n")
+    bundle.pack(bench.top, ["model"], bench.top / "code.tar")
+    order = {"code": str(bench.top / "code.tar"), "previous_scratch": str(before)}
+    assert bench.run("true", outputs=(OutputRule("model"),), **order) == 0
+    assert (bench.exchange / "output" / "model").read_text() == "epoch 3\n"
+
+
 def test_code_is_unpacked_into_the_working_directory(bench: Bench) -> None:
     (bench.top / "train.py").write_text("import os; open('model', 'w').write(os.getcwd())\n")
     digest = bundle.pack(bench.top, ["train.py"], bench.top / "code.tar")
@@ -399,13 +427,16 @@ def test_a_grandchild_in_a_session_of_its_own_does_not_outlive_the_attempt(bench
     assert _gone(pid)
 
 
-def test_a_training_killed_from_outside_has_crashed_with_the_signal_named(bench: Bench) -> None:
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_training_killed_from_outside_has_crashed_with_the_signal_named(
+    bench: Bench, number: signal.Signals
+) -> None:
     process = bench.start("sh", "-c", "echo working; echo $$ > $READY; exec sleep 600")
-    os.kill(int(bench.told()), signal.SIGKILL)
+    os.kill(int(bench.told()), number)
     assert bench.end(process) == 1
     assert bench.last["outcome"] == "crashed"
-    assert bench.last["signal"] == signal.SIGKILL
-    assert "SIGKILL" in bench.last["detail"]
+    assert bench.last["signal"] == number
+    assert number.name in bench.last["detail"]
     assert bench.last["signature"]
 
 
@@ -554,7 +585,8 @@ def test_links_in_the_output_directory_are_warned_about_and_left_out(bench: Benc
 def test_scratch_that_cannot_be_made_is_said_with_its_place(bench: Bench) -> None:
     (bench.top / "file").write_text("")
     assert bench.run("true", scratch=str(bench.top / "file" / "scratch")) == 1
-    assert bench.last["outcome"] == "crashed"
+    assert bench.last["outcome"] == "node-trouble"
+    assert bench.last["signature"] is None
     assert str(bench.top / "file") in bench.last["detail"]
 
 
@@ -564,6 +596,208 @@ def test_an_error_of_outlasts_own_is_named_as_one(bench: Bench) -> None:
     assert bench.last["outcome"] == "crashed"
     assert "error in Outlast itself" in bench.last["detail"]
     assert "Traceback" in bench.stderr
+
+
+def test_a_directory_left_in_the_working_directory_is_delivered_without_its_links_and_pipes(
+    bench: Bench,
+) -> None:
+    script = """
+        mkdir out; echo weights > out/step-100; ln -s step-100 out/latest
+        ln -s nothing out/dangling; mkfifo out/pipe
+    """
+    assert bench.run("sh", "-c", script, outputs=(OutputRule("out"),)) == 0
+    assert bench.last["outcome"] == "finished"
+    delivered = bench.exchange / "output"
+    assert _names(delivered / "out") == ["latest", "step-100"]
+    for name, facts in bench.last["delivered"].items():
+        assert (delivered / name).lstat().st_size == facts["size"]
+    assert len(bench.events("warning")) == 2
+
+
+def test_a_directory_that_holds_nothing_but_a_dead_link_is_no_output(bench: Bench) -> None:
+    assert bench.run("sh", "-c", "mkdir out; ln -s nothing out/x", outputs=(OutputRule("out"),)) == 1
+    assert bench.last["outcome"] == "wrong-output"
+    assert "empty directory" in bench.last["detail"]
+
+
+def test_links_and_pipes_that_a_check_leaves_behind_are_not_delivered(bench: Bench) -> None:
+    check = ("sh", "-c", "cd $OUTLAST_OUTPUT_DIR; mkfifo pipe; ln -s nothing dangling; ln -s a again")
+    assert bench.run("sh", "-c", "echo 1 > a", outputs=(OutputRule("a", check=check),)) == 0
+    assert _names(bench.exchange / "output") == ["a", "again"]
+    assert set(bench.last["delivered"]) == {"a", "again"}
+
+
+def test_an_output_that_is_only_a_link_to_the_working_directory_is_brought_over(bench: Bench) -> None:
+    script = "echo 1 > a; ln -s $PWD/a $OUTLAST_OUTPUT_DIR/a"
+    assert bench.run("sh", "-c", script, outputs=(OutputRule("a"),)) == 0
+    assert (bench.exchange / "output" / "a").read_text() == "1\n"
+
+
+def _signal_both(process: subprocess.Popen[str], child: int) -> None:
+    """As to a whole job, where the child's end reaches the node program together with its own signal."""
+    process.send_signal(signal.SIGSTOP)
+    os.kill(child, signal.SIGTERM)
+    ended = os.pidfd_open(child)
+    try:
+        assert select.select([ended], [], [], PATIENCE)[0]
+    finally:
+        os.close(ended)
+    process.terminate()
+    process.send_signal(signal.SIGCONT)
+
+
+@pytest.mark.parametrize("script", ["exec sleep 600", "trap 'exit 143' TERM; while :; do sleep 0.05; done"])
+def test_a_training_that_dies_of_a_signal_to_the_whole_job_was_evicted(bench: Bench, script: str) -> None:
+    process = bench.start("sh", "-c", f"echo $$ > $READY; {script}", time=600.0)
+    _signal_both(process, int(bench.told()))
+    assert bench.end(process) == EXIT_CONTINUE
+    assert bench.last["outcome"] == "evicted"
+    assert bench.last["signature"] is None
+    (stop,) = bench.events("stop")
+    assert (stop["why"], stop["signal"]) == ("signal", signal.SIGTERM)
+
+
+def test_a_check_that_dies_of_a_signal_to_the_whole_job_proves_nothing_about_the_output(bench: Bench) -> None:
+    rule = OutputRule("a", check=("sh", "-c", "echo $$ > $READY; exec sleep 600"))
+    process = bench.start("sh", "-c", "echo 1 > a", outputs=(rule,), time=600.0)
+    _signal_both(process, int(bench.told()))
+    assert bench.end(process) == EXIT_CONTINUE
+    assert bench.last["outcome"] == "evicted"
+    assert bench.last["signature"] is None
+    assert (bench.scratch / "output" / "a").read_text() == "1\n"
+
+
+def test_a_check_that_outlasts_the_grace_after_a_signal_ends_as_evicted(bench: Bench) -> None:
+    rule = OutputRule("a", check=("sh", "-c", "echo $$ > $READY; exec sleep 600"))
+    process = bench.start("sh", "-c", "echo 1 > a", outputs=(rule,), time=600.0, grace=0.1)
+    check = int(bench.told())
+    process.terminate()
+    assert bench.end(process) == EXIT_CONTINUE
+    assert bench.last["outcome"] == "evicted"
+    assert "finished" in bench.last["detail"]
+    assert _gone(check)
+    assert (bench.scratch / "output" / "a").exists()
+
+
+def test_a_stop_after_the_training_has_finished_does_not_throw_its_work_away(bench: Bench) -> None:
+    os.mkfifo(bench.top / "held")
+    rule = OutputRule("a", check=("sh", "-c", f"echo up > $READY; read line < {bench.top}/held"))
+    process = bench.start("sh", "-c", "echo 1 > a", outputs=(rule,), time=600.0, grace=60.0)
+    bench.told()
+    process.terminate()
+    (bench.top / "held").write_text("go\n")
+    assert bench.end(process) == 0
+    assert bench.last["outcome"] == "finished"
+    assert (bench.exchange / "output" / "a").exists()
+
+
+def _after_a_signal(function: Callable[..., Any]) -> Callable[..., Any]:
+    def called(*args: Any, **kwargs: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return function(*args, **kwargs)
+
+    return called
+
+
+@pytest.mark.parametrize("during", ["bundle.unpack", "Scratch.carry_on"])
+def test_a_stop_while_the_training_is_prepared_is_heard_and_earlier_outputs_stay(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, during: str
+) -> None:
+    (bench.top / "code").write_text("x")
+    bundle.pack(bench.top, ["code"], bench.top / "code.tar")
+    before = bench.top / "before"
+    (before / "output").mkdir(parents=True)
+    (before / "output" / "history").write_text("epoch 1\n")
+    order = {"code": str(bench.top / "code.tar"), "previous_scratch": str(before)}
+    bench.write_order("touch", str(bench.top / "touched"), **order)
+    place, _, name = during.partition(".")
+    original = getattr({"bundle": bundle, "Scratch": Scratch}[place], name)
+    patched = f"outlast.node.attempt.{during}"
+    exit_code = _forked(
+        bench.top / "order.json", lambda: monkeypatch.setattr(patched, _after_a_signal(original))
+    )
+    assert exit_code == EXIT_CONTINUE
+    assert bench.last["outcome"] == "evicted"
+    assert "unpack" in bench.last["detail"]
+    assert [event["phase"] for event in bench.events("phase")][-2:] == ["unpack", "clean-up"]
+    assert bench.events("stop")[0]["signal"] == signal.SIGTERM
+    assert (before / "output" / "history").read_text() == "epoch 1\n"
+    assert _names(bench.scratch) == ["carried-from"]
+    assert not (bench.top / "touched").exists()
+
+
+def _never_done(output: str, target: str, pulse: Callable[[], None]) -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+    while True:
+        pulse()
+
+
+@pytest.mark.parametrize(
+    ("replacement", "outcome", "place"),
+    [(_after_a_signal(deliver), "finished", "exchange"), (_never_done, "evicted", "scratch")],
+)
+def test_a_delivery_goes_on_after_a_stop_while_there_is_time_and_no_longer(
+    bench: Bench,
+    monkeypatch: pytest.MonkeyPatch,
+    replacement: Callable[..., Any],
+    outcome: str,
+    place: str,
+) -> None:
+    bench.write_order("sh", "-c", "echo 1 > a", outputs=(OutputRule("a"),), grace=0.1)
+    _forked(
+        bench.top / "order.json", lambda: monkeypatch.setattr("outlast.node.attempt.deliver", replacement)
+    )
+    assert bench.last["outcome"] == outcome
+    assert (bench.top / place / "output" / "a").read_text() == "1\n"
+
+
+def test_the_node_program_is_heard_of_in_every_phase_that_may_take_long(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (bench.top / "code").write_text("x")
+    bundle.pack(bench.top, ["code"], bench.top / "code.tar")
+    check = OutputRule("a", check=("true",))
+    bench.write_order("sh", "-c", "echo 1 > a", code=str(bench.top / "code.tar"), outputs=(check,))
+    order = bench.top / "order.json"
+    assert _forked(order, lambda: monkeypatch.setattr("outlast.node.pulse.BEAT", 0.0)) == 0
+    phase, heard = "", set()
+    for event in bench.events():
+        phase = event.get("phase", phase)
+        if event["event"] == "beat":
+            heard.add(phase)
+    assert {"unpack", "validate", "deliver", "clean-up"} <= heard
+
+
+def _trouble(number: int) -> Callable[..., None]:
+    def fail(*args: object, **kwargs: object) -> None:
+        raise OSError(number, os.strerror(number), "/scratch/x")
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    ("broken", "number", "outcome"),
+    [
+        ("Scratch.prepare", errno.EACCES, "node-trouble"),
+        ("Scratch.prepare", errno.ENOENT, "node-trouble"),
+        ("Scratch.carry_on", errno.EPERM, "node-trouble"),
+        ("bundle.unpack", errno.ENOENT, "node-trouble"),
+        ("bundle.unpack", errno.EDQUOT, "out-of-disk"),
+        ("deliver", errno.EACCES, "crashed"),
+        ("deliver", errno.EIO, "node-trouble"),
+    ],
+)
+def test_trouble_before_the_training_is_the_nodes_and_afterwards_only_what_shows_a_broken_node(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, broken: str, number: int, outcome: str
+) -> None:
+    (bench.top / "code").write_text("x")
+    bundle.pack(bench.top, ["code"], bench.top / "code.tar")
+    bench.write_order("true", code=str(bench.top / "code.tar"))
+    patched = f"outlast.node.attempt.{broken}"
+    _forked(bench.top / "order.json", lambda: monkeypatch.setattr(patched, _trouble(number)))
+    assert bench.last["outcome"] == outcome
+    assert os.strerror(number) in bench.last["detail"]
+    assert (bench.last["signature"] is None) == (outcome == "node-trouble")
 
 
 def _old_python() -> str | None:

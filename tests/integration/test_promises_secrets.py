@@ -15,10 +15,10 @@ def test_no_secret_is_in_a_file_a_job_name_an_argument_or_a_jobs_environment(lab
     gate = lab.root / "gate"
     text = "env; " + GATED
     quiet = lab.experiment("quiet", {"train.sh": text}, command="sh train.sh %s" % gate, outputs=["out.txt"])
-    lab.environment.update(dict.fromkeys(NAMES, SECRET))
+    lab.environment.update(dict.fromkeys(NAMES, SECRET), https_proxy="http://me:%s@proxy:3128" % SECRET)
     run = lab.start("run", quiet)
     lab.running_job(quiet)
-    for name in NAMES:
+    for name in (*NAMES, "https_proxy"):
         del lab.environment[name]
     shown = [lab.outlast(command, quiet, "--json").stdout for command in ("status", "report")]
     assert not [pid for pid in _processes_with(SECRET) if pid != run.pid], "a process shows the secret"

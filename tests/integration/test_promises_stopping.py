@@ -68,7 +68,7 @@ WRONG = 'echo \'{"accuracy": 0.5}\' > "$OUTLAST_OUTPUT_DIR/metrics.json"\n'
             "echo nothing new; exit 85\n",
             {},
             ["continue"] * 3,
-            "3 attempts in a row brought no progress",
+            "3 attempts in a row brought nothing new into $OUTLAST_CHECKPOINT_DIR",
             id="three attempts without progress",
         ),
         pytest.param(

@@ -76,6 +76,22 @@ def test_all_mistakes_are_printed_and_counted_and_the_exit_code_is_2(directory: 
     assert lines[3] == "3 mistakes, nothing was submitted"
 
 
+def test_every_wrong_entry_of_the_outputs_is_printed(directory: Path) -> None:
+    (directory / "params.yaml").write_text(
+        'command: python3 train.py\noutputs: [../x, /abs, "", ".", 3, {path: ../y}]\n'
+    )
+    lines = check(directory).stderr.splitlines()
+    assert sorted(line.split(": ")[1] for line in lines[:-1]) == [
+        "outputs[1].path",
+        "outputs[2].path",
+        "outputs[3].path",
+        "outputs[4].path",
+        "outputs[5]",
+        "outputs[6].path",
+    ]
+    assert lines[-1] == "6 mistakes, nothing was submitted"
+
+
 def test_a_single_mistake_is_counted_as_one(directory: Path) -> None:
     (directory / "params.yaml").unlink()
     result = check(directory)

@@ -105,6 +105,41 @@ def test_init_without_a_directory_says_what_to_type() -> None:
     assert "outlast init my-experiment" in str(run_init().exception)
 
 
+@pytest.mark.parametrize("name", ["", " "])
+def test_an_empty_name_is_refused_and_nothing_is_written(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = run_init(name)
+    assert isinstance(result.exception, BadInput)
+    assert str(result.exception).startswith("the directory's name is empty; type for instance: outlast init")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_list_as_json_has_every_template_by_name() -> None:
+    result = run_init("--list", "--json")
+    assert result.exit_code == 0
+    found = json.loads(result.stdout)
+    assert [one["name"] for one in found] == list(init.templates())
+    assert found[0]["description"].startswith("A training that needs nothing but Python")
+
+
+def test_a_template_without_a_readme_has_no_description(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bare").mkdir()
+    (tmp_path / "bare" / "params.yaml").write_text("")
+    monkeypatch.setattr(init, "examples_directory", lambda: tmp_path)
+    assert json.loads(run_init("--list", "--json").stdout) == [{"name": "bare"}]
+
+
+def test_json_without_list_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
+    result = run_init(tmp_path / "mine", "--json")
+    assert isinstance(result.exception, BadInput)
+    assert "outlast init --list --json" in str(result.exception)
+    assert not (tmp_path / "mine").exists()
+
+
 def test_the_list_names_every_template_with_a_sentence() -> None:
     lines = run_init("--list").stdout.splitlines()
     assert lines[0].startswith("hello      A training that needs nothing but Python")

@@ -56,6 +56,7 @@ class Desk:
     reports: dict[str, Report] = field(default_factory=dict)
     fence_wins: bool = True
     gone: bool = False
+    stuck: str = ""
     order_fails: bool = False
     published: list[str] = field(default_factory=list)
     retired: list[str] = field(default_factory=list)
@@ -76,6 +77,8 @@ class Desk:
     def publish(self, attempt: Attempt) -> None:
         if self.gone:
             raise ResultGone("it has disappeared")
+        if attempt.run == self.stuck:
+            raise OSError(13, "Permission denied", "results")
         self.published.append(attempt.token)
 
     def retire(self, run: Run) -> None:
@@ -416,3 +419,45 @@ def test_an_avoided_host_is_asked_for_but_never_all_of_them(world: World) -> Non
     world.now += 21.0
     world.controller.step()
     assert world.attempt("t2").avoid == ("node2",)
+
+
+def test_a_result_that_cannot_be_published_does_not_hold_up_the_other_runs() -> None:
+    world = World(runs=2)
+    world.controller.step()
+    world.end(Outcome.FINISHED, "t0")
+    world.end(Outcome.FINISHED, "t1")
+    world.desk.stuck = "r0"
+    done = world.controller.step()
+    assert (world.run("r0").state, world.run("r1").state) == (RunState.ACCEPTED, RunState.FINISHED)
+    assert "Permission denied" in done.notes[0]
+    world.desk.stuck = ""
+    world.controller.step()
+    assert world.run("r0").state is RunState.FINISHED
+
+
+def test_nothing_is_sent_to_a_scheduler_that_does_not_answer(world: World) -> None:
+    world.scheduler.down = True
+    for _ in range(3):
+        world.controller.step()
+    assert world.scheduler.submitted == [] and world.run().attempts == 0
+    world.scheduler.down = False
+    world.controller.step()
+    assert world.run().state is RunState.ACTIVE
+
+
+def test_a_rejected_job_that_runs_all_the_same_is_not_believed_to_be_rejected(world: World) -> None:
+    world.scheduler.answer = Submission(Answer.REJECTED, reason="timed out", transient=True)
+    world.desk.fence_wins = False
+    world.controller.step()
+    assert world.attempt().state is AttemptState.UNSURE
+    world.list(JobPhase.RUNNING)
+    world.controller.step()
+    assert world.attempt().state is AttemptState.RUNNING and len(world.scheduler.submitted) == 1
+
+
+def test_a_job_that_turns_up_after_its_rejection_is_cancelled(world: World) -> None:
+    world.scheduler.answer = Submission(Answer.REJECTED, reason="no", transient=True)
+    world.controller.step()
+    world.list(JobPhase.RUNNING)
+    world.controller.step()
+    assert world.scheduler.cancelled == ["t0"]

@@ -151,7 +151,7 @@ def test_the_nodes_last_word_decides_and_the_scheduler_gives_the_slot() -> None:
     assert (data["outcome"], data["detail"], data["signature"]) == ("crashed", "boom", "x")
     assert (data["step"], data["computed"], data["host"]) == (6, True, "node1")
     account = data["account"]
-    assert (account["slot"], account["lead"], account["tail"]) == (80.0, 2.0, ["line"])
+    assert (account["slot"], account["tail"]) == (80.0, ["line"])
     assert account["saves"] == [[30.0, 3], [60.0, 6]]
 
 

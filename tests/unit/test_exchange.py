@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 from typing import Any
@@ -170,3 +171,39 @@ def test_a_retired_run_leaves_no_scratch_and_keeps_its_checkpoints(exchange: Fil
     exchange.retire(RUN)
     exchange.retire(RUN)
     assert not scratch.exists() and kept.exists()
+
+
+def test_results_on_another_file_system_are_copied_and_appear_whole(
+    exchange: FileExchange, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deliver(exchange, {"model.npz": {"size": 3}}, **{"model.npz": "abc"})
+    rename = Path.rename
+
+    def across(self: Path, target: Path) -> Path:
+        if self.name == "output":
+            raise OSError(errno.EXDEV, "Invalid cross-device link")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", across)
+    exchange.publish(ATTEMPT)
+    result = exchange.experiment.result("a")
+    assert (result / "model.npz").read_text() == "abc"
+    assert not (place(exchange) / "output").exists()
+    assert [path.name for path in result.parent.iterdir()] == ["a"]
+    exchange.publish(ATTEMPT)
+
+
+def test_earlier_results_do_not_pass_for_a_delivery_that_disappeared(exchange: FileExchange) -> None:
+    result = exchange.experiment.result("a")
+    result.mkdir(parents=True)
+    (result / "model.npz").write_text("of another time")
+    with pytest.raises(ResultGone):
+        exchange.publish(ATTEMPT)
+
+
+def test_the_scratch_of_a_finished_run_goes(exchange: FileExchange) -> None:
+    scratch = exchange.experiment.workdir / "a" / "001-old"
+    (scratch / "job").mkdir(parents=True)
+    (scratch / "job" / "core").write_text("x")
+    exchange.retire(RUN)
+    assert not scratch.parent.exists()

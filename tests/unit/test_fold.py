@@ -46,7 +46,9 @@ def an_attempt(state: AttemptState = AttemptState.RUNNING, **changes: Any) -> At
 
 
 def ending(run: Run, outcome: Outcome, attempt: Attempt | None = None, **data: Any) -> Run:
-    after, _ = apply(run, attempt or an_attempt(), entry(Kind.ENDED, outcome=outcome.value, **data))
+    attempt = attempt or an_attempt()
+    facts = {"outcome": outcome.value, "account": attempt.account, **data}
+    after, _ = apply(run, attempt, entry(Kind.ENDED, **facts))
     return replace(after, state=RunState.ACTIVE)
 
 
@@ -184,3 +186,33 @@ def test_a_retry_begins_anew_but_keeps_the_number_of_attempts() -> None:
         None,
     )
     assert (run.ran, run.stuck, run.failures, run.failure, run.cancel_asked) == (0, 0, 0, None, "")
+
+
+def went_on_from(resumed: int | None) -> Attempt:
+    return an_attempt(account={"slot": 5.0, "loaded": True, "resumed": resumed})
+
+
+def test_lost_checkpoints_cost_one_attempt_without_progress_and_then_count_from_where_it_is() -> None:
+    run = a_run(best_step=10_000)
+    run = ending(run, Outcome.OVER_TIME, went_on_from(None), step=500, computed=True)
+    assert (run.stuck, run.best_step) == (1, 500)
+    run = ending(run, Outcome.OVER_TIME, went_on_from(500), step=1000, computed=True)
+    assert (run.stuck, run.best_step) == (0, 1000)
+
+
+def test_a_checkpoint_that_is_lost_each_time_is_no_progress() -> None:
+    run = a_run(best_step=60)
+    for expected in (1, 2, 3):
+        run = ending(run, Outcome.OVER_TIME, went_on_from(50), step=60, computed=True)
+        assert run.stuck == expected
+
+
+def test_a_kill_from_outside_is_no_failure_of_a_training_that_gets_on() -> None:
+    killed = an_attempt(account={"slot": 5.0, "signal": 9})
+    run = a_run()
+    for step in (1, 2, 3):
+        run = ending(run, Outcome.CRASHED, killed, step=step, computed=True, signature="signal 9")
+        assert run.failures == 0
+    for count in (1, 2):
+        run = ending(run, Outcome.CRASHED, killed, computed=True, signature="signal 9")
+        assert run.failures == count

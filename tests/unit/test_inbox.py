@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
 import pytest
 
-from outlast.controller import take_requests
 from outlast.errors import NotWritable
 from outlast.inbox import Cancel, Inbox, Retry, Submit
+from outlast.intake import take_requests
 from outlast.journal import Journal
 from outlast.lease import Lease
 from outlast.model import Limits, OutputRule, RunPlan, RunState, Spec
@@ -117,3 +118,17 @@ def test_cancel_and_retry_change_only_runs_in_a_state_for_it(inbox: Inbox, journ
     inbox.put(Cancel(None, "all"))
     take_requests(journal, inbox, 2.0)
     assert all(run.cancel_asked for run in journal.runs())
+
+
+@pytest.mark.parametrize("name", ["../out", "a/b", ".hidden", "", "a\0b", 7])
+def test_a_run_that_could_not_be_a_directory_here_is_no_request(inbox: Inbox, name: object) -> None:
+    inbox.directory.mkdir(parents=True, exist_ok=True)
+    content = {"kind": "cancel", "runs": [name], "reason": "x"}
+    (inbox.directory / "1-a.json").write_text(json.dumps(content))
+    assert list(inbox.read()) == [("1-a.json", None)]
+
+
+def test_a_link_to_nowhere_is_no_request(inbox: Inbox) -> None:
+    inbox.directory.mkdir(parents=True, exist_ok=True)
+    (inbox.directory / "1-a.json").symlink_to("nowhere")
+    assert inbox.names() == []

@@ -292,7 +292,7 @@ def test_a_directory_that_may_not_be_written_is_said() -> None:
         )
     finally:
         shutil.rmtree(place)
-    assert str(place) in done.stdout and "permission" in done.stdout, done.stderr
+    assert str(place) in done.stdout and "may only read" in done.stdout, done.stderr
 
 
 def test_a_full_disk_loses_nothing_and_the_same_journal_goes_on_with_room(
@@ -320,3 +320,22 @@ def test_a_full_disk_loses_nothing_and_the_same_journal_goes_on_with_room(
     again.check()
     assert again.last_entry() == 2 and list(again.live()) == ["a"]
     again.close()
+
+
+def test_every_commit_reaches_the_disk(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.sqlite", create=True)
+    assert journal._db.execute("PRAGMA synchronous").fetchone() == (2,), "2 is FULL"
+    journal.close()
+
+
+def test_a_journal_that_was_moved_away_or_replaced_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "journal.sqlite"
+    journal = Journal(path, create=True)
+    journal.check_place()
+    path.rename(tmp_path / "elsewhere")
+    with pytest.raises(JournalDamaged, match="moved, removed or replaced"):
+        journal.check_place()
+    path.write_bytes(b"")
+    with pytest.raises(JournalDamaged, match="moved, removed or replaced"):
+        journal.check_place()
+    journal.close()

@@ -17,6 +17,7 @@ from outlast import lease as lease_module
 from outlast.errors import JournalHeld
 from outlast.journal import Journal
 from outlast.lease import BEAT, SILENCE, Lease
+from outlast.local_cluster.processes import start_ticks
 from outlast.model import Entry, Kind
 
 ADDED = Entry(1.0, "a", Kind.ADDED, None, {"position": 0, "spec": 1})
@@ -62,7 +63,7 @@ def test_a_lease_lets_write_and_is_free_after_its_release(journal: Journal) -> N
 def test_a_living_holder_is_named_with_purpose_host_pid_and_time(
     journal: Journal, process: subprocess.Popen[bytes]
 ) -> None:
-    hold(journal, pid=process.pid, born=lease_module._born(process.pid), since=1e9)
+    hold(journal, pid=process.pid, born=start_ticks(process.pid), since=1e9)
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(1e9))
     with pytest.raises(JournalHeld) as caught:
         Lease(journal, "tick").acquire()
@@ -73,7 +74,7 @@ def test_a_living_holder_is_named_with_purpose_host_pid_and_time(
 def test_a_killed_holder_is_taken_over_at_once_and_cannot_write(
     journal: Journal, process: subprocess.Popen[bytes]
 ) -> None:
-    hold(journal, pid=process.pid, born=lease_module._born(process.pid))
+    hold(journal, pid=process.pid, born=start_ticks(process.pid))
     process.kill()
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # a zombie is dead, reaped or not
     Lease(journal, "up").acquire()

@@ -11,6 +11,7 @@ import pytest
 
 from outlast.node import outputs
 from outlast.node.order import OutputRule
+from outlast.node.workplace import Workplace
 
 
 def _names(folder: Path) -> list[str]:
@@ -36,7 +37,8 @@ def _sentences(
             ran.append(command)
         return check
 
-    found = outputs.validate(rules, str(places[0]), str(places[1]), run_check)
+    Workplace([rule.path for rule in rules], str(places[0]), str(places[1])).bring_over()
+    found = outputs.validate(rules, str(places[0]), run_check)
     return [problem.sentence for problem in found]
 
 
@@ -58,6 +60,13 @@ def test_an_output_left_in_the_working_directory_is_brought_over(places: tuple[P
     assert (places[1] / "sub" / "model.npz").read_text() == "weights", "a check command looks for it there"
 
 
+def test_a_directory_may_be_named_with_a_slash_at_its_end(places: tuple[Path, Path]) -> None:
+    (places[1] / "out").mkdir()
+    (places[1] / "out" / "a").write_text("x")
+    assert _sentences(places, OutputRule("out/"), OutputRule("./out/.")) == []
+    assert _names(places[0] / "out") == ["a"]
+
+
 def test_what_is_in_the_output_directory_goes_before_what_is_in_the_working_directory(
     places: tuple[Path, Path],
 ) -> None:
@@ -65,6 +74,26 @@ def test_what_is_in_the_output_directory_goes_before_what_is_in_the_working_dire
     (places[1] / "a").write_text("wrong")
     assert _sentences(places, OutputRule("a")) == []
     assert (places[0] / "a").read_text() == "right"
+
+
+def test_an_old_output_gives_way_to_a_new_one_and_to_nothing_else(places: tuple[Path, Path]) -> None:
+    output, working = places
+    for name in ("rewritten", "touched", "given", "kept"):
+        (output / name).mkdir()
+        (output / name / "x").write_text("carried over")
+    (working / "given").mkdir()
+    (working / "given" / "x").write_text("came with the code")
+    place = Workplace(["rewritten", "touched", "given", "kept", "."], str(output), str(working))
+    place.look()
+    (output / "touched" / "y").write_text("new")
+    for name in ("rewritten", "touched"):
+        (working / name).mkdir()
+        (working / name / "x").write_text("new")
+    place.bring_over()
+    place.bring_over()
+    found = {name: (output / name / "x").read_text() for name in _names(output)}
+    carried = "carried over"
+    assert found == {"rewritten": "new", "touched": carried, "given": carried, "kept": carried}
 
 
 @pytest.mark.parametrize("name", ["/etc/hostname", "../secret", "a/../../secret", ""])
@@ -140,7 +169,7 @@ def test_the_same_broken_rule_is_the_same_rule_whatever_the_value(places: tuple[
     rules = set()
     for value in (0.1, 0.2):
         (places[0] / "m").write_text(json.dumps({"a": value}))
-        rules |= {p.rule for p in outputs.validate([rule], str(places[0]), str(places[1]), lambda _: None)}
+        rules |= {p.rule for p in outputs.validate([rule], str(places[0]), lambda _: None)}
     assert len(rules) == 1
 
 

@@ -15,7 +15,7 @@ from typing import ClassVar
 
 import pytest
 
-from outlast.node import environment, leftovers, process, supervise
+from outlast.node import environment, leftovers, process, pulse, supervise
 from outlast.node.events import EventLog
 from outlast.node.order import WorkOrder
 from outlast.node.signals import STOP_SIGNALS, Signals
@@ -142,18 +142,13 @@ def test_a_long_training_is_heard_of_while_it_computes(
             if event == "beat" and self.heard.count("beat") == 2:
                 (tmp_path / "go").write_text("\n")
 
-    monkeypatch.setattr(supervise, "_BEAT", 0.01)
+    monkeypatch.setattr(pulse, "BEAT", 0.01)
     with Signals() as signals:
         child = process.start(["sh", "-c", "read line < go"], dict(os.environ), str(tmp_path), 2)
-        ended = supervise.supervise(
-            child,
-            supervise.limits_for(60, 1, time.monotonic(), time.time()),
-            signal.SIGTERM,
-            1,
-            signals,
-            Listener(str(tmp_path / "events")),
-            Watch(str(tmp_path / "checkpoints")),
-        )
+        limits = supervise.limits_for(60, 1, time.monotonic(), time.time())
+        beats = pulse.Pulse(signals, Listener(str(tmp_path / "events")), limits.last_moment, 1)
+        watch = Watch(str(tmp_path / "checkpoints"))
+        ended = supervise.supervise(child, limits, signal.SIGTERM, 1, beats, watch)
     assert (ended.code, ended.stopped) == (0, None)
     assert Listener.heard[:2] == ["beat", "beat"]
     assert Listener.heard[-1] == "exit"

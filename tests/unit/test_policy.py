@@ -55,7 +55,7 @@ def test_the_same_failure_twice_stops_the_run_and_quotes_it() -> None:
 def test_attempts_without_progress_stop_the_run_at_the_limit() -> None:
     assert decided(ended(Outcome.OVER_TIME, stuck=2))[0] is Action.GO_ON
     action, reason = decided(ended(Outcome.OVER_TIME, stuck=3))
-    assert action is Action.FAIL and "no progress" in reason
+    assert action is Action.FAIL and "nothing new" in reason
 
 
 def test_the_cluster_is_granted_more_attempts_without_progress() -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from outlast import reports
 from outlast.model import Outcome, Phase
 from outlast.observation import Report, Save
-from outlast.reports import MOST_SAVES, last_progress, read_report
+from outlast.reports import HEAD_BYTES, MOST_SAVES, TAIL_BYTES, last_progress, newest_progress, read_report
 
 EVENTS: list[dict[str, Any]] = [
     {"event": "phase", "phase": "claim", "mono": 100.0, "at": 1.0},
@@ -36,7 +40,6 @@ EVENTS: list[dict[str, Any]] = [
 PROGRESS: list[dict[str, Any]] = [
     {"event": "loaded", "step": 4, "mono": 106.0},
     {"event": "saved", "step": 5, "mono": 115.0, "seconds": 0.5},
-    {"event": "progress", "step": 6, "total": 10, "mono": 118.0},
     {"event": "saved", "step": 7, "mono": 145.0, "seconds": 1.5},
     {"event": "aside", "name": "8", "why": "checksum"},
     {"event": "save-failed", "step": 8, "why": "no space"},
@@ -47,6 +50,7 @@ class Logs:
     def __init__(self, folder: Path) -> None:
         self.events = folder / "events.jsonl"
         self.progress = folder / "progress.jsonl"
+        self.newest = folder / "progress.json"
 
     def write(self, events: list[dict[str, Any]], progress: list[dict[str, Any]] | None = None) -> None:
         self.events.write_bytes(lines(events))
@@ -165,9 +169,122 @@ def test_only_the_last_saves_are_kept(logs: Logs) -> None:
     assert [save.step for save in logs.read().saves] == list(range(100 - MOST_SAVES, 100))
 
 
-def test_the_newest_progress_is_found_at_the_end_of_a_long_file(tmp_path: Path) -> None:
-    path = tmp_path / "progress.jsonl"
-    assert last_progress(path) is None
-    path.write_bytes(lines([{"event": "progress", "step": n} for n in range(5000)]) + b'{"event":"prog')
-    newest = last_progress(path)
+def test_the_first_load_is_where_the_attempt_went_on_from(logs: Logs) -> None:
+    evaluation = {"event": "loaded", "step": 7, "mono": 146.0}
+    logs.write(EVENTS, [*PROGRESS, evaluation])
+    assert (logs.read().loaded, logs.read().resumed) == (True, 4)
+
+
+def test_a_killed_training_is_credited_until_its_newest_progress(logs: Logs) -> None:
+    logs.newest.write_bytes(lines([{"event": "progress", "step": 8, "mono": 150.0}]))
+    logs.write(EVENTS[:5], PROGRESS)
+    assert dict(logs.read().spans)[Phase.COMPUTE] == 45.0
+    logs.newest.write_bytes(lines([{"event": "progress", "step": 8, "mono": 120.0}]))
+    assert dict(logs.read().spans)[Phase.COMPUTE] == 40.0
+    logs.newest.write_bytes(b"")
+    assert dict(logs.read().spans)[Phase.COMPUTE] == 40.0
+
+
+def test_the_newest_progress_is_the_one_in_its_own_file(logs: Logs) -> None:
+    assert last_progress(logs.progress) is None
+    newest = {"event": "progress", "step": 6, "total": 10, "metrics": {"loss": 0.5}, "at": 3.0, "mono": 118.0}
+    logs.newest.write_bytes(lines([newest]))
+    assert last_progress(logs.progress) == newest
+    logs.progress.write_bytes(lines(PROGRESS))
+    assert last_progress(logs.progress) == newest
+
+
+def test_progress_that_a_script_appends_to_the_lines_is_found_at_their_end(logs: Logs) -> None:
+    told = lines([{"event": "progress", "step": n} for n in range(5000)])
+    logs.progress.write_bytes(told + b'{"event":"prog')
+    newest = last_progress(logs.progress)
     assert newest is not None and newest["step"] == 4999
+
+
+def test_the_file_of_the_newest_progress_is_never_the_file_of_lines() -> None:
+    names = ("/x/progress.jsonl", "/x/told", "/x/told.json", "/x/told.json.jsonl")
+    assert [newest_progress(Path(name)).name for name in names] == [
+        "progress.json",
+        "told.json",
+        "told.json.json",
+        "told.json.json",
+    ]
+
+
+def make_directory(path: Path) -> None:
+    path.mkdir()
+
+
+def make_pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def make_link_to_itself(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+def make_link_to_endless_zeros(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+ODD = [make_directory, make_pipe, make_link_to_itself, make_link_to_endless_zeros]
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_what_is_no_file_is_read_as_if_it_were_not_there(logs: Logs, odd: Callable[[Path], None]) -> None:
+    logs.write(EVENTS)
+    without = logs.read()
+    odd(logs.progress)
+    odd(logs.newest)
+    assert logs.read() == without
+    assert last_progress(logs.progress) is None
+    logs.events.unlink()
+    odd(logs.events)
+    assert read_report(logs.events, logs.progress) is None
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EIO, errno.ESTALE], ids=errno.errorcode.get)
+@pytest.mark.parametrize("call", ["open", "fstat", "pread"])
+def test_a_file_that_cannot_be_read_is_as_good_as_none_this_time(
+    logs: Logs, monkeypatch: pytest.MonkeyPatch, call: str, code: int
+) -> None:
+    logs.write(EVENTS, PROGRESS)
+    logs.newest.write_bytes(lines([{"event": "progress", "step": 6}]))
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise OSError(code, os.strerror(code))
+
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, fail)
+        assert read_report(logs.events, logs.progress) is None
+        assert last_progress(logs.progress) is None
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert logs.read().outcome is Outcome.CRASHED
+    assert last_progress(logs.progress) is not None
+
+
+def test_of_a_log_without_bounds_the_beginning_and_the_end_are_read(logs: Logs) -> None:
+    beats = lines([{"event": "beat", "mono": 140.0}]) * (2 * (HEAD_BYTES + TAIL_BYTES) // 30)
+    failures = lines([{"event": "save-failed", "step": 6, "why": "x" * 500}] * 10)
+    failures *= 2 * (HEAD_BYTES + TAIL_BYTES) // len(failures)
+    logs.write(EVENTS, PROGRESS[:4])
+    whole = logs.read()
+    logs.events.write_bytes(lines(EVENTS[:5]) + beats + lines(EVENTS[5:]))
+    logs.progress.write_bytes(lines(PROGRESS[:2]) + failures + lines(PROGRESS[2:4]))
+    report = logs.read()
+    assert (report.outcome, report.spans, report.host) == (whole.outcome, whole.spans, whole.host)
+    assert (report.saves, report.resumed) == (whole.saves, 4)
+
+
+def test_a_line_that_lies_across_the_bounds_is_passed_over(
+    logs: Logs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reports, "HEAD_BYTES", 40)
+    monkeypatch.setattr(reports, "TAIL_BYTES", 40)
+    for length in range(60, 200):
+        middle = b'{"event":"saved","step":%s1,"mono":2}' % (b" " * length)
+        first, last = lines([{"event": "saved", "step": 5}]), lines([{"event": "saved", "step": 7}])
+        logs.progress.write_bytes(first + middle + b"\n" + last)
+        logs.write(EVENTS[:1])
+        assert [save.step for save in logs.read().saves] == [5, 7]

@@ -80,6 +80,34 @@ def test_more_cpus_than_any_host_has_are_a_mistake(directory: Path) -> None:
     assert "no host of cluster local has 2 cpus and 1 gpus" in found
 
 
+@pytest.mark.parametrize("asked", ["{cpus: 5}", "{gpus: 2}", "{cpus: 4, gpus: 2}"])
+@pytest.mark.parametrize("cluster", ["local", "farm"])
+def test_more_than_this_machine_has_is_a_mistake_where_no_hosts_are_listed(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, cluster: str, asked: str
+) -> None:
+    monkeypatch.setattr("outlast.spec.clusters.this_machine", lambda: {"here": Host(4, 1)})
+    clusters = "farm: {scheduler: local}\nrehearsal: {scheduler: local, hosts: {alpha: {cpus: 9, gpus: 9}}}\n"
+    assert parsed(directory, cluster, "resources: {cpus: 4, gpus: 1}\n", clusters)
+    (found,) = mistakes(directory, cluster, f"resources: {asked}\n")
+    assert found.startswith(f"params.yaml:3: resources: no host of cluster {cluster} has ")
+    assert found.endswith("; ask for less: this machine has 4 cpus and 1 gpus")
+    assert parsed(directory, "rehearsal", f"resources: {asked}\n")
+    assert parsed(directory, "slurm", f"resources: {asked}\n")
+
+
+@pytest.mark.parametrize("hosts", ["{alpha: {cpus: 64, gpu: 1}}", "{alpha: {cpus: 64, gpu: 1}, beta: 1}"])
+def test_hosts_with_a_mistake_are_not_also_called_too_small(directory: Path, hosts: str) -> None:
+    clusters = f"farm: {{scheduler: local, hosts: {hosts}}}\n"
+    (found,) = mistakes(directory, "farm", "resources: {cpus: 64}\n", clusters)
+    assert found.startswith("clusters.yaml:1: farm.hosts.alpha.gpu: is not known here")
+
+
+def test_the_hosts_of_a_profile_are_those_of_the_local_cluster() -> None:
+    from outlast.local_cluster import hosts
+
+    assert Host is hosts.Host
+
+
 @pytest.mark.parametrize(
     ("profile", "sentence"),
     [

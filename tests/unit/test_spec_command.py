@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from outlast.node.environment import with_python
 from outlast.spec.command import arguments, placeholders, shell_operator, shell_variable
 from outlast.spec.commandline import command_mistakes, command_warnings
 
@@ -108,6 +109,14 @@ def test_a_command_that_cannot_start_is_a_mistake(command: str, sentence: str, t
     assert not more
 
 
+@pytest.mark.parametrize("command", ["python train.py", "./train.py"])
+def test_a_script_that_is_not_there_is_told_where_it_belongs(command: str, tmp_path: Path) -> None:
+    here = "put it beside params.yaml and list it under code:"
+    assert command_mistakes(command, tmp_path) == [(f"train.py is not in {tmp_path}", here)]
+    (tmp_path / "trian.py").write_text("")
+    assert command_mistakes(command, tmp_path)[0][1] == 'did you mean "trian.py"?'
+
+
 @pytest.mark.parametrize(
     "command",
     ["python train.py", "python -m json.tool", "python -c 1", "./run.sh", "env A=1 sh run.sh", "/bin/true"],
@@ -124,16 +133,33 @@ def test_a_program_that_is_not_on_the_path_is_a_warning(tmp_path: Path) -> None:
     assert list(command_warnings("sh -c true", tmp_path)) == []
 
 
-def test_python_that_is_missing_where_python3_is_there_gets_the_hint(
+def test_python_that_is_missing_is_said_with_the_one_that_is_used_instead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    python3 = tmp_path / "python3"
-    python3.write_text("#!/bin/sh\n")
-    python3.chmod(0o755)
+    missing = "python is not found on this machine's PATH"
     monkeypatch.setenv("PATH", str(tmp_path))
     assert list(command_warnings("python -c 1", tmp_path)) == [
-        ("python is not found on this machine's PATH", "python3 is: write that")
+        (missing, f"{sys.executable}, which runs Outlast, is used instead")
     ]
+    python3 = tmp_path / "bin" / "python3"
+    python3.parent.mkdir()
+    python3.write_text("#!/bin/sh\n")
+    python3.chmod(0o755)
+    monkeypatch.setenv("PATH", str(python3.parent))
+    assert list(command_warnings("python -c 1", tmp_path)) == [(missing, "python3 is used instead")]
+    assert list(command_warnings("python3 -c 1", tmp_path)) == []
+
+
+@pytest.mark.parametrize("there", [["python3"], []])
+def test_the_python_that_is_said_is_the_one_that_a_job_takes(
+    there: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in there:
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    ((_, hint),) = command_warnings("python -c 1", tmp_path / "experiment")
+    assert hint.startswith(with_python(["python"], {"PATH": str(tmp_path)})[0])
 
 
 def test_splitting_and_showing_need_neither_pydantic_nor_ruamel() -> None:

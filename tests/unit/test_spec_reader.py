@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from outlast.errors import BadInput
+from outlast.local_cluster.hosts import Host
 from outlast.model import Checkpoints, Limits, Resources, RunPlan
 from outlast.node.order import OutputRule
 from outlast.spec import BadSpec, Parsed, read
@@ -33,7 +34,8 @@ checkpoints: {keep: 2, grace: 60s, signal: USR1}
 
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An experiment directory with a training and a check, and no configuration of the user's."""
+    """An experiment with a training and a check, a machine with a GPU, and no configuration of the user's."""
+    monkeypatch.setattr("outlast.spec.clusters.this_machine", lambda: {"here": Host(4, 1)})
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     experiment = tmp_path / "2026-11-15_A_digits"
     experiment.mkdir()
@@ -215,6 +217,33 @@ def test_one_mistake_in_a_group_does_not_hide_another_in_its_neighbour(directory
     ]
 
 
+@pytest.mark.parametrize(
+    ("key", "entries", "sentences"),
+    [
+        ("outputs", ["../x", "/abs", '""', '"."'], ["..", "be relative", "is empty", "name something"]),
+        ("outputs", ["{path: ../x}", "{path: /abs}", "3"], ["..", "be relative", "a group of keys, not 3"]),
+        ("outputs", ["[a]", "~", "../x", "{path: ''}"], ["not a list", "no value", "..", "is empty"]),
+        ("code", ["5", "../x", '""', "missing.py"], ["be text, not 5", "..", "is empty", "is not there"]),
+        ("code", ["../x", "~", "{train.py: 1}", "logs"], ["..", "no value", "be text", "its own files"]),
+    ],
+)
+def test_a_wrong_entry_of_a_list_does_not_hide_the_others(
+    directory: Path, key: str, entries: list[str], sentences: list[str]
+) -> None:
+    listed = "".join(f"  - {entry}\n" for entry in entries)
+    found = mistakes(directory, f"command: python3 train.py\n{key}:\n{listed}")
+    assert [line.partition("]")[0] for line in found] == [
+        f"params.yaml:{index + 3}: {key}[{index + 1}" for index in range(len(entries))
+    ]
+    for line, sentence in zip(found, sentences, strict=True):
+        assert sentence in line
+
+
+def test_a_wrong_entry_of_code_is_not_also_called_missing_from_it(directory: Path) -> None:
+    (found,) = mistakes(directory, "command: python3 train.py\ncode:\n  - train.py: 1\n")
+    assert found.startswith("params.yaml:3: code[1]: must be text")
+
+
 def test_a_cluster_that_cannot_be_submitted_to_yet_is_valid_and_said(directory: Path) -> None:
     found = parsed(directory, "command: python3 train.py\ncluster: slurm\n")
     assert found.cluster.scheduler == "slurm"
@@ -255,11 +284,38 @@ def test_a_grace_that_is_cut_is_warned_about_only_where_it_was_written(directory
         ("command: python3 train.py\noutputs: [{path: m.txt, key: k}]", "m.txt will be read as JSON"),
         ("command: python3 train.py $HOME/data", "$HOME is passed on as it is"),
         ("command: no-such-program-1", "no-such-program-1 is not found on this machine's PATH"),
+        (
+            "command: python3 train.py\noutputs: ['*.npz']",
+            'outputs[1].path: "*.npz" is taken as it is; patterns are not expanded',
+        ),
+        ("command: python3 train.py\noutputs: [{path: model-?.npz}]", '"model-?.npz" is taken as it is'),
+        ("command: python3 train.py\noutputs: ['model[0-9].npz']", '"model[0-9].npz" is taken as it is'),
+        (
+            "command: python3 train.py\nresources: {time: 2h}\nlimits: {total: 1h}",
+            "params.yaml:3: limits.total: is shorter than resources.time, 2 h",
+        ),
+        (
+            "command: python3 train.py\nresources: {time: 15d}",
+            "params.yaml:2: resources.time: is longer than limits.total, 14 d",
+        ),
+        ("command: python3 train.py\nresources: {time: 0.5s}", "resources.time: is less than a second"),
     ],
 )
 def test_what_is_allowed_and_odd_is_a_warning(directory: Path, text: str, sentence: str) -> None:
     (warning,) = warnings(directory, text)
     assert sentence in warning
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "outputs: [model.npz, 'a{b}.json']",
+        "resources: {time: 1s}",
+        "resources: {time: 2h}\nlimits: {total: 2h}",
+    ],
+)
+def test_what_is_at_the_edge_of_odd_is_not_warned_about(directory: Path, line: str) -> None:
+    assert warnings(directory, f"command: python3 train.py\n{line}\n") == []
 
 
 def test_a_directory_without_params_yaml_is_told_how_to_get_one(directory: Path) -> None:

@@ -49,15 +49,28 @@ def test_one_run_has_the_experiments_name() -> None:
     assert plan_runs("digits", 1) == [RunPlan("digits")]
 
 
-def test_several_runs_are_numbered_with_one_width() -> None:
-    assert [plan.name for plan in plan_runs("digits", 12)][::11] == ["digits-001", "digits-012"]
-    assert plan_runs("digits", 1000)[0].name == "digits-0001"
+def test_several_runs_are_numbered_with_three_digits_or_as_many_as_it_takes() -> None:
+    names = [plan.name for plan in plan_runs("digits", 1000)]
+    assert (names[0], names[11], names[998], names[999]) == (
+        "digits-001",
+        "digits-012",
+        "digits-999",
+        "digits-1000",
+    )
+
+
+@pytest.mark.parametrize("name", ["digits", "x" * 96, "x" * 97, "-" * 100])
+def test_a_larger_number_of_runs_only_adds_runs(name: str) -> None:
+    most = plan_runs(name, 10_001)
+    for count in (2, 999, 1000, 9999):
+        assert most[:count] == plan_runs(name, count)
 
 
 def test_a_numbered_name_is_never_longer_than_a_hundred_characters() -> None:
-    names = {plan.name for plan in plan_runs("x" * 100, 1000)}
-    assert len(names) == 1000
-    assert {len(name) for name in names} == {100}
+    for name in ("x" * 100, "-" * 100, "1-0" * 33):
+        names = {plan.name for plan in plan_runs(name, 10_001)}
+        assert len(names) == 10_001
+        assert {len(one) for one in names} == {100}
 
 
 def test_a_sweep_is_a_grid_with_the_values_as_they_were_written() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import outlast
-from outlast import training
+from outlast import reports, training
 from outlast.node import words
 from outlast.training import names
 from outlast.training.session import Settings, read_settings
@@ -45,8 +45,19 @@ def test_the_environment_has_the_names_that_the_node_program_sets() -> None:
     assert names.EXIT_CONTINUE == words.EXIT_CONTINUE
 
 
+@pytest.mark.parametrize("name", ["/x/progress.jsonl", "told", "/x.jsonl/told.json", "a.json.jsonl"])
+def test_the_newest_progress_is_where_the_controller_looks_for_it(name: str) -> None:
+    assert names.newest_progress(name) == str(reports.newest_progress(Path(name)))
+    assert names.newest_progress(name) != name
+
+
 def test_an_empty_environment_gives_the_defaults() -> None:
     assert read_settings({}) == Settings("checkpoints", 3, None, 0.0, None, None, None)
+
+
+def test_the_token_in_the_environment_makes_processes_one_attempt() -> None:
+    assert read_settings({names.TOKEN: "t1"}).token == "t1"
+    assert read_settings({names.TOKEN: ""}).token is None
 
 
 def test_a_number_that_is_none_is_reported_and_ignored(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -261,6 +262,162 @@ def test_a_superseded_process_writes_nothing_at_all(
         zombie.save("zombie", step=1)
 
 
+def ages(place: Path) -> list[layout.Age]:
+    """Newest first."""
+    return [layout.age_of(path.name) for path in checkpoints(place)]
+
+
+def test_processes_of_one_attempt_share_a_generation(start: Start, place: Path) -> None:
+    first = start(token="t1", keep=9)
+    assert first.load() is None
+    assert first.save("one", step=1)
+    second = start(token="t1", keep=9)
+    assert second.load() == "one"
+    assert first.save("two", step=2)
+    assert second.save("three", step=2)
+    assert first.save("four", step=3)
+    assert ages(place) == [(1, 4), (1, 3), (1, 2), (1, 1)]
+    heir = start(token="t2")
+    assert heir.load() == "four"
+    for process in (first, second):
+        with pytest.raises(Superseded, match="process %d on" % os.getpid()):
+            process.save("zombie", step=4)
+    assert heir.save("five", step=4)
+
+
+@pytest.mark.parametrize("token", [None, ""])
+def test_without_a_token_every_process_is_an_heir(start: Start, token: str | None) -> None:
+    zombie = start(token=token)
+    zombie.load()
+    start(token=token).load()
+    with pytest.raises(Superseded):
+        zombie.save("zombie", step=1)
+
+
+def claim(place: Path, generation: int, token: str) -> None:
+    (place / layout.claim_name(generation)).write_text(json.dumps({"token": token}))
+
+
+def test_a_later_claim_of_the_same_attempt_is_taken_on(start: Start, place: Path) -> None:
+    session = start(token="t1", keep=9)
+    session.load()
+    assert session.save("one", step=1)
+    claim(place, 2, "t1")
+    assert session.save("two", step=2)
+    assert ages(place) == [(2, 2), (1, 1)]
+    claim(place, 3, "t2")
+    with pytest.raises(Superseded):
+        session.save("three", step=3)
+
+
+def test_a_claim_of_the_same_attempt_made_at_the_same_moment_is_shared(
+    start: Start, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.open
+
+    def open_late(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
+        if str(path).endswith(layout.claim_name(1)) and flags & os.O_CREAT:
+            claim(place, 1, "t1")
+        return real(path, flags, *args, **kwargs)
+
+    session = start(token="t1")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", open_late)
+        session.load()
+    assert session.save("one", step=1)
+    assert ages(place) == [(1, 1)]
+
+
+def test_a_claim_that_is_being_written_is_waited_for(
+    start: Start, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.mkdir()
+    (place / layout.claim_name(1)).touch()
+    waited: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        claim(place, 1, "t1")
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    session = start(token="t1")
+    session.load()
+    assert session.save("one", step=1)
+    assert (len(waited), ages(place)) == (1, [(1, 1)])
+
+
+def test_a_claim_that_was_never_written_is_another_process_s(
+    start: Start, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr(time, "sleep", waited.append)
+    session = start(token="t1")
+    session.load()
+    (place / layout.claim_name(2)).touch()
+    with pytest.raises(Superseded):
+        session.save("one", step=1)
+    assert 0 < sum(waited) < 1
+
+
+def test_a_name_that_another_process_of_the_attempt_took_meanwhile_is_left_to_it(
+    start: Start, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = start(token="t1", keep=9)
+    session.load()
+    real = image.verify
+
+    def verify(path: str) -> Any:
+        monkeypatch.setattr(image, "verify", real)
+        other = Path(path).parent / layout.checkpoint_name(5, (1, 1))
+        shutil.copytree(path, other)
+        return real(path)
+
+    monkeypatch.setattr(image, "verify", verify)
+    assert session.save("mine", step=5)
+    assert ages(place) == [(1, 2), (1, 1)]
+    manifests = [image.read_manifest(str(path)) for path in checkpoints(place)]
+    assert [(manifest.sequence, manifest.step) for manifest in manifests] == [(2, 5), (1, 5)]
+    assert list(place.glob(".step-*")) == []
+
+
+def test_a_save_is_made_again_if_another_process_of_the_attempt_removed_it_half_written(
+    start: Start, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = start(token="t1")
+    session.load()
+    real = image.verify
+
+    def verify(path: str) -> Any:
+        monkeypatch.setattr(image, "verify", real)
+        claim(place, 2, "t1")
+        shutil.rmtree(path)
+        return real(path)
+
+    monkeypatch.setattr(image, "verify", verify)
+    assert session.save("mine", step=5)
+    assert ages(place) == [(2, 2)]
+
+
+def test_an_old_checkpoint_that_another_process_of_the_attempt_removes_is_no_trouble(
+    start: Start, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = start(token="t1", keep=2)
+    for step in range(2):
+        session.save(step, step=step)
+    oldest = checkpoints(place)[-1]
+    real = layout.temporary_name
+
+    def temporary_name(name: str) -> str:
+        if name == oldest.name and oldest.exists():
+            shutil.rmtree(oldest)
+        return real(name)
+
+    monkeypatch.setattr(layout, "temporary_name", temporary_name)
+    assert session.save(2, step=2)
+    assert ages(place) == [(1, 3), (1, 2)]
+    assert capsys.readouterr().err == ""
+
+
 def test_a_failed_save_leaves_nothing_half_written(
     start: Start, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -340,12 +497,17 @@ def test_what_dead_processes_left_half_written_is_removed(start: Start, place: P
     assert not left.exists()
 
 
-def test_what_a_living_process_writes_is_not_removed() -> None:
+def test_what_a_living_process_writes_is_not_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     name = ".step-000000000002-g000007-s000002.1-abcd.tmp"
     assert layout.is_left_over(name, generation=8)
     assert not layout.is_left_over(name, generation=7)
     assert not layout.is_left_over(name, generation=6)
-    assert layout.is_left_over(layout.temporary_name(layout.checkpoint_name(2, (7, 2))), generation=7)
+    own = layout.temporary_name(layout.checkpoint_name(2, (7, 2)))
+    assert layout.is_left_over(own, generation=7)
+    # Processes on two nodes may have one number.
+    monkeypatch.setattr(layout, "_PROCESS", "0" * 8)
+    assert not layout.is_left_over(own, generation=7)
+    assert layout.is_left_over(own, generation=8)
 
 
 def test_a_directory_that_was_removed_under_a_training_is_made_again(start: Start, place: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from outlast.reports import last_progress
 from outlast.training.session import Session, Settings
 from outlast.training.telling import Telling
 
@@ -53,28 +54,76 @@ def test_loads_saves_and_failures_are_told_with_both_clocks(
     assert all(line["at"] > 1e9 and line["mono"] > 0 for line in (loaded, saved, failed))
 
 
-def test_progress_is_written_a_few_times_a_second_and_the_last_always(tmp_path: Path) -> None:
+def test_progress_is_written_a_few_times_a_second_and_the_last_always(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     now = [0.0]
-    telling = Telling(str(tmp_path / "told"), now=lambda: now[0])
+    telling = Telling(str(tmp_path / "told.jsonl"), now=lambda: now[0])
+    seen: list[int] = []
+    real = os.rename
+
+    def rename(source: str, target: str) -> None:
+        real(source, target)
+        seen.append(lines(Path(target))[0]["step"])
+
+    monkeypatch.setattr(os, "rename", rename)
     for step in range(1000):
         telling.progress(step, 1000, {"loss": step})
         now[0] += 0.001
     telling.flush()
     telling.flush()
-    assert [line["step"] for line in lines(tmp_path / "told")] == [0, 250, 500, 750, 999]
+    assert seen == [0, 250, 500, 750, 999]
+
+
+def test_however_long_a_training_tells_of_its_progress_the_files_do_not_grow(tmp_path: Path) -> None:
+    now = [0.0]
+    session = Session(Settings(directory=str(tmp_path / "c"), progress_file=str(tmp_path / "told.jsonl")))
+    session._telling._now = lambda: now[0]
+    session.save({}, step=0)
+    for step in range(1000):
+        session.progress(step, 1000, {"loss": 0.5})
+        now[0] += 1.0
+    assert [line["event"] for line in lines(tmp_path / "told.jsonl")] == ["saved"]
+    (newest,) = lines(tmp_path / "told.json")
+    assert (newest["event"], newest["step"], newest["total"]) == ("progress", 999, 1000)
+    assert newest["metrics"] == {"loss": 0.5} and newest["at"] > 1e9 and newest["mono"] > 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["c", "told.json", "told.jsonl"]
+    assert last_progress(tmp_path / "told.jsonl") == newest
+
+
+def test_the_newest_progress_is_whole_at_every_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = tmp_path / "told"
+    telling = Telling(str(told), now=iter(range(100)).__next__)
+    telling.progress(1, None, {})
+    real = os.write
+
+    def half(fd: int, content: Any) -> int:
+        if len(content) < 20:
+            raise OSError(28, "No space left on device")
+        return real(fd, content[: len(content) // 2])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", half)
+        telling.progress(2, None, {})
+        telling.progress(3, None, {})
+    assert [line["step"] for line in lines(tmp_path / "told.json")] == [1]
+    assert [path.name for path in tmp_path.iterdir()] == ["told.json"]
+    assert capsys.readouterr().err.count("No space left") == 1
+    telling.progress(4, None, {})
+    assert [line["step"] for line in lines(tmp_path / "told.json")] == [4]
 
 
 def test_a_save_is_preceded_by_the_progress_before_it(tmp_path: Path) -> None:
-    told = tmp_path / "told"
+    told = tmp_path / "told.jsonl"
     session = Session(Settings(directory=str(tmp_path / "c"), progress_file=str(told)))
     for step in range(3):
         session.progress(step, None, {})
     session.save({}, step=2)
-    assert [(line["event"], line["step"]) for line in lines(told)] == [
-        ("progress", 0),
-        ("progress", 2),
-        ("saved", 2),
-    ]
+    (progress,), (saved,) = lines(tmp_path / "told.json"), lines(told)
+    assert (progress["step"], saved["event"], saved["step"]) == (2, "saved", 2)
+    assert progress["mono"] < saved["mono"]
 
 
 def test_metrics_are_made_plain_whatever_they_are(tmp_path: Path) -> None:
@@ -90,7 +139,7 @@ def test_metrics_are_made_plain_whatever_they_are(tmp_path: Path) -> None:
         "h": None,
     }
     telling.progress(1, 2, metrics)
-    (line,) = lines(tmp_path / "told")
+    (line,) = lines(tmp_path / "told.json")
     assert (line["step"], line["total"]) == (1, 2)
     assert line["metrics"] == {
         "a": 0.5, "b": 3.0, "c": "nan", "d": "-inf", "e": "x" * 100, "f": "[1]", "g": "Odd", "h": "None",
@@ -103,6 +152,8 @@ def test_a_file_that_cannot_be_written_is_mentioned_once_and_the_training_goes_o
     telling = Telling(str(tmp_path / "missing" / "told"))
     for _ in range(5):
         telling.tell("loaded", step=None)
+        telling.progress(1, None, {})
+        telling.flush()
     assert capsys.readouterr().err.count("outlast:") == 1
 
 
@@ -138,4 +189,4 @@ def test_the_last_progress_is_written_however_the_script_ends(tmp_path: Path, en
     subprocess.run(
         [sys.executable, "-c", script], env=environment, timeout=60, capture_output=True, check=False
     )
-    assert lines(tmp_path / "told")[-1]["step"] == 99
+    assert lines(tmp_path / "told.json")[-1]["step"] == 99

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import os
+import signal
 import sys
 
 import click
@@ -30,6 +30,9 @@ _COMMANDS = {
     "local": ("local", "Look at the local cluster, or make trouble on it."),
     "demo": ("demo", "See a training outlast kills, limits and a torn checkpoint."),
 }
+
+
+_SUPERVISING = {"up", "run", "demo"}
 
 
 class _Lazy(click.Group):
@@ -70,6 +73,9 @@ def group() -> None:
 
 def main() -> None:
     """The entry point: no traceback reaches a user."""
+    if not _SUPERVISING & set(sys.argv[1:2]):
+        # The reader (head, less) may have seen enough; what supervises goes on without one.
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     try:
         sys.exit(group.main(standalone_mode=False) or 0)
     except click.ClickException as error:
@@ -83,10 +89,6 @@ def main() -> None:
     except OutlastError as error:
         click.echo(str(error), err=True)
         sys.exit(CANNOT)
-    except BrokenPipeError:
-        # The reader (head, less) has seen enough.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
     except OSError as error:
         click.echo("%s: %s" % (error.filename or "outlast", error.strerror or error), err=True)
         sys.exit(CANNOT)

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from outlast.cli.common import find_run, here_option, json_option, locate, open_journal, some, write_json
-from outlast.errors import BadInput, JournalHeld
-from outlast.experiment import Experiment
+from outlast.cli.common import (
+    carry_out,
+    find_runs,
+    here_option,
+    json_option,
+    locate,
+    open_journal,
+    some,
+    write_json,
+)
+from outlast.errors import BadInput
 from outlast.inbox import Cancel, Inbox
+
+if TYPE_CHECKING:
+    from outlast.session import Session
 
 
 @click.command()
@@ -20,21 +31,27 @@ from outlast.inbox import Cancel, Inbox
 @json_option
 def command(runs: tuple[str, ...], directory: Path, everything: bool, as_json: bool) -> None:
     """End runs that are under way. Their checkpoints stay: `outlast retry` goes on from them."""
-    if bool(runs) == everything:
+    if runs and everything:
         raise BadInput("name the runs to cancel, or say --all")
     experiment, _ = locate(runs[0] if runs else None, directory)
     journal = open_journal(experiment)
     try:
-        found = [find_run(journal, locate(run, directory)[1]) for run in runs] or list(
-            journal.live().values()
-        )
+        found = list(journal.live().values()) if everything else find_runs(journal, runs, directory)
         over = [run.name for run in found if run.state.over]
         names = tuple(run.name for run in found if not run.state.over)
     finally:
         journal.close()
     if names:
         Inbox(experiment.inbox).put(Cancel(None if everything else names, "cancelled by the user"))
-    held = _carry_out(experiment, names) if names else ""
+
+    def end_them(session: Session) -> None:
+        for _ in range(10):
+            session.step(budget=0.0)
+            if not session.journal.live().keys() & set(names):
+                break
+            session.wait()
+
+    held = carry_out(experiment, "cancel", end_them) if names else ""
     if as_json:
         write_json({"cancelled": names, "over": over, "held": held or None})
         return
@@ -42,19 +59,4 @@ def command(runs: tuple[str, ...], directory: Path, everything: bool, as_json: b
         click.echo("over already: %s" % some(over))
     click.echo("to be cancelled: %s" % some(names) if names else "nothing to cancel")
     if held:
-        click.echo("%s; it picks this up" % held)
-
-
-def _carry_out(experiment: Experiment, names: Sequence[str]) -> str:
-    from outlast.session import control
-
-    try:
-        with control(experiment, "cancel") as session:
-            for _ in range(10):
-                session.step(budget=0.0)
-                if not session.journal.live().keys() & set(names):
-                    break
-                session.wait()
-    except JournalHeld as held:
-        return str(held)
-    return ""
+        click.echo(held)

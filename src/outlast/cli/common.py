@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from outlast.errors import BadInput
+from outlast.errors import BadInput, JournalHeld
 from outlast.experiment import Experiment
-from outlast.journal import Journal, is_blank
+from outlast.inbox import Inbox
+from outlast.journal import LONGEST_PATH, Journal, is_blank
 from outlast.model import Run
 
+if TYPE_CHECKING:
+    from outlast.session import Session
+
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+#: Seconds to wait for another command that holds the experiment for a moment, and for one pass.
+LONGEST_WAIT = 15.0
+LONGEST_PASS = 3.0
 
 #: Colours of states and outcomes on a terminal.
 COLOURS = {
@@ -47,6 +58,10 @@ here_option = click.option(
 
 def experiment_at(directory: Path) -> Experiment:
     root = directory.absolute()
+    if root.exists() and not root.is_dir():
+        raise BadInput("%s: not a directory; name the experiment that params.yaml is in" % directory)
+    if len(os.fsencode(root)) > LONGEST_PATH - 20:
+        raise BadInput("%s: the path is too long for a journal; move the experiment" % directory)
     if not root.is_dir():
         raise BadInput("%s: no such directory; `outlast init %s` makes one" % (directory, directory))
     if not (root / "params.yaml").exists() and not (root / "journal.sqlite").exists():
@@ -60,7 +75,7 @@ def experiment_at(directory: Path) -> Experiment:
 def open_journal(experiment: Experiment) -> Journal:
     """For reading."""
     if is_blank(experiment.journal):
-        waiting = len(list(experiment.inbox.glob("[0-9]*.json")))
+        waiting = len(Inbox(experiment.inbox).names())
         if waiting:
             raise BadInput(
                 "%s: %d request(s) wait for a controller; type `outlast up` to begin"
@@ -73,21 +88,41 @@ def open_journal(experiment: Experiment) -> Journal:
 
 
 def locate(target: str | None, directory: Path) -> tuple[Experiment, str | None]:
-    """RUN as people write it: a name, DIR/name, or the directory of an experiment."""
-    if target is None:
-        return experiment_at(directory), None
-    path = Path(target)
-    if (path / "params.yaml").exists():
-        return experiment_at(path), None
-    if len(path.parts) > 1 and (path.parent / "params.yaml").exists():
-        return experiment_at(path.parent), path.name
+    """RUN as people write it: a name here (or in `-C DIR`), else DIR/name or an experiment's directory."""
+    path = Path(target) if target is not None else directory
+    here = str(directory) == "." and not (directory / "params.yaml").exists()
+    if target is not None and (here or "/" in target):
+        if (path / "params.yaml").exists():
+            return experiment_at(path), None
+        if (path.parent / "params.yaml").exists() and str(path.parent) != ".":
+            return experiment_at(path.parent), path.name
     return experiment_at(directory), target
+
+
+def carry_out(experiment: Experiment, purpose: str, work: Callable[[Session], None]) -> str:
+    """Be the controller for a moment. Where another one supervises, it is told who picks the request up."""
+    from outlast.session import control
+
+    until = time.monotonic() + LONGEST_WAIT
+    while True:
+        try:
+            with control(experiment, purpose, timeout=LONGEST_PASS) as session:
+                work(session)
+            return ""
+        except JournalHeld as held:
+            if held.supervises:
+                return "%s; it picks this up" % held
+            if time.monotonic() > until:
+                return "%s; the request is kept, type `outlast up` to carry it out" % held
+        time.sleep(0.2)
 
 
 def find_run(journal: Journal, name: str | None) -> Run:
     """One run: by its name, or by a part of it that no other has; the only one if no name is given."""
     names = journal.names()
     if name is None:
+        if not names:
+            raise BadInput("there are no runs yet")
         if len(names) == 1:
             name = names[0]
         else:
@@ -105,6 +140,13 @@ def find_run(journal: Journal, name: str | None) -> Run:
     near = get_close_matches(name, names, 1)
     hint = "did you mean %s?" % near[0] if near else "there are %s" % (some(names) or "no runs")
     raise BadInput("no run is called %s; %s" % (name, hint))
+
+
+def find_runs(journal: Journal, targets: Sequence[str], directory: Path) -> list[Run]:
+    """The runs that were named; where none was, the only one there is."""
+    return [find_run(journal, locate(target, directory)[1]) for target in targets] or [
+        find_run(journal, None)
+    ]
 
 
 def some(names: Sequence[str], most: int = 8) -> str:
@@ -130,6 +172,11 @@ def clock(at: float | None) -> str:
     return time.strftime("%H:%M:%S" if same else "%Y-%m-%d %H:%M", moment)
 
 
+def where(directory: Path) -> str:
+    """The directory as a last word of a command to type; nothing if it is this one."""
+    return "" if str(directory) == "." else " " + shlex.quote(str(directory))
+
+
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[int] = ()) -> str:
     """Plain columns; `right` names those to be aligned right. Colours do not count as width."""
     body = [tuple(map(str, row)) for row in rows]
@@ -141,8 +188,16 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[in
             pad = " " * (widths[index] - len(click.unstyle(cell)))
             cells.append(pad + cell if index in right else cell + pad)
         lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines)
+    return "\n".join(map(_fitting, lines))
+
+
+def _fitting(line: str) -> str:
+    """Cut at the terminal's edge: a row that wraps is harder to read than one that ends in an ellipsis."""
+    width = shutil.get_terminal_size().columns
+    if not on_terminal() or len(click.unstyle(line)) <= width:
+        return line
+    return click.unstyle(line)[: width - 1] + "…"
 
 
 def on_terminal() -> bool:
-    return sys.stdout.isatty()
+    return sys.stdout is not None and sys.stdout.isatty()

@@ -20,6 +20,7 @@ from outlast.cli.common import (
 )
 from outlast.journal import Journal
 from outlast.model import Attempt, AttemptState, Run
+from outlast.sentences import printable
 from outlast.spec.units import show_duration
 
 
@@ -58,7 +59,10 @@ def _facts(journal: Journal, run: Run, attempts: list[Attempt]) -> dict[str, Any
 
 def _text(journal: Journal, run: Run, attempts: list[Attempt]) -> str:
     spec = journal.spec(run.spec)
-    lines = ["%s: %s%s" % (run.name, paint(run.state.value), " — %s" % run.reason if run.state.over else "")]
+    lines = [
+        "%s: %s%s"
+        % (run.name, paint(run.state.value), " — %s" % printable(run.reason) if run.state.over else "")
+    ]
     lines.append("  submitted %s to %s: %s" % (clock(run.added), spec.cluster, spec.command))
     if run.params:
         lines.append("  with " + ", ".join("%s=%s" % item for item in run.params.items()))
@@ -87,9 +91,9 @@ def _attempt(attempt: Attempt, booking: ledger.Booking | None) -> list[str]:
         resumed = account.get("resumed")
         lines.append("  went on    %s" % ("from the start" if resumed is None else "from step %d" % resumed))
     for note in account.get("notes", ()):
-        lines.append("  note       %s" % note)
+        lines.append("  note       %s" % printable(note))
     if ended:
-        lines.append("  ended      %s" % attempt.detail)
+        lines.append("  ended      %s" % printable(attempt.detail))
     saves = account.get("saves", ())
     if saves and saves[-1][1] is not None:
         lines.append("  saved      step %d" % saves[-1][1])
@@ -97,7 +101,7 @@ def _attempt(attempt: Attempt, booking: ledger.Booking | None) -> list[str]:
         parts = ("%s %s" % (show_duration(seconds), use.value) for use, seconds in booking.uses.items())
         lines.append("  time       %s: %s" % (show_duration(booking.slot), ", ".join(parts)))
     if ended and account.get("tail") and word in ("crashed", "wrong-output", "out-of-memory", "out-of-disk"):
-        lines += ["  | %s" % line for line in account["tail"][-12:]]
+        lines += ["  | %s" % printable(line) for line in account["tail"][-12:]]
     return lines
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -33,18 +34,24 @@ def templates() -> dict[str, Path]:
 
 
 @click.command(name="init", short_help="Make a new experiment that runs as it is.")
-@click.argument("directory", metavar="DIR", required=False, type=click.Path(path_type=Path))
+@click.argument("name", metavar="DIR", required=False, type=click.Path())
 @click.option("--example", default=DEFAULT, show_default=True, metavar="NAME", help="The template to copy.")
 @click.option("--list", "list_them", is_flag=True, help="Name the templates and stop.")
-def command(directory: Path | None, example: str, list_them: bool) -> None:
+@click.option("--json", "as_json", is_flag=True, help="With --list: print one JSON list.")
+def command(name: str | None, example: str, list_them: bool, as_json: bool) -> None:
     """Make an experiment in DIR: a commented params.yaml and a training, ready to run."""
     known = templates()
     if list_them:
-        for name, path in known.items():
-            click.echo(f"{name:<10} {describe(path)}")
+        _list(known, as_json=as_json)
         return
-    if directory is None:
+    if as_json:
+        raise BadInput("--json is for the list of templates; type: outlast init --list --json")
+    if name is None:
         raise BadInput("no directory was named; type for instance: outlast init my-experiment")
+    if not name.strip():
+        # Path("") is the current directory, which nobody means who passes on a variable that is not set.
+        raise BadInput("the directory's name is empty; type for instance: outlast init my-experiment")
+    directory = Path(name)
     if example not in known:
         from outlast.spec.mistakes import did_you_mean
 
@@ -59,6 +66,21 @@ def command(directory: Path | None, example: str, list_them: bool) -> None:
         click.echo(f"  cd {shlex.quote(str(directory))}")
     click.echo("  outlast check      # finds mistakes, submits nothing")
     click.echo("  outlast run        # brings it to its end")
+
+
+def _list(known: Mapping[str, Path], *, as_json: bool) -> None:
+    described = {name: describe(path) for name, path in known.items()}
+    if as_json:
+        import json
+
+        entries = [
+            {"name": name, "description": text} if text else {"name": name}
+            for name, text in described.items()
+        ]
+        click.echo(json.dumps(entries, indent=2))
+        return
+    for name, text in described.items():
+        click.echo(f"{name:<10} {text}".rstrip())
 
 
 def describe(template: Path) -> str:

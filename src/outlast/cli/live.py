@@ -38,6 +38,7 @@ class Display:
         self._journal: Journal | None = None
         self._live: Live | None = None
         self._trouble = ""
+        self._notes: frozenset[str] = frozenset()
         self._counted = 0.0
 
     @contextmanager
@@ -48,7 +49,8 @@ class Display:
             return
         from rich.live import Live
 
-        with Live(get_renderable=self._under_way, refresh_per_second=2, transient=True) as self._live:
+        # Refreshed by hand: a thread of its own would read the records while the controller changes them.
+        with Live(get_renderable=self._under_way, auto_refresh=False, transient=True) as self._live:
             yield
         self._live = None
 
@@ -73,11 +75,16 @@ class Display:
         if self._quiet:
             return
         for note in done.notes:
-            self._say(time.time(), "note", note, "yellow")
+            if note not in self._notes:
+                self._say(time.time(), "note", note, "yellow")
+        self._notes = frozenset(done.notes)
         if done.trouble != self._trouble:
             text = "does not answer: %s; waiting" % done.trouble if done.trouble else "answers again"
             self._say(time.time(), "scheduler", text, "yellow")
             self._trouble = done.trouble
+        self.refresh()
+
+    def refresh(self) -> None:
         if self._live is not None:
             self._live.refresh()
 
@@ -88,7 +95,7 @@ class Display:
         tail = attempt.account.get("tail", ()) if attempt else ()
         if not tail or attempt is None:
             return ""
-        lines = "\n".join("    | %s" % line for line in tail[-8:])
+        lines = "\n".join("    | %s" % sentences.printable(line) for line in tail[-8:])
         return "\n  the last lines of attempt %d (`outlast logs %s` has them all):\n%s" % (
             attempt.number,
             name,
@@ -105,7 +112,10 @@ class Display:
     def _say(self, at: float, run: str, text: str, colour: str | None) -> None:
         stamp = time.strftime("%H:%M:%S", time.localtime(at))
         if self._live is None:
-            click.echo("%s %s: %s" % (stamp, run, click.style(text, fg=colour)))
+            try:
+                click.echo("%s %s: %s" % (stamp, run, click.style(text, fg=colour)))
+            except BrokenPipeError:
+                self._quiet = True  # nobody listens any more; the runs are supervised all the same
             return
         from rich.markup import escape
 

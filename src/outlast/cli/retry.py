@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from outlast.cli.common import find_run, here_option, json_option, locate, open_journal, some, write_json
-from outlast.cli.submit import where
-from outlast.errors import BadInput, JournalHeld
-from outlast.experiment import Experiment
+from outlast.cli.common import (
+    LONGEST_PASS,
+    carry_out,
+    find_runs,
+    here_option,
+    json_option,
+    locate,
+    open_journal,
+    some,
+    where,
+    write_json,
+)
+from outlast.errors import BadInput
 from outlast.model import RunState
 from outlast.submission import retry
+
+if TYPE_CHECKING:
+    from outlast.session import Session
 
 
 @click.command()
@@ -26,7 +39,7 @@ def command(runs: tuple[str, ...], directory: Path, failed: bool, as_json: bool)
     """
     from outlast.spec import read, require_served
 
-    if bool(runs) == failed:
+    if runs and failed:
         raise BadInput("name the runs to retry, or say --failed")
     experiment, _ = locate(runs[0] if runs else None, directory)
     journal = open_journal(experiment)
@@ -34,7 +47,7 @@ def command(runs: tuple[str, ...], directory: Path, failed: bool, as_json: bool)
         if failed:
             found = [run for run in journal.runs() if run.state is RunState.FAILED]
         else:
-            found = [find_run(journal, locate(run, directory)[1]) for run in runs]
+            found = find_runs(journal, runs, directory)
         for run in found:
             if run.state not in (RunState.FAILED, RunState.CANCELLED):
                 raise BadInput(
@@ -46,24 +59,17 @@ def command(runs: tuple[str, ...], directory: Path, failed: bool, as_json: bool)
             retry(experiment, parsed, journal, tuple(found))
     finally:
         journal.close()
-    held = _carry_out(experiment) if found else ""
+    held = carry_out(experiment, "retry", _step) if found else ""
     names = [run.name for run in found]
     if as_json:
         write_json({"retried": names, "held": held or None})
         return
     click.echo("to be tried again: %s" % some(names) if names else "no run has failed")
     if held:
-        click.echo("%s; it picks this up" % held)
+        click.echo(held)
     elif names:
         click.echo("go on with `outlast up%s`" % where(directory))
 
 
-def _carry_out(experiment: Experiment) -> str:
-    from outlast.session import control
-
-    try:
-        with control(experiment, "retry") as session:
-            session.step(budget=3.0)
-    except JournalHeld as held:
-        return str(held)
-    return ""
+def _step(session: Session) -> None:
+    session.step(budget=LONGEST_PASS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,16 @@ from outlast.cli.common import (
     open_journal,
     paint,
     table,
+    where,
     write_json,
 )
 from outlast.experiment import Experiment
+from outlast.inbox import Inbox
 from outlast.journal import Journal
 from outlast.lease import describe, living_holder
-from outlast.model import Attempt, AttemptState, Run
+from outlast.model import Attempt, AttemptState, Outcome, Run, RunState
+from outlast.reports import read_report
+from outlast.sentences import printable
 
 #: Runs shown when there are many; `--all` shows the rest.
 SHOWN = 30
@@ -44,8 +49,8 @@ def command(directory: Path, as_json: bool, everything: bool, watch: bool) -> No
             else:
                 if watch and on_terminal():
                     click.clear()
-                click.echo(_text(experiment, journal, everything))
-            live = any(state not in ("finished", "failed", "cancelled") for state in journal.counts())
+                click.echo(_text(experiment, journal, everything, directory))
+            live = _under_way(journal.counts())
         finally:
             journal.close()
         if not watch or not live:
@@ -59,11 +64,11 @@ def _facts(experiment: Experiment, journal: Journal) -> dict[str, Any]:
         "experiment": str(experiment.root),
         "counts": journal.counts(),
         "controller": holder or None,
-        "runs": [_run_facts(journal, run) for run in journal.runs()],
+        "runs": [_run_facts(experiment, journal, run) for run in journal.runs()],
     }
 
 
-def _run_facts(journal: Journal, run: Run) -> dict[str, Any]:
+def _run_facts(experiment: Experiment, journal: Journal, run: Run) -> dict[str, Any]:
     attempt = journal.attempt(run.current) if run.current else None
     return {
         "run": run.name,
@@ -71,7 +76,7 @@ def _run_facts(journal: Journal, run: Run) -> dict[str, Any]:
         "params": dict(run.params),
         "attempts": run.attempts,
         "reason": run.reason,
-        "step": run.best_step,
+        "step": _step(experiment, run, attempt),
         "outcome": run.last.outcome.value if run.last else None,
         "attempt": attempt.state.value if attempt else None,
         "job": attempt.job if attempt else None,
@@ -79,7 +84,7 @@ def _run_facts(journal: Journal, run: Run) -> dict[str, Any]:
     }
 
 
-def _text(experiment: Experiment, journal: Journal, everything: bool) -> str:
+def _text(experiment: Experiment, journal: Journal, everything: bool, directory: Path) -> str:
     counts = journal.counts()
     total = sum(counts.values())
     lines = [
@@ -92,7 +97,7 @@ def _text(experiment: Experiment, journal: Journal, everything: bool) -> str:
     lines.append(table(("RUN", "STATE", "ATTEMPT", "STEP", "SINCE", "WHAT"), rows, right=(2, 3)))
     if len(rows) < total:
         lines.append("… and %d more; --all shows them" % (total - len(rows)))
-    lines += ["", _who(journal, counts)]
+    lines += ["", _who(experiment, journal, counts, directory)]
     return "\n".join(lines).rstrip()
 
 
@@ -102,13 +107,34 @@ def _row(experiment: Experiment, journal: Journal, run: Run) -> tuple[str, ...]:
     since = (attempt.started or attempt.queued or attempt.intended) if attempt else None
     if since is None:
         since = run.last.at if run.last else run.added
-    step = "-" if run.best_step is None else str(run.best_step)
-    return (run.name, paint(state), str(run.attempts), step, clock(since), _what(experiment, run, attempt))
+    step = _step(experiment, run, attempt)
+    return (
+        run.name,
+        paint(state),
+        str(run.attempts),
+        "-" if step is None else str(step),
+        clock(since),
+        _what(experiment, run, attempt),
+    )
+
+
+def _step(experiment: Experiment, run: Run, attempt: Attempt | None) -> int | None:
+    """The highest step that is saved, by the attempt that is running, too."""
+    if attempt is None or attempt.state is not AttemptState.RUNNING:
+        return run.best_step
+    place = experiment.exchange_of(attempt)
+    report = read_report(place / "events.jsonl", place / "progress.jsonl")
+    steps = [step for step in (run.best_step, report.step if report else None) if step is not None]
+    return max(steps, default=None)
 
 
 def _what(experiment: Experiment, run: Run, attempt: Attempt | None) -> str:
     if attempt is None:
-        return run.reason if run.state.over or not run.last else "between attempts: %s" % run.last.detail
+        if run.state.over or run.last is None:
+            return printable(run.reason)
+        if run.last.outcome is Outcome.FINISHED:
+            return "its results are being put in their place"
+        return "between attempts: %s" % printable(run.last.detail)
     if attempt.missed is not None:
         return "not seen by the scheduler since %s" % clock(attempt.missed)
     if attempt.state is not AttemptState.RUNNING:
@@ -118,10 +144,20 @@ def _what(experiment: Experiment, run: Run, attempt: Attempt | None) -> str:
     return " ".join(filter(None, ("on %s" % attempt.host, progress_of(experiment, attempt))))
 
 
-def _who(journal: Journal, counts: Any) -> str:
+def _who(experiment: Experiment, journal: Journal, counts: Mapping[str, int], directory: Path) -> str:
+    """Who is in charge, and what is left to do for whoever reads this."""
+    lines = []
     holder = living_holder(journal)
+    waiting = len(Inbox(experiment.inbox).names())
+    if waiting:
+        lines.append("%d request(s) wait to be carried out" % waiting)
     if holder:
-        return describe(holder)
-    if any(state not in ("finished", "failed", "cancelled") for state in counts):
-        return "nobody supervises it: `outlast up` goes on, or `outlast tick` from cron"
-    return ""
+        lines.append(describe(holder))
+    elif waiting or _under_way(counts):
+        up, tick = "outlast up" + where(directory), "outlast tick" + where(directory)
+        lines.append("nobody supervises it: `%s` goes on, or `%s` from cron" % (up, tick))
+    return "\n".join(lines)
+
+
+def _under_way(counts: Mapping[str, int]) -> bool:
+    return any(not RunState(state).over for state in counts)

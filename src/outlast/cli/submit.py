@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from outlast.cli.common import directory_argument, experiment_at, json_option, some, write_json
-from outlast.errors import JournalHeld
+from outlast.cli.common import (
+    LONGEST_PASS,
+    carry_out,
+    directory_argument,
+    experiment_at,
+    json_option,
+    some,
+    where,
+    write_json,
+)
 from outlast.experiment import Experiment
 from outlast.journal import Journal, is_blank
 from outlast.submission import Submitted, prepare, submit
+
+if TYPE_CHECKING:
+    from outlast.session import Session
 
 
 @click.command()
@@ -28,7 +40,7 @@ def command(directory: Path, dry_run: bool, as_json: bool) -> None:
         _show(experiment, as_json)
         return
     submitted = hand_over(experiment)
-    held = _first_pass(experiment) if submitted.new else ""
+    held = carry_out(experiment, "submit", _first_pass) if submitted.new else ""
     if as_json:
         write_json(
             {
@@ -41,9 +53,11 @@ def command(directory: Path, dry_run: bool, as_json: bool) -> None:
         return
     tell(submitted)
     if held:
-        click.echo("%s; it picks the runs up" % held)
+        click.echo(held)
     elif submitted.new:
-        click.echo("go on with `outlast up%s`, or with `outlast tick` from cron" % where(directory))
+        click.echo(
+            "go on with `outlast up%s`, or with `outlast tick%s` from cron" % ((where(directory),) * 2)
+        )
 
 
 def hand_over(experiment: Experiment) -> Submitted:
@@ -72,7 +86,8 @@ def tell(submitted: Submitted) -> None:
         names = [plan.name for plan in submitted.changed]
         click.echo(
             "%s known already; params.yaml or the code has changed since, which a run that is under way does "
-            "not see (`outlast retry` takes the new one): %s" % (count(len(names)), some(names))
+            "not see (`outlast retry RUN` takes the new one once it has ended): %s"
+            % (count(len(names)), some(names))
         )
 
 
@@ -80,22 +95,11 @@ def count(number: int) -> str:
     return "1 run" if number == 1 else "%d runs" % number
 
 
-def where(directory: Path) -> str:
-    return "" if str(directory) == "." else " %s" % directory
-
-
-def _first_pass(experiment: Experiment) -> str:
-    """Send the first jobs at once if nobody else is in charge; else who is."""
-    from outlast.session import control
-
-    try:
-        with control(experiment, "submit") as session:
-            done = session.step(budget=3.0)
-            if done.trouble:
-                click.echo("the scheduler did not answer yet: %s" % done.trouble, err=True)
-    except JournalHeld as held:
-        return str(held)
-    return ""
+def _first_pass(session: Session) -> None:
+    """Send the first jobs at once."""
+    done = session.step(budget=LONGEST_PASS)
+    if done.trouble:
+        click.echo("the scheduler did not answer yet: %s" % done.trouble, err=True)
 
 
 def _show(experiment: Experiment, as_json: bool) -> None:

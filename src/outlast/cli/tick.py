@@ -23,7 +23,7 @@ def command(directory: Path, as_json: bool) -> None:
     from outlast.session import control
 
     experiment = experiment_at(directory)
-    with control(experiment, "tick") as session:
+    with control(experiment, "tick", timeout=BUDGET) as session:
         done = session.step(budget=BUDGET)
         counts = session.journal.counts()
     if as_json:

@@ -9,10 +9,10 @@ from types import FrameType
 import click
 
 from outlast.cli import FAILED, INTERRUPTED
-from outlast.cli.common import directory_argument, experiment_at, json_option, some, write_json
-from outlast.cli.submit import where
+from outlast.cli.common import directory_argument, experiment_at, json_option, some, where, write_json
 from outlast.errors import BadInput
 from outlast.experiment import Experiment
+from outlast.inbox import Inbox
 from outlast.journal import is_blank
 from outlast.model import RunState
 
@@ -34,7 +34,7 @@ def supervise(experiment: Experiment, directory: Path, as_json: bool, purpose: s
     from outlast.cli.live import Display
     from outlast.session import control
 
-    if is_blank(experiment.journal) and not list(experiment.inbox.glob("[0-9]*.json")):
+    if is_blank(experiment.journal) and not Inbox(experiment.inbox).names():
         raise BadInput(
             "%s: nothing has been submitted here yet; type `outlast run` to begin" % experiment.root
         )
@@ -46,7 +46,7 @@ def supervise(experiment: Experiment, directory: Path, as_json: bool, purpose: s
                 display.passed(session.step())
                 if session.done:
                     break
-                session.wait()
+                session.wait(display.refresh)
             counts = session.journal.counts()
             failed = [run.name for run in session.journal.runs() if run.state is RunState.FAILED]
     except KeyboardInterrupt:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from outlast.filesystem import sync_directory
 from outlast.local_cluster.hosts import Host, hosts_from_json, hosts_to_json
 from outlast.local_cluster.job import Job, Phase, job_from_record
 
@@ -106,7 +107,7 @@ class Book:
             _write_all(descriptor, data)
             os.fsync(descriptor)
             fresh.rename(self.path)
-            _sync_directory(self.path.parent)
+            sync_directory(self.path.parent)
         except BaseException:
             os.close(descriptor)
             raise
@@ -143,11 +144,3 @@ def _write_all(descriptor: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import time
 from dataclasses import dataclass, replace
 from typing import Sequence
 
@@ -12,11 +11,14 @@ from outlast.node import bundle, environment, failure, leftovers, memory, output
 from outlast.node.delivery import Manifest, deliver
 from outlast.node.events import EventLog
 from outlast.node.order import WorkOrder
+from outlast.node.process import signal_name
+from outlast.node.pulse import Interrupted, Pulse
 from outlast.node.scratch import Scratch
 from outlast.node.signals import Signals
 from outlast.node.supervise import Ended, Limits, run_bounded, supervise
 from outlast.node.watch import Watch
 from outlast.node.words import EXIT_CONTINUE, Outcome, Phase
+from outlast.node.workplace import Workplace
 
 #: After these the user will want to look at what the training left behind.
 _WORTH_A_LOOK = (Outcome.CRASHED, Outcome.WRONG_OUTPUT, Outcome.OUT_OF_MEMORY, Outcome.OUT_OF_DISK)
@@ -25,6 +27,8 @@ _BROKEN_NODE = (
     *(errno.EIO, errno.EROFS, errno.ESTALE, errno.ENODEV, errno.ENXIO, errno.EREMOTEIO),
     *(errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENFILE),
 )
+#: Seconds that checking and delivering get even when limit or grace is used up: small outputs take less.
+_HAND_OVER_AT_LEAST = 1.0
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,10 @@ class Attempt:
         self._stop_signal = stop_signal
         self._signals = signals
         self._events = events
+        self._pulse = Pulse(signals, events, limits.last_moment, order.grace)
         self._scratch = Scratch(order.scratch)
+        names = [rule.path for rule in order.outputs]
+        self._workplace = Workplace(names, self._scratch.output, self._scratch.working)
         self._environment: dict[str, str] = {}
         self._log = 2
         self._log_start = 0
@@ -80,12 +87,15 @@ class Attempt:
             phase = Phase.UNPACK
             self._begin(phase)
             if order.code is not None:
-                bundle.unpack(order.code, order.code_sha256, self._scratch.working)
-            self._scratch.carry_on(order.previous_scratch)
+                bundle.unpack(order.code, order.code_sha256, self._scratch.working, self._pulse)
+            self._scratch.carry_on(order.previous_scratch, self._pulse)
+            self._workplace.look(self._pulse)
         except bundle.BadBundle as error:
             return End(Outcome.CORRUPT_INPUT, f"{error}.", signature=failure.signature_of("bundle"))
         except OSError as error:
             return self._trouble(phase, error)
+        except Interrupted as interrupted:
+            return self._given_up(interrupted, f"before the training had started, in the phase {phase.value}")
         self._begin(Phase.ENVIRONMENT)
         self._environment = environment.for_training(
             order,
@@ -115,8 +125,7 @@ class Attempt:
                 self._limits,
                 self._stop_signal,
                 self._order.grace,
-                self._signals,
-                self._events,
+                self._pulse,
                 watch,
             )
         finally:
@@ -148,35 +157,43 @@ class Attempt:
 
     def _hand_over(self) -> End:
         phase = Phase.VALIDATE
+        rules, output = self._order.outputs, self._scratch.output
+        self._pulse.wind_up(_HAND_OVER_AT_LEAST)
         try:
             self._begin(phase)
-            for text in outputs.settle(self._scratch.output):
-                self._events.warn(text)
-            problems = outputs.validate(
-                self._order.outputs, self._scratch.output, self._scratch.working, self._run_check
-            )
+            self._settle()  # a link of the same name must not stand in the way of what is brought over
+            self._workplace.bring_over(self._pulse)
+            self._settle()  # what was brought over may hold links as well
+            problems = outputs.validate(rules, output, self._run_check)
             if problems:
                 detail = " ".join(problem.sentence for problem in problems)
                 signature = failure.signature_of("outputs", *(problem.rule for problem in problems))
                 return End(Outcome.WRONG_OUTPUT, detail, signature=signature)
             phase = Phase.DELIVER
             self._begin(phase)
-            manifest = deliver(self._scratch.output, self._order.delivery_path)
+            self._settle()  # check commands write too
+            manifest = deliver(output, self._order.delivery_path, self._pulse)
         except OSError as error:
             return self._trouble(phase, error)
+        except Interrupted as interrupted:
+            when = f"after the training had finished, in the phase {phase.value}"
+            return self._given_up(interrupted, f"{when}; its outputs are kept for the next attempt")
         files = "1 file" if len(manifest) == 1 else f"{len(manifest)} files"
         return End(
             Outcome.FINISHED, f"The training finished; {files} checked and delivered.", delivered=manifest
         )
 
+    def _settle(self) -> None:
+        for text in outputs.settle(self._scratch.output, self._pulse):
+            self._events.warn(text)
+
     def _run_check(self, command: Sequence[str]) -> str | None:
-        until = max(self._limits.last_moment, time.monotonic() + 1)
         try:
             child = self._start(command)
         except process.CannotStart as error:
             return f"could not run: {error}"
         try:
-            return run_bounded(child, until, self._signals)
+            return run_bounded(child, self._pulse)
         finally:
             self._end_descendants()
 
@@ -204,10 +221,11 @@ class Attempt:
         self._begin(Phase.CLEAN_UP)
         if outcome in _WORTH_A_LOOK:
             return
-        until = self._limits.last_moment
+        self._pulse.wind_up()
+        keep_output = outcome is not Outcome.FINISHED
         try:
-            cleared = self._scratch.clear(keep_output=outcome is not Outcome.FINISHED, until=until)
-        except OSError:
+            cleared = self._scratch.clear(keep_output, self._limits.last_moment, self._pulse)
+        except (OSError, Interrupted):
             cleared = False
         if not cleared:
             self._events.warn(f"{self._scratch.top} could not be removed in full")
@@ -216,18 +234,27 @@ class Attempt:
         self._events.write("phase", phase=phase.value)
 
     def _trouble(self, phase: Phase, error: OSError) -> End:
-        """Trouble of the node's or the file system's, met by the node program itself."""
+        """Trouble of the node's or the file system's, met by the node program itself.
+
+        Before the training has started nothing of the user's can be the cause, but for code that is gone.
+        """
+        what = f"{error.strerror} ({error.filename})" if error.filename else f"{error.strerror or error}"
+        detail = f"The node program could not {phase.value}: {what}."
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             outcome = Outcome.OUT_OF_DISK
-        elif error.errno in _BROKEN_NODE:
-            outcome = Outcome.NODE_TROUBLE
         elif error.errno == errno.ENOENT and error.filename == self._order.code:
             outcome = Outcome.NOT_FOUND
+        elif phase in (Phase.STAGE, Phase.UNPACK) or error.errno in _BROKEN_NODE:
+            return End(Outcome.NODE_TROUBLE, detail)
         else:
             outcome = Outcome.CRASHED
-        what = f"{error.strerror} ({error.filename})" if error.filename else f"{error.strerror or error}"
-        signature = failure.signature_of(phase.value, error.errno)
-        return End(outcome, f"The node program could not {phase.value}: {what}.", signature=signature)
+        return End(outcome, detail, signature=failure.signature_of(phase.value, error.errno))
+
+    def _given_up(self, interrupted: Interrupted, when: str) -> End:
+        self._events.write("stop", why=interrupted.why, signal=interrupted.signal)
+        if interrupted.signal is None:
+            return End(Outcome.OVER_TIME, f"The job's time was used up {when}.")
+        return End(Outcome.EVICTED, f"The job was told to stop by {signal_name(interrupted.signal)} {when}.")
 
 
 def _told_to_stop(why: str, how: str) -> End:

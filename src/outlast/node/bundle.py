@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import tarfile
-from typing import BinaryIO, Iterable, Iterator
+from typing import BinaryIO, Callable, Iterable, Iterator
+
+from outlast.node.files import blocks
+from outlast.node.pulse import silent
 
 _LEFT_OUT = frozenset({"__pycache__", ".git", ".venv"})
 
@@ -80,23 +82,25 @@ def _add(archive: tarfile.TarFile, inside: str, path: str) -> None:
         archive.addfile(info, file)
 
 
-def unpack(source: str, sha256: str | None, target: str) -> None:
+def unpack(source: str, sha256: str | None, target: str, pulse: Callable[[], None] = silent) -> None:
     """Unpack a checked archive into the existing directory `target`. Raises BadBundle or OSError."""
     with open(source, "rb") as file:
         if sha256 is not None:
-            found = _sha256(file)
+            found = _sha256(file, pulse)
             if found != sha256:
                 raise BadBundle(f"{source} is not what was packed: SHA-256 {found[:12]}…, not {sha256[:12]}…")
         file.seek(0)
         try:
             with tarfile.open(fileobj=file, mode="r:") as archive:
                 for member in archive:
-                    _extract(archive, member, target)
+                    _extract(archive, member, target, pulse)
         except tarfile.TarError as error:
             raise BadBundle(f"{source} is not a readable tar archive: {error}") from error
 
 
-def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, target: str) -> None:
+def _extract(
+    archive: tarfile.TarFile, member: tarfile.TarInfo, target: str, pulse: Callable[[], None]
+) -> None:
     parts = member.name.split("/")
     if member.name.startswith("/") or os.pardir in parts or "\0" in member.name:
         raise BadBundle(f"the archive holds the name {member.name!r}, which leads out of the job's directory")
@@ -112,12 +116,13 @@ def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, target: str) -> 
     # O_EXCL: no entry may write through what another one has put there.
     descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, mode)
     with open(descriptor, "wb") as file:
-        shutil.copyfileobj(content, file, 1 << 20)
+        for block in blocks(content, pulse):
+            file.write(block)
 
 
-def _sha256(file: BinaryIO) -> str:
+def _sha256(file: BinaryIO, pulse: Callable[[], None] = silent) -> str:
     digest = hashlib.sha256()
     file.seek(0)
-    for block in iter(lambda: file.read(1 << 20), b""):
+    for block in blocks(file, pulse):
         digest.update(block)
     return digest.hexdigest()

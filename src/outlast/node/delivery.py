@@ -6,19 +6,23 @@ import errno
 import hashlib
 import os
 import shutil
-from typing import Dict
+from typing import Callable, Dict
 
-from outlast.node.scratch import copy_tree
+from outlast.node.files import blocks, copy_tree, open_file
+from outlast.node.pulse import silent
 
 #: By relative path: size and SHA-256.
 Manifest = Dict[str, Dict[str, object]]
 
 
-def deliver(output: str, target: str) -> Manifest:
-    """Make the directory `output` appear as `target`; by a rename where both are on one file system."""
+def deliver(output: str, target: str, pulse: Callable[[], None] = silent) -> Manifest:
+    """Make the directory `output` appear as `target`; by a rename where both are on one file system.
+
+    What `pulse` raises ends it before `target` is there.
+    """
     parent = os.path.dirname(target)
     if os.stat(output).st_dev == os.stat(parent).st_dev:
-        manifest = _seal(output)
+        manifest = _seal(output, pulse)
         try:
             os.rename(output, target)
         except OSError as error:
@@ -30,8 +34,8 @@ def deliver(output: str, target: str) -> Manifest:
             return manifest
     temporary = os.path.join(parent, f".{os.path.basename(target)}.{os.getpid()}.tmp")
     try:
-        copy_tree(output, temporary)
-        manifest = _seal(temporary)
+        copy_tree(output, temporary, pulse)
+        manifest = _seal(temporary, pulse)
         os.rename(temporary, target)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -40,24 +44,24 @@ def deliver(output: str, target: str) -> Manifest:
     return manifest
 
 
-def _seal(directory: str) -> Manifest:
+def _seal(directory: str, pulse: Callable[[], None]) -> Manifest:
     """Put every file and directory on disk and say what they hold."""
     manifest: Manifest = {}
     for place, names, files in os.walk(directory):
         names.sort()
         for name in sorted(files):
             path = os.path.join(place, name)
-            manifest[os.path.relpath(path, directory)] = _seal_file(path)
+            manifest[os.path.relpath(path, directory)] = _seal_file(path, pulse)
         if names or files:
             _sync(place)
     return manifest
 
 
-def _seal_file(path: str) -> dict[str, object]:
+def _seal_file(path: str, pulse: Callable[[], None]) -> dict[str, object]:
     digest = hashlib.sha256()
     size = 0
-    with open(path, "rb") as file:
-        for block in iter(lambda: file.read(1 << 20), b""):
+    with open_file(path) as file:
+        for block in blocks(file, pulse):
             digest.update(block)
             size += len(block)
         os.fsync(file.fileno())

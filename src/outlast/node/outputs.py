@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
-import shutil
 import stat
 from dataclasses import dataclass
 from typing import Any, Callable, Sequence
 
+from outlast.node.files import copy_file
 from outlast.node.order import OutputRule
+from outlast.node.pulse import silent
+from outlast.node.workplace import is_below, is_inside_name
 
 _LARGEST_JSON = 64 * 1024 * 1024
 
@@ -28,7 +29,7 @@ class _Fails(Exception):
     """One rule's sentence."""
 
 
-def settle(output: str) -> list[str]:
+def settle(output: str, pulse: Callable[[], None] = silent) -> list[str]:
     """Leave only files and directories in the output directory; what was left out, as sentences.
 
     A link to a file beside it (best.pt → step-100.pt) becomes a file; other links and devices go.
@@ -37,15 +38,16 @@ def settle(output: str) -> list[str]:
     top = os.path.realpath(output)
     for directory, names, files in os.walk(output):
         for name in [*names, *files]:
+            pulse()
             path = os.path.join(directory, name)
             mode = os.lstat(path).st_mode
             if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
                 continue
             inside = os.path.relpath(path, output)
             target = os.path.realpath(path)
-            if stat.S_ISLNK(mode) and _is_below(target, top) and os.path.isfile(target):
+            if stat.S_ISLNK(mode) and is_below(target, top) and os.path.isfile(target):
                 temporary = f"{path}.outlast-link"
-                shutil.copy2(target, temporary)
+                copy_file(target, temporary, pulse)
                 os.replace(temporary, path)
                 continue
             what = "a link that leads nowhere inside" if stat.S_ISLNK(mode) else "neither file nor directory"
@@ -55,15 +57,9 @@ def settle(output: str) -> list[str]:
 
 
 def validate(
-    rules: Sequence[OutputRule],
-    output: str,
-    working: str,
-    run_check: Callable[[Sequence[str]], str | None],
+    rules: Sequence[OutputRule], output: str, run_check: Callable[[Sequence[str]], str | None]
 ) -> list[Problem]:
     """All rules that are not kept. `run_check` runs a command and says how it failed, or None."""
-    for rule in rules:
-        if _inside_name(rule.path):
-            _bring_over(rule.path, output, working)
     problems = []
     for rule in rules:
         try:
@@ -73,30 +69,13 @@ def validate(
     return problems
 
 
-def _inside_name(path: str) -> bool:
-    return bool(path) and not os.path.isabs(path) and os.pardir not in path.split("/") and "\0" not in path
-
-
-def _bring_over(name: str, output: str, working: str) -> None:
-    """What the training left in its working directory counts as well."""
-    goal, source = os.path.join(output, name), os.path.realpath(os.path.join(working, name))
-    if os.path.lexists(goal) or not os.path.exists(source):
-        return
-    if not _is_below(source, os.path.realpath(working)):
-        return
-    os.makedirs(os.path.dirname(goal), exist_ok=True)
-    shutil.move(source, goal)
-    with contextlib.suppress(OSError):  # only so that a check command may find it where the training wrote it
-        os.symlink(goal, source)
-
-
 def _judge(rule: OutputRule, output: str, run_check: Callable[[Sequence[str]], str | None]) -> None:
-    if not _inside_name(rule.path):
+    if not is_inside_name(rule.path):
         raise _Fails("is not a name inside the output directory")
     path = os.path.join(output, rule.path)
     if not os.path.lexists(path):
         raise _Fails("is not there: neither in $OUTLAST_OUTPUT_DIR nor in the working directory")
-    if not _is_below(os.path.realpath(path), os.path.realpath(output)):
+    if not is_below(os.path.realpath(path), os.path.realpath(output)):
         raise _Fails("is a link out of the output directory")
     if os.path.isdir(path):
         if not os.listdir(path):
@@ -143,7 +122,3 @@ def _judge_value(rule: OutputRule, value: Any) -> None:
         raise _Fails(f"has {rule.key} = {number}, but at least {rule.at_least} is asked for")
     if rule.at_most is not None and not number <= rule.at_most:
         raise _Fails(f"has {rule.key} = {number}, but at most {rule.at_most} is asked for")
-
-
-def _is_below(path: str, top: str) -> bool:
-    return path.startswith(os.path.join(top, ""))

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import shutil
-import stat
 import time
 from dataclasses import dataclass
+from typing import Callable
+
+from outlast.node.files import copy_tree
+from outlast.node.pulse import silent
 
 #: A longer row of attempts that were each killed while carrying outputs on does not come about.
 _MOST_HOPS = 100
@@ -44,7 +48,7 @@ class Scratch:
         os.makedirs(self.working, exist_ok=True)
         os.makedirs(self.data, exist_ok=True)
 
-    def carry_on(self, previous: str | None) -> None:
+    def carry_on(self, previous: str | None, pulse: Callable[[], None] = silent) -> None:
         """Take over an earlier attempt's unfinished outputs, whole, then remove its scratch.
 
         They are copied, never moved: a process of that attempt may still live and write.
@@ -57,7 +61,7 @@ class Scratch:
             earlier = Scratch(previous)
             if os.path.isdir(earlier.output):
                 temporary = os.path.join(self.top, ".output.tmp")
-                copy_tree(earlier.output, temporary)
+                copy_tree(earlier.output, temporary, pulse)
                 os.rename(temporary, self.output)
                 break
             previous = earlier._still_to_carry()
@@ -65,7 +69,8 @@ class Scratch:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.carried_from)
         for done in passed:
-            shutil.rmtree(done, ignore_errors=True)  # a remainder only costs space
+            if os.path.isdir(done):
+                _remove(done, math.inf, pulse)  # a remainder only costs space
 
     def _still_to_carry(self) -> str | None:
         try:
@@ -74,7 +79,7 @@ class Scratch:
         except OSError:
             return None
 
-    def clear(self, keep_output: bool, until: float) -> bool:
+    def clear(self, keep_output: bool, until: float, pulse: Callable[[], None] = silent) -> bool:
         """Remove it, all or all but the outputs. False: not everything could go, or not before `until`."""
         kept = {self.output, self.carried_from} if keep_output else set()
         try:
@@ -82,36 +87,24 @@ class Scratch:
         except FileNotFoundError:
             return True
         for path in doomed:
-            if not _remove(path, until):
+            if not _remove(path, until, pulse):
                 return False
         if not keep_output:
             os.rmdir(self.top)
         return True
 
 
-def _remove(path: str, until: float) -> bool:
+def _remove(path: str, until: float, pulse: Callable[[], None]) -> bool:
     """As rmtree, but it looks at the clock: a job must not be killed at its limit over its litter."""
     if os.path.islink(path) or not os.path.isdir(path):
         os.unlink(path)
         return True
     for directory, _, files in os.walk(path):
         for name in files:
+            pulse()
             if time.monotonic() >= until:
                 return False
             with contextlib.suppress(OSError):  # whatever stays is noticed below
                 os.unlink(os.path.join(directory, name))
     shutil.rmtree(path, ignore_errors=True)
     return not os.path.lexists(path)
-
-
-def copy_tree(source: str, target: str) -> None:
-    """Files, directories and links; what vanishes meanwhile was a temporary of a process still alive."""
-    os.makedirs(target, exist_ok=True)
-    for name in os.listdir(source):
-        path, goal = os.path.join(source, name), os.path.join(target, name)
-        with contextlib.suppress(FileNotFoundError):
-            mode = os.lstat(path).st_mode
-            if stat.S_ISDIR(mode):
-                copy_tree(path, goal)
-            elif stat.S_ISREG(mode) or stat.S_ISLNK(mode):
-                shutil.copy2(path, goal, follow_symlinks=False)

@@ -6,14 +6,15 @@ import signal
 import time
 from dataclasses import dataclass
 
-from outlast.node.events import EventLog
 from outlast.node.process import Child, signal_name
-from outlast.node.signals import Signals
+from outlast.node.pulse import Pulse
+from outlast.node.signals import STOP_SIGNALS
 from outlast.node.watch import Watch
 
-_BEAT = 15.0
 #: A process that survives SIGKILL this long hangs in the kernel; the slot's time is better used otherwise.
 _UNKILLABLE = 10.0
+#: A signal to a whole job reaches its processes one after the other, this far apart at the most.
+_ONE_BY_ONE = 1.0
 
 
 @dataclass(frozen=True)
@@ -61,19 +62,18 @@ def supervise(
     limits: Limits,
     stop_signal: int,
     grace_on_signal: float,
-    signals: Signals,
-    events: EventLog,
+    pulse: Pulse,
     watch: Watch,
 ) -> Ended:
+    events = pulse.events
     stopped: str | None = None
     killed = False
     kill_at = limits.deadline
-    now = time.monotonic()
-    look_at, beat_at = now + watch.pause, now + _BEAT
+    look_at = time.monotonic() + watch.pause
     while not child.reap():
         now = time.monotonic()
         if stopped is None:
-            received = signals.pending_stop()
+            received = pulse.stop_signal()
             if received is not None or now >= limits.stop_at:
                 stopped = "limit" if received is None else "signal"
                 events.write("stop", why=stopped, signal=received)
@@ -93,23 +93,46 @@ def supervise(
             if watch.changed():
                 events.write("changed")
             look_at = time.monotonic() + watch.pause
-        if now >= beat_at:
-            events.write("beat")
-            beat_at = now + _BEAT
-        signals.wait_until(min(kill_at, look_at, beat_at, *(() if stopped else (limits.stop_at,))))
+        pulse.beat()
+        pulse.signals.wait_until(
+            min(kill_at, look_at, pulse.next_beat, *(() if stopped else (limits.stop_at,)))
+        )
+    if stopped is None and _was_for_the_whole_job(child, pulse, limits.deadline):
+        stopped = "signal"
+        events.write("stop", why=stopped, signal=pulse.stop_signal())
     if watch.changed():
         events.write("changed")
     events.write("exit", code=child.code, signal=child.signal)
     return Ended(child.code, child.signal, stopped, killed)
 
 
-def run_bounded(child: Child, until: float, signals: Signals) -> str | None:
-    """Wait for a short program; None if it exited 0 in time, else how it failed."""
+def _was_for_the_whole_job(child: Child, pulse: Pulse, until: float) -> bool:
+    """A stop signal is there, or comes right after it has ended the child: they may arrive in any order."""
+    number = child.signal if child.signal is not None else (child.code or 0) - 128
+    until = min(until, time.monotonic() + _ONE_BY_ONE)
+    while number in STOP_SIGNALS and pulse.stop_signal() is None and time.monotonic() < until:
+        pulse.signals.wait_until(until)
+    return pulse.stop_signal() is not None
+
+
+def run_bounded(child: Child, pulse: Pulse) -> str | None:
+    """Wait for a short program; None if it exited 0 in time, else how it failed.
+
+    Raises Interrupted where a stop signal may be why it failed: that says nothing about what it checks.
+    """
     while not child.reap():
+        pulse.beat()
+        until = pulse.until()
         if time.monotonic() >= until:
             child.send(signal.SIGKILL)
+            if pulse.stop_signal() is not None:
+                raise pulse.interruption()
             return "did not end in the time that was left"
-        signals.wait_until(until)
+        pulse.signals.wait_until(min(until, pulse.next_beat))
+    if child.code == 0:
+        return None
+    if _was_for_the_whole_job(child, pulse, pulse.until()):
+        raise pulse.interruption()
     if child.signal is not None:
         return f"was ended by {signal_name(child.signal)}"
-    return None if child.code == 0 else f"exited with {child.code}"
+    return f"exited with {child.code}"

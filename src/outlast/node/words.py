@@ -47,7 +47,6 @@ class Outcome(str, Enum):
     LOST = "lost"
     REJECTED = "rejected"
     CANCELLED = "cancelled"
-    DUPLICATE = "duplicate"
 
 
 class Variable:

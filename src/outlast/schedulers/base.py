@@ -79,6 +79,8 @@ class Scheduler(ABC):
     """One cluster, seen by one experiment."""
 
     patience: Patience
+    #: How long one question to the scheduler may take, in seconds.
+    timeout: float = 30.0
     #: How often `up` looks, at the longest, in seconds.
     interval: float = 15.0
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from outlast.local_cluster.hosts import Host, this_machine
 from outlast.spec.document import Document
 from outlast.spec.document import Mapping as MappingNode
 from outlast.spec.mistakes import BadSpec, Mistake, did_you_mean
@@ -19,17 +20,22 @@ from outlast.spec.schema import SCHEDULERS, ProfileKeys
 from outlast.spec.validate import validate
 from outlast.spec.yamlfile import load
 
+__all__ = [
+    "FILE",
+    "SERVED",
+    "ClusterProfile",
+    "Host",
+    "configuration_directory",
+    "find_cluster",
+    "known_hosts",
+    "unserved",
+]
+
 FILE = "clusters.yaml"
 #: The schedulers that `submit` can talk to.
 SERVED = frozenset({"local"})
 
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
-
-
-@dataclass(frozen=True)
-class Host:
-    cpus: int
-    gpus: int = 0
 
 
 @dataclass(frozen=True)
@@ -99,6 +105,13 @@ def _profile(name: str, document: Document) -> tuple[ClusterProfile, list[Mistak
     hosts = {host: Host(one.cpus, one.gpus) for host, one in keys.hosts.items()}
     longest = keys.longest if "longest" in given else None
     return ClusterProfile(name, scheduler, hosts, longest), [*document.mistakes, *mistakes]
+
+
+def known_hosts(profile: ClusterProfile) -> Mapping[str, Host]:
+    """The hosts that a job can go to; empty where only the scheduler knows them."""
+    if profile.scheduler == "local" and not profile.hosts:
+        return this_machine()
+    return profile.hosts
 
 
 def unserved(profile: ClusterProfile) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,7 +43,8 @@ def _script(words: list[str], directory: Path) -> Iterator[tuple[str, str]]:
     script = files.missing_script(words, directory)
     if script is not None:
         near = did_you_mean(script, _names(directory))
-        yield f"{shorten(script)} is not in {directory}", near
+        hint = near or "put it beside params.yaml and list it under code:"
+        yield f"{shorten(script)} is not in {directory}", hint
     first = words[0]
     if files.relative_path_mistake(first) or not files.is_file(directory, first):
         return
@@ -71,8 +73,15 @@ def command_warnings(command: str, directory: Path) -> Iterator[tuple[str, str]]
         except ValueError:
             found = None
         if found is None:
-            instead = "python3 is: write that" if words[0] == "python" and shutil.which("python3") else ""
+            instead = _python_instead() if words[0] == "python" else ""
             yield f"{shorten(words[0])} is not found on this machine's PATH", instead
+
+
+def _python_instead() -> str:
+    """Which one `outlast.node.environment.with_python` takes where there is no `python`."""
+    if shutil.which("python3"):
+        return "python3 is used instead"
+    return f"{sys.executable}, which runs Outlast, is used instead"
 
 
 def _names(directory: Path) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
@@ -13,7 +14,7 @@ from outlast.model import Checkpoints, Limits, Resources, RunPlan, Spec
 from outlast.node.order import OutputRule
 from outlast.spec import command as commands
 from outlast.spec import files, runs, units
-from outlast.spec.clusters import ClusterProfile, find_cluster, unserved
+from outlast.spec.clusters import ClusterProfile, find_cluster, known_hosts, unserved
 from outlast.spec.commandline import command_mistakes, command_warnings
 from outlast.spec.document import Document, Mapping
 from outlast.spec.mistakes import BadSpec, Mistake, did_you_mean, shorten
@@ -189,6 +190,9 @@ class _Reading:
             self._mistake(
                 (*at, "path"), f'"{shorten(keys.path)}" {wrong}', "outputs are in $OUTLAST_OUTPUT_DIR"
             )
+        elif "path" in given and re.search(r"[*?[]", keys.path):
+            text = f'"{shorten(keys.path)}" is taken as it is'
+            self._warn((*at, "path"), text, "patterns are not expanded")
         for bound in sorted(given & {"at_least", "at_most"}):
             if "key" not in given:
                 hint = "add key: with the name of a number in the JSON file"
@@ -217,12 +221,16 @@ class _Reading:
         """The code that travels: as listed, or else what the command and the checks name."""
         if self._written("code") and not self._given("code"):
             return ()
+        understood = [(index, entry) for index, entry in enumerate(self.keys.code) if entry]
         wrong = False
-        for index, entry in enumerate(self.keys.code):
+        for index, entry in understood:
             text, hint = files.code_mistake(entry, self.directory)
             if text:
                 wrong = True
                 self._mistake(("code", index), text, hint)
+        if len(understood) < len(self.keys.code):
+            # What an entry that was left out was meant to bring along is not known.
+            return ()
         used = self._used_files(plans)
         if not self._given("code"):
             named = list(used)
@@ -270,13 +278,14 @@ class _Reading:
         if profile is None:
             self._mistake(("cluster",), f'"{shorten(name)}" is not a cluster', hint)
             return None, []
-        wanted = self.keys.resources
-        big_enough = [
-            one for one in profile.hosts.values() if one.cpus >= wanted.cpus and one.gpus >= wanted.gpus
-        ]
-        if profile.hosts and not big_enough:
+        wanted, hosts = self.keys.resources, known_hosts(profile)
+        big_enough = [one for one in hosts.values() if one.cpus >= wanted.cpus and one.gpus >= wanted.gpus]
+        # With a mistake in clusters.yaml it is not known which hosts are meant.
+        if hosts and not big_enough and not mistakes:
             asked = f"{wanted.cpus} cpus and {wanted.gpus} gpus"
-            self._mistake(("resources",), f"no host of cluster {name} has {asked}", "ask for less")
+            here = [f": this machine has {one.cpus} cpus and {one.gpus} gpus" for one in hosts.values()]
+            hint = "ask for less" + ("" if profile.hosts else here[0])
+            self._mistake(("resources",), f"no host of cluster {name} has {asked}", hint)
         sentence = unserved(profile)
         cannot_submit = (
             [self.document.mistake(("cluster",), sentence, "write cluster: local")] if sentence else []
@@ -298,8 +307,24 @@ class _Reading:
             self._mistake(at, f"is longer than the longest job of cluster {cluster.name}, {longest}", hint)
         if cluster is not None and cluster.scheduler != "local" and resources.time < 60:
             self._warn(at, f"is very short for {cluster.scheduler}, which counts in minutes")
+        if cluster is not None and cluster.scheduler == "local" and resources.time < 1:
+            self._warn(at, "is less than a second, which starting alone may use up")
+        self._total()
         if "grace" in self.keys.checkpoints.model_fields_set and grace > resources.time / 4:
             used = units.show_duration(resources.time / 4)
             self._warn(
                 ("checkpoints", "grace"), f"is more than a quarter of the attempt's time and is cut to {used}"
             )
+
+    def _total(self) -> None:
+        """An attempt is not ended for `limits.total`; only no other follows once it has passed."""
+        time, total = self.keys.resources.time, self.keys.limits.total
+        if total >= time:
+            return
+        follows = "an attempt that uses all of its time is the run's last"
+        if "total" in self.keys.limits.model_fields_set:
+            text = f"is shorter than resources.time, {units.show_duration(time)}: {follows}"
+            self._warn(("limits", "total"), text)
+        else:
+            text = f"is longer than limits.total, {units.show_duration(total)}: {follows}"
+            self._warn(("resources", "time"), text)

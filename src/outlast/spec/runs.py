@@ -38,9 +38,9 @@ def default_name(directory_name: str) -> str:
 
 
 def numbered(name: str, count: int) -> list[str]:
-    width = max(3, len(str(count)))
-    stem = name[: LONGEST_NAME - width - 1]
-    return [f"{stem}-{number:0{width}d}" for number in range(1, count + 1)]
+    """`name-001`, …, `name-999`, `name-1000`: no name depends on `count`, so that a larger one only adds."""
+    ends = [f"-{number:03d}" for number in range(1, count + 1)]
+    return [name[: LONGEST_NAME - len(end)] + end for end in ends]
 
 
 def plan_runs(name: str, count: int) -> list[RunPlan]:

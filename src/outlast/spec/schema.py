@@ -7,9 +7,18 @@ so that a key without a value is a mistake; whether it was given is in `model_fi
 from __future__ import annotations
 
 import math
+from enum import Enum
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
 
 from outlast.model import Checkpoints, Limits, Resources
 from outlast.spec import units
@@ -17,6 +26,12 @@ from outlast.spec import units
 MOST_RUNS = 100_000
 LONGEST_TEXT = 30_000
 SCHEDULERS = ("local", "slurm", "sge", "htcondor")
+
+
+class Entry(Enum):
+    """Stands in a list for an entry that was wrong, so that the others keep their places."""
+
+    LEFT_OUT = "left out"
 
 
 def _duration(value: object) -> float:
@@ -56,8 +71,15 @@ def _finite(value: float) -> float:
 
 
 def _path_is_enough(value: Any) -> Any:
-    """`- model.npz` is short for `- {path: model.npz}`."""
+    """`- model.npz` is short for `- {path: model.npz}`. An entry that was left out has no key at all."""
+    if value is Entry.LEFT_OUT:
+        return {}
     return {"path": value} if isinstance(value, str) else value
+
+
+def _empty_if_left_out(value: Any, read: ValidatorFunctionWrapHandler) -> str:
+    """What was written is never empty, so that an empty text can stand for an entry that was left out."""
+    return "" if value is Entry.LEFT_OUT else str(read(value))
 
 
 def _cpus_are_enough(value: Any) -> Any:
@@ -110,7 +132,7 @@ class CheckpointsKeys(Strict):
 class ParamsKeys(Strict):
     name: Line = ""
     command: Text = ""
-    code: list[Line] = []
+    code: list[Annotated[Line, WrapValidator(_empty_if_left_out)]] = []
     cluster: Line = "local"
     resources: ResourcesKeys = ResourcesKeys()
     runs: Annotated[int, Field(ge=1, le=MOST_RUNS)] = 1

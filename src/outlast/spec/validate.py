@@ -11,6 +11,7 @@ from pydantic_core import ErrorDetails
 
 from outlast.spec.document import Document, Path_, plain
 from outlast.spec.mistakes import Mistake, did_you_mean, one_of, shorten
+from outlast.spec.schema import Entry
 
 Keys = TypeVar("Keys", bound=BaseModel)
 
@@ -38,14 +39,19 @@ def validate(model: type[Keys], document: Document, at: Path_ = ()) -> tuple[Key
 
 
 def _without(data: dict[str, Any], locations: list[Path_]) -> dict[str, Any]:
-    """The data less the keys at `locations`; less a whole list where an entry of it is no group of keys."""
+    """The data less what is at `locations`: keys are removed, entries of a list replaced by `LEFT_OUT`."""
     data = copy.deepcopy(data)
     for first, *rest in locations:
         group = data.get(str(first))
         if rest and isinstance(group, dict):
             group.pop(rest[0], None)
-        elif len(rest) > 1 and isinstance(group, list) and isinstance(entry := group[int(rest[0])], dict):
-            entry.pop(rest[1], None)
+        elif rest and isinstance(group, list):
+            index = int(rest[0])
+            entry = group[index]
+            if len(rest) > 1 and isinstance(entry, dict):
+                entry.pop(rest[1], None)
+            else:
+                group[index] = Entry.LEFT_OUT
         else:
             data.pop(str(first), None)
     return data

@@ -34,8 +34,9 @@ def load() -> Any:
     A torn or altered checkpoint is put aside with a warning, and the one before is taken. If checkpoints
     exist and none can be used, CheckpointError is raised: starting afresh is for a person to decide.
 
-    From this call on this process owns the run: one that loaded before can no longer save. Tensors come
-    back on the CPU, without `requires_grad`.
+    From this call on the run is this process's: one that loaded before can no longer save, unless it is
+    of the same attempt. Outside a job each process is an attempt of its own. Tensors come back on the CPU,
+    without `requires_grad`.
     """
     return _session.load()
 
@@ -46,7 +47,7 @@ def save(state: Any, step: SupportsIndex) -> bool:
     The state is a tree of dicts, lists, tuples, sets, numbers, strings, bytes, NumPy arrays and torch
     tensors; anything else is a TypeError that names the place. If the disk is full or fails, a warning is
     given, the checkpoints before stay, and False is returned: the training may go on. Superseded is raised
-    if another process has taken over the run.
+    if a process of another attempt has taken over the run.
     """
     return _session.save(state, step)
 

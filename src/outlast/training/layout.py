@@ -1,11 +1,11 @@
 """Names in the checkpoint directory of a run.
 
     step-000000001234-g000007-s000003     a checkpoint: step, generation, sequence in the generation
-    .step-….<pid>-<random>.tmp            one being written, or being removed
+    .step-….<pid>-<process>-<random>.tmp  one being written, or being removed
     .bad-step-…-<random>                  one that was not whole, put aside
-    .generation-000007                    the claim of the newest process
+    .generation-000007                    the claim of the newest attempt
 
-Each process that works on the run claims the next generation. The newest checkpoint is that of the highest
+Each attempt that works on the run claims the next generation. The newest checkpoint is that of the highest
 (generation, sequence), whatever its step: a training that had to step back is newer than what it left.
 """
 
@@ -17,9 +17,11 @@ import secrets
 from typing import Tuple
 
 _AGE = re.compile(r"step-\d{12,}-g(\d{6,})-s(\d{6,})")
-_TEMPORARY = re.compile(r"\." + _AGE.pattern + r".*\.(\d+)-[0-9a-f]+\.tmp")
+_TEMPORARY = re.compile(r"\." + _AGE.pattern + r".*\.(\d+-[0-9a-f]+)(-[0-9a-f]+)?\.tmp")
 _CLAIM = re.compile(r"\.generation-(\d{6,})")
 _BAD = ".bad-"
+#: Processes on two nodes, or in two containers, may have one number.
+_PROCESS = secrets.token_hex(4)
 
 #: Generation and sequence.
 Age = Tuple[int, int]
@@ -40,7 +42,11 @@ def age_of(name: str) -> Age:
 
 
 def temporary_name(name: str) -> str:
-    return ".%s.%d-%s.tmp" % (name.replace(_BAD, ""), os.getpid(), secrets.token_hex(4))
+    return ".%s.%s-%s.tmp" % (name.replace(_BAD, ""), _owner(), secrets.token_hex(4))
+
+
+def _owner() -> str:
+    return "%d-%s" % (os.getpid(), _PROCESS)
 
 
 def is_left_over(name: str, generation: int) -> bool:
@@ -48,8 +54,8 @@ def is_left_over(name: str, generation: int) -> bool:
     match = _TEMPORARY.fullmatch(name)
     if match is None:
         return False
-    theirs, pid = int(match.group(1)), int(match.group(3))
-    return theirs < generation or (theirs == generation and pid == os.getpid())
+    theirs, owner = int(match.group(1)), match.group(3)
+    return theirs < generation or (theirs == generation and owner == _owner())
 
 
 def bad_name(name: str) -> str:

@@ -22,3 +22,8 @@ DEFAULT_DIRECTORY = "checkpoints"
 DEFAULT_KEEP = 3
 #: Retention never goes below this: the newest may turn out bad, the one before must then be there.
 LEAST_KEEP = 2
+
+
+def newest_progress(progress_file: str) -> str:
+    """The file with the newest progress, beside the file of lines; `outlast.reports` has the same rule."""
+    return progress_file[:-1] if progress_file.endswith(".jsonl") else progress_file + ".json"

@@ -50,9 +50,13 @@ class Retention:
     def _retire(self, name: str) -> None:
         # Removing takes many calls; half a checkpoint must not be met under a checkpoint's name.
         hidden = os.path.join(self._directory, layout.temporary_name(name))
-        os.rename(os.path.join(self._directory, name), hidden)
-        files.remove(hidden)
         self._whole.pop(name, None)
+        try:
+            os.rename(os.path.join(self._directory, name), hidden)
+        except FileNotFoundError:
+            # Another process of the attempt was faster.
+            return
+        files.remove(hidden)
 
     def _stamp(self, name: str) -> Any:
         paths = [os.path.join(self._directory, name, part) for part in (image.STATE, image.MANIFEST)]

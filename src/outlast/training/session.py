@@ -31,6 +31,8 @@ class Settings:
     progress_file: str | None = None
     run: str | None = None
     attempt: str | None = None
+    #: Processes with one token are of one attempt.
+    token: str | None = None
 
 
 def read_settings(environment: Mapping[str, str]) -> Settings:
@@ -58,6 +60,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         progress_file=environment.get(names.PROGRESS_FILE) or None,
         run=environment.get(names.RUN),
         attempt=environment.get(names.ATTEMPT),
+        token=environment.get(names.TOKEN) or None,
     )
 
 
@@ -81,6 +84,7 @@ class Session:
                 self._head,
                 warn,
                 self._tell_aside,
+                self._settings.token,
             )
         return self._opened
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shlex
 from typing import Any, Callable, Tuple
@@ -15,6 +16,8 @@ from outlast.training.tree import Image
 
 #: A checkpoint may vanish between listing and reading, when an older process still tidies up.
 _LISTINGS = 5
+#: How often a save is made again because another process of the attempt came between.
+_TRIES = 20
 
 Loaded = Tuple[Any, Manifest]
 
@@ -29,12 +32,13 @@ class Store:
         head: Callable[[], dict[str, Any]],
         warn: Callable[[str], None],
         aside: Callable[[str, str], None],
+        token: str | None = None,
     ) -> None:
         self._directory = directory
         self._head = head
         self._warn = warn
         self._aside = aside
-        self._claim = Claim(directory)
+        self._claim = Claim(directory, token)
         self._retention = Retention(directory, keep)
         self._sequence = 0
 
@@ -132,9 +136,33 @@ class Store:
         self._claim.make()
         self._claim.check()
         self._remove_left_overs()
-        self._sequence += 1
-        age = (self._claim.generation, self._sequence)
-        name = layout.checkpoint_name(step, age)
+        for _ in range(_TRIES):
+            age = self._next_age()
+            name = layout.checkpoint_name(step, age)
+            try:
+                size = self._commit(taken, step, age, name)
+                break
+            except (OSError, Damaged) as error:
+                # A newer process removes what older ones have half-written: that is no trouble of the disk.
+                self._claim.check()
+                taken_name = isinstance(error, OSError) and error.errno in (errno.EEXIST, errno.ENOTEMPTY)
+                if not taken_name and self._claim.generation == age[0]:
+                    raise
+        else:
+            raise OSError("other processes of this attempt take every name in %s" % self._directory)
+        files.sync_directory(self._directory)
+        self._retention.remember_whole(name)
+        self._retire_old()
+        return size
+
+    def _next_age(self) -> layout.Age:
+        """Beyond all that processes of this attempt have saved, or are about to."""
+        generation = self._claim.generation
+        there = [layout.age_of(name) for name in os.listdir(self._directory)]
+        self._sequence = 1 + max([self._sequence, *(age[1] for age in there if age[0] == generation)])
+        return generation, self._sequence
+
+    def _commit(self, taken: Image, step: int, age: layout.Age, name: str) -> int:
         temporary = os.path.join(self._directory, layout.temporary_name(name))
         head = {"step": step, "generation": age[0], "sequence": age[1], **self._head()}
         try:
@@ -142,15 +170,9 @@ class Store:
             image.verify(temporary)
             self._claim.check()
             os.rename(temporary, os.path.join(self._directory, name))
-        except BaseException as error:
+        except BaseException:
             self._discard(temporary)
-            if isinstance(error, (OSError, Damaged)):
-                # A newer process removes what older ones have half-written: that is no trouble of the disk.
-                self._claim.check()
             raise
-        files.sync_directory(self._directory)
-        self._retention.remember_whole(name)
-        self._retire_old()
         return size
 
     def _retire_old(self) -> None:

@@ -1,7 +1,8 @@
-"""What the training tells: JSON lines for the node program, sentences on stderr for people.
+"""What the training tells: lines and its newest progress in JSON for the controller, sentences for people.
 
-Each line is one write to a file opened for appending, so lines of several processes never mix. Telling is
-never worth a training: that a file cannot be written is mentioned once.
+Each line is one write to a file opened for appending, so lines of several processes never mix. Progress
+comes several times a second for days: only the newest is kept, in a file of its own that is replaced.
+Telling is never worth a training: that a file cannot be written is mentioned once.
 """
 
 from __future__ import annotations
@@ -11,12 +12,16 @@ import errno
 import json
 import math
 import os
+import secrets
 import sys
 import threading
 import time
 from typing import Any, Callable, Mapping
 
-#: At most one progress line in this many seconds; the last one is always written.
+from outlast.training import files
+from outlast.training.names import newest_progress
+
+#: Progress is written at most once in this many seconds; the last one always.
 _PROGRESS_INTERVAL = 0.25
 _LONGEST_TEXT = 100
 
@@ -51,7 +56,7 @@ def _released(value: Any) -> Any:
 
 
 class Telling:
-    """Appends to one file; without a path it does nothing."""
+    """Appends to the file `path` and replaces the one beside it; without a path it does nothing."""
 
     def __init__(self, path: str | None, now: Callable[[], float] = time.monotonic) -> None:
         self._path = path
@@ -60,6 +65,8 @@ class Telling:
         self._last_progress = -math.inf
         self._waiting: tuple[int, int | None, Mapping[str, Any]] | None = None
         self._pid = os.getpid()
+        #: Processes on two nodes may have one number.
+        self._unique = secrets.token_hex(4)
         self._warned = False
         self._torn = False
         if path:
@@ -68,24 +75,22 @@ class Telling:
     def tell(self, event: str, **details: Any) -> None:
         if not self._path:
             return
-        line: dict[str, Any] = {"event": event, **details, "at": time.time(), "mono": time.monotonic()}
-        content = (json.dumps(line, separators=(",", ":")) + "\n").encode("ascii")
         try:
-            self._append(self._path, content)
+            self._append(self._path, _line(event, details))
         except OSError as error:
-            if not self._warned:
-                self._warned = True
-                warn("progress cannot be written to %s (%s); the training goes on" % (self._path, error))
+            self._mention(self._path, error)
+
+    def _mention(self, path: str, error: OSError) -> None:
+        if not self._warned:
+            self._warned = True
+            warn("progress cannot be written to %s (%s); the training goes on" % (path, error))
 
     def _append(self, path: str, content: bytes) -> None:
         if self._torn:
             # A full disk took half a line: the rest of this file must not be read as part of it.
             content = b"\n" + content
-        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o644)
-        try:
+        with files.descriptor(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT) as fd:
             written = os.write(fd, content)
-        finally:
-            os.close(fd)
         self._torn = written < len(content)
         if self._torn:
             raise OSError(errno.ENOSPC, "only part of a line was written")
@@ -106,10 +111,32 @@ class Telling:
             self._write_waiting()
 
     def _write_waiting(self) -> None:
-        if self._waiting is None:
+        if self._waiting is None or self._path is None:
             return
         step, total, metrics = self._waiting
         self._waiting = None
         self._last_progress = self._now()
         plain_metrics = {str(name): plain(value) for name, value in metrics.items()}
-        self.tell("progress", step=step, total=total, metrics=plain_metrics)
+        content = _line("progress", {"step": step, "total": total, "metrics": plain_metrics})
+        path = newest_progress(self._path)
+        try:
+            self._replace(path, content)
+        except OSError as error:
+            self._mention(path, error)
+
+    def _replace(self, path: str, content: bytes) -> None:
+        """A reader finds the old or the new one, whole; after a power cut perhaps none, which is no loss."""
+        directory, name = os.path.split(path)
+        temporary = os.path.join(directory, ".%s.%d-%s.tmp" % (name, os.getpid(), self._unique))
+        try:
+            with files.descriptor(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as fd:
+                files.write_all(fd, memoryview(content))
+            os.rename(temporary, path)
+        except OSError:
+            files.remove(temporary)
+            raise
+
+
+def _line(event: str, details: Mapping[str, Any]) -> bytes:
+    line = {"event": event, **details, "at": time.time(), "mono": time.monotonic()}
+    return (json.dumps(line, separators=(",", ":")) + "\n").encode("ascii")

@@ -1,0 +1,123 @@
+"""Files that are whole or not there, also where the file system knows less than it should."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outlast.filesystem import sync_directory, write_durably
+from outlast.local_cluster.book import Book, State
+
+
+def is_directory(descriptor: int) -> bool:
+    return stat.S_ISDIR(os.fstat(descriptor).st_mode)
+
+
+def refuse_to_sync_directories(patch: pytest.MonkeyPatch, code: int) -> None:
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        if is_directory(descriptor):
+            raise OSError(code, os.strerror(code))
+        real(descriptor)
+
+    patch.setattr(os, "fsync", fsync)
+
+
+def test_a_file_written_durably_is_synced_before_it_has_its_name_and_the_name_is_synced_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    synced: list[tuple[str, bytes]] = []
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        kind = "directory" if is_directory(descriptor) else "file"
+        if kind == "file":
+            assert Path("/proc/self/fd/%d" % descriptor).read_bytes() == b"new"
+        synced.append((kind, path.read_bytes()))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    write_durably(path, b"new")
+    assert synced == [("file", b"old"), ("directory", b"new")]
+    assert [left.name for left in tmp_path.iterdir()] == ["file"]
+
+
+class NoSpace:
+    """A file on a disk that takes half of what it is given."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+
+    def __enter__(self) -> NoSpace:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def write(self, content: bytes) -> None:
+        self._file.write(content[: len(content) // 2])
+        self._file.flush()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("before", [None, b"old"])
+@pytest.mark.parametrize("failing", ["open", "write", "fsync", "replace", "interrupt"])
+def test_a_file_that_cannot_be_written_durably_stays_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str, before: bytes | None
+) -> None:
+    path = tmp_path / "file"
+    if before is not None:
+        path.write_bytes(before)
+    real = Path.open
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise KeyboardInterrupt if failing == "interrupt" else OSError(errno.EIO, "broken")
+
+    with monkeypatch.context() as patch:
+        if failing == "write":
+            patch.setattr(Path, "open", lambda *args: NoSpace(real(*args)))
+        elif failing in ("open", "replace"):
+            patch.setattr(Path, failing, fail)
+        else:
+            patch.setattr(os, "fsync", fail)
+        with pytest.raises((OSError, KeyboardInterrupt)):
+            write_durably(path, b"new content")
+    assert [left.name for left in tmp_path.iterdir()] == (["file"] if before else [])
+    assert before is None or path.read_bytes() == before
+    write_durably(path, b"new content")
+    assert path.read_bytes() == b"new content"
+
+
+@pytest.mark.parametrize("code", [errno.EINVAL, errno.ENOTSUP, errno.EBADF], ids=errno.errorcode.get)
+def test_a_file_system_that_cannot_sync_directories_is_used_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    refuse_to_sync_directories(monkeypatch, code)
+    sync_directory(tmp_path)
+    write_durably(tmp_path / "file", b"new")
+    assert (tmp_path / "file").read_bytes() == b"new"
+    book = Book(tmp_path / "jobs.jsonl")
+    book.rewrite(State(next_id=7))
+    book.close()
+    assert Book(book.path).load().next_id == 7
+
+
+def test_a_directory_that_fails_to_be_synced_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse_to_sync_directories(monkeypatch, errno.EIO)
+    with pytest.raises(OSError, match="Input/output"):
+        write_durably(tmp_path / "file", b"new")
+    with pytest.raises(OSError, match="Input/output"):
+        Book(tmp_path / "jobs.jsonl").rewrite(State())
