@@ -165,10 +165,7 @@ class Lab:
 
     def scheduler(self, directory: Path | None = None, name: str = "local") -> LocalScheduler:
         """The local cluster, as the experiment in `directory` sees it."""
-        group = "nobody"
-        if directory is not None:
-            with open_journal(directory) as journal:
-                group = journal.about("experiment") or group
+        group = Experiment(directory).identity if directory is not None else "nobody"
         return LocalScheduler(group, name=name, root=self.clusters)
 
     def until(self, what: str, happened: Callable[[], Any]) -> Any:

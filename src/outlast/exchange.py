@@ -7,7 +7,6 @@ are put in their place.
 from __future__ import annotations
 
 import errno
-import json
 import shutil
 import time
 from contextlib import suppress
@@ -15,7 +14,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from outlast.codec import dump
 from outlast.experiment import Experiment
 from outlast.filesystem import sync_directory, write_durably
 from outlast.model import Attempt, Outcome, Run, Spec
@@ -28,8 +26,6 @@ from outlast.reports import read_report
 from outlast.schedulers.base import JobRequest
 from outlast.spec.command import arguments
 
-#: In every published directory: which attempt it came from.
-MARK = ".outlast.json"
 #: Seconds that tidying up after one run may hold a pass up.
 LONGEST_TIDYING = 2.0
 
@@ -140,20 +136,21 @@ class FileExchange:
         return Report(heard=path.stat().st_mtime, host=held.host)
 
     def publish(self, attempt: Attempt) -> None:
-        """May be repeated: the token in the published directory says whose it is."""
-        delivered = self.experiment.exchange_of(attempt) / "output"
+        """May be repeated: after the mark, whatever has the result's name is this attempt's, and whole."""
+        place = self.experiment.exchange_of(attempt)
+        delivered, mark = place / "output", place / "published"
         target = self.experiment.result(attempt.run)
         target.parent.mkdir(parents=True, exist_ok=True)
-        if _whose(target) == attempt.token:
+        if mark.exists() and target.exists():
             shutil.rmtree(delivered, ignore_errors=True)
             return
         if not delivered.exists():
             raise ResultGone("%s was accepted and has disappeared" % delivered)
-        write_durably(delivered / MARK, dump({"run": attempt.run, "token": attempt.token}).encode())
         if target.exists():
             # Somebody's earlier results under this name: kept, under another one.
             stamp = time.strftime("%Y%m%d-%H%M%S")
             target.rename(target.with_name("%s.before-%s-%s" % (target.name, stamp, attempt.token)))
+        write_durably(mark, b"")
         _move(delivered, target)
 
     def retire(self, run: Run) -> None:
@@ -164,14 +161,6 @@ class FileExchange:
             for scratch in place.iterdir():
                 Scratch(str(scratch)).clear(keep_output=False, until=until)
             place.rmdir()
-
-
-def _whose(published: Path) -> str | None:
-    """The token of the attempt whose results these are."""
-    try:
-        return str(json.loads((published / MARK).read_bytes())["token"])
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
 
 
 def _move(source: Path, target: Path) -> None:

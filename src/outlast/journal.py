@@ -116,11 +116,6 @@ class Journal(Records):
 
     # Reading.
 
-    def about(self, key: str) -> str | None:
-        with self._sense():
-            row = self._db.execute("SELECT value FROM about WHERE key=?", (key,)).fetchone()
-        return row[0] if row else None
-
     def live(self) -> Mapping[str, Run]:
         if not self._loaded:
             marks = ",".join("?" * len(_OVER))
@@ -246,10 +241,6 @@ class Journal(Records):
         self._runs.clear()
         self._attempts.clear()
         self._loaded = False
-
-    def set_about(self, key: str, value: str) -> None:
-        with self._transaction():
-            self._db.execute("INSERT OR REPLACE INTO about VALUES (?, ?)", (key, value))
 
     def add_spec(self, spec: Spec) -> int:
         record = dump(spec)

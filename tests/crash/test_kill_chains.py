@@ -22,12 +22,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-from laboratory import PATIENCE, TRAINING, Lab, assert_whole, kill_at_once, open_journal
+from laboratory import PATIENCE, TRAINING, Lab, assert_whole, kill_at_once
 from outlast import crashpoints, session, spec, submission, zipapp
 from outlast.crashpoints import CRASH_POINTS
 from outlast.experiment import Experiment
 from outlast.inbox import Cancel, Inbox
-from outlast.journal import is_blank
 from outlast.model import Spec
 from outlast.observation import JobPhase, Patience
 from outlast.schedulers.local import Host, LocalScheduler
@@ -173,11 +172,7 @@ class _Chain:
         return _impatient(group, self.cluster, self.clusters)
 
     def _scheduler(self) -> LocalScheduler:
-        group = "nobody"
-        if not is_blank(self.experiment.journal):
-            with open_journal(self.directory) as journal:
-                group = journal.about("experiment") or group
-        return _impatient(group, self.cluster, self.clusters)
+        return _impatient(self.experiment.identity, self.cluster, self.clusters)
 
     def _log_path(self) -> Path:
         return self.directory / "controller.log"

@@ -81,6 +81,7 @@ class Training:
     def interrupt(self, lab: Lab, step: int, how: signal.Signals) -> int:
         """Start it, send it a signal when it is beyond this step, and wait; its exit code."""
         self.progress.unlink(missing_ok=True)
+        self.progress.with_name("progress.json").unlink(missing_ok=True)
         process = self.start(OUTLAST_PROGRESS_FILE=str(self.progress), OUTLAST_TOKEN="x")
         try:
             lab.until("step %d" % step, lambda: process.poll() is not None or self.is_beyond(step))

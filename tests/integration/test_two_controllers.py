@@ -82,7 +82,7 @@ def test_submit_cancel_and_retry_from_elsewhere_are_picked_up_by_a_running_up(la
 
     lab.params(many, name="many", **params, sweep={"gate": ["a", "b"]})
     ended = lab.outlast("submit", many)
-    assert ended.returncode == 0 and "it picks the runs up" in ended.stdout
+    assert ended.returncode == 0 and "it picks this up" in ended.stdout
     lab.running_job(many, "many-gate=b")
 
     assert "it picks this up" in lab.outlast("cancel", "many-gate=b", "-C", many).stdout

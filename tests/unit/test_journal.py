@@ -155,7 +155,6 @@ def test_a_holder_that_was_taken_over_can_never_write_again(journal: Journal, pa
     for write in (
         lambda: journal.append([intended("a", "t1")]),
         lambda: journal.add_spec(SPEC),
-        lambda: journal.set_about("key", "value"),
         lambda: journal.renew_lease({}),
         lambda: journal.take_request("1.json", 1.0, []),
     ):
@@ -220,7 +219,7 @@ def test_a_file_that_is_no_journal_is_named(path: Path, content: bytes) -> None:
 
 
 def test_another_format_is_named(journal: Journal, path: Path) -> None:
-    journal.set_about("format", "99")
+    journal._db.execute("UPDATE about SET value='99' WHERE key='format'")
     journal.close()
     with pytest.raises(JournalDamaged, match="format 99"):
         Journal(path)

@@ -143,3 +143,10 @@ def test_the_tail_is_twenty_lines_and_four_kibibytes_at_most() -> None:
 )
 def test_a_torn_traceback_is_no_traceback(text: str) -> None:
     assert failure.last_traceback(text) is None
+
+
+def test_a_full_disk_is_recognised_in_the_words_of_any_program() -> None:
+    said = "dd: error writing '/scratch/x': No space left on device\n1+0 records in\n0 bytes copied\n"
+    found = failure.diagnose(said, 1, None, False)
+    assert found.outcome is Outcome.OUT_OF_DISK and "0 bytes copied" in found.detail
+    assert failure.diagnose(said, None, 9, False).outcome is Outcome.CRASHED

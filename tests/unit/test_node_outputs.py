@@ -119,6 +119,8 @@ def test_a_link_that_leaves_never_passes(places: tuple[Path, Path]) -> None:
         ('{"a": 2}', OutputRule("m", key="a", at_most=1), "at most 1"),
         ('{"a": NaN}', OutputRule("m", key="a", at_least=0.0), "NaN"),
         ('{"a": NaN}', OutputRule("m", key="a"), "NaN"),
+        ('{"a": Infinity}', OutputRule("m", key="a", at_least=0.0), "Infinity"),
+        ('{"a": 1e400}', OutputRule("m", key="a", at_least=0.0), "Infinity"),
         ('{"a": NaN}', OutputRule("m", key="a", at_most=1e9), "NaN"),
         ('{"a": true}', OutputRule("m", key="a", at_least=0.5), "not a number"),
         ('{"a": "0.99"}', OutputRule("m", key="a", at_least=0.5), "not a number"),

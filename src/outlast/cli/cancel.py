@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 def command(runs: tuple[str, ...], directory: Path, everything: bool, as_json: bool) -> None:
     """End runs that are under way. Their checkpoints stay: `outlast retry` goes on from them."""
     if runs and everything:
-        raise BadInput("name the runs to cancel, or say --all")
+        raise BadInput("name the runs to cancel, or say --all, not both")
     experiment, _ = locate(runs[0] if runs else None, directory)
     journal = open_journal(experiment)
     try:
-        found = list(journal.live().values()) if everything else find_runs(journal, runs, directory)
+        found = list(journal.live().values()) if everything else find_runs(journal, runs, directory, "--all")
         over = [run.name for run in found if run.state.over]
         names = tuple(run.name for run in found if not run.state.over)
     finally:

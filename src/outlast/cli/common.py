@@ -117,7 +117,7 @@ def carry_out(experiment: Experiment, purpose: str, work: Callable[[Session], No
         time.sleep(0.2)
 
 
-def find_run(journal: Journal, name: str | None) -> Run:
+def find_run(journal: Journal, name: str | None, otherwise: str = "") -> Run:
     """One run: by its name, or by a part of it that no other has; the only one if no name is given."""
     names = journal.names()
     if name is None:
@@ -126,7 +126,7 @@ def find_run(journal: Journal, name: str | None) -> Run:
         if len(names) == 1:
             name = names[0]
         else:
-            raise BadInput("which run? There are %d: %s" % (len(names), some(names)))
+            raise BadInput("which run? There are %d: %s%s" % (len(names), some(names), otherwise))
     run = journal.run(name)
     if run is not None:
         return run
@@ -142,11 +142,11 @@ def find_run(journal: Journal, name: str | None) -> Run:
     raise BadInput("no run is called %s; %s" % (name, hint))
 
 
-def find_runs(journal: Journal, targets: Sequence[str], directory: Path) -> list[Run]:
-    """The runs that were named; where none was, the only one there is."""
-    return [find_run(journal, locate(target, directory)[1]) for target in targets] or [
-        find_run(journal, None)
-    ]
+def find_runs(journal: Journal, targets: Sequence[str], directory: Path, option: str) -> list[Run]:
+    """The runs that were named; where none was, the only one there is. `option` would take more."""
+    otherwise = "; name them, or say %s" % option
+    names = [locate(target, directory)[1] for target in targets] or [None]
+    return [find_run(journal, name, otherwise) for name in names]
 
 
 def some(names: Sequence[str], most: int = 8) -> str:

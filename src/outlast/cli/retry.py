@@ -40,14 +40,14 @@ def command(runs: tuple[str, ...], directory: Path, failed: bool, as_json: bool)
     from outlast.spec import read, require_served
 
     if runs and failed:
-        raise BadInput("name the runs to retry, or say --failed")
+        raise BadInput("name the runs to retry, or say --failed, not both")
     experiment, _ = locate(runs[0] if runs else None, directory)
     journal = open_journal(experiment)
     try:
         if failed:
             found = [run for run in journal.runs() if run.state is RunState.FAILED]
         else:
-            found = find_runs(journal, runs, directory)
+            found = find_runs(journal, runs, directory, "--failed")
         for run in found:
             if run.state not in (RunState.FAILED, RunState.CANCELLED):
                 raise BadInput(

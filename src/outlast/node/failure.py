@@ -97,15 +97,21 @@ def diagnose(text: str, code: int | None, signal: int | None, oom_killed: bool) 
         ended = f"the training was ended by {signal_name(signal)}, which Outlast did not send"
     else:
         ended = f"the training exited with {code}"
-    detail = f"{ended}; its last line: {last[:300]}" if last else f"{ended} and wrote nothing"
+    detail = f"{ended}; its last line: {last[:300]}" if last else f"{ended}; it wrote nothing"
+    if signal is None and any(_full_disk(line) for line in text.splitlines()[-_TAIL_LINES:]):
+        return Failure(Outcome.OUT_OF_DISK, f"no space was left on a disk: {detail}", signature_of("disk"))
     return Failure(Outcome.CRASHED, detail, signature_of(code, signal, _VARYING.sub("", last)))
+
+
+def _full_disk(said: str) -> bool:
+    return "No space left on device" in said or "Disk quota exceeded" in said
 
 
 def _outcome_of(traceback: Traceback) -> Outcome:
     said = f"{traceback.exception}: {traceback.message}"
     if traceback.exception.endswith("MemoryError") or "out of memory" in said.lower():
         return Outcome.OUT_OF_MEMORY
-    if "No space left on device" in said or "Disk quota exceeded" in said:
+    if _full_disk(said):
         return Outcome.OUT_OF_DISK
     return Outcome.CRASHED
 

@@ -74,7 +74,9 @@ def _judge(rule: OutputRule, output: str, run_check: Callable[[Sequence[str]], s
         raise _Fails("is not a name inside the output directory")
     path = os.path.join(output, rule.path)
     if not os.path.lexists(path):
-        raise _Fails("is not there: neither in $OUTLAST_OUTPUT_DIR nor in the working directory")
+        raise _Fails(
+            "is not there: neither in $OUTLAST_OUTPUT_DIR nor in the working directory (links do not count)"
+        )
     if not is_below(os.path.realpath(path), os.path.realpath(output)):
         raise _Fails("is a link out of the output directory")
     if os.path.isdir(path):
@@ -114,8 +116,9 @@ def _judge_value(rule: OutputRule, value: Any) -> None:
     number = value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
     if bounded and number is None:
         raise _Fails(f"has {rule.key} = {json.dumps(value)[:60]}, which is not a number")
-    if isinstance(number, float) and math.isnan(number):
-        raise _Fails(f"has {rule.key} = NaN")
+    if isinstance(number, float) and not math.isfinite(number):
+        shown = "NaN" if math.isnan(number) else "Infinity"
+        raise _Fails(f"has {rule.key} = {shown}, which is no result")
     if number is None:
         return
     if rule.at_least is not None and not number >= rule.at_least:
