@@ -107,7 +107,7 @@ def test_without_a_traceback_code_and_last_line_without_numbers_make_the_signatu
     assert first.signature == second.signature
     assert first.signature != _diagnose("step 99\nfatal at 0x12 after 3 s\n", code=4).signature
     assert first.detail == "the training exited with 3; its last line: fatal at 0xdeadbeef after 17 s"
-    assert _diagnose("", code=3).detail == "the training exited with 3 and wrote nothing"
+    assert _diagnose("", code=3).detail == "the training exited with 3; it wrote nothing"
 
 
 def test_a_kill_is_not_blamed_on_an_exception_that_was_caught_long_before() -> None:
