@@ -21,7 +21,8 @@ from typing import Any
 from outlast.codec import dump
 from outlast.experiment import Experiment
 from outlast.fold import apply
-from outlast.journal import Journal, is_blank
+from outlast.journal import Journal
+from outlast.journalfile import is_blank
 from outlast.ledger import book
 from outlast.local_cluster.processes import is_alive, start_ticks
 from outlast.model import ATTEMPT_KINDS, Attempt, Entry, Kind, Run, RunState

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from pathlib import Path
+
+from outlast.node.files import sync_directory
+
+__all__ = ["LOCAL", "is_local", "sync_directory", "write_durably"]
 
 #: File systems whose locks and shared memory work between all processes that can see the file.
 LOCAL = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "jfs", "bcachefs"}) | frozenset(
@@ -45,15 +48,3 @@ def write_durably(path: Path, content: bytes) -> None:
         temporary.unlink(missing_ok=True)
         raise
     sync_directory(path.parent)
-
-
-def sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        # Some network file systems know no such thing as syncing a directory; the files are safe.
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):
-            raise
-    finally:
-        os.close(descriptor)

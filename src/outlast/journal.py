@@ -19,14 +19,11 @@ from typing import Any
 from outlast.codec import dump, read_attempt, read_run, read_spec
 from outlast.errors import JournalDamaged, JournalHeld, NotWritable
 from outlast.filesystem import is_local
+from outlast.journalfile import BUSY, LONGEST_PATH, connect, connect_to_read, damaged, place
 from outlast.model import Attempt, Entry, Kind, Run, RunState, Spec
 from outlast.records import Records
 
 FORMAT = 1
-#: How long a writer waits for a reader (or a reader for a writer) before it gives up, in seconds.
-BUSY = 20.0
-#: SQLite's own bound is 512, for the journal's helpers as well.
-LONGEST_PATH = 500
 
 _SCHEMA = """
 CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -69,13 +66,13 @@ class Journal(Records):
         self.epoch: int | None = None
         self._loaded = False
         if path.is_dir():
-            raise JournalDamaged(_damaged(path, "it is a directory"))
+            raise JournalDamaged(damaged(path, "it is a directory"))
         if not create and not path.exists():
             raise JournalDamaged("%s: no such journal; nothing has been submitted here yet" % path)
         with self._sense():
-            self._db = _connect(path, "mode=rwc") if create else _connect_to_read(path)
+            self._db = connect(path, "mode=rwc") if create else connect_to_read(path)
             self._prepare(create)
-        self._place = _place(path)
+        self._place = place(path)
 
     def _prepare(self, create: bool) -> None:
         self._db.execute("PRAGMA synchronous=FULL")
@@ -101,7 +98,7 @@ class Journal(Records):
 
     def check_place(self) -> None:
         """Raise JournalDamaged if the file is no longer the one that was opened: work would go nowhere."""
-        if _place(self.path) != self._place:
+        if place(self.path) != self._place:
             raise JournalDamaged(
                 "%s: this journal was moved, removed or replaced while it was in use. Jobs go on; type "
                 "`outlast up` where the experiment is now" % self.path
@@ -112,7 +109,7 @@ class Journal(Records):
         with self._sense():
             found = self._db.execute("PRAGMA quick_check(1)").fetchone()[0]
         if found != "ok":
-            raise JournalDamaged(_damaged(self.path, found))
+            raise JournalDamaged(damaged(self.path, found))
 
     # Reading.
 
@@ -320,72 +317,6 @@ class Journal(Records):
                 ) from error
             if "locked" in text:
                 raise JournalHeld("%s: busy for %d s with another process" % (self.path, BUSY)) from error
-            raise JournalDamaged(_damaged(self.path, text)) from error
+            raise JournalDamaged(damaged(self.path, text)) from error
         except (sqlite3.DatabaseError, UnicodeDecodeError, json.JSONDecodeError) as error:
-            raise JournalDamaged(_damaged(self.path, str(error))) from error
-
-
-def is_blank(path: Path) -> bool:
-    """Whether there is nothing to be read there, because no controller has come to its first commit.
-
-    Raises JournalDamaged if runs have been under way: then there was something.
-    """
-    try:
-        db = _connect_to_read(path)
-    except sqlite3.Error:
-        return not path.exists()  # opening it for real says what is wrong
-    try:
-        blank = db.execute("SELECT 1 FROM sqlite_master").fetchone() is None
-    except sqlite3.Error:
-        return not path.exists()
-    finally:
-        db.close()
-    if blank and (path.parent / "params" / "runs").exists():
-        raise JournalDamaged(_damaged(path, "nothing is in it, and runs have been under way"))
-    return blank
-
-
-def _connect(path: Path, how: str) -> sqlite3.Connection:
-    return sqlite3.connect(
-        "%s?%s" % (path.absolute().as_uri(), how),
-        uri=True,
-        timeout=BUSY,
-        isolation_level=None,
-        check_same_thread=False,
-    )
-
-
-def _connect_to_read(path: Path) -> sqlite3.Connection:
-    """For a colleague without write permission, and on a full disk, too."""
-    ways = ["mode=rw", "mode=ro"]  # a writer that was killed may have left work to be undone
-    if not os.access(path, os.W_OK) or not os.access(path.parent, os.W_OK):
-        ways.remove("mode=rw")
-    if not any(path.with_name(path.name + suffix).exists() for suffix in ("-wal", "-journal")):
-        ways.append("mode=ro&immutable=1")  # nobody is at work on it
-    for way in ways[:-1]:
-        db = _connect(path, way)
-        try:
-            db.execute("SELECT 1 FROM sqlite_master").fetchone()
-        except sqlite3.OperationalError as error:
-            db.close()
-            if "locked" in str(error):
-                raise
-            continue
-        return db
-    return _connect(path, ways[-1])
-
-
-def _place(path: Path) -> tuple[int, int] | None:
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
-
-
-def _damaged(path: Path, why: str) -> str:
-    return (
-        "%s: the journal is damaged (%s). Checkpoints, logs and results are untouched. Bring back a copy, "
-        "or put it aside (mv %s %s.damaged) and submit again: runs go on from their checkpoints"
-        % (path, why, path.name, path.name)
-    )
+            raise JournalDamaged(damaged(self.path, str(error))) from error

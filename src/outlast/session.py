@@ -13,7 +13,8 @@ from outlast.exchange import FileExchange
 from outlast.experiment import Experiment
 from outlast.inbox import Inbox
 from outlast.intake import take_requests
-from outlast.journal import Journal, is_blank
+from outlast.journal import Journal
+from outlast.journalfile import is_blank
 from outlast.lease import Lease
 from outlast.model import Entry
 from outlast.schedulers import connect

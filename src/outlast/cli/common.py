@@ -18,7 +18,8 @@ import click
 from outlast.errors import BadInput, JournalHeld
 from outlast.experiment import Experiment
 from outlast.inbox import Inbox
-from outlast.journal import LONGEST_PATH, Journal, is_blank
+from outlast.journal import Journal
+from outlast.journalfile import LONGEST_PATH, is_blank
 from outlast.model import Run
 
 if TYPE_CHECKING:

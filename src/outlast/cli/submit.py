@@ -19,7 +19,8 @@ from outlast.cli.common import (
     write_json,
 )
 from outlast.experiment import Experiment
-from outlast.journal import Journal, is_blank
+from outlast.journal import Journal
+from outlast.journalfile import is_blank
 from outlast.submission import Submitted, prepare, submit
 
 if TYPE_CHECKING:

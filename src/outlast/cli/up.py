@@ -13,7 +13,7 @@ from outlast.cli.common import directory_argument, experiment_at, json_option, s
 from outlast.errors import BadInput
 from outlast.experiment import Experiment
 from outlast.inbox import Inbox
-from outlast.journal import is_blank
+from outlast.journalfile import is_blank
 from outlast.model import RunState
 
 

@@ -8,7 +8,7 @@ import os
 import shutil
 from typing import Callable, Dict
 
-from outlast.node.files import blocks, copy_tree, open_file
+from outlast.node.files import blocks, copy_tree, open_file, sync_directory
 from outlast.node.pulse import silent
 
 #: By relative path: size and SHA-256.
@@ -30,7 +30,7 @@ def deliver(output: str, target: str, pulse: Callable[[], None] = silent) -> Man
                 raise
         else:
             if manifest:  # nothing is lost with an empty directory
-                _sync(parent)
+                sync_directory(parent)
             return manifest
     temporary = os.path.join(parent, f".{os.path.basename(target)}.{os.getpid()}.tmp")
     try:
@@ -40,7 +40,7 @@ def deliver(output: str, target: str, pulse: Callable[[], None] = silent) -> Man
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
-    _sync(parent)
+    sync_directory(parent)
     return manifest
 
 
@@ -53,7 +53,7 @@ def _seal(directory: str, pulse: Callable[[], None]) -> Manifest:
             path = os.path.join(place, name)
             manifest[os.path.relpath(path, directory)] = _seal_file(path, pulse)
         if names or files:
-            _sync(place)
+            sync_directory(place)
     return manifest
 
 
@@ -66,15 +66,3 @@ def _seal_file(path: str, pulse: Callable[[], None]) -> dict[str, object]:
             size += len(block)
         os.fsync(file.fileno())
     return {"size": size, "sha256": digest.hexdigest()}
-
-
-def _sync(directory: str) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        # Some network file systems know no such thing as syncing a directory; the files are safe.
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):
-            raise
-    finally:
-        os.close(descriptor)

@@ -63,3 +63,16 @@ def copy_tree(source: str, target: str, pulse: Callable[[], None] = silent) -> N
                 copy_file(path, goal, pulse)
             elif stat.S_ISLNK(mode):
                 shutil.copy2(path, goal, follow_symlinks=False)
+
+
+def sync_directory(directory: str | os.PathLike[str]) -> None:
+    """Put the names in it on disk."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # Some network file systems know no such thing as syncing a directory; the files are safe.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):
+            raise
+    finally:
+        os.close(descriptor)
