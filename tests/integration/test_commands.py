@@ -249,3 +249,13 @@ def test_a_fresh_experiment_runs_as_it_is(lab: Lab) -> None:
     ended = lab.outlast("run", cwd=fresh)
     assert ended.returncode == 0, ended.output
     assert (fresh / "results" / "fresh" / "model.json").exists()
+
+
+def test_up_goes_on_when_nobody_reads_its_output_any_more(lab: Lab) -> None:
+    deaf = lab.experiment("deaf", command="sh train.sh plain", outputs=["first.txt"])
+    process = lab.start("run", deaf)
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("submitted 1 run")
+    process.stdout.close()
+    assert process.wait(60) == 0
+    assert states(deaf) == {"deaf": "finished"}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import os
 import signal
 import sys
+from typing import Any, TextIO, cast
 
 import click
 
@@ -74,8 +76,9 @@ def group() -> None:
 def main() -> None:
     """The entry point: no traceback reaches a user."""
     if not _SUPERVISING & set(sys.argv[1:2]):
-        # The reader (head, less) may have seen enough; what supervises goes on without one.
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # the reader (head, less) may have seen enough
+    elif sys.stdout is not None:
+        sys.stdout = cast(TextIO, _GoesOn(sys.stdout))
     try:
         sys.exit(group.main(standalone_mode=False) or 0)
     except click.ClickException as error:
@@ -95,6 +98,34 @@ def main() -> None:
     except Exception as error:
         click.echo(_unexpected(error), err=True)
         sys.exit(CANNOT)
+
+
+class _GoesOn:
+    """An output whose reader may leave: what supervises goes on without one."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        try:
+            self._stream.write(text)
+        except BrokenPipeError:
+            self._mute()
+        return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except BrokenPipeError:
+            self._mute()
+
+    def _mute(self) -> None:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self._stream.fileno())
+        os.close(nowhere)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def _unexpected(error: Exception) -> str:

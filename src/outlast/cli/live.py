@@ -112,10 +112,7 @@ class Display:
     def _say(self, at: float, run: str, text: str, colour: str | None) -> None:
         stamp = time.strftime("%H:%M:%S", time.localtime(at))
         if self._live is None:
-            try:
-                click.echo("%s %s: %s" % (stamp, run, click.style(text, fg=colour)))
-            except BrokenPipeError:
-                self._quiet = True  # nobody listens any more; the runs are supervised all the same
+            click.echo("%s %s: %s" % (stamp, run, click.style(text, fg=colour)))
             return
         from rich.markup import escape
 
