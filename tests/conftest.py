@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,9 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def _private_places() -> Iterator[None]:
     """No test sees or touches the clusters and settings of the person who runs it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # Started in the background, we would pass on that Ctrl-C is ignored.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="ol-") as folder:
         patch.setenv("OUTLAST_LOCAL_ROOT", str(Path(folder) / "c"))
         patch.setenv("XDG_CONFIG_HOME", str(Path(folder) / "config"))
