@@ -6,7 +6,7 @@ import pytest
 
 from outlast.model import CAUSES, Cause, Ending, Limits, Outcome, Run, RunState
 from outlast.observation import Patience
-from outlast.policy import CLUSTER_PATIENCE, POLICY, Action, judge
+from outlast.policy import POLICY, Action, judge
 
 LIMITS = Limits(attempts=10, without_progress=3, total=1000.0)
 PATIENCE = Patience(missing=60.0, heartbeat=60.0, pause=10.0, longest_pause=100.0)
@@ -59,7 +59,7 @@ def test_attempts_without_progress_stop_the_run_at_the_limit() -> None:
 
 
 def test_the_cluster_is_granted_more_attempts_without_progress() -> None:
-    most = CLUSTER_PATIENCE * LIMITS.without_progress
+    most = 3 * LIMITS.without_progress
     assert decided(ended(Outcome.EVICTED, stuck_any=most - 1))[0] is Action.GO_ON
     action, reason = decided(ended(Outcome.EVICTED, stuck_any=most))
     assert action is Action.FAIL and "by the cluster" in reason
