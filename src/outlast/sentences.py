@@ -20,12 +20,10 @@ def of_entry(entry: Entry, attempt: Attempt | None) -> str:
         case Kind.CANCEL_ASKED:
             return "to be cancelled: %s" % data.get("reason", "")
         case Kind.INTENDED:
+            # What led to it was said when the attempt before ended.
+            decided = data.get("reason", "").rpartition("; ")[2]
             avoid = data.get("avoid")
-            return "%s: %s%s" % (
-                number,
-                data.get("reason", ""),
-                "; not on %s" % ", ".join(avoid) if avoid else "",
-            )
+            return "%s: %s%s" % (number, decided, "; not on %s" % ", ".join(avoid) if avoid else "")
         case Kind.QUEUED:
             return "%s is queued as job %s" % (number, data["job"])
         case Kind.UNSURE:

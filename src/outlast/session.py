@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 
 from outlast import zipapp
 from outlast.controller import Controller, Listener, Pass
-from outlast.errors import JournalHeld, NotWritable
+from outlast.errors import JournalDamaged, JournalHeld, NotWritable
 from outlast.exchange import FileExchange
 from outlast.experiment import Experiment
 from outlast.inbox import Inbox
@@ -122,7 +122,9 @@ def control(
         try:
             yield Session(experiment, journal, lease, listener, timeout)
         finally:
-            with suppress(JournalHeld, NotWritable):  # taken over, or no room: the next one finds us dead
+            with suppress(
+                JournalDamaged, JournalHeld, NotWritable
+            ):  # taken over, or no room: the next one finds us dead
                 lease.release()
     finally:
         journal.close()

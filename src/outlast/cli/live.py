@@ -120,6 +120,7 @@ class Display:
         self._live.console.print("[dim]%s[/] [bold]%s[/]: %s" % (stamp, escape(run), body), highlight=False)
 
     def _under_way(self) -> Table | str:
+        from rich.markup import escape
         from rich.table import Table
 
         if self._journal is None:
@@ -133,7 +134,7 @@ class Display:
                     "[cyan]●[/] %s" % run.name,
                     "attempt %d" % attempt.number,
                     attempt.state.value,
-                    progress_of(self._experiment, attempt),
+                    escape(progress_of(self._experiment, attempt)),
                 )
         if len(runs) > SHOWN:
             grid.add_row("… %d more" % (len(runs) - SHOWN))
@@ -152,4 +153,4 @@ def progress_of(experiment: Experiment, attempt: Attempt) -> str:
     if isinstance(metrics, dict):
         for name, value in list(metrics.items())[:4]:
             text += " %s=%s" % (name, "%.4g" % value if isinstance(value, float) else value)
-    return text
+    return sentences.printable(text)
