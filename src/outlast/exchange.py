@@ -85,9 +85,8 @@ class FileExchange:
         if attempt.number == 1:
             return None
         place = self.experiment.scratch(attempt.run, attempt.number, attempt.token).parent
-        numbered = [
-            (int(path.name.partition("-")[0]), str(path)) for path in place.glob("[0-9][0-9][0-9]*-*")
-        ]
+        named = [(path.name.partition("-")[0], str(path)) for path in place.glob("[0-9]*-*")]
+        numbered = [(int(number), path) for number, path in named if number.isdecimal()]
         return max((pair for pair in numbered if pair[0] < attempt.number), default=(0, None))[1]
 
     def write_order(self, run: Run, attempt: Attempt, spec: Spec) -> None:
@@ -130,10 +129,12 @@ class FileExchange:
 
     def _claimed(self, path: Path) -> Report | None:
         """A node program that has claimed its attempt and not written a line yet."""
-        held = claim.read(str(path))
-        if held is None or held.fenced:
-            return None
-        return Report(heard=path.stat().st_mtime, host=held.host)
+        try:
+            held = claim.read(str(path))
+            heard = path.stat().st_mtime
+        except OSError:
+            return None  # nothing can be read this time
+        return Report(heard=heard, host=held.host) if held and not held.fenced else None
 
     def publish(self, attempt: Attempt) -> None:
         """May be repeated: after the mark, whatever has the result's name is this attempt's, and whole."""

@@ -207,3 +207,15 @@ def test_the_scratch_of_a_finished_run_goes(exchange: FileExchange) -> None:
     (scratch / "job" / "core").write_text("x")
     exchange.retire(RUN)
     assert not scratch.parent.exists()
+
+
+def test_a_claim_that_cannot_be_read_says_nothing_and_stops_nobody(exchange: FileExchange) -> None:
+    (place(exchange) / "claim.json").mkdir()
+    assert exchange.report(ATTEMPT) is None
+
+
+def test_strange_names_in_the_workdir_are_no_earlier_attempts(exchange: FileExchange) -> None:
+    for name in ("001-old", "0x1-odd", "1e9-odd", "notes-1"):
+        (exchange.experiment.workdir / "a" / name).mkdir(parents=True)
+    order = exchange.order(RUN, ATTEMPT, SPEC)
+    assert order.previous_scratch == str(exchange.experiment.workdir / "a" / "001-old")
