@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from outlast import zipapp
@@ -16,7 +16,6 @@ from outlast.intake import take_requests
 from outlast.journal import Journal
 from outlast.journalfile import is_blank
 from outlast.lease import Lease
-from outlast.model import Entry
 from outlast.schedulers import connect
 from outlast.schedulers.base import Scheduler
 
@@ -73,11 +72,11 @@ class Session:
         until = time.monotonic() + self._scheduler.interval
         asked = self._inbox.names()
         while (left := until - time.monotonic()) > 0 and self._inbox.names() == asked:
-            began = time.monotonic()
+            began, pause = time.monotonic(), min(GLANCE, left)
             glance()
-            self._scheduler.wait(min(GLANCE, left))
+            self._scheduler.wait(pause)
             self._lease.beat()
-            if time.monotonic() - began < min(GLANCE, left) * 0.9:
+            if time.monotonic() - began < pause * 0.9:
                 return
 
     def _connect(self) -> Controller:
@@ -105,7 +104,7 @@ class Session:
 def control(
     experiment: Experiment,
     purpose: str,
-    listener: Callable[[Sequence[Entry]], None] = lambda entries: None,
+    listener: Listener = lambda entries: None,
     timeout: float | None = None,
 ) -> Iterator[Session]:
     """Hold the experiment. Raises JournalHeld if another controller does.

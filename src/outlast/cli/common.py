@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
@@ -24,8 +24,6 @@ from outlast.model import Run
 
 if TYPE_CHECKING:
     from outlast.session import Session
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 #: Seconds to wait for another command that holds the experiment for a moment, and for one pass.
 LONGEST_WAIT = 15.0
@@ -90,14 +88,18 @@ def open_journal(experiment: Experiment) -> Journal:
 
 def locate(target: str | None, directory: Path) -> tuple[Experiment, str | None]:
     """RUN as people write it: a name here (or in `-C DIR`), else DIR/name or an experiment's directory."""
-    path = Path(target) if target is not None else directory
-    here = str(directory) == "." and not (directory / "params.yaml").exists()
-    if target is not None and (here or "/" in target):
+    if target is not None and ("/" in target or _is_nowhere(directory)):
+        path = Path(target)
         if (path / "params.yaml").exists():
             return experiment_at(path), None
         if (path.parent / "params.yaml").exists() and str(path.parent) != ".":
             return experiment_at(path.parent), path.name
     return experiment_at(directory), target
+
+
+def _is_nowhere(directory: Path) -> bool:
+    """No `-C` was given, and this directory is no experiment."""
+    return str(directory) == "." and not (directory / "params.yaml").exists()
 
 
 def carry_out(experiment: Experiment, purpose: str, work: Callable[[Session], None]) -> str:
