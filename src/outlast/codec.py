@@ -43,6 +43,9 @@ def read_attempt(record: str) -> Attempt:
     raw["avoid"] = tuple(raw["avoid"])
     if raw["outcome"] is not None:
         raw["outcome"] = Outcome(raw["outcome"])
+    if raw["condemned"] is not None:
+        outcome, reason = raw["condemned"]
+        raw["condemned"] = Outcome(outcome), reason
     return Attempt(**raw)
 
 

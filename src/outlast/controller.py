@@ -18,12 +18,19 @@ from outlast.exchange import Exchange, ResultGone
 from outlast.model import Entry, Kind, Outcome, RunState
 from outlast.observation import JobPhase, JobView, Report, Seen
 from outlast.records import Records
-from outlast.schedulers.base import Answer, JobRequest, Scheduler, SchedulerUnavailable, Submission
+from outlast.schedulers.base import (
+    Answer,
+    JobRequest,
+    Scheduler,
+    SchedulerUnavailable,
+    Sought,
+    Submission,
+)
 
 #: Rounds of decisions in one pass; a run needs four at most from the end of an attempt to the next.
 MOST_ROUNDS = 12
-#: Jobs that are intended, sent and recorded together.
-BATCH = 500
+#: The window in seconds that `Scheduler.submit_rate` is about.
+MINUTE = 60.0
 
 Listener = Callable[[Sequence[Entry]], None]
 
@@ -49,7 +56,7 @@ class Controller:
         exchange: Exchange,
         *,
         clock: Callable[[], float] = time.time,
-        new_token: Callable[[], str] = lambda: secrets.token_hex(6),
+        new_batch: Callable[[], str] = lambda: secrets.token_hex(6),
         listener: Listener = lambda entries: None,
         beat: Callable[[], None] = lambda: None,
     ) -> None:
@@ -57,7 +64,7 @@ class Controller:
         self._scheduler = scheduler
         self._exchange = exchange
         self._clock = clock
-        self._new_token = new_token
+        self._new_batch = new_batch
         self._listener = listener
         self._beat = beat
 
@@ -76,33 +83,40 @@ class Controller:
         starts = self._settle(seen, done)
         if seen.jobs is None:
             return done  # nothing is sent to a scheduler that does not answer
-        active = sum(run.state is RunState.ACTIVE for run in self._records.live().values())
-        spec = self._records.newest_spec()
-        admitted = engine.admit(starts, active, spec.parallel if spec else None)
-        for begin in range(0, len(admitted), BATCH):
+        admitted = self._admit(starts)
+        size = self._scheduler.batch
+        for begin in range(0, len(admitted), size):
             if time.monotonic() - began > budget:
                 done.put_off = len(admitted) - begin
                 break
-            self._start(admitted[begin : begin + BATCH], done)
+            self._start(admitted[begin : begin + size], done)
             self._beat()
         return done
 
+    def _admit(self, starts: Sequence[Decision]) -> Sequence[Decision]:
+        if not starts:
+            return starts
+        live = self._records.live().values()
+        attempts = [self._records.current(run) for run in live if run.state is RunState.ACTIVE]
+        spec, now = self._records.newest_spec(), self._clock()
+        lately = sum(attempt is not None and abs(now - attempt.intended) < MINUTE for attempt in attempts)
+        most = (spec.parallel if spec else None, self._scheduler.most_jobs)
+        return engine.admit(starts, len(attempts), most, lately, self._scheduler.submit_rate)
+
     def _observe(self, done: Pass) -> Seen:
-        live = self._records.live()
+        current = [self._records.current(run) for run in self._records.live().values()]
+        attempts = [attempt for attempt in current if attempt is not None]
         try:
-            jobs = self._scheduler.poll()
+            jobs = self._scheduler.poll([Sought(a.token, a.job, a.intended) for a in attempts])
         except SchedulerUnavailable as error:
             done.jobs, done.trouble = None, str(error)
             return Seen(None)
         done.jobs = len(jobs)
         reach("observe.polled")
         reports: dict[str, Report] = {}
-        for run in live.values():
-            attempt = self._records.current(run)
-            if attempt is None:
-                continue
+        for attempt in attempts:
             view = jobs.get(attempt.token)
-            if view is None or view.phase is JobPhase.ENDED:
+            if view is None or view.phase is JobPhase.ENDED or view.restarts > attempt.restarts:
                 report = self._exchange.report(attempt)
                 if report is not None:
                     reports[attempt.token] = report
@@ -146,8 +160,10 @@ class Controller:
                     entries.extend(self._publish(decision, done))
                 case Do.FENCE:
                     entries.extend(self._fence(decision, done))
-        cancels = [decision for decision in decisions if decision.do is Do.CANCEL_JOB]
-        entries.extend(self._cancel(cancels, seen, done))
+        for do, act in ((Do.CANCEL_JOB, self._scheduler.cancel), (Do.RELEASE, self._scheduler.release)):
+            asked = [decision for decision in decisions if decision.do is do]
+            entries.extend(self._ask(act, asked, seen, done))
+        entries = self._settle_ended(entries, done)
         self._append(entries, done)
         for entry in entries:
             if entry.kind is Kind.FINISHED:
@@ -161,7 +177,8 @@ class Controller:
     def _start(self, decisions: Sequence[Decision], done: Pass) -> None:
         live = self._records.live()
         hosts = self._scheduler.hosts()
-        tokens = [self._new_token() for _ in decisions]
+        batch = self._new_batch()
+        tokens = ["%s-%d" % (batch, index) for index in range(1, len(decisions) + 1)]
         now = self._clock()
         intents = [
             Entry(
@@ -243,15 +260,38 @@ class Controller:
         report = None if won else self._exchange.report(attempt)
         now = self._clock()
         verdict = engine.after_fence(run, attempt, report, won, self._scheduler.patience, now)
-        return [self._entry(verdict)] if verdict else []
+        if verdict is None:
+            return []
+        try:
+            self._exchange.shut(attempt)  # the scheduler may yet start the job again
+        except OSError as error:
+            done.notes.append("%s cannot be given up yet: %s" % (decision.run, error))
+            return []
+        return [self._entry(verdict)]
 
-    def _cancel(self, decisions: Sequence[Decision], seen: Seen, done: Pass) -> list[Entry]:
+    def _settle_ended(self, entries: Sequence[Entry], done: Pass) -> list[Entry]:
+        """What an attempt left behind is brought home before its end is recorded; else that waits."""
+        kept = []
+        for entry in entries:
+            attempt = self._records.attempt(entry.token) if entry.kind is Kind.ENDED and entry.token else None
+            try:
+                if attempt is not None:
+                    self._exchange.settle(attempt)
+                kept.append(entry)
+            except OSError as error:
+                done.notes.append("the end of %s cannot be settled yet: %s" % (entry.run, error))
+        return kept
+
+    def _ask(
+        self, act: Callable[[Sequence[JobView]], None], decisions: Sequence[Decision], seen: Seen, done: Pass
+    ) -> list[Entry]:
+        """Cancel or release these decisions' jobs in one call."""
         jobs = seen.jobs or {}
         views = [jobs[decision.token] for decision in decisions if decision.token and decision.token in jobs]
         if not views:
             return []
         try:
-            self._scheduler.cancel(views)
+            act(views)
         except SchedulerUnavailable as error:
             done.trouble = str(error)
             return []
@@ -270,7 +310,8 @@ class Controller:
             decision = engine.decide_twin(attempt, view, self._clock()) if attempt else None
             if decision is not None:
                 entries.append(self._entry(decision))
-            if view.phase is not JobPhase.ENDED and (attempt is None or decision is not None):
+            waits = view.phase in (JobPhase.QUEUED, JobPhase.HELD)
+            if view.phase is not JobPhase.ENDED and (attempt is None or decision is not None or waits):
                 strays.append(view)
         if strays:
             try:

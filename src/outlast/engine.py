@@ -14,12 +14,16 @@ from typing import Any
 from outlast.model import Attempt, AttemptState, Kind, Limits, Outcome, Run, RunState
 from outlast.node.words import EXIT_BAD_ORDER, EXIT_NOT_CLAIMED
 from outlast.observation import JobPhase, JobView, Patience, Report, Seen
-from outlast.policy import Action, judge
+from outlast.policy import CLUSTER_PATIENCE, Action, judge
 
 #: How long a run avoids a host where it met trouble of the cluster's.
 SOUR_FOR = 2 * 3600.0
 #: A cancellation that shows no effect is sent again after this long.
 CANCEL_AGAIN = 60.0
+#: A held job is let go on at most this often.
+MOST_RELEASES = 3
+#: Why a job waits may change with every look: the n-th change is noted this many seconds times n after the last.
+WAITS_AGAIN = 60.0
 
 
 class Do(Enum):
@@ -27,6 +31,7 @@ class Do(Enum):
     START = "start"  # a new attempt
     FENCE = "fence"  # make sure that a job which cannot be found will never run
     CANCEL_JOB = "cancel job"
+    RELEASE = "release"  # let a held job go on
     PUBLISH = "publish"  # put the accepted results in their place
 
 
@@ -65,9 +70,14 @@ def decide(
     return Decision(Do.START, run.name, verdict.reason, data={"avoid": sour})
 
 
-def admit(starts: Sequence[Decision], active: int, parallel: int | None) -> Sequence[Decision]:
-    """The starts there is room for when at most `parallel` runs may be under way."""
-    return starts if parallel is None else starts[: max(0, parallel - active)]
+def admit(
+    starts: Sequence[Decision], active: int, most: Sequence[int | None], lately: int = 0, rate: int | None = None
+) -> Sequence[Decision]:
+    """The starts there is room for when no more than each of `most` may be under way, and when `lately` were
+    submitted within the last minute and no more than `rate` may be."""
+    rooms = [limit - active for limit in most if limit is not None]
+    rooms += [rate - lately] if rate is not None else []
+    return starts[: max(0, min(rooms))] if rooms else starts
 
 
 def choose_avoided(sour: Sequence[str], hosts: Sequence[str]) -> tuple[str, ...]:
@@ -81,7 +91,7 @@ def choose_avoided(sour: Sequence[str], hosts: Sequence[str]) -> tuple[str, ...]
 def decide_twin(attempt: Attempt, view: JobView, now: float) -> Decision | None:
     """A job was seen although its attempt is over: it is cancelled, and its time is booked as waste."""
     if attempt.outcome not in (Outcome.LOST, Outcome.REJECTED):
-        return None  # an old listing, or one that is about to be forgotten
+        return None  # an old listing, one that is about to be forgotten, or what is left of a chain
     if view.phase is not JobPhase.ENDED:
         if attempt.twin and _sent_lately(attempt, now):
             return None
@@ -129,19 +139,78 @@ def _watch(
         return _watch_missing(run, attempt, report, patience, now)
     if view.phase is JobPhase.ENDED:
         return _watch_ended(run, attempt, view, report, patience, now)
-    if view.phase is JobPhase.RUNNING and attempt.state is not AttemptState.RUNNING:
-        data = {"job": view.job, "host": view.host, "started": view.started}
-        return _record(run, Kind.STARTED, attempt.token, "", data)
+    again = view.restarts > attempt.restarts
+    if again and view.phase is not JobPhase.RUNNING and report and report.outcome is Outcome.FINISHED:
+        # The last start of the job did all there was to do; whatever else waits under its token is left over.
+        return _end_by_report(run, attempt, None, report, now)
+    if view.phase is JobPhase.RUNNING and (again or attempt.state is not AttemptState.RUNNING):
+        data = {"job": view.job, "host": view.host, "started": view.started, "restarts": view.restarts}
+        return _record(run, Kind.STARTED, attempt.token, view.reason if again else "", data)
     if attempt.state is AttemptState.UNSURE:
         return _record(run, Kind.QUEUED, attempt.token, "found by its token", {"job": view.job})
+    if again:
+        return _record(run, Kind.REQUEUED, attempt.token, view.reason, {"restarts": view.restarts})
     if attempt.missed is not None:
         return _record(run, Kind.SEEN, attempt.token)
+    if not run.cancel_asked and view.phase is not JobPhase.RUNNING and _is_news(attempt, view, now):
+        return _record(run, Kind.WAITS, attempt.token, view.reason)
+    if view.phase is JobPhase.HELD and not run.cancel_asked:
+        return _answer_hold(run, attempt, view, patience, now)
+    return _watch_alive(run, attempt, report, limits, now)
+
+
+def _watch_alive(
+    run: Run, attempt: Attempt, report: Report | None, limits: Limits, now: float
+) -> Decision | None:
+    """Reasons to end a job that waits or runs."""
+    if _sent_lately(attempt, now):
+        return None
     reason = run.cancel_asked
     if not reason and attempt.state is not AttemptState.RUNNING and now - run.since > limits.total:
         reason = "limits.total passed while the job was waiting"
-    if reason and not _sent_lately(attempt, now):
-        return Decision(Do.CANCEL_JOB, run.name, reason, attempt.token, Kind.CANCEL_SENT)
-    return None
+    idle = _idle_legs(report) if report is not None else 0
+    if not reason and idle >= CLUSTER_PATIENCE * limits.without_progress:
+        reason = "the job was started %d times in a row without getting on" % idle
+    if not reason:
+        return None
+    return Decision(Do.CANCEL_JOB, run.name, reason, attempt.token, Kind.CANCEL_SENT)
+
+
+def _idle_legs(report: Report) -> int:
+    """How many of the last starts brought nothing that the next one could go on from."""
+    idle = 0
+    # The last one may still be at work.
+    legs = report.legs if report.outcome is not None else report.earlier
+    for leg in reversed(legs):
+        if leg.changed or leg.saves:
+            break
+        idle += 1
+    return idle
+
+
+def _is_news(attempt: Attempt, view: JobView, now: float) -> bool:
+    if not view.reason or view.reason == attempt.waits:
+        return False
+    if attempt.waits_since is None or view.phase is JobPhase.HELD:
+        return True
+    return abs(now - attempt.waits_since) >= WAITS_AGAIN * attempt.waits_changed
+
+
+def _answer_hold(
+    run: Run, attempt: Attempt, view: JobView, patience: Patience, now: float
+) -> Decision | None:
+    """A held job waits for somebody: it is let go on, or removed so that policy can decide what follows."""
+    if view.releasable and attempt.releases < MOST_RELEASES:
+        pause = min(patience.longest_pause, patience.pause * 2.0**attempt.releases)
+        since = attempt.waits_since if attempt.released is None else attempt.released
+        if since is not None and 0 <= now - since < pause:
+            return None
+        return Decision(Do.RELEASE, run.name, view.reason, attempt.token, Kind.RELEASED)
+    if _sent_lately(attempt, now):
+        return None
+    outcome = view.outcome or Outcome.NODE_TROUBLE
+    data = {"outcome": outcome.value}
+    return Decision(Do.CANCEL_JOB, run.name, view.reason, attempt.token, Kind.CANCEL_SENT, data)
 
 
 def _watch_missing(
@@ -178,12 +247,14 @@ def _watch_ended(
     if attempt.missed is not None and now - attempt.missed < wait:
         return None
     if run.cancel_asked or attempt.cancel_sent is not None:
-        return _end(run, attempt, view, report, Outcome.CANCELLED, run.cancel_asked or "cancelled", now)
-    if view.over_time:
-        doing = report.spans[-1][0].value if report is not None and report.spans else "starting"
-        detail = "killed at the time limit, in its phase %s" % doing
-        return _end(run, attempt, view, report, Outcome.OVER_TIME, detail, now)
+        outcome, detail = _why_cancelled(run, attempt)
+        return _end(run, attempt, view, report, outcome, detail, now)
     how = view.reason or _how_it_ended(view)
+    if view.outcome is Outcome.OVER_TIME:
+        doing = report.spans[-1][0].value if report is not None and report.spans else "starting"
+        how = "killed at the time limit, in its phase %s" % doing
+    if view.outcome is not None:
+        return _end(run, attempt, view, report, view.outcome, how, now)
     killed = view.signal is not None and report is not None
     return _end(run, attempt, view, report, Outcome.EVICTED if killed else Outcome.LOST, how, now)
 
@@ -192,8 +263,17 @@ def _end_by_report(run: Run, attempt: Attempt, view: JobView | None, report: Rep
     assert report.outcome is not None
     outcome, detail = report.outcome, report.detail
     if outcome is not Outcome.FINISHED and (run.cancel_asked or attempt.cancel_sent is not None):
-        outcome, detail = Outcome.CANCELLED, run.cancel_asked or "cancelled"
+        outcome, detail = _why_cancelled(run, attempt)
+    elif outcome is Outcome.CRASHED and view is not None and view.outcome is Outcome.OUT_OF_MEMORY:
+        # The node program sees a process that was killed; only the scheduler knows for what.
+        outcome, detail = Outcome.OUT_OF_MEMORY, view.reason or detail
     return _end(run, attempt, view, report, outcome, detail, now)
+
+
+def _why_cancelled(run: Run, attempt: Attempt) -> tuple[Outcome, str]:
+    if run.cancel_asked or attempt.condemned is None:
+        return Outcome.CANCELLED, run.cancel_asked or "cancelled"
+    return attempt.condemned
 
 
 def _end(
@@ -206,7 +286,7 @@ def _end(
     now: float,
 ) -> Decision:
     """The entry that ends an attempt, with all that progress, policy and ledger are to know of it."""
-    logged = sum(seconds for _, seconds in report.spans) if report else 0.0
+    logged = sum(seconds for leg in report.legs for _, seconds in leg.spans) if report else 0.0
     slot = logged
     started = attempt.started
     if view is not None and view.elapsed is not None:
@@ -224,11 +304,15 @@ def _end(
     if report is not None:
         data.update(
             step=report.step,
-            changed=report.changed or bool(report.saves),
+            changed=report.got_on,
             computed=report.computed,
             signature=report.signature if outcome is not Outcome.CANCELLED else None,
         )
+    if outcome is Outcome.OUT_OF_MEMORY and not data.get("signature"):
+        data["signature"] = outcome.value
     data["account"] = {"slot": slot, **_account(report)} if slot or report else {}
+    if view is not None and view.memory is not None:
+        data["account"]["memory"] = view.memory
     return _record(run, Kind.ENDED, attempt.token, detail, data)
 
 
@@ -245,8 +329,16 @@ def _account(report: Report | None) -> Mapping[str, Any]:
         "signal": report.signal,
         "tail": list(report.tail),
         "notes": list(report.notes),
+        "earlier": [_leg(leg) for leg in report.earlier],
     }
     return {key: value for key, value in account.items() if value not in (None, [], 0.0)}
+
+
+def _leg(leg: Report) -> Mapping[str, Any]:
+    """What the ledger and `explain` are to know of one of the job's earlier starts."""
+    outcome = leg.outcome.value if leg.outcome is not None else None
+    told = {"host": leg.host, "outcome": outcome, **_account(leg)}
+    return {key: value for key, value in told.items() if value and key not in ("tail", "earlier")}
 
 
 def _sent_lately(attempt: Attempt, now: float) -> bool:

@@ -17,13 +17,14 @@ from typing import Protocol
 from outlast.experiment import Experiment
 from outlast.filesystem import sync_directory, write_durably
 from outlast.model import Attempt, Outcome, Run, Spec
-from outlast.node import claim
+from outlast.node import claim, legs
 from outlast.node.delivery import deliver
 from outlast.node.order import WorkOrder
 from outlast.node.scratch import Scratch
 from outlast.observation import Report
-from outlast.reports import read_report
-from outlast.schedulers.base import JobRequest
+from outlast.reports import read_attempt
+from outlast.schedulers.base import JobRequest, Scheduler
+from outlast.schedulers.profile import Profile
 from outlast.spec.command import arguments
 
 #: Seconds that tidying up after one run may hold a pass up.
@@ -39,7 +40,17 @@ class Exchange(Protocol):
 
     def request(self, run: Run, attempt: Attempt, spec: Spec) -> JobRequest: ...
 
-    def fence(self, attempt: Attempt) -> bool: ...
+    def fence(self, attempt: Attempt) -> bool:
+        """True: no job has worked on this attempt, and none ever will. False: one has."""
+        ...
+
+    def shut(self, attempt: Attempt) -> None:
+        """Whatever job has worked on it: none will from now on."""
+        ...
+
+    def settle(self, attempt: Attempt) -> None:
+        """The attempt is over: what the next one needs is brought to where it is looked for. Repeatable."""
+        ...
 
     def report(self, attempt: Attempt) -> Report | None: ...
 
@@ -54,6 +65,9 @@ class FileExchange:
 
     experiment: Experiment
     zipapp: Path
+    site: Profile = Profile()  # noqa: RUF009 - frozen
+    #: The signal by which the scheduler tells that the limit is near, if it has one of its own.
+    limit_signal: str | None = None
 
     def order(self, run: Run, attempt: Attempt, spec: Spec) -> WorkOrder:
         place, number, token = self.experiment, attempt.number, attempt.token
@@ -72,12 +86,16 @@ class FileExchange:
             code_sha256=spec.code_sha256 or None,
             zipapp=str(self.zipapp),
             outputs=spec.outputs,
-            time=spec.resources.time,
+            time=spec.job_time,
             grace=spec.checkpoints.grace,
             signal=spec.checkpoints.signal,
             keep=spec.checkpoints.keep,
             cpus=spec.resources.cpus,
-            environment=dict(spec.environment),
+            # Where the site prepares its own, the login node's search paths would undo that.
+            environment={} if self.site.prepares else dict(spec.environment),
+            limit_signal=self.limit_signal,
+            jobs=spec.chain,
+            node_scratch=self.site.scratch or None,
         )
 
     def _previous_scratch(self, attempt: Attempt) -> str | None:
@@ -86,8 +104,8 @@ class FileExchange:
             return None
         place = self.experiment.scratch(attempt.run, attempt.number, attempt.token).parent
         named = [(path.name.partition("-")[0], str(path)) for path in place.glob("[0-9]*-*")]
-        numbered = [(int(number), path) for number, path in named if number.isdecimal()]
-        return max((pair for pair in numbered if pair[0] < attempt.number), default=(0, None))[1]
+        numbered = [(int(number), _leg_of(path), path) for number, path in named if number.isdecimal()]
+        return max((one for one in numbered if one[0] < attempt.number), default=(0, 0, None))[2]
 
     def write_order(self, run: Run, attempt: Attempt, spec: Spec) -> None:
         """Not fsynced: a job that finds no order, or half of one, does nothing, and another is sent."""
@@ -106,9 +124,11 @@ class FileExchange:
             gpus=spec.resources.gpus,
             memory=spec.resources.memory,
             disk=spec.resources.disk,
-            time=spec.resources.time,
+            time=spec.job_time,
             grace=spec.checkpoints.grace,
             avoid=attempt.avoid,
+            directory=str(self.experiment.exchange_of(attempt)),
+            jobs=spec.chain,
         )
 
     def fence(self, attempt: Attempt) -> bool:
@@ -116,30 +136,25 @@ class FileExchange:
         path.mkdir(parents=True, exist_ok=True)
         return claim.fence(str(path / "claim.json"), by="controller")
 
+    def shut(self, attempt: Attempt) -> None:
+        legs.shut(str(self.experiment.exchange_of(attempt)), by="controller")
+
+    def settle(self, attempt: Attempt) -> None:
+        """Nothing has to be brought: the next attempt sees the same directories."""
+
     def report(self, attempt: Attempt) -> Report | None:
         path = self.experiment.exchange_of(attempt)
-        report = read_report(path / "events.jsonl", path / "progress.jsonl")
-        if report is None:
-            return self._claimed(path / "claim.json")
-        if report.outcome is Outcome.FINISHED:
-            wrong = _what_is_wrong(path / "output", report)
+        report = read_attempt(path)
+        if report is not None and report.outcome is Outcome.FINISHED:
+            wrong = _what_is_wrong(_delivery(path), report)
             if wrong:
                 return replace(report, outcome=Outcome.WRONG_OUTPUT, detail=wrong, signature=wrong)
         return report
 
-    def _claimed(self, path: Path) -> Report | None:
-        """A node program that has claimed its attempt and not written a line yet."""
-        try:
-            held = claim.read(str(path))
-            heard = path.stat().st_mtime
-        except OSError:
-            return None  # nothing can be read this time
-        return Report(heard=heard, host=held.host) if held and not held.fenced else None
-
     def publish(self, attempt: Attempt) -> None:
         """May be repeated: after the mark, whatever has the result's name is this attempt's, and whole."""
         place = self.experiment.exchange_of(attempt)
-        delivered, mark = place / "output", place / "published"
+        delivered, mark = _delivery(place), place / "published"
         target = self.experiment.result(attempt.run)
         target.parent.mkdir(parents=True, exist_ok=True)
         if mark.exists() and target.exists():
@@ -162,6 +177,27 @@ class FileExchange:
             for scratch in place.iterdir():
                 Scratch(str(scratch)).clear(keep_output=False, until=until)
             place.rmdir()
+
+
+def exchange_for(experiment: Experiment, zipapp: Path, spec: Spec, scheduler: Scheduler) -> FileExchange:
+    """The way in which this scheduler's jobs and the controller exchange files."""
+    site = Profile.of(spec.profile)
+    if scheduler.shares_files:
+        return FileExchange(experiment, zipapp, site, scheduler.limit_signal)
+    from outlast.sandbox import SandboxExchange
+
+    return SandboxExchange(experiment, zipapp, site, scheduler.limit_signal)
+
+
+def _delivery(exchange: Path) -> Path:
+    """What the last leg delivered, whether it is there or not."""
+    held = [leg for leg, holder in legs.claimed(str(exchange)) if not holder.fenced]
+    return Path(held[-1].delivery_path) if held else exchange / "output"
+
+
+def _leg_of(scratch: str) -> int:
+    number = scratch.rpartition(".")[2]
+    return int(number) if number.isdecimal() else 1
 
 
 def _move(source: Path, target: Path) -> None:

@@ -62,10 +62,31 @@ def _apply_attempt(attempt: Attempt | None, entry: Entry) -> Attempt:
         case Kind.QUEUED:
             return replace(attempt, state=state, job=data["job"], queued=entry.at, missed=None)
         case Kind.STARTED:
-            job = data.get("job") or attempt.job
             return replace(
-                attempt, state=state, job=job, host=data["host"], started=data["started"], missed=None
+                attempt,
+                state=state,
+                job=data.get("job") or attempt.job,
+                host=data["host"],
+                started=data["started"] if attempt.started is None else attempt.started,
+                restarts=data.get("restarts", 0),
+                waits="",
+                missed=None,
             )
+        case Kind.REQUEUED:
+            why = data.get("reason", "")
+            return replace(
+                attempt, state=state, restarts=data["restarts"], waits=why, waits_since=entry.at, missed=None
+            )
+        case Kind.WAITS:
+            return replace(
+                attempt,
+                waits=data.get("reason", ""),
+                waits_since=entry.at,
+                waits_changed=attempt.waits_changed + 1,
+                missed=None,
+            )
+        case Kind.RELEASED:
+            return replace(attempt, releases=attempt.releases + 1, released=entry.at)
         case Kind.UNSURE:
             return replace(attempt, state=state, detail=data.get("reason", ""))
         case Kind.MISSED:
@@ -73,7 +94,9 @@ def _apply_attempt(attempt: Attempt | None, entry: Entry) -> Attempt:
         case Kind.SEEN:
             return replace(attempt, missed=None)
         case Kind.CANCEL_SENT:
-            return replace(attempt, cancel_sent=entry.at)
+            outcome = data.get("outcome")
+            condemned = (Outcome(outcome), data["reason"]) if outcome else attempt.condemned
+            return replace(attempt, cancel_sent=entry.at, condemned=condemned)
         case Kind.ENDED:
             return replace(
                 attempt,

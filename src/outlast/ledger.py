@@ -9,8 +9,9 @@ comes from the scheduler, and from the node's own clock where the scheduler has 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import Any
 
 from outlast.model import Attempt, AttemptState, Outcome, Phase, Run, RunState
 
@@ -62,7 +63,6 @@ def book(run: Run, attempts: Sequence[Attempt]) -> list[Booking]:
     for attempt in reversed(attempts):
         if attempt.state is AttemptState.ENDED:
             bookings.append(_book(run, attempt, horizon))
-        horizon.pass_over(attempt)
     return bookings[::-1]
 
 
@@ -74,17 +74,42 @@ def total(bookings: Iterable[Booking]) -> dict[Use, float]:
     return sums
 
 
+@dataclass(frozen=True)
+class _Leg:
+    """One start of an attempt's job, which may have been started several times."""
+
+    account: Mapping[str, Any]
+    slot: float
+    accepted: bool
+
+    @property
+    def logged(self) -> float:
+        return sum(float(seconds) for _, seconds in self.account.get("spans", ()))
+
+
+def _legs(run: Run, attempt: Attempt) -> list[_Leg]:
+    """The slot time is known for all of them together: what nobody logged is booked with the last."""
+    left = float(attempt.account.get("slot") or 0.0)
+    legs = []
+    for account in attempt.account.get("earlier", ()):
+        leg = _Leg(account, 0.0, accepted=False)
+        slot = min(leg.logged, left)
+        legs.append(replace(leg, slot=slot))
+        left -= slot
+    return [*legs, _Leg(attempt.account, left, accepted=run.accepted == attempt.token)]
+
+
 class _Horizon:
-    """Going backwards through the attempts: the oldest step that any later one went on from."""
+    """Going backwards through the legs: the oldest step that any later one went on from."""
 
     def __init__(self) -> None:
         self.resumed_later = False
         self.step: int | None = None
 
-    def pass_over(self, attempt: Attempt) -> None:
-        if not attempt.account.get("loaded"):
+    def pass_over(self, leg: _Leg) -> None:
+        if not leg.account.get("loaded"):
             return
-        resumed = attempt.account.get("resumed")
+        resumed = leg.account.get("resumed")
         if not self.resumed_later:
             self.resumed_later, self.step = True, resumed
         elif self.step is not None:
@@ -92,22 +117,11 @@ class _Horizon:
 
 
 def _book(run: Run, attempt: Attempt, horizon: _Horizon) -> Booking:
-    account = attempt.account
-    slot = float(account.get("slot") or 0.0)
     uses = dict.fromkeys(Use, 0.0)
-    left = slot
-    for name, logged in account.get("spans", ()):
-        # The node's clock and the scheduler's may disagree by a little: the slot is what was paid for.
-        seconds = min(float(logged), left)
-        left -= seconds
-        phase = Phase(name)
-        if phase in _START_UP:
-            uses[Use.START_UP] += seconds
-        elif phase is Phase.COMPUTE:
-            _book_compute(run, attempt, horizon, seconds, uses)
-        else:
-            uses[Use.WRAP_UP] += seconds
-    uses[Use.UNLOGGED] += left
+    slot = float(attempt.account.get("slot") or 0.0)
+    for leg in reversed(_legs(run, attempt)):
+        _book_leg(run, leg, horizon, uses)
+        horizon.pass_over(leg)
     uses[Use.DUPLICATE] += attempt.twin_slot
     return Booking(
         run.name,
@@ -119,17 +133,31 @@ def _book(run: Run, attempt: Attempt, horizon: _Horizon) -> Booking:
     )
 
 
-def _book_compute(
-    run: Run, attempt: Attempt, horizon: _Horizon, seconds: float, uses: dict[Use, float]
-) -> None:
+def _book_leg(run: Run, leg: _Leg, horizon: _Horizon, uses: dict[Use, float]) -> None:
+    left = leg.slot
+    for name, logged in leg.account.get("spans", ()):
+        # The node's clock and the scheduler's may disagree by a little: the slot is what was paid for.
+        seconds = min(float(logged), left)
+        left -= seconds
+        phase = Phase(name)
+        if phase in _START_UP:
+            uses[Use.START_UP] += seconds
+        elif phase is Phase.COMPUTE:
+            _book_compute(run, leg, horizon, seconds, uses)
+        else:
+            uses[Use.WRAP_UP] += seconds
+    uses[Use.UNLOGGED] += left
+
+
+def _book_compute(run: Run, leg: _Leg, horizon: _Horizon, seconds: float, uses: dict[Use, float]) -> None:
     if run.state is RunState.FAILED:
         uses[Use.FAILED] += seconds
         return
     if run.state is RunState.CANCELLED:
         uses[Use.CANCELLED] += seconds
         return
-    saving = min(float(attempt.account.get("saving") or 0.0), seconds)
-    kept = seconds if run.accepted == attempt.token else min(_kept(attempt, horizon), seconds)
+    saving = min(float(leg.account.get("saving") or 0.0), seconds)
+    kept = seconds if leg.accepted else min(_kept(leg, horizon), seconds)
     # Saves after the last one that was used are part of the work that was lost.
     saving = saving * kept / seconds if seconds else 0.0
     uses[Use.SAVING] += saving
@@ -137,9 +165,9 @@ def _book_compute(
     uses[Use.LOST_WORK] += seconds - kept
 
 
-def _kept(attempt: Attempt, horizon: _Horizon) -> float:
+def _kept(leg: _Leg, horizon: _Horizon) -> float:
     """How much of the compute phase is in a checkpoint that counts."""
-    saves = attempt.account.get("saves", ())
+    saves = leg.account.get("saves", ())
     if not saves:
         return 0.0
     if not horizon.resumed_later:

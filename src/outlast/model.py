@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from math import ceil
 from typing import Any
 
 from outlast.node.order import OutputRule
@@ -33,12 +34,13 @@ __all__ = [
     "RunPlan",
     "RunState",
     "Spec",
+    "attempts_needed",
 ]
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What one attempt asks of the cluster; bytes and seconds."""
+    """What is asked of the cluster, in bytes and seconds; of the time, one job gets `Spec.job_time`."""
 
     cpus: int = 1
     gpus: int = 0
@@ -85,6 +87,24 @@ class Spec:
     environment: Mapping[str, str] = field(default_factory=dict)
     #: SHA-256 of the archive of `code`, made when the runs were submitted; empty before that.
     code_sha256: str = ""
+    #: How many jobs, one after the other, an attempt is sent as (see `outlast chain`).
+    chain: int = 1
+
+    @property
+    def job_time(self) -> float:
+        """The wall time that one job asks for: what is wanted, or the longest that the cluster allows."""
+        longest: float | None = self.profile.get("longest")
+        return self.resources.time if longest is None else min(self.resources.time, longest)
+
+
+def attempts_needed(spec: Spec) -> int:
+    """How many jobs, each used up to its limit, give the training the time that is wanted."""
+    from outlast.node.supervise import limits_for
+
+    if spec.resources.time <= spec.job_time:
+        return 1
+    usable = limits_for(spec.job_time, spec.checkpoints.grace, began=0.0, began_epoch=0.0).stop_at
+    return ceil(spec.resources.time / usable)
 
 
 @dataclass(frozen=True)
@@ -162,6 +182,9 @@ class Kind(str, Enum):
     STARTED = "started"
     MISSED = "missed"
     SEEN = "seen"
+    WAITS = "waits"
+    REQUEUED = "requeued"
+    RELEASED = "released"
     CANCEL_SENT = "cancel-sent"
     ENDED = "ended"
     TWIN_FOUND = "twin-found"
@@ -170,6 +193,8 @@ class Kind(str, Enum):
 
 _RUN, _AT = RunState, AttemptState
 _LIVE = (_AT.INTENDED, _AT.UNSURE, _AT.QUEUED, _AT.RUNNING)
+#: Entries that tell something of an attempt and leave its state as it is.
+_ALONGSIDE = (Kind.MISSED, Kind.SEEN, Kind.WAITS, Kind.RELEASED, Kind.CANCEL_SENT)
 
 #: Which entry may come for a run in which state, and the state after it.
 RUN_STEPS: Mapping[tuple[RunState | None, Kind], RunState] = {
@@ -196,7 +221,10 @@ ATTEMPT_STEPS: Mapping[tuple[AttemptState | None, Kind], AttemptState] = {
     (_AT.INTENDED, Kind.STARTED): _AT.RUNNING,
     (_AT.UNSURE, Kind.STARTED): _AT.RUNNING,
     (_AT.QUEUED, Kind.STARTED): _AT.RUNNING,
-    **{(state, kind): state for state in _LIVE for kind in (Kind.MISSED, Kind.SEEN, Kind.CANCEL_SENT)},
+    (_AT.RUNNING, Kind.STARTED): _AT.RUNNING,
+    (_AT.RUNNING, Kind.REQUEUED): _AT.QUEUED,
+    (_AT.QUEUED, Kind.REQUEUED): _AT.QUEUED,
+    **{(state, kind): state for state in _LIVE for kind in _ALONGSIDE},
     **{(state, Kind.ENDED): _AT.ENDED for state in _LIVE},
     (_AT.ENDED, Kind.TWIN_FOUND): _AT.ENDED,
     (_AT.ENDED, Kind.TWIN_ENDED): _AT.ENDED,
@@ -290,6 +318,17 @@ class Attempt:
     #: Since when complete listings of the scheduler's lack it.
     missed: float | None = None
     cancel_sent: float | None = None
+    #: The outcome and the reason for which its job was cancelled; None: because somebody asked for it.
+    condemned: tuple[Outcome, str] | None = None
+    #: How often the scheduler has started its job again.
+    restarts: int = 0
+    #: Why its job waits or is held, since when, and how often that has changed.
+    waits: str = ""
+    waits_since: float | None = None
+    waits_changed: int = 0
+    #: How often a held job was let go on, and when last.
+    releases: int = 0
+    released: float | None = None
     outcome: Outcome | None = None
     detail: str = ""
     #: What the ledger needs (slot, spans, saves, saving, resumed), and code, signal, tail.

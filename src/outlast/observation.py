@@ -16,6 +16,8 @@ from outlast.model import Outcome, Phase
 class JobPhase(Enum):
     QUEUED = "queued"
     RUNNING = "running"
+    #: The scheduler put it aside because something went wrong with it; it does not go on by itself.
+    HELD = "held"
     ENDED = "ended"
 
 
@@ -26,17 +28,25 @@ class JobView:
     token: str
     job: str
     phase: JobPhase
+    #: Where it runs, or ran last: the word that `JobRequest.avoid` would name.
     host: str = ""
+    #: When it was started, for the last time if the scheduler started it again.
     started: float | None = None
     ended: float | None = None
-    #: Seconds the job held its slot; exact even if the clock jumped in between.
+    #: Seconds the job held a slot, all its starts together; exact even if the clock jumped in between.
     elapsed: float | None = None
     exit_code: int | None = None
     signal: int | None = None
-    #: The scheduler ended it at its wall-time limit.
-    over_time: bool = False
-    #: Why it waits or how it ended, as a sentence for people.
+    #: For ENDED and HELD: what the scheduler itself says became of it; None: nothing beyond code and signal.
+    outcome: Outcome | None = None
+    #: Why it waits, is held, or how it ended, as a sentence for people that ends without a full stop.
     reason: str = ""
+    #: How often the scheduler has started it again (requeued, rescheduled, evicted and started elsewhere).
+    restarts: int = 0
+    #: For HELD: it may go on as it is once it is released.
+    releasable: bool = False
+    #: The most memory it used, in bytes, where the scheduler knows.
+    memory: int | None = None
 
 
 @dataclass(frozen=True)
@@ -88,14 +98,25 @@ class Report:
     changed: bool = False
     delivered: Mapping[str, Any] | None = None
     notes: tuple[str, ...] = field(default=())
+    #: The reports of the job's earlier starts, in order: it was ended from outside and started again.
+    earlier: tuple[Report, ...] = ()
+
+    @property
+    def legs(self) -> tuple[Report, ...]:
+        return (*self.earlier, self)
 
     @property
     def computed(self) -> bool:
-        return any(phase is Phase.COMPUTE for phase, _ in self.spans)
+        return any(phase is Phase.COMPUTE for leg in self.legs for phase, _ in leg.spans)
 
     @property
     def step(self) -> int | None:
-        return max((save.step for save in self.saves if save.step is not None), default=None)
+        steps = [save.step for leg in self.legs for save in leg.saves if save.step is not None]
+        return max(steps, default=None)
+
+    @property
+    def got_on(self) -> bool:
+        return any(leg.changed or leg.saves for leg in self.legs)
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,13 @@ import math
 import os
 import stat
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from outlast.model import Outcome, Phase
+from outlast.node import claim
+from outlast.node.legs import legs
 from outlast.observation import Report, Save
 
 #: Of a file beyond the two, beginning and end are read: how an attempt began and how it ended. A node program
@@ -28,8 +30,32 @@ PROGRESS_TAIL_BYTES = 8192
 MOST_SAVES = 20
 
 
+def read_attempt(exchange: Path) -> Report | None:
+    """The report of the last leg, with those of the legs before it; None where no job has claimed it yet."""
+    reports = []
+    for leg in legs(str(exchange)):
+        report = read_report(Path(leg.events_path), Path(leg.progress_path)) or _claimed(Path(leg.claim_path))
+        if report is None:
+            break
+        reports.append(report)
+    if not reports:
+        return None
+    *earlier, last = reports
+    return replace(last, earlier=tuple(earlier), heard=max(report.heard for report in reports))
+
+
+def _claimed(path: Path) -> Report | None:
+    """A node program that has claimed its leg and not written a line yet."""
+    try:
+        held = claim.read(str(path))
+        heard = path.stat().st_mtime
+    except OSError:
+        return None  # nothing can be read this time
+    return Report(heard=heard, host=held.host) if held and not held.fenced else None
+
+
 def read_report(events: Path, progress: Path) -> Report | None:
-    """None where the node has not been heard of, or cannot be heard this time."""
+    """One leg's. None where the node has not been heard of, or cannot be heard this time."""
     log = _read(events)
     if log is None:
         return None

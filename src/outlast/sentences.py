@@ -29,7 +29,15 @@ def of_entry(entry: Entry, attempt: Attempt | None) -> str:
         case Kind.UNSURE:
             return "%s may or may not be in the queue: %s" % (number, data.get("reason", ""))
         case Kind.STARTED:
-            return "%s runs on %s" % (number, data["host"] or "a host without a name")
+            again = " again" if data.get("restarts") else ""
+            return "%s runs%s on %s" % (number, again, data["host"] or "a host without a name")
+        case Kind.REQUEUED:
+            why = printable(data.get("reason", ""))
+            return "%s is back in the queue%s" % (number, ": " + why if why else "")
+        case Kind.WAITS:
+            return "%s %s" % (number, printable(data.get("reason", "")))
+        case Kind.RELEASED:
+            return "%s was held and is let go on: %s" % (number, printable(data.get("reason", "")))
         case Kind.MISSED:
             return "%s is missing: %s" % (number, data.get("reason", ""))
         case Kind.SEEN:

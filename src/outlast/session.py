@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from outlast import zipapp
 from outlast.controller import Controller, Listener, Pass
 from outlast.errors import JournalDamaged, JournalHeld, NotWritable
-from outlast.exchange import FileExchange
+from outlast.exchange import exchange_for
 from outlast.experiment import Experiment
 from outlast.inbox import Inbox
 from outlast.intake import take_requests
@@ -94,7 +94,7 @@ class Session:
         return Controller(
             self.journal,
             self._scheduler,
-            FileExchange(self.experiment, program),
+            exchange_for(self.experiment, program, spec, self._scheduler),
             listener=self._listener,
             beat=self._lease.beat,
         )

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from contract.rehearsal import Rehearsal, await_death, process_ids
+from outlast.node.words import Outcome
 from outlast.schedulers.base import Answer, JobPhase, SchedulerUnavailable
 
 
@@ -26,7 +27,7 @@ def test_a_job_runs_to_its_end_and_its_exit_code_is_told(cluster: Rehearsal, cod
     request = cluster.request("raise SystemExit(%d)" % code)
     cluster.scheduler.submit([request])
     view = cluster.await_end(request.token)[request.token]
-    assert (view.exit_code, view.signal, view.over_time) == (code, None, False)
+    assert (view.exit_code, view.signal, view.outcome) == (code, None, None)
     assert view.host in cluster.scheduler.hosts()
     assert view.started is not None and view.ended is not None and view.elapsed is not None
     assert view.elapsed == pytest.approx(view.ended - view.started, abs=1.0)
@@ -44,7 +45,7 @@ def test_a_job_at_its_wall_time_limit_is_warned_and_then_killed(cluster: Rehears
     cluster.scheduler.submit([request])
     assert warned.read() == "warned"
     view = cluster.await_end(request.token)[request.token]
-    assert view.over_time
+    assert view.outcome is Outcome.OVER_TIME
     assert view.exit_code is None
     assert view.elapsed is not None and view.elapsed >= cluster.short_time
     assert "limit" in view.reason
@@ -136,7 +137,7 @@ def test_a_scheduler_that_died_and_came_back_has_lost_no_job(cluster: Rehearsal)
     cluster.await_start(*(request.token for request in running))
     cluster.crash()
     views = cluster.scheduler.poll()
-    assert {view.phase for view in views.values()} == set(JobPhase)
+    assert {view.phase for view in views.values()} == set(JobPhase) - {JobPhase.HELD}
     held.release()
     everything = [ended, *running, waiting]
     views = cluster.await_end(*(request.token for request in everything))
@@ -222,7 +223,7 @@ def test_nothing_of_a_killed_job_survives_not_even_what_hid_from_it(cluster: Reh
     processes = process_ids(told.read())
     cluster.kill_without_warning(request.token)
     view = cluster.await_end(request.token)[request.token]
-    assert view.exit_code is None and not view.over_time
+    assert view.exit_code is None and view.outcome is not Outcome.OVER_TIME
     for pid, ticks in processes:
         await_death(pid, ticks)
 

@@ -13,7 +13,7 @@ from outlast.crashpoints import CRASH_POINTS
 from outlast.exchange import ResultGone
 from outlast.model import Attempt, AttemptState, Entry, Kind, Limits, Outcome, Phase, Run, RunState, Spec
 from outlast.observation import JobPhase, JobView, Patience, Report
-from outlast.schedulers.base import Answer, JobRequest, Scheduler, SchedulerUnavailable, Submission
+from outlast.schedulers.base import Answer, JobRequest, Scheduler, SchedulerUnavailable, Sought, Submission
 from outlast.simulation.schedule import KeptRecords
 
 
@@ -26,16 +26,19 @@ class Fake(Scheduler):
         self.down = False
         self.submitted: list[list[str]] = []
         self.cancelled: list[str] = []
+        self.released: list[str] = []
+        self.sought: list[Sought] = []
         self.forgotten: list[str] = []
 
-    def render(self, request: JobRequest) -> str:
-        return request.name
+    def render(self, requests: Sequence[JobRequest]) -> str:
+        return ""
 
     def submit(self, requests: Sequence[JobRequest]) -> Mapping[str, Submission]:
         self.submitted.append([request.token for request in requests])
         return {request.token: self.answer for request in requests}
 
-    def poll(self) -> Mapping[str, JobView]:
+    def poll(self, sought: Sequence[Sought] = ()) -> Mapping[str, JobView]:
+        self.sought = list(sought)
         if self.down:
             raise SchedulerUnavailable("no answer")
         return dict(self.jobs)
@@ -44,6 +47,9 @@ class Fake(Scheduler):
         if self.down:
             raise SchedulerUnavailable("no answer")
         self.cancelled += [view.token for view in views]
+
+    def release(self, views: Sequence[JobView]) -> None:
+        self.released += [view.token for view in views]
 
     def forget(self, tokens: Sequence[str]) -> None:
         self.forgotten += tokens
@@ -58,6 +64,9 @@ class Desk:
     gone: bool = False
     stuck: str = ""
     order_fails: bool = False
+    settling_fails: bool = False
+    settled: list[str] = field(default_factory=list)
+    shut_out: list[str] = field(default_factory=list)
     published: list[str] = field(default_factory=list)
     retired: list[str] = field(default_factory=list)
 
@@ -70,6 +79,14 @@ class Desk:
 
     def fence(self, attempt: Attempt) -> bool:
         return self.fence_wins
+
+    def shut(self, attempt: Attempt) -> None:
+        self.shut_out.append(attempt.token)
+
+    def settle(self, attempt: Attempt) -> None:
+        if self.settling_fails:
+            raise OSError(28, "No space left on device")
+        self.settled.append(attempt.token)
 
     def report(self, attempt: Attempt) -> Report | None:
         return self.reports.get(attempt.token)
@@ -93,7 +110,7 @@ class World:
         spec = self.records.add_spec(Spec("s", "train", parallel=parallel, limits=Limits(total=1e6)))
         data = [{"position": number, "spec": spec} for number in range(runs)]
         self.records.append([Entry(self.now, "r%d" % d["position"], Kind.ADDED, None, d) for d in data])
-        self.tokens = iter("t%d" % number for number in range(1000))
+        self.batches = iter("t%d" % number for number in range(1000))
         self.controller = self.new_controller()
 
     def new_controller(self) -> Controller:
@@ -102,7 +119,7 @@ class World:
             self.scheduler,
             self.desk,
             clock=lambda: self.now,
-            new_token=lambda: next(self.tokens),
+            new_batch=lambda: next(self.batches),
         )
 
     def run(self, name: str = "r0") -> Run:
@@ -110,7 +127,7 @@ class World:
         assert run is not None
         return run
 
-    def attempt(self, token: str = "t0") -> Attempt:
+    def attempt(self, token: str = "t0-1") -> Attempt:
         attempt = self.records.attempt(token)
         assert attempt is not None
         return attempt
@@ -118,11 +135,11 @@ class World:
     def kinds(self) -> list[Kind]:
         return [entry.kind for entry in self.records.entries]
 
-    def list(self, phase: JobPhase, token: str = "t0") -> None:
+    def list(self, phase: JobPhase, token: str = "t0-1") -> None:
         over = {"ended": self.now, "elapsed": 50.0, "exit_code": 0} if phase is JobPhase.ENDED else {}
         self.scheduler.jobs[token] = JobView(token, "17", phase, "node1", started=900.0, **over)  # type: ignore[arg-type]
 
-    def end(self, outcome: Outcome, token: str = "t0") -> None:
+    def end(self, outcome: Outcome, token: str = "t0-1") -> None:
         self.list(JobPhase.ENDED, token)
         spans = ((Phase.COMPUTE, 40.0),)
         self.desk.reports[token] = Report(heard=self.now, spans=spans, outcome=outcome, detail="said")
@@ -185,7 +202,7 @@ def test_an_order_that_cannot_be_written_is_tried_again_later(world: World) -> N
     assert not world.scheduler.submitted  # the pause
     world.now += 11.0
     world.controller.step()
-    assert world.scheduler.submitted == [["t1"]]
+    assert world.scheduler.submitted == [["t1-1"]]
 
 
 def test_a_scheduler_that_does_not_answer_changes_nothing(world: World) -> None:
@@ -205,8 +222,8 @@ def test_a_finished_attempt_is_accepted_published_and_finished_in_one_pass(world
     world.end(Outcome.FINISHED)
     world.controller.step()
     assert world.kinds()[-4:] == [Kind.STARTED, Kind.ENDED, Kind.ACCEPTED, Kind.FINISHED]
-    assert (world.desk.published, world.desk.retired) == (["t0"], ["r0"])
-    assert world.scheduler.forgotten == ["t0"] and world.controller.done
+    assert (world.desk.published, world.desk.retired) == (["t0-1"], ["r0"])
+    assert world.scheduler.forgotten == ["t0-1"] and world.controller.done
     assert "attempt 1" in world.run().reason
 
 
@@ -222,8 +239,8 @@ def test_the_next_attempt_is_started_in_the_pass_that_saw_the_end(world: World) 
     world.controller.step()
     world.end(Outcome.CONTINUE)
     world.controller.step()
-    assert world.scheduler.submitted == [["t0"], ["t1"]]
-    assert world.attempt("t1").number == 2 and "continue" in world.attempt("t1").reason
+    assert world.scheduler.submitted == [["t0-1"], ["t1-1"]]
+    assert world.attempt("t1-1").number == 2 and "continue" in world.attempt("t1-1").reason
 
 
 def test_a_missing_job_is_fenced_before_another_is_started(world: World) -> None:
@@ -245,7 +262,7 @@ def test_a_job_that_claimed_in_time_is_not_given_up(world: World) -> None:
     world.controller.step()
     for _ in range(5):
         world.now += 61.0
-        world.desk.reports["t0"] = Report(heard=world.now)
+        world.desk.reports["t0-1"] = Report(heard=world.now)
         world.controller.step()
     assert world.attempt().state is AttemptState.UNSURE and len(world.scheduler.submitted) == 1
 
@@ -257,11 +274,11 @@ def test_a_late_twin_is_cancelled_booked_and_forgotten(world: World) -> None:
         world.now += 61.0
     world.list(JobPhase.RUNNING)
     world.controller.step()
-    assert world.scheduler.cancelled == ["t0"] and world.attempt().twin
+    assert world.scheduler.cancelled == ["t0-1"] and world.attempt().twin
     world.list(JobPhase.ENDED)
     world.controller.step()
     assert (world.attempt().twin, world.attempt().twin_slot) == (False, 50.0)
-    assert world.scheduler.forgotten == ["t0"]
+    assert world.scheduler.forgotten == ["t0-1"]
     for _ in range(3):
         world.controller.step()
     assert world.kinds().count(Kind.TWIN_ENDED) == 1
@@ -282,7 +299,7 @@ def test_a_twin_that_could_not_be_cancelled_is_met_again(world: World) -> None:
     assert world.controller.step().trouble and not world.attempt().twin
     world.scheduler.cancel = cancel  # type: ignore[method-assign]
     world.controller.step()
-    assert world.scheduler.cancelled == ["t0"]
+    assert world.scheduler.cancelled == ["t0-1"]
 
 
 def test_a_job_that_no_attempt_knows_of_is_cancelled(world: World) -> None:
@@ -297,7 +314,7 @@ def test_a_cancelled_run_ends_when_its_job_has(world: World) -> None:
     world.controller.step()
     world.records.append([Entry(world.now, "r0", Kind.CANCEL_ASKED, None, {"reason": "enough"})])
     world.controller.step()
-    assert world.scheduler.cancelled == ["t0"] and world.run().state is RunState.ACTIVE
+    assert world.scheduler.cancelled == ["t0-1"] and world.run().state is RunState.ACTIVE
     world.end(Outcome.EVICTED)
     world.controller.step()
     assert (world.run().state, world.run().reason) == (RunState.CANCELLED, "enough")
@@ -306,16 +323,16 @@ def test_a_cancelled_run_ends_when_its_job_has(world: World) -> None:
 def test_at_most_parallel_runs_are_under_way_and_begun_ones_come_first() -> None:
     world = World(runs=4, parallel=2)
     world.controller.step()
-    assert world.scheduler.submitted == [["t0", "t1"]]
-    world.end(Outcome.CONTINUE, "t1")
+    assert world.scheduler.submitted == [["t0-1", "t0-2"]]
+    world.end(Outcome.CONTINUE, "t0-2")
     world.controller.step()
     active = [run.name for run in world.records.live().values() if run.state is RunState.ACTIVE]
     assert active == ["r0", "r1"]
 
 
-def test_after_its_budget_a_pass_starts_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(controller_module, "BATCH", 2)
+def test_after_its_budget_a_pass_starts_nothing_more() -> None:
     world = World(runs=5)
+    world.scheduler.batch = 2
     done = world.controller.step(budget=-1.0)
     assert (done.put_off, world.scheduler.submitted) == (5, [])
     world.controller.step()
@@ -411,21 +428,21 @@ def test_an_avoided_host_is_asked_for_but_never_all_of_them(world: World) -> Non
     world.controller.step()
     world.now += 11.0
     world.controller.step()
-    assert world.attempt("t1").avoid == ("node1",)
-    view = replace(world.scheduler.jobs["t0"], token="t1", host="node2")
-    world.scheduler.jobs["t1"] = view
-    world.desk.reports["t1"] = world.desk.reports["t0"]
+    assert world.attempt("t1-1").avoid == ("node1",)
+    view = replace(world.scheduler.jobs["t0-1"], token="t1-1", host="node2")
+    world.scheduler.jobs["t1-1"] = view
+    world.desk.reports["t1-1"] = world.desk.reports["t0-1"]
     world.controller.step()
     world.now += 21.0
     world.controller.step()
-    assert world.attempt("t2").avoid == ("node2",)
+    assert world.attempt("t2-1").avoid == ("node2",)
 
 
 def test_a_result_that_cannot_be_published_does_not_hold_up_the_other_runs() -> None:
     world = World(runs=2)
     world.controller.step()
-    world.end(Outcome.FINISHED, "t0")
-    world.end(Outcome.FINISHED, "t1")
+    world.end(Outcome.FINISHED, "t0-1")
+    world.end(Outcome.FINISHED, "t0-2")
     world.desk.stuck = "r0"
     done = world.controller.step()
     assert (world.run("r0").state, world.run("r1").state) == (RunState.ACCEPTED, RunState.FINISHED)
@@ -460,4 +477,115 @@ def test_a_job_that_turns_up_after_its_rejection_is_cancelled(world: World) -> N
     world.controller.step()
     world.list(JobPhase.RUNNING)
     world.controller.step()
-    assert world.scheduler.cancelled == ["t0"]
+    assert world.scheduler.cancelled == ["t0-1"]
+
+
+def test_the_scheduler_is_asked_about_the_attempts_that_are_under_way(world: World) -> None:
+    world.controller.step()
+    assert world.scheduler.sought == []
+    world.now += 5
+    world.controller.step()
+    assert world.scheduler.sought == [Sought("t0-1", "17", 1000.0)]
+
+
+def test_no_more_are_submitted_than_the_cluster_takes_in_a_minute_or_at_once() -> None:
+    world = World(runs=9)
+    world.scheduler.submit_rate, world.scheduler.most_jobs = 2, 5
+    world.controller.step()
+    world.now += 30
+    world.controller.step()
+    assert [len(batch) for batch in world.scheduler.submitted] == [2]
+    for _ in range(4):
+        for token in [token for batch in world.scheduler.submitted for token in batch]:
+            world.list(JobPhase.RUNNING, token)
+        world.now += 61
+        world.controller.step()
+    assert [len(batch) for batch in world.scheduler.submitted] == [2, 2, 1]
+
+
+def test_a_job_that_was_started_again_is_followed_to_its_new_host(world: World) -> None:
+    world.controller.step()
+    world.list(JobPhase.RUNNING)
+    world.controller.step()
+    queued = JobView("t0-1", "17", JobPhase.QUEUED, reason="its node failed", restarts=1)
+    world.scheduler.jobs["t0-1"] = queued
+    world.controller.step()
+    assert world.attempt().state is AttemptState.QUEUED and world.attempt().restarts == 1
+    world.scheduler.jobs["t0-1"] = replace(queued, phase=JobPhase.RUNNING, host="node2", started=1100.0)
+    world.controller.step()
+    assert (world.attempt().state, world.attempt().host) == (AttemptState.RUNNING, "node2")
+    assert world.kinds()[-2:] == [Kind.REQUEUED, Kind.STARTED]
+
+
+def test_a_held_job_is_released_a_few_times_and_then_ended_for_what_it_was_held_for(world: World) -> None:
+    world.controller.step()
+    held = JobView("t0-1", "17", JobPhase.HELD, outcome=Outcome.NETWORK, reason="no route", releasable=True)
+    world.scheduler.jobs["t0-1"] = held
+    for _ in range(20):
+        world.now += 61
+        world.controller.step()
+    assert world.scheduler.released == ["t0-1"] * 3
+    assert world.scheduler.cancelled and set(world.scheduler.cancelled) == {"t0-1"}
+    assert world.attempt().waits == "no route"
+    world.list(JobPhase.ENDED)
+    world.now += 61
+    world.controller.step()
+    world.now += 61
+    world.controller.step()
+    assert (world.attempt().outcome, world.attempt().detail) == (Outcome.NETWORK, "no route")
+
+
+def test_why_a_job_waits_is_noted_once_and_again_when_it_changes(world: World) -> None:
+    world.controller.step()
+    for reason in ("waits for a GPU", "waits for a GPU", "waits for priority"):
+        world.scheduler.jobs["t0-1"] = JobView("t0-1", "17", JobPhase.QUEUED, reason=reason)
+        world.now += 61
+        world.controller.step()
+    assert world.kinds().count(Kind.WAITS) == 2
+    assert world.attempt().waits == "waits for priority"
+
+
+def test_an_end_that_cannot_be_settled_waits_for_the_next_pass(world: World) -> None:
+    world.controller.step()
+    world.end(Outcome.FINISHED)
+    world.desk.settling_fails = True
+    done = world.controller.step()
+    assert "No space left" in done.notes[0] and Kind.ENDED not in world.kinds()
+    world.desk.settling_fails = False
+    world.controller.step()
+    assert world.desk.settled == ["t0-1"] and world.run().state is RunState.FINISHED
+
+
+def test_what_is_left_of_a_chain_is_cancelled_once_a_leg_has_finished(world: World) -> None:
+    world.controller.step()
+    world.desk.reports["t0-1"] = Report(heard=world.now, outcome=Outcome.FINISHED, detail="said")
+    world.scheduler.jobs["t0-1"] = JobView("t0-1", "17", JobPhase.QUEUED, restarts=1)
+    world.controller.step()
+    assert world.run().state is RunState.FINISHED
+    world.records.append([Entry(world.now, "r9", Kind.ADDED, None, {"position": 9, "spec": 1})])
+    world.controller.step()
+    assert world.scheduler.cancelled == ["t0-1"]
+
+
+def test_a_job_that_is_started_again_and_again_without_getting_on_is_ended(world: World) -> None:
+    world.controller.step()
+    stuck = Report(heard=world.now, spans=((Phase.COMPUTE, 5.0),))
+    for restarts in range(12):
+        view = JobView("t0-1", "17", JobPhase.RUNNING, "node1", started=900.0, restarts=restarts)
+        world.scheduler.jobs["t0-1"] = view
+        world.desk.reports["t0-1"] = replace(stuck, earlier=(stuck,) * restarts)
+        world.now += 61
+        world.controller.step()
+        if restarts < 9:
+            assert not world.scheduler.cancelled
+    assert world.scheduler.cancelled
+
+
+def test_an_attempt_that_ran_and_vanished_is_shut_for_a_job_that_is_started_again(world: World) -> None:
+    world.controller.step()
+    world.desk.fence_wins = False
+    world.desk.reports["t0-1"] = Report(heard=world.now)
+    for _ in range(3):
+        world.now += 100
+        world.controller.step()
+    assert world.attempt().outcome is Outcome.LOST and "t0-1" in world.desk.shut_out

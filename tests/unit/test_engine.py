@@ -170,8 +170,8 @@ def test_an_exit_without_a_last_word_is_waited_for_and_then_lost() -> None:
         ({"exit_code": 1}, None, "lost"),
         ({"exit_code": None, "signal": 9}, REPORT, "evicted"),
         ({"exit_code": None, "signal": 9}, None, "lost"),
-        ({"exit_code": None, "signal": 9, "over_time": True}, REPORT, "over-time"),
-        ({"exit_code": None, "over_time": True}, None, "over-time"),
+        ({"exit_code": None, "signal": 9, "outcome": Outcome.OVER_TIME}, REPORT, "over-time"),
+        ({"exit_code": None, "outcome": Outcome.OVER_TIME}, None, "over-time"),
         ({"exit_code": None}, None, "lost"),
     ],
 )
@@ -209,9 +209,12 @@ def test_a_job_that_waits_beyond_the_total_time_is_cancelled_but_a_running_one_g
 
 def test_as_many_are_admitted_as_there_is_room_for() -> None:
     starts = [engine.Decision(Do.START, name) for name in "abcd"]
-    assert len(admit(starts, 1, None)) == 4
-    assert [start.run for start in admit(starts, 1, 3)] == ["a", "b"]
-    assert not admit(starts, 5, 3)
+    assert len(admit(starts, 1, (None, None))) == 4
+    assert [start.run for start in admit(starts, 1, (3, None))] == ["a", "b"]
+    assert [start.run for start in admit(starts, 1, (9, 2))] == ["a"]
+    assert not admit(starts, 5, (3, None))
+    assert [start.run for start in admit(starts, 1, (None, None), lately=3, rate=5)] == ["a", "b"]
+    assert not admit(starts, 1, (9,), lately=7, rate=5)
 
 
 def test_never_all_hosts_are_avoided() -> None:

@@ -26,6 +26,7 @@ DATA: dict[Kind, dict[str, Any]] = {
     Kind.INTENDED: {"number": 1, "reason": "first attempt", "avoid": ["bad"]},
     Kind.QUEUED: {"job": "17"},
     Kind.STARTED: {"job": "17", "host": "node1", "started": 5.0},
+    Kind.REQUEUED: {"restarts": 1},
     Kind.ENDED: {"outcome": "evicted", "detail": "gone"},
     Kind.TWIN_ENDED: {"slot": 7.0},
 }

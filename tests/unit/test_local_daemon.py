@@ -305,7 +305,7 @@ def test_a_full_disk_makes_a_rejection_that_may_be_tried_again(cluster: LocalReh
 
 def test_render_shows_what_is_sent_and_the_hosts(cluster: LocalRehearsal) -> None:
     request = cluster.request(avoid=("alpha",))
-    text = cluster.scheduler.render(request)
+    text = cluster.scheduler.render([request])
     shown, _, table = text.partition("\nhosts of local cluster local:\n")
     assert json.loads(shown)["requests"][0]["token"] == request.token
     assert [line.split()[0] for line in table.splitlines()] == ["alpha", "beta"]

@@ -14,6 +14,7 @@ import pytest
 from contract.rehearsal import PATIENCE, LocalRehearsal, await_death, process_ids
 from outlast.local_cluster.job import Request
 from outlast.local_cluster.processes import start_ticks
+from outlast.node.words import Outcome
 from outlast.schedulers.base import JobPhase
 from outlast.schedulers.local import Host
 
@@ -170,7 +171,7 @@ def test_a_killed_job_gets_no_warning(cluster: LocalRehearsal) -> None:
     ready.read()
     cluster.scheduler.kill(request.token)
     view = cluster.await_end(request.token)[request.token]
-    assert (view.signal, view.exit_code, view.over_time) == (signal.SIGKILL, None, False)
+    assert (view.signal, view.exit_code, view.outcome) == (signal.SIGKILL, None, None)
     assert view.reason.startswith("killed without warning")
     assert Path(request.log).read_text() == ""
 
@@ -224,7 +225,7 @@ def adopted(cluster: LocalRehearsal, code: str, **wish: object) -> tuple[str, tu
 def test_an_adopted_job_keeps_its_wall_time_limit(cluster: LocalRehearsal) -> None:
     token, (pid, ticks) = adopted(cluster, "signal.signal(10, print)\nwhile True: signal.pause()", time=2.0)
     view = cluster.await_end(token)[token]
-    assert view.over_time
+    assert view.outcome is Outcome.OVER_TIME
     assert view.elapsed is not None and view.elapsed >= 2.0
     await_death(pid, ticks)
 

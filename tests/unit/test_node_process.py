@@ -49,7 +49,7 @@ def test_a_limit_of_seconds_is_divided_in_proportion() -> None:
 
 
 def _environment(order: WorkOrder, own: dict[str, str]) -> dict[str, str]:
-    return environment.for_training(order, 12.3456, 5, "/s/data", "/s/output", own)
+    return environment.for_training(order, 12.3456, 5, "/s/data", "/s/output", "/x/progress.jsonl", own)
 
 
 def test_the_training_finds_its_places_and_its_deadline_in_the_environment() -> None:

@@ -15,6 +15,7 @@ from outlast.node.delivery import deliver
 from outlast.node.events import EventLog
 from outlast.node.scratch import Scratch
 from outlast.node.signals import Signals
+from outlast.node.supervise import Stops
 from outlast.node.watch import Watch
 
 FAR = 1e9
@@ -219,7 +220,7 @@ def test_a_signal_to_the_whole_job_may_reach_the_child_first(tmp_path: Path, scr
         beating = _pulse(tmp_path, signals)
         signals.child = process.start(["sh", "-c", script], dict(os.environ), str(tmp_path), 2)
         watch = Watch(str(tmp_path / "checkpoints"))
-        ended = supervise.supervise(signals.child, limits, signal.SIGTERM, 1, beating, watch)
+        ended = supervise.supervise(signals.child, limits, Stops(signal.SIGTERM), 1, beating, watch)
     assert ended.stopped == "signal"
     with _Late() as signals:
         beating = _pulse(tmp_path, signals)

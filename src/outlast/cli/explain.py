@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,11 @@ def _attempt(attempt: Attempt, booking: ledger.Booking | None) -> list[str]:
     if attempt.started:
         until = " to %s" % clock(attempt.ended) if ended else ""
         lines.append("  when       %s%s%s" % (clock(attempt.started), until, _waited(attempt)))
+    if attempt.waits and not ended:
+        lines.append("  waiting    %s" % printable(attempt.waits))
     account = attempt.account
+    for leg in account.get("earlier", ()):
+        lines.append("  before     %s" % _leg(leg))
     if account.get("loaded"):
         resumed = account.get("resumed")
         lines.append("  went on    %s" % ("from the start" if resumed is None else "from step %d" % resumed))
@@ -103,6 +108,15 @@ def _attempt(attempt: Attempt, booking: ledger.Booking | None) -> list[str]:
     if ended and account.get("tail") and word in ("crashed", "wrong-output", "out-of-memory", "out-of-disk"):
         lines += ["  | %s" % printable(line) for line in account["tail"][-12:]]
     return lines
+
+
+def _leg(leg: Mapping[str, Any]) -> str:
+    """One of the earlier starts of the attempt's job."""
+    seconds = sum(float(seconds) for _, seconds in leg.get("spans", ()))
+    saves = leg.get("saves", ())
+    saved = ", step %d is saved" % saves[-1][1] if saves and saves[-1][1] is not None else ""
+    ended = leg.get("outcome", "ended without a word")
+    return "%s on %s: %s%s" % (show_duration(seconds), leg.get("host", "a host without a name"), ended, saved)
 
 
 def _waited(attempt: Attempt) -> str:

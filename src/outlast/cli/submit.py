@@ -11,6 +11,7 @@ import click
 from outlast.cli.common import (
     LONGEST_PASS,
     carry_out,
+    cluster_option,
     directory_argument,
     experiment_at,
     json_option,
@@ -29,18 +30,19 @@ if TYPE_CHECKING:
 
 @click.command()
 @directory_argument
+@cluster_option
 @click.option("--dry-run", is_flag=True, help="Show what would be sent; write and send nothing.")
 @json_option
-def command(directory: Path, dry_run: bool, as_json: bool) -> None:
+def command(directory: Path, cluster: str | None, dry_run: bool, as_json: bool) -> None:
     """Hand the runs of an experiment over. From then on they are never lost.
 
     Submitting again adds what is new in params.yaml and leaves the rest alone.
     """
     experiment = experiment_at(directory)
     if dry_run:
-        _show(experiment, as_json)
+        _show(experiment, cluster, as_json)
         return
-    submitted = hand_over(experiment)
+    submitted = hand_over(experiment, cluster)
     held = carry_out(experiment, "submit", _first_pass) if submitted.new else ""
     if as_json:
         write_json(
@@ -61,12 +63,11 @@ def command(directory: Path, dry_run: bool, as_json: bool) -> None:
         )
 
 
-def hand_over(experiment: Experiment) -> Submitted:
-    """Check, pack and write the request."""
-    from outlast.spec import read, require_served
+def hand_over(experiment: Experiment, cluster: str | None = None) -> Submitted:
+    """Check, pack and write the request; `cluster` is meant instead of the one in `params.yaml`."""
+    from outlast.spec import read
 
-    parsed = read(experiment.root)
-    require_served(parsed)
+    parsed = read(experiment.root, cluster)
     for warning in parsed.warnings:
         click.echo("warning: %s" % warning, err=True)
     journal = None if is_blank(experiment.journal) else Journal(experiment.journal)
@@ -103,24 +104,24 @@ def _first_pass(session: Session) -> None:
         click.echo("the scheduler did not answer yet: %s" % done.trouble, err=True)
 
 
-def _show(experiment: Experiment, as_json: bool) -> None:
+def _show(experiment: Experiment, cluster: str | None, as_json: bool) -> None:
     import json
 
     from outlast import zipapp
-    from outlast.exchange import FileExchange
+    from outlast.exchange import exchange_for
     from outlast.model import Attempt, AttemptState, Run, RunState
     from outlast.schedulers import connect
-    from outlast.spec import read, require_served
+    from outlast.spec import read
 
-    parsed = read(experiment.root)
-    require_served(parsed)
+    parsed = read(experiment.root, cluster)
     spec = prepare(experiment, parsed, keep=False)
     plan = parsed.runs[0]
     run = Run(plan.name, 0, 0, plan.params, RunState.WAITING, 0.0, 0.0)
-    attempt = Attempt(plan.name, 1, "0" * 12, AttemptState.INTENDED, 0.0)
-    exchange = FileExchange(experiment, experiment.zipapp(zipapp.digest()))
+    attempt = Attempt(plan.name, 1, "0" * 12 + "-1", AttemptState.INTENDED, 0.0)
+    scheduler = connect(spec, experiment.identity)
+    exchange = exchange_for(experiment, experiment.zipapp(zipapp.digest()), spec, scheduler)
     order = json.loads(exchange.order(run, attempt, spec).to_json())
-    rendered = connect(spec, "dry-run").render(exchange.request(run, attempt, spec))
+    rendered = scheduler.render([exchange.request(run, attempt, spec)])
     if as_json:
         write_json({"runs": [plan.name for plan in parsed.runs], "order": order, "job": rendered})
         return

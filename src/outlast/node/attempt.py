@@ -9,13 +9,14 @@ from typing import Sequence
 
 from outlast.node import bundle, environment, failure, leftovers, memory, outputs, process
 from outlast.node.delivery import Manifest, deliver
-from outlast.node.events import EventLog
+from outlast.node.events import EventLog, say
+from outlast.node.legs import Leg, is_superseded
 from outlast.node.order import WorkOrder
 from outlast.node.process import signal_name
-from outlast.node.pulse import Interrupted, Pulse
+from outlast.node.pulse import TAKEN_OVER, Interrupted, Pulse
 from outlast.node.scratch import Scratch
 from outlast.node.signals import Signals
-from outlast.node.supervise import Ended, Limits, run_bounded, supervise
+from outlast.node.supervise import Ended, Limits, Stops, run_bounded, supervise
 from outlast.node.watch import Watch
 from outlast.node.words import EXIT_CONTINUE, Outcome, Phase
 from outlast.node.workplace import Workplace
@@ -48,15 +49,24 @@ class End:
 
 class Attempt:
     def __init__(
-        self, order: WorkOrder, limits: Limits, stop_signal: int, signals: Signals, events: EventLog
+        self,
+        order: WorkOrder,
+        leg: Leg,
+        limits: Limits,
+        stops: Stops,
+        signals: Signals,
+        events: EventLog,
     ) -> None:
         self._order = order
+        self._leg = leg
         self._limits = limits
-        self._stop_signal = stop_signal
+        self._stops = stops
         self._signals = signals
         self._events = events
-        self._pulse = Pulse(signals, events, limits.last_moment, order.grace)
-        self._scratch = Scratch(order.scratch)
+        self._pulse = Pulse(
+            signals, events, limits.last_moment, order.grace, lambda: is_superseded(order, leg)
+        )
+        self._scratch = Scratch(order.scratch, _place_on_node(order))
         names = [rule.path for rule in order.outputs]
         self._workplace = Workplace(names, self._scratch.output, self._scratch.working)
         self._environment: dict[str, str] = {}
@@ -103,6 +113,7 @@ class Attempt:
             self._limits.grace,
             self._scratch.data,
             self._scratch.output,
+            self._leg.progress_path,
             os.environ,
         )
         return None
@@ -120,14 +131,7 @@ class Attempt:
         except process.CannotStart as error:
             return End(Outcome.CRASHED, f"{error}.", signature=failure.signature_of("start", error))
         try:
-            ended = supervise(
-                child,
-                self._limits,
-                self._stop_signal,
-                self._order.grace,
-                self._pulse,
-                watch,
-            )
+            ended = supervise(child, self._limits, self._stops, self._order.grace, self._pulse, watch)
         finally:
             self._end_descendants()
         text = failure.read_end(self._order.log, self._log_start)
@@ -172,7 +176,7 @@ class Attempt:
             phase = Phase.DELIVER
             self._begin(phase)
             self._settle()  # check commands write too
-            manifest = deliver(output, self._order.delivery_path, self._pulse)
+            manifest = deliver(output, self._leg.delivery_path, self._pulse)
         except OSError as error:
             return self._trouble(phase, error)
         except Interrupted as interrupted:
@@ -252,6 +256,8 @@ class Attempt:
 
     def _given_up(self, interrupted: Interrupted, when: str) -> End:
         self._events.write("stop", why=interrupted.why, signal=interrupted.signal)
+        if interrupted.why == TAKEN_OVER:
+            return _told_to_stop(TAKEN_OVER, "was given up")
         if interrupted.signal is None:
             return End(Outcome.OVER_TIME, f"The job's time was used up {when}.")
         return End(Outcome.EVICTED, f"The job was told to stop by {signal_name(interrupted.signal)} {when}.")
@@ -260,4 +266,17 @@ class Attempt:
 def _told_to_stop(why: str, how: str) -> End:
     if why == "limit":
         return End(Outcome.OVER_TIME, f"The training was told to stop at its wall-time limit and {how}.")
+    if why == TAKEN_OVER:
+        return End(Outcome.EVICTED, "The attempt was given up or taken over while this job was still at work.")
     return End(Outcome.EVICTED, f"The job was told to stop by a signal, and the training {how}.")
+
+
+def _place_on_node(order: WorkOrder) -> str | None:
+    """Where the node has room of its own; None where it was not asked for, or is not what was promised."""
+    if order.node_scratch is None:
+        return None
+    place = os.path.expandvars(os.path.expanduser(order.node_scratch))
+    if not os.path.isabs(place) or not os.path.isdir(place):
+        say(f"the scratch directory {order.node_scratch} is not there; working in {order.scratch}")
+        return None
+    return os.path.join(place, f"outlast-{order.token}")

@@ -48,6 +48,13 @@ def pack(root: str | os.PathLike[str], names: Iterable[str], target: str | os.Pa
     return digest
 
 
+def size(root: str | os.PathLike[str], names: Iterable[str]) -> int:
+    """The bytes of the files that `pack` would take. Raises ValueError as it does."""
+    top = os.path.realpath(root)
+    found = {inside: path for name in names for inside, path in _walk(top, os.path.normpath(name), ())}
+    return sum(os.path.getsize(path) for path in found.values() if os.path.isfile(path))
+
+
 def _walk(top: str, name: str, above: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     path = os.path.realpath(os.path.join(top, name))
     if path != top and not path.startswith(os.path.join(top, "")):

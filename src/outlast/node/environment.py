@@ -15,7 +15,13 @@ _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def for_training(
-    order: WorkOrder, deadline: float, grace: float, data: str, output: str, own: Mapping[str, str]
+    order: WorkOrder,
+    deadline: float,
+    grace: float,
+    data: str,
+    output: str,
+    progress: str,
+    own: Mapping[str, str],
 ) -> dict[str, str]:
     """`deadline` is in seconds since the epoch; `own` is the node program's environment."""
     environment = dict(own)
@@ -36,7 +42,7 @@ def for_training(
             Variable.CHECKPOINT_KEEP: str(order.keep),
             Variable.DATA_DIR: data,
             Variable.OUTPUT_DIR: output,
-            Variable.PROGRESS_FILE: order.progress_path,
+            Variable.PROGRESS_FILE: progress,
         }
     )
     if order.zipapp is not None:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 import signal
 import socket
+import subprocess
 import time
 import traceback
 from dataclasses import asdict
 from typing import Sequence
 
-from outlast.node import claim, failure, leftovers
+from outlast.node import allotment, failure, leftovers, legs
 from outlast.node.attempt import Attempt, End
 from outlast.node.events import EventLog, say
-from outlast.node.order import BadOrder, WorkOrder, read_order
+from outlast.node.order import BadOrder, read_order
 from outlast.node.signals import Signals
-from outlast.node.supervise import limits_for
+from outlast.node.supervise import Stops, limits_for
 from outlast.node.words import EXIT_BAD_ORDER, EXIT_CONTINUE, EXIT_NOT_CLAIMED, Outcome, Phase
 
 _EXIT_FAILED = 1
@@ -26,16 +28,15 @@ _EXIT_CODES = {
     Outcome.OVER_TIME: EXIT_CONTINUE,
     Outcome.EVICTED: EXIT_CONTINUE,
 }
-#: Where schedulers tell a job its id: Slurm, Grid Engine.
-_JOB_VARIABLES = ("SLURM_JOB_ID", "JOB_ID")
+#: Seconds that cancelling the rest of a chain may take.
+_CANCELLING = 30.0
 
 
 def main(argv: Sequence[str]) -> int:
     if len(argv) != 1:
         say("usage: python3 outlast.pyz ORDER.json")
         return EXIT_BAD_ORDER
-    job = next((os.environ[name] for name in _JOB_VARIABLES if os.environ.get(name)), "")
-    return run(argv[0], job)
+    return run(argv[0], os.environ.get("OUTLAST_JOB", ""))
 
 
 def run(order_path: str, job: str = "") -> int:
@@ -43,21 +44,25 @@ def run(order_path: str, job: str = "") -> int:
     began, began_epoch = time.monotonic(), time.time()
     try:
         order = read_order(order_path)
-        stop_signal = _signal_number(order)
+        stop_signal = _signal_number(order.signal)
+        limit_signal = _signal_number(order.limit_signal) if order.limit_signal else None
     except BadOrder as error:
         say(str(error))
         return EXIT_BAD_ORDER
     host = os.environ.get("OUTLAST_HOST") or socket.gethostname()
     with Signals() as signals:
         try:
-            if not claim.take(order.claim_path, order.token, job, host):
-                say(_who_holds(order))
-                return EXIT_NOT_CLAIMED
+            order, leg = legs.take(order, job, host)
+        except legs.NotOurs as why:
+            say(f"attempt {order.number} of {order.run} {why}; leaving it alone")
+            return EXIT_NOT_CLAIMED
         except OSError as error:
-            say(f"cannot claim by {order.claim_path}: {error.strerror}")
+            say(f"cannot claim in {order.exchange}: {error.strerror}")
             return _EXIT_FAILED
         leftovers.become_subreaper()
-        events = EventLog(order.events_path)
+        for token in legs.tokens_before(order, leg):
+            leftovers.kill_by_token(token)
+        events = EventLog(leg.events_path)
         events.write_at(began_epoch, began, "phase", phase=Phase.CLAIM.value)
         events.write(
             "claimed",
@@ -65,35 +70,49 @@ def run(order_path: str, job: str = "") -> int:
             host=host,
             pid=os.getpid(),
             job=job,
+            leg=leg.number,
             python=platform.python_version(),
         )
-        limits = limits_for(order.time, order.grace, began, began_epoch)
+        allotted = allotment.seconds_left(order.time, os.environ)
+        limits = limits_for(allotted, order.grace, began, began_epoch)
         try:
-            end = Attempt(order, limits, stop_signal, signals, events).carry_out()
+            end = Attempt(order, leg, limits, Stops(stop_signal, limit_signal), signals, events).carry_out()
         except Exception as error:
             say(traceback.format_exc())
             end = _own_error(error)
         events.write("end", **{**asdict(end), "outcome": end.outcome.value})
         events.sync()
         events.close()
+        if end.outcome is Outcome.FINISHED and order.jobs > 1:
+            _cancel_the_rest(os.environ.get("OUTLAST_CANCEL_REST", ""))
     return _EXIT_CODES.get(end.outcome, _EXIT_FAILED)
 
 
-def _signal_number(order: WorkOrder) -> int:
+def _signal_number(name: str) -> int:
     try:
-        return signal.Signals[f"SIG{order.signal}"]
+        return signal.Signals[f"SIG{name}"]
     except KeyError:
-        raise BadOrder(f"the stop signal {order.signal!r} does not exist on this node") from None
+        raise BadOrder(f"the stop signal {name!r} does not exist on this node") from None
 
 
-def _who_holds(order: WorkOrder) -> str:
-    holder = claim.read(order.claim_path)
-    attempt = f"attempt {order.number} of {order.run}"
-    if holder is not None and holder.fenced:
-        return f"{attempt} was given up by {holder.by}; leaving it alone"
-    if holder is not None and holder.host:
-        return f"{attempt} belongs to job {holder.job} on {holder.host}; leaving it alone"
-    return f"{attempt} is taken; leaving it alone"
+def _cancel_the_rest(command: str) -> None:
+    """The other jobs of the chain have nothing left to do. Where they cannot be cancelled they end at once."""
+    if not command:
+        return
+    try:
+        done = subprocess.run(
+            shlex.split(command),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            timeout=_CANCELLING,
+            check=False,
+        )
+        said = done.stderr.decode(errors="replace").strip()
+        if done.returncode != 0:
+            say(f"the rest of the chain could not be cancelled from here: {said or done.returncode}")
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        say(f"the rest of the chain could not be cancelled from here: {error}")
 
 
 def _own_error(error: Exception) -> End:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 VERSION = 1
+_PATHS = ("exchange", "scratch", "checkpoints", "log", "previous_scratch", "code", "zipapp")
 
 
 class BadOrder(ValueError):
@@ -30,7 +31,8 @@ class OutputRule:
 
 @dataclass(frozen=True)
 class WorkOrder:
-    """All paths are absolute; the node resolves none of them against its own working directory."""
+    """All paths are absolute, once `read_order` has read them: where nothing is shared they are written
+    relative to the order's own directory, which is the one the job starts in."""
 
     token: str
     experiment: str
@@ -62,26 +64,20 @@ class WorkOrder:
     keep: int = 3
     cpus: int = 1
     environment: dict[str, str] = field(default_factory=dict)
+    #: The signal by which this scheduler tells that the wall-time limit is near, without SIG.
+    limit_signal: str | None = None
+    #: How many jobs carry this order, one after the other.
+    jobs: int = 1
+    #: A directory of the node's own for what is needed only while the job runs; variables in it are expanded.
+    node_scratch: str | None = None
+    #: Nothing is shared with the controller: everything is in the order's directory and travels with the job.
+    sandbox: bool = False
+    #: In a sandbox: how checkpoints get out while the job runs (auto, chirp, restart, never), and how often.
+    commit: str = "never"
+    commit_every: float = 1800.0
 
     def to_json(self) -> str:
         return json.dumps({"version": VERSION, **asdict(self)}, separators=(",", ":"))
-
-    @property
-    def claim_path(self) -> str:
-        return os.path.join(self.exchange, "claim.json")
-
-    @property
-    def events_path(self) -> str:
-        return os.path.join(self.exchange, "events.jsonl")
-
-    @property
-    def progress_path(self) -> str:
-        return os.path.join(self.exchange, "progress.jsonl")
-
-    @property
-    def delivery_path(self) -> str:
-        """The directory of delivered outputs; it appears whole, by a rename."""
-        return os.path.join(self.exchange, "output")
 
 
 def read_order(path: str) -> WorkOrder:
@@ -97,6 +93,10 @@ def read_order(path: str) -> WorkOrder:
             OutputRule(**{**rule, "check": tuple(rule["check"]) if rule.get("check") else None})
             for rule in raw.get("outputs", ())
         )
+        here = os.path.dirname(os.path.abspath(path))
+        for name in _PATHS:
+            if isinstance(raw.get(name), str):
+                raw[name] = os.path.join(here, raw[name])
         return WorkOrder(**raw)
     except (OSError, ValueError, TypeError, KeyError) as error:
         if isinstance(error, BadOrder):

@@ -9,21 +9,24 @@ from __future__ import annotations
 
 import math
 import time
+from typing import Callable
 
 from outlast.node.events import EventLog
 from outlast.node.signals import Signals
 
 #: Seconds between two heartbeats.
 BEAT = 15.0
+#: Why work is given up when another job, or the controller, has the attempt now.
+TAKEN_OVER = "taken over"
 
 
 class Interrupted(Exception):
     """Work was given up because the job must end: for a stop signal, or else for its wall-time limit."""
 
-    def __init__(self, signal: int | None) -> None:
+    def __init__(self, signal: int | None, taken_over: bool = False) -> None:
         super().__init__(signal)
         self.signal = signal
-        self.why = "limit" if signal is None else "signal"
+        self.why = TAKEN_OVER if taken_over else "limit" if signal is None else "signal"
 
 
 def silent() -> None:
@@ -33,7 +36,17 @@ def silent() -> None:
 class Pulse:
     """Until `wind_up` a stop signal ends the work at once; from then on what is under way has the grace."""
 
-    def __init__(self, signals: Signals, events: EventLog, last_moment: float, grace: float) -> None:
+    def __init__(
+        self,
+        signals: Signals,
+        events: EventLog,
+        last_moment: float,
+        grace: float,
+        is_superseded: Callable[[], bool] = lambda: False,
+    ) -> None:
+        #: Another has the attempt now: nothing that this job does counts any more.
+        self.taken_over = False
+        self._is_superseded = is_superseded
         self.signals = signals
         self.events = events
         self.next_beat = time.monotonic() + BEAT
@@ -58,6 +71,7 @@ class Pulse:
         if now >= self.next_beat:
             self.events.write("beat")
             self.next_beat = now + BEAT
+            self.taken_over = self._is_superseded()
 
     def stop_signal(self) -> int | None:
         """The first stop signal so far. The grace is counted from when it is first seen here."""
@@ -68,10 +82,12 @@ class Pulse:
 
     def until(self) -> float:
         """The moment, on the monotonic clock, at which work is given up, by what is known now."""
+        if self.taken_over:
+            return -math.inf
         end = self._last_moment
         if self.stop_signal() is not None and self._stop_seen is not None:
             end = min(end, self._stop_seen + self._grace) if self._winding_up else -math.inf
         return max(end, self._not_before)
 
     def interruption(self) -> Interrupted:
-        return Interrupted(self.stop_signal())
+        return Interrupted(self.stop_signal(), self.taken_over)

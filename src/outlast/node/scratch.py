@@ -19,17 +19,21 @@ _MOST_HOPS = 100
 
 @dataclass(frozen=True)
 class Scratch:
-    """Where things are below an attempt's scratch directory."""
+    """Where things are below an attempt's scratch directory, and on the node where that has room of its own.
+
+    Unfinished outputs are in `top` in any case: the next attempt may run on another node.
+    """
 
     top: str
+    on_node: str | None = None
 
     @property
     def working(self) -> str:
-        return os.path.join(self.top, "job")
+        return os.path.join(self.on_node or self.top, "job")
 
     @property
     def data(self) -> str:
-        return os.path.join(self.top, "data")
+        return os.path.join(self.on_node or self.top, "data")
 
     @property
     def output(self) -> str:
@@ -86,6 +90,8 @@ class Scratch:
             doomed = [entry.path for entry in os.scandir(self.top) if entry.path not in kept]
         except FileNotFoundError:
             return True
+        if self.on_node is not None and os.path.lexists(self.on_node):
+            doomed.append(self.on_node)
         for path in doomed:
             if not _remove(path, until, pulse):
                 return False

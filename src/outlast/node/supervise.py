@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 
 from outlast.node.process import Child, signal_name
-from outlast.node.pulse import Pulse
+from outlast.node.pulse import TAKEN_OVER, Pulse
 from outlast.node.signals import STOP_SIGNALS
 from outlast.node.watch import Watch
 
@@ -47,12 +47,20 @@ def limits_for(time_limit: float, grace: float, began: float, began_epoch: float
 
 
 @dataclass(frozen=True)
+class Stops:
+    """The signal that tells the training to stop, and the one that tells us of the limit, if there is one."""
+
+    told: int
+    limit: int | None = None
+
+
+@dataclass(frozen=True)
 class Ended:
     """How the training's first process ended: an exit code or a signal, neither if it would not die."""
 
     code: int | None
     signal: int | None
-    #: Why it had been told to stop: "limit", "signal", or None if it had not.
+    #: Why it had been told to stop: "limit", "signal", TAKEN_OVER, or None if it had not.
     stopped: str | None
     killed: bool = False
 
@@ -60,7 +68,7 @@ class Ended:
 def supervise(
     child: Child,
     limits: Limits,
-    stop_signal: int,
+    stops: Stops,
     grace_on_signal: float,
     pulse: Pulse,
     watch: Watch,
@@ -75,11 +83,15 @@ def supervise(
         if stopped is None:
             received = pulse.stop_signal()
             if received is not None or now >= limits.stop_at:
-                stopped = "limit" if received is None else "signal"
+                stopped = "limit" if received in (None, stops.limit) else "signal"
                 events.write("stop", why=stopped, signal=received)
-                child.send(stop_signal)
+                child.send(stops.told)
                 if received is not None:
                     kill_at = min(now + grace_on_signal, limits.deadline)
+        if pulse.taken_over and stopped != TAKEN_OVER:
+            stopped = TAKEN_OVER
+            events.write("stop", why=stopped, signal=None)
+            kill_at = now
         if now >= kill_at:
             if killed:
                 events.warn(
@@ -98,7 +110,7 @@ def supervise(
             min(kill_at, look_at, pulse.next_beat, *(() if stopped else (limits.stop_at,)))
         )
     if stopped is None and _was_for_the_whole_job(child, pulse, limits.deadline):
-        stopped = "signal"
+        stopped = "limit" if pulse.stop_signal() == stops.limit else "signal"
         events.write("stop", why=stopped, signal=pulse.stop_signal())
     if watch.changed():
         events.write("changed")

@@ -1,10 +1,13 @@
 """What the controller asks of a scheduler.
 
-An adapter is small: it renders a job, sends it, tells about all jobs of an experiment in one call and
-cancels. It keeps no state of its own between calls and never decides anything; unknown stays unknown.
+An adapter is small: it renders jobs, sends them, tells about all jobs of an experiment in one call, cancels
+and releases. It may remember what saves a question, but nothing that matters is lost with it, and it never
+decides anything; unknown stays unknown.
 
 Jobs are known by their **token**, which the controller made up and committed before the scheduler was
-called. A scheduler's own job id is for people and for `cancel`; it may be reused after a crash.
+called. A token is `BATCH-INDEX`: the attempts that are sent together have BATCH in common and INDEX, counted
+from 1, tells them apart, so that a scheduler with array jobs can name the array by one and its tasks by the
+other. A scheduler's own job id is for people and for `cancel`; it may be reused after a crash.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ __all__ = [
     "Patience",
     "Scheduler",
     "SchedulerUnavailable",
+    "Sought",
     "Submission",
 ]
 
@@ -56,6 +60,31 @@ class JobRequest:
     grace: float
     #: Hosts (sites) this job must not run on.
     avoid: tuple[str, ...] = ()
+    #: Absolute path of the attempt's own directory, which exists: what passes between controller and job.
+    directory: str = ""
+    #: Absolute paths of what must travel along where no file system is shared; each arrives under its last name.
+    inputs: tuple[str, ...] = ()
+    #: How many jobs carry this order, each waiting for the end of the one before.
+    jobs: int = 1
+
+    @property
+    def batch(self) -> str:
+        return self.token.rpartition("-")[0]
+
+    @property
+    def index(self) -> int:
+        return int(self.token.rpartition("-")[2])
+
+
+@dataclass(frozen=True)
+class Sought:
+    """A job that the controller wants to hear about."""
+
+    token: str
+    #: The scheduler's id for it, if it is known.
+    job: str
+    #: When it was submitted, by the controller's clock.
+    since: float
 
 
 class Answer(Enum):
@@ -83,9 +112,18 @@ class Scheduler(ABC):
     timeout: float = 30.0
     #: How often `up` looks, at the longest, in seconds.
     interval: float = 15.0
+    #: The most jobs that go into one `submit`.
+    batch: int = 500
+    #: Jobs see the experiment's directory. If not, everything travels with them (see `outlast.sandbox`).
+    shares_files: bool = True
+    #: The signal (without SIG) by which it tells a job that its limit is near, where that means nothing else.
+    limit_signal: str | None = None
+    #: The most jobs at once, and the most submitted in a minute; None: as many as there are.
+    most_jobs: int | None = None
+    submit_rate: int | None = None
 
     @abstractmethod
-    def render(self, request: JobRequest) -> str:
+    def render(self, requests: Sequence[JobRequest]) -> str:
         """Exactly what `submit` would send, for `submit --dry-run`."""
 
     @abstractmethod
@@ -93,12 +131,24 @@ class Scheduler(ABC):
         """Send jobs; one answer for each token. Never raises for trouble with the scheduler."""
 
     @abstractmethod
-    def poll(self) -> Mapping[str, JobView]:
-        """All jobs of this experiment, by token, in one call. Raises SchedulerUnavailable."""
+    def poll(self, sought: Sequence[Sought] = ()) -> Mapping[str, JobView]:
+        """All jobs of this experiment that the scheduler lists, by token, in one call.
+
+        Those `sought` that are no longer listed are looked up in its accounting. Of several jobs with one
+        token (see `JobRequest.jobs`) there is one view: RUNNING if one runs, else QUEUED if one waits, else
+        how the last one ended. Raises SchedulerUnavailable.
+        """
 
     @abstractmethod
     def cancel(self, views: Sequence[JobView]) -> None:
-        """Ask for the end of these jobs. Raises SchedulerUnavailable; a job already gone is no error."""
+        """Ask for the end of these jobs, all that have the view's token.
+
+        Raises SchedulerUnavailable; a job already gone is no error.
+        """
+
+    def release(self, views: Sequence[JobView]) -> None:
+        """Let these held jobs go on. Raises SchedulerUnavailable; a job no longer held is no error."""
+        raise NotImplementedError("no job is ever HELD here")
 
     def forget(self, tokens: Sequence[str]) -> None:
         """These jobs' ends are in the journal; the scheduler need not remember them. Best effort."""

@@ -22,6 +22,7 @@ from outlast.local_cluster.fingerprint import code_fingerprint
 from outlast.local_cluster.hosts import Host, hosts_to_json, this_machine
 from outlast.local_cluster.place import cluster_directory
 from outlast.local_cluster.wire import BadMessage
+from outlast.node.words import Outcome
 from outlast.schedulers.base import (
     Answer,
     JobPhase,
@@ -30,6 +31,7 @@ from outlast.schedulers.base import (
     Patience,
     Scheduler,
     SchedulerUnavailable,
+    Sought,
     Submission,
 )
 
@@ -64,8 +66,8 @@ class LocalScheduler(Scheduler):
         self._client = Client(cluster_directory(name, root), options)
         self._seen = ""
 
-    def render(self, request: JobRequest) -> str:
-        sent = json.dumps(self._submission([request]), indent=2)
+    def render(self, requests: Sequence[JobRequest]) -> str:
+        sent = json.dumps(self._submission(requests), indent=2)
         table = "\n".join(
             "  %-20s %3d cpus %3d gpus" % (name, host.cpus, host.gpus) for name, host in self._offer.items()
         )
@@ -116,10 +118,10 @@ class LocalScheduler(Scheduler):
             ],
         }
 
-    def poll(self) -> Mapping[str, JobView]:
+    def poll(self, sought: Sequence[Sought] = ()) -> Mapping[str, JobView]:
         reply = self._ask("poll", group=self.group)
         self._seen = reply["version"]
-        return {raw["token"]: JobView(**{**raw, "phase": JobPhase(raw["phase"])}) for raw in reply["jobs"]}
+        return {raw["token"]: _view(raw) for raw in reply["jobs"]}
 
     def cancel(self, views: Sequence[JobView]) -> None:
         self._ask("cancel", tokens=[view.token for view in views])
@@ -185,6 +187,12 @@ class LocalScheduler(Scheduler):
             return self._client.ask(operation, self.timeout, **arguments)
         except (NotSent, NoAnswer, Refused) as error:
             raise SchedulerUnavailable("local cluster %s: %s" % (self.name, error)) from error
+
+
+def _view(raw: dict[str, Any]) -> JobView:
+    told = {key: value for key, value in raw.items() if key != "over_time"}
+    outcome = Outcome.OVER_TIME if raw.get("over_time") else None
+    return JobView(**{**told, "phase": JobPhase(raw["phase"]), "outcome": outcome})
 
 
 def _answer(raw: dict[str, Any]) -> Submission:

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from outlast.model import Cause, Phase
+from outlast.model import Cause, Outcome, Phase
 from outlast.node.words import EXIT_BAD_ORDER, EXIT_NOT_CLAIMED
 from outlast.observation import JobPhase, JobView
 from outlast.schedulers.base import (
@@ -15,6 +15,7 @@ from outlast.schedulers.base import (
     JobRequest,
     Scheduler,
     SchedulerUnavailable,
+    Sought,
     Submission,
 )
 from outlast.simulation.exchange import SimulatedExchange
@@ -94,8 +95,8 @@ class SimulatedCluster(Scheduler):
 
     # What the controller asks.
 
-    def render(self, request: JobRequest) -> str:
-        return "simulated job %s" % request.name
+    def render(self, requests: Sequence[JobRequest]) -> str:
+        return "\n".join("simulated job %s" % request.name for request in requests)
 
     def submit(self, requests: Sequence[JobRequest]) -> Mapping[str, Submission]:
         return {request.token: self._submit(request) for request in requests}
@@ -129,7 +130,7 @@ class SimulatedCluster(Scheduler):
             wait = self._rng.uniform(0.0, self._scenario.queue)
             self._timeline.at(listed + wait, lambda: self._start(job))
 
-    def poll(self) -> Mapping[str, JobView]:
+    def poll(self, sought: Sequence[Sought] = ()) -> Mapping[str, JobView]:
         rng, now = self._rng, self._timeline.now
         if rng.random() < self.weather.poll_fails:
             raise SchedulerUnavailable("the simulated scheduler did not answer")
@@ -301,7 +302,7 @@ def _view(job: Job) -> JobView:
         elapsed=elapsed,
         exit_code=job.exit_code,
         signal=job.signal,
-        over_time=job.over_time,
+        outcome=Outcome.OVER_TIME if job.over_time else None,
         reason=job.reason,
     )
     return job.view

@@ -106,6 +106,12 @@ class SimulatedExchange:
     def fence(self, attempt: Attempt) -> bool:
         return self._claims.setdefault(attempt.token, "controller") == "controller"
 
+    def shut(self, attempt: Attempt) -> None:
+        return
+
+    def settle(self, attempt: Attempt) -> None:
+        return
+
     def report(self, attempt: Attempt) -> Report | None:
         written = self._logs.get(attempt.token)
         if written is None:

@@ -84,7 +84,7 @@ class _Schedule:
     found: list[Violation] = field(default_factory=list)
     deaths: int = 0
     passes: int = 0
-    tokens: int = 0
+    batches: int = 0
 
     def __post_init__(self) -> None:
         scenario = self.scenario
@@ -218,12 +218,12 @@ class _Schedule:
 
     def _new_controller(self) -> Controller:
         return Controller(
-            self.records, self.cluster, self.exchange, clock=self.wall, new_token=self._new_token
+            self.records, self.cluster, self.exchange, clock=self.wall, new_batch=self._new_batch
         )
 
-    def _new_token(self) -> str:
-        self.tokens += 1
-        return "t%03d" % self.tokens
+    def _new_batch(self) -> str:
+        self.batches += 1
+        return "t%03d" % self.batches
 
     def _maybe_die(self, point: str) -> None:
         if self.deaths < MOST_DEATHS and self.rng.random() < self.weather.controller_dies:

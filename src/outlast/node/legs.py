@@ -1,0 +1,146 @@
+"""The legs of an attempt: a scheduler may start the same job again, and several jobs may carry one order.
+
+Slurm requeues, Grid Engine reschedules, HTCondor starts an evicted job elsewhere, and the jobs of a chain
+follow one another. Each start works on a leg of its own: the first in the exchange directory itself, the n-th
+in `leg-n` below it, with its own claim, event log and outputs. Who claims the next leg has taken the attempt
+over from whoever had the one before, and that one ends itself as soon as it notices.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, replace
+from typing import Any, Iterator
+
+from outlast.node import claim
+from outlast.node.claim import Claim
+from outlast.node.order import WorkOrder
+from outlast.node.words import Outcome
+
+#: A job that is started more often than this gets nowhere.
+MOST = 1000
+_TAIL = 65536
+
+
+class NotOurs(Exception):
+    """This start of the job has nothing to do; the message says why."""
+
+
+@dataclass(frozen=True)
+class Leg:
+    number: int
+    directory: str
+
+    @property
+    def claim_path(self) -> str:
+        return os.path.join(self.directory, "claim.json")
+
+    @property
+    def events_path(self) -> str:
+        return os.path.join(self.directory, "events.jsonl")
+
+    @property
+    def progress_path(self) -> str:
+        return os.path.join(self.directory, "progress.jsonl")
+
+    @property
+    def delivery_path(self) -> str:
+        """The directory of delivered outputs; it appears whole, by a rename."""
+        return os.path.join(self.directory, "output")
+
+
+def legs(exchange: str) -> Iterator[Leg]:
+    """All that there could be, in order."""
+    yield Leg(1, exchange)
+    for number in range(2, MOST + 1):
+        yield Leg(number, os.path.join(exchange, f"leg-{number}"))
+
+
+def claimed(exchange: str) -> list[tuple[Leg, Claim]]:
+    """Those that somebody holds, a fence included. Raises OSError where that cannot be told."""
+    found = []
+    for leg in legs(exchange):
+        holder = claim.read(leg.claim_path)
+        if holder is None:
+            break
+        found.append((leg, holder))
+    return found
+
+
+def take(order: WorkOrder, job: str, host: str) -> tuple[WorkOrder, Leg]:
+    """Claim the next leg: the order as this start of the job is to carry it out. Raises NotOurs, OSError."""
+    before: list[Leg] = []
+    for leg in legs(order.exchange):
+        os.makedirs(leg.directory, exist_ok=True)
+        if claim.take(leg.claim_path, order.token, job, host):
+            return _order_of(order, leg), leg
+        holder = claim.read(leg.claim_path) or Claim()
+        before.append(leg)
+        if holder.fenced:
+            raise NotOurs(f"was given up by {holder.by}")
+        if order.jobs > 1:
+            _see_whether_it_goes_on(before)
+        elif not job or holder.job != job:
+            whose = f"belongs to job {holder.job} on {holder.host}" if holder.host else "is taken"
+            raise NotOurs(whose)
+    raise NotOurs(f"was started {MOST} times")
+
+
+def is_superseded(order: WorkOrder, leg: Leg) -> bool:
+    """Somebody has claimed the next leg, or fenced it."""
+    return os.path.exists(os.path.join(order.exchange, f"leg-{leg.number + 1}", "claim.json"))
+
+
+def shut(exchange: str, by: str) -> None:
+    """No start of the job can claim a leg any more, and one that is under way ends itself."""
+    for leg in legs(exchange):
+        os.makedirs(leg.directory, exist_ok=True)
+        if claim.fence(leg.claim_path, by):
+            return
+
+
+def tokens_before(order: WorkOrder, leg: Leg) -> list[str]:
+    """What the processes of earlier legs have in their environment."""
+    return [_token(order.token.partition(".")[0], number) for number in range(1, leg.number)]
+
+
+def _order_of(order: WorkOrder, leg: Leg) -> WorkOrder:
+    if leg.number == 1:
+        return order
+    earlier = order.scratch if leg.number == 2 else f"{order.scratch}.{leg.number - 1}"
+    return replace(
+        order,
+        token=_token(order.token, leg.number),
+        scratch=f"{order.scratch}.{leg.number}",
+        previous_scratch=earlier,
+    )
+
+
+def _token(token: str, number: int) -> str:
+    """A leg is an attempt of its own where two must not be mistaken for one: checkpoints, processes."""
+    return token if number == 1 else f"{token}.{number}"
+
+
+def _see_whether_it_goes_on(before: list[Leg]) -> None:
+    """In a chain: nothing is left to do once a leg has finished, or has failed as the one before it."""
+    ends = [_end(leg) for leg in before]
+    if ends[-1].get("outcome") == Outcome.FINISHED.value:
+        raise NotOurs("has finished")
+    last = ends[-2:]
+    signatures = {end.get("signature") for end in last}
+    failed = all(end.get("outcome") in (Outcome.CRASHED.value, Outcome.WRONG_OUTPUT.value) for end in last)
+    if len(last) == 2 and failed and len(signatures) == 1 and not any(end.get("progressed") for end in last):
+        raise NotOurs("has failed twice in the same way")
+
+
+def _end(leg: Leg) -> dict[str, Any]:
+    """The last line of a leg's event log, if it tells how the leg ended."""
+    try:
+        with open(leg.events_path, "rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - _TAIL))
+            line = json.loads(file.read().rstrip(b"\n").rpartition(b"\n")[2])
+    except (OSError, ValueError):
+        return {}  # killed without a last word, or not readable: it goes on
+    return line if isinstance(line, dict) and line.get("event") == "end" else {}
