@@ -74,8 +74,11 @@ class Controller:
 
     # One pass.
 
-    def step(self, budget: float = float("inf")) -> Pass:
-        """Observe, decide, act. After `budget` seconds no further jobs are submitted in this pass."""
+    def step(self, budget: float = float("inf"), jobs: int = 1) -> Pass:
+        """Observe, decide, act. After `budget` seconds no further jobs are submitted in this pass.
+
+        What is started now is sent as `jobs` jobs each, one after the other.
+        """
         began = time.monotonic()
         done = Pass()
         self._beat()
@@ -89,7 +92,7 @@ class Controller:
             if time.monotonic() - began > budget:
                 done.put_off = len(admitted) - begin
                 break
-            self._start(admitted[begin : begin + size], done)
+            self._start(admitted[begin : begin + size], jobs, done)
             self._beat()
         return done
 
@@ -174,7 +177,7 @@ class Controller:
 
     # Acts.
 
-    def _start(self, decisions: Sequence[Decision], done: Pass) -> None:
+    def _start(self, decisions: Sequence[Decision], jobs: int, done: Pass) -> None:
         live = self._records.live()
         hosts = self._scheduler.hosts()
         batch = self._new_batch()
@@ -190,6 +193,7 @@ class Controller:
                     "number": live[decision.run].attempts + 1,
                     "reason": decision.reason,
                     "avoid": list(engine.choose_avoided(decision.data["avoid"], hosts)),
+                    **({"jobs": jobs} if jobs > 1 else {}),
                 },
             )
             for decision, token in zip(decisions, tokens, strict=True)

@@ -68,6 +68,8 @@ class FileExchange:
     site: Profile = Profile()  # noqa: RUF009 - frozen
     #: The signal by which the scheduler tells that the limit is near, if it has one of its own.
     limit_signal: str | None = None
+    #: Jobs ring when they begin and end, so that the scheduler need not be asked all the time.
+    rings: bool = False
 
     def order(self, run: Run, attempt: Attempt, spec: Spec) -> WorkOrder:
         place, number, token = self.experiment, attempt.number, attempt.token
@@ -94,7 +96,8 @@ class FileExchange:
             # Where the site prepares its own, the login node's search paths would undo that.
             environment={} if self.site.prepares else dict(spec.environment),
             limit_signal=self.limit_signal,
-            jobs=spec.chain,
+            jobs=attempt.jobs,
+            bell=str(place.bell) if self.rings else None,
             node_scratch=self.site.scratch or None,
         )
 
@@ -128,7 +131,7 @@ class FileExchange:
             grace=spec.checkpoints.grace,
             avoid=attempt.avoid,
             directory=str(self.experiment.exchange_of(attempt)),
-            jobs=spec.chain,
+            jobs=attempt.jobs,
         )
 
     def fence(self, attempt: Attempt) -> bool:
@@ -142,8 +145,12 @@ class FileExchange:
     def settle(self, attempt: Attempt) -> None:
         """Nothing has to be brought: the next attempt sees the same directories."""
 
+    def heard_in(self, attempt: Attempt) -> Path:
+        """Where claims, event logs and deliveries of its job are found."""
+        return self.experiment.exchange_of(attempt)
+
     def report(self, attempt: Attempt) -> Report | None:
-        path = self.experiment.exchange_of(attempt)
+        path = self.heard_in(attempt)
         report = read_attempt(path)
         if report is not None and report.outcome is Outcome.FINISHED:
             wrong = _what_is_wrong(_delivery(path), report)
@@ -153,8 +160,8 @@ class FileExchange:
 
     def publish(self, attempt: Attempt) -> None:
         """May be repeated: after the mark, whatever has the result's name is this attempt's, and whole."""
-        place = self.experiment.exchange_of(attempt)
-        delivered, mark = _delivery(place), place / "published"
+        delivered = _delivery(self.heard_in(attempt))
+        mark = self.experiment.exchange_of(attempt) / "published"
         target = self.experiment.result(attempt.run)
         target.parent.mkdir(parents=True, exist_ok=True)
         if mark.exists() and target.exists():
@@ -183,7 +190,7 @@ def exchange_for(experiment: Experiment, zipapp: Path, spec: Spec, scheduler: Sc
     """The way in which this scheduler's jobs and the controller exchange files."""
     site = Profile.of(spec.profile)
     if scheduler.shares_files:
-        return FileExchange(experiment, zipapp, site, scheduler.limit_signal)
+        return FileExchange(experiment, zipapp, site, scheduler.limit_signal, rings=not scheduler.hears)
     from outlast.sandbox import SandboxExchange
 
     return SandboxExchange(experiment, zipapp, site, scheduler.limit_signal)

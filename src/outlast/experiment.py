@@ -47,6 +47,11 @@ class Experiment:
         return self.params / "inbox"
 
     @property
+    def bell(self) -> Path:
+        """Touched by jobs when they begin and end."""
+        return self.params / "bell"
+
+    @property
     def identity(self) -> str:
         """What tells this experiment's jobs from others: where it is. A copy of it is another experiment, and
         should its journal be put aside, the jobs of the one before are still seen, and ended."""

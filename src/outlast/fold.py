@@ -57,6 +57,7 @@ def _apply_attempt(attempt: Attempt | None, entry: Entry) -> Attempt:
             intended=entry.at,
             reason=data.get("reason", ""),
             avoid=tuple(data.get("avoid", ())),
+            jobs=data.get("jobs", 1),
         )
     match entry.kind:
         case Kind.QUEUED:

@@ -87,8 +87,6 @@ class Spec:
     environment: Mapping[str, str] = field(default_factory=dict)
     #: SHA-256 of the archive of `code`, made when the runs were submitted; empty before that.
     code_sha256: str = ""
-    #: How many jobs, one after the other, an attempt is sent as (see `outlast chain`).
-    chain: int = 1
 
     @property
     def job_time(self) -> float:
@@ -310,6 +308,8 @@ class Attempt:
     #: Why it was started, in a sentence.
     reason: str = ""
     avoid: tuple[str, ...] = ()
+    #: How many jobs, each waiting for the end of the one before, carry it (see `outlast chain`).
+    jobs: int = 1
     job: str = ""
     host: str = ""
     queued: float | None = None

@@ -19,6 +19,10 @@ from outlast.lease import Lease
 from outlast.schedulers import connect
 from outlast.schedulers.base import Scheduler
 
+#: Seconds between two questions to the scheduler when jobs ring all the time, and how that grows.
+SHORTEST_REST = 2.0
+LONGEST_REST = 15.0
+RUNS_PER_SECOND_OF_REST = 60
 #: How long `up` sleeps at a stretch before it looks into the inbox, in seconds.
 GLANCE = 1.0
 
@@ -42,12 +46,14 @@ class Session:
         self._inbox = Inbox(experiment.inbox)
         self._controller: Controller | None = None
         self._scheduler: Scheduler | None = None
+        self._rung = 0
+        self._looked = 0.0
 
     @property
     def done(self) -> bool:
         return not self.journal.live() and not self._inbox.names()
 
-    def step(self, budget: float = float("inf")) -> Pass:
+    def step(self, budget: float = float("inf"), jobs: int = 1) -> Pass:
         self.journal.check_place()
         self._lease.beat()
         before = self.journal.last_entry()
@@ -60,7 +66,9 @@ class Session:
             return Pass(notes=notes)
         if self._controller is None:
             self._controller = self._connect()
-        done = self._controller.step(budget)
+        self._rung = self._bell()
+        self._looked = time.monotonic()
+        done = self._controller.step(budget, jobs)
         done.notes[:0] = notes
         return done
 
@@ -72,12 +80,25 @@ class Session:
         until = time.monotonic() + self._scheduler.interval
         asked = self._inbox.names()
         while (left := until - time.monotonic()) > 0 and self._inbox.names() == asked:
+            if self._bell() != self._rung and time.monotonic() - self._looked >= self._rest():
+                return
             began, pause = time.monotonic(), min(GLANCE, left)
             glance()
             self._scheduler.wait(pause)
             self._lease.beat()
             if time.monotonic() - began < pause * 0.9:
                 return
+
+    def _bell(self) -> int:
+        """Changes when a job rings."""
+        try:
+            return self.experiment.bell.stat().st_mtime_ns
+        except OSError:
+            return 0  # nobody has rung yet, or it cannot be heard this time
+
+    def _rest(self) -> float:
+        """Seconds between two questions to a busy scheduler: the more jobs, the rarer and the bigger."""
+        return min(LONGEST_REST, max(SHORTEST_REST, len(self.journal.live()) / RUNS_PER_SECOND_OF_REST))
 
     def _connect(self) -> Controller:
         spec = self.journal.newest_spec()

@@ -19,9 +19,11 @@ FAILED, CANNOT, INTERRUPTED = 1, 2, 130
 _COMMANDS = {
     "init": ("init", "Make an experiment directory with a params.yaml that runs as it is."),
     "check": ("check", "Say every mistake in params.yaml at once; submit nothing."),
+    "clusters": ("clusters", "List the clusters there are, and what of them is on this machine."),
     "submit": ("submit", "Hand the runs over; they are never lost from then on."),
     "run": ("run", "Submit, and supervise until all runs have ended."),
     "up": ("up", "Supervise until all runs have ended."),
+    "chain": ("chain", "Send each run as dependent jobs; nothing has to keep running."),
     "tick": ("tick", "One look and what follows from it, for cron."),
     "status": ("status", "What every run is doing."),
     "logs": ("logs", "What a run printed."),

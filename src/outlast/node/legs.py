@@ -79,11 +79,10 @@ def take(order: WorkOrder, job: str, host: str) -> tuple[WorkOrder, Leg]:
         before.append(leg)
         if holder.fenced:
             raise NotOurs(f"was given up by {holder.by}")
-        if order.jobs > 1:
-            _see_whether_it_goes_on(before)
-        elif not job or holder.job != job:
+        if order.jobs == 1 and (not job or holder.job != job):
             whose = f"belongs to job {holder.job} on {holder.host}" if holder.host else "is taken"
             raise NotOurs(whose)
+        _see_whether_it_goes_on(before, chained=order.jobs > 1)
     raise NotOurs(f"was started {MOST} times")
 
 
@@ -122,12 +121,13 @@ def _token(token: str, number: int) -> str:
     return token if number == 1 else f"{token}.{number}"
 
 
-def _see_whether_it_goes_on(before: list[Leg]) -> None:
-    """In a chain: nothing is left to do once a leg has finished, or has failed as the one before it."""
-    ends = [_end(leg) for leg in before]
-    if ends[-1].get("outcome") == Outcome.FINISHED.value:
+def _see_whether_it_goes_on(before: list[Leg], chained: bool) -> None:
+    """Nothing is left to do once a leg has finished or, in a chain, has failed as the one before it."""
+    last = [_end(leg) for leg in before[-2:]]
+    if last[-1].get("outcome") == Outcome.FINISHED.value:
         raise NotOurs("has finished")
-    last = ends[-2:]
+    if not chained:
+        return  # the controller looks after it
     signatures = {end.get("signature") for end in last}
     failed = all(end.get("outcome") in (Outcome.CRASHED.value, Outcome.WRONG_OUTPUT.value) for end in last)
     if len(last) == 2 and failed and len(signatures) == 1 and not any(end.get("progressed") for end in last):

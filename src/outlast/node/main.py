@@ -13,10 +13,12 @@ import traceback
 from dataclasses import asdict
 from typing import Sequence
 
-from outlast.node import allotment, failure, leftovers, legs
+from outlast.node import allotment, failure, leftovers, legs, travel
 from outlast.node.attempt import Attempt, End
+from outlast.node.commits import Commits
 from outlast.node.events import EventLog, say
-from outlast.node.order import BadOrder, read_order
+from outlast.node.order import BadOrder, WorkOrder, read_order
+from outlast.node.scratch import Scratch
 from outlast.node.signals import Signals
 from outlast.node.supervise import Stops, limits_for
 from outlast.node.words import EXIT_BAD_ORDER, EXIT_CONTINUE, EXIT_NOT_CLAIMED, Outcome, Phase
@@ -52,6 +54,7 @@ def run(order_path: str, job: str = "") -> int:
     host = os.environ.get("OUTLAST_HOST") or socket.gethostname()
     with Signals() as signals:
         try:
+            came_from = travel.gather(order.home) if order.sandbox else None
             order, leg = legs.take(order, job, host)
         except legs.NotOurs as why:
             say(f"attempt {order.number} of {order.run} {why}; leaving it alone")
@@ -63,6 +66,7 @@ def run(order_path: str, job: str = "") -> int:
         for token in legs.tokens_before(order, leg):
             leftovers.kill_by_token(token)
         events = EventLog(leg.events_path)
+        _ring(order.bell)
         events.write_at(began_epoch, began, "phase", phase=Phase.CLAIM.value)
         events.write(
             "claimed",
@@ -75,17 +79,44 @@ def run(order_path: str, job: str = "") -> int:
         )
         allotted = allotment.seconds_left(order.time, os.environ)
         limits = limits_for(allotted, order.grace, began, began_epoch)
+        stops = Stops(stop_signal, limit_signal)
+        commits = None
         try:
-            end = Attempt(order, leg, limits, Stops(stop_signal, limit_signal), signals, events).carry_out()
+            if order.sandbox:
+                commits = Commits(order, leg, events, Scratch(order.scratch).output, came_from, os.environ)
+            end = Attempt(order, leg, limits, stops, signals, events, commits).carry_out()
         except Exception as error:
             say(traceback.format_exc())
             end = _own_error(error)
+        if order.sandbox:
+            _pack(order, events)
         events.write("end", **{**asdict(end), "outcome": end.outcome.value})
         events.sync()
         events.close()
+        _ring(order.bell)
         if end.outcome is Outcome.FINISHED and order.jobs > 1:
             _cancel_the_rest(os.environ.get("OUTLAST_CANCEL_REST", ""))
+    if order.sandbox:
+        # There the code for going on means: take what I have with me and start me again in this place.
+        return EXIT_CONTINUE if commits is not None and commits.restarts else 0
     return _EXIT_CODES.get(end.outcome, _EXIT_FAILED)
+
+
+def _pack(order: WorkOrder, events: EventLog) -> None:
+    try:
+        travel.pack(order.home)
+    except OSError as error:
+        events.warn(f"what goes back cannot be listed ({error}); only whole checkpoints will count")
+
+
+def _ring(bell: str | None) -> None:
+    if bell is None:
+        return
+    try:
+        with open(bell, "ab"):
+            os.utime(bell)
+    except OSError as error:
+        say(f"cannot ring {bell}: {error.strerror}; the controller will notice later")
 
 
 def _signal_number(name: str) -> int:

@@ -70,11 +70,18 @@ class WorkOrder:
     jobs: int = 1
     #: A directory of the node's own for what is needed only while the job runs; variables in it are expanded.
     node_scratch: str | None = None
+    #: A file to touch when the job begins and ends, for a controller that waits.
+    bell: str | None = None
     #: Nothing is shared with the controller: everything is in the order's directory and travels with the job.
     sandbox: bool = False
     #: In a sandbox: how checkpoints get out while the job runs (auto, chirp, restart, never), and how often.
     commit: str = "never"
     commit_every: float = 1800.0
+
+    @property
+    def home(self) -> str:
+        """In a sandbox: the directory the job starts in."""
+        return os.path.dirname(self.exchange)
 
     def to_json(self) -> str:
         return json.dumps({"version": VERSION, **asdict(self)}, separators=(",", ":"))

@@ -116,6 +116,8 @@ class Scheduler(ABC):
     batch: int = 500
     #: Jobs see the experiment's directory. If not, everything travels with them (see `outlast.sandbox`).
     shares_files: bool = True
+    #: `wait` notices by itself when something happens to a job.
+    hears: bool = False
     #: The signal (without SIG) by which it tells a job that its limit is near, where that means nothing else.
     limit_signal: str | None = None
     #: The most jobs at once, and the most submitted in a minute; None: as many as there are.

@@ -46,6 +46,7 @@ class LocalScheduler(Scheduler):
     """One local cluster, seen by one experiment (`group`)."""
 
     interval = 1.0
+    hears = True
 
     def __init__(
         self,

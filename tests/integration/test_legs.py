@@ -1,0 +1,183 @@
+"""A job that its scheduler starts again, and jobs that carry one order one after the other."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from integration.test_node_program import Bench, bench, pyz  # noqa: F401 - fixtures
+from outlast.local_cluster.processes import is_alive, start_ticks
+from outlast.node import allotment, claim, legs
+from outlast.node.order import BadOrder, WorkOrder, read_order
+from outlast.node.words import EXIT_CONTINUE, EXIT_NOT_CLAIMED
+from outlast.reports import read_attempt
+
+JOB = {"OUTLAST_JOB": "17_1"}
+
+
+def ends(bench: Bench) -> list[str | None]:  # noqa: F811
+    report = read_attempt(bench.exchange)
+    assert report is not None
+    return [leg.outcome.value if leg.outcome else None for leg in report.legs]
+
+
+def test_a_job_that_is_started_again_works_on_the_next_leg(bench: Bench) -> None:  # noqa: F811
+    script = 'echo "$OUTLAST_TOKEN" >>"$OUTLAST_OUTPUT_DIR/seen"; test $(wc -l <"$OUTLAST_OUTPUT_DIR/seen") = 3 || exit 85'
+    for code in (EXIT_CONTINUE, EXIT_CONTINUE, 0):
+        assert bench.run("sh", "-c", script, variables=JOB) == code
+    assert ends(bench) == ["continue", "continue", "finished"]
+    delivered = bench.exchange / "leg-3" / "output" / "seen"
+    assert delivered.read_text().split() == [bench.token, bench.token + ".2", bench.token + ".3"]
+
+
+@pytest.mark.parametrize("job", ["18_1", ""])
+def test_another_job_does_not_get_what_is_taken(bench: Bench, job: str) -> None:  # noqa: F811
+    assert bench.run("sh", "-c", "exit 85", variables=JOB) == EXIT_CONTINUE
+    assert bench.run("true", variables={"OUTLAST_JOB": job}) == EXIT_NOT_CLAIMED
+    assert "belongs to job 17_1" in bench.stderr
+    assert ends(bench) == ["continue"]
+
+
+def test_a_job_that_is_started_again_after_it_was_given_up_leaves(bench: Bench) -> None:  # noqa: F811
+    assert bench.run("sh", "-c", "exit 85", variables=JOB) == EXIT_CONTINUE
+    legs.shut(str(bench.exchange), by="controller")
+    assert bench.run("true", variables=JOB) == EXIT_NOT_CLAIMED
+    assert "was given up by controller" in bench.stderr
+    legs.shut(str(bench.exchange), by="controller")
+    assert [holder.fenced for _, holder in legs.claimed(str(bench.exchange))] == [False, True]
+
+
+def test_a_job_that_is_started_again_after_it_has_finished_leaves(bench: Bench) -> None:  # noqa: F811
+    assert bench.run("sh", "-c", 'echo done >"$OUTLAST_OUTPUT_DIR/it"', variables=JOB) == 0
+    assert bench.run("false", variables=JOB) == EXIT_NOT_CLAIMED
+    assert ends(bench) == ["finished"]
+
+
+def test_processes_that_an_earlier_leg_left_behind_are_ended(bench: Bench) -> None:  # noqa: F811
+    first = bench.start("sh", "-c", "setsid sleep 600 & echo $! >$READY; wait", variables=JOB)
+    pid = int(bench.told())
+    ticks = start_ticks(pid) or 0
+    first.send_signal(signal.SIGKILL)
+    first.communicate(timeout=60)
+    assert is_alive(pid, ticks)
+    assert bench.run("true", variables=JOB) == 0
+    assert not is_alive(pid, ticks)
+
+
+def test_the_jobs_of_a_chain_carry_on_and_those_left_over_leave_at_once(bench: Bench) -> None:  # noqa: F811
+    script = 'echo x >>"$OUTLAST_CHECKPOINT_DIR/steps"; test $(wc -l <"$OUTLAST_CHECKPOINT_DIR/steps") = 3 || exit 85'
+    told = bench.top / "cancelled"
+    codes = [
+        bench.run(
+            *("sh", "-c", script),
+            jobs=6,
+            variables={"OUTLAST_JOB": "%d_1" % number, "OUTLAST_CANCEL_REST": "touch '%s'" % told},
+        )
+        for number in range(20, 26)
+    ]
+    assert codes == [85, 85, 0, 86, 86, 86] and told.exists()
+    assert ends(bench) == ["continue", "continue", "finished"]
+
+
+def test_a_chain_ends_after_the_same_failure_twice(bench: Bench) -> None:  # noqa: F811
+    crash = ("python", "-c", "raise ValueError('no')")
+    codes = [bench.run(*crash, jobs=6, variables={"OUTLAST_JOB": str(number)}) for number in range(20, 24)]
+    assert codes == [1, 1, 86, 86] and "failed twice in the same way" in bench.stderr
+
+
+def test_a_rest_that_cannot_be_cancelled_is_said_and_harms_nothing(bench: Bench) -> None:  # noqa: F811
+    variables = {"OUTLAST_JOB": "1", "OUTLAST_CANCEL_REST": "no-such-program --all"}
+    assert bench.run("true", jobs=2, variables=variables) == 0
+    assert "could not be cancelled from here" in bench.stderr
+
+
+def test_the_schedulers_signal_of_the_limit_is_no_eviction(bench: Bench) -> None:  # noqa: F811
+    script = "trap 'exit 85' TERM; echo >$READY; while :; do sleep 0.1; done"
+    process = bench.start("sh", "-c", script, limit_signal="USR1")
+    bench.told()
+    process.send_signal(signal.SIGUSR1)
+    assert bench.end(process) == EXIT_CONTINUE
+    assert bench.events("stop")[0]["why"] == "limit" and ends(bench) == ["continue"]
+
+
+def test_a_zombie_ends_itself_once_another_has_the_attempt(
+    bench: Bench,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import os
+
+    from outlast.node import main, pulse
+
+    bench.write_order("sh", "-c", "echo >$READY; exec sleep 600")
+    monkeypatch.setattr(pulse, "BEAT", 0.05)
+    pid = os.fork()
+    if pid == 0:
+        code = 99
+        try:
+            code = main.run(str(bench.top / "order.json"), "17_1")
+        finally:
+            os._exit(code)
+    ready = os.open(bench.top / "ready", os.O_RDONLY)
+    assert os.read(ready, 1)
+    os.close(ready)
+    assert not (bench.exchange / "leg-2").exists()
+    legs.shut(str(bench.exchange), by="controller")
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == EXIT_CONTINUE
+    assert bench.last["outcome"] == "evicted" and bench.events("stop")[0]["why"] == "taken over"
+
+
+def test_a_node_with_room_of_its_own_is_used_and_left_clean(bench: Bench) -> None:  # noqa: F811
+    room = bench.top / "room"
+    room.mkdir()
+    script = 'pwd >"$OUTLAST_OUTPUT_DIR/where"'
+    assert bench.run("sh", "-c", script, node_scratch="$ROOM", variables={**JOB, "ROOM": str(room)}) == 0
+    assert (bench.exchange / "output" / "where").read_text().startswith(str(room))
+    assert list(room.iterdir()) == []
+
+
+def test_a_promised_scratch_that_is_not_there_is_said_and_done_without(bench: Bench) -> None:  # noqa: F811
+    assert bench.run("true", node_scratch="$NOWHERE/at-all") == 0
+    assert "is not there" in bench.stderr
+
+
+def test_relative_paths_of_an_order_are_those_of_its_own_directory(bench: Bench) -> None:  # noqa: F811
+    places = {"exchange": "travel", "scratch": "scratch", "checkpoints": "travel/checkpoints", "log": "log"}
+    (bench.top / "travel").mkdir()
+    bench.write_order("true", **places)
+    order = read_order(str(bench.top / "order.json"))
+    assert (order.exchange, order.log) == (str(bench.top / "travel"), str(bench.top / "log"))
+    assert order.code is None
+
+
+def test_a_signal_that_does_not_exist_makes_a_bad_order(bench: Bench) -> None:  # noqa: F811
+    assert bench.run("true", limit_signal="NOPE") == 87
+
+
+@pytest.mark.parametrize("ahead, expected", [(900, 900), (30, 3600), (-5, 3600), (9999, 3600)])
+def test_a_scheduler_that_grants_less_is_believed(tmp_path: Path, ahead: int, expected: int) -> None:
+    end = int(time.time()) + ahead
+    ad = tmp_path / "ad"
+    ad.write_text('Name = "slot"\nGLIDEIN_ToRetire = %d\nx = 1\n' % end)
+    for environment in ({"SLURM_JOB_END_TIME": str(end)}, {"_CONDOR_MACHINE_AD": str(ad)}):
+        assert abs(allotment.seconds_left(3600, environment) - expected) < 5
+    strange: dict[str, Any] = {"SLURM_JOB_END_TIME": "soon", "_CONDOR_MACHINE_AD": str(tmp_path / "none")}
+    assert allotment.seconds_left(3600, strange) == 3600
+
+
+def test_torn_claims_and_logs_of_earlier_legs_mislead_nobody(tmp_path: Path) -> None:
+    order = WorkOrder("t", "e", "r", 1, ("true",), str(tmp_path), "/s", "/c", "/l", jobs=4)
+    for leg, text in zip(legs.legs(str(tmp_path)), ("", '{"event": "end"', "[1]"), strict=False):
+        Path(leg.directory).mkdir(exist_ok=True)
+        assert claim.take(leg.claim_path, "t", "j", "h")
+        Path(leg.events_path).write_text(text)
+    taken, leg = legs.take(order, "k", "h")
+    assert leg.number == 4 and taken.previous_scratch == "/s.3" and taken.scratch == "/s.4"
+    assert json.loads(Path(leg.claim_path).read_text())["job"] == "k"
+    with pytest.raises(BadOrder):
+        read_order(str(tmp_path / "none"))
