@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,7 +38,7 @@ class Submitted:
 
 def prepare(experiment: Experiment, parsed: Parsed, *, keep: bool = True) -> Spec:
     """The spec with code and environment. The archive of the code is left in the experiment if `keep`."""
-    spec = replace(parsed.spec, environment=carried(os.environ), profile=_profile(parsed))
+    spec = replace(parsed.spec, environment=carried(os.environ))
     if not spec.code:
         return spec
     try:
@@ -90,12 +90,6 @@ def _refuse_other_cluster(journal: Journal, spec: Spec) -> None:
 def _same(one: Spec, other: Spec) -> bool:
     """Whether they ask for the same. From another terminal the environment differs; that is no change."""
     return replace(one, environment={}) == replace(other, environment={})
-
-
-def _profile(parsed: Parsed) -> dict[str, object]:
-    profile = asdict(parsed.cluster)
-    del profile["name"]
-    return {key: value for key, value in profile.items() if value not in (None, {})}
 
 
 def _made(directory: Path) -> Path:

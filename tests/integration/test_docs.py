@@ -241,7 +241,18 @@ def keys_of(value: Any) -> set[str]:
 
 def test_every_key_that_a_command_prints_as_json_is_in_the_reference(desk: Desk) -> None:
     (desk.work / "params.yaml").write_text("name: one\ncommand: sh -c 'exit 3'\nresources: {time: 1min}\n")
-    lines = ["check", "submit", "tick", "up", "status", "explain", "report", "retry one", "cancel --all"]
+    lines = [
+        "check",
+        "clusters",
+        "submit",
+        "tick",
+        "up",
+        "status",
+        "explain",
+        "report",
+        "retry one",
+        "cancel --all",
+    ]
     typed = ["outlast %s --json; echo '%s'" % (line, END) for line in [*lines, "local status"]]
     printed = desk.type("\n".join(typed)).split(END + "\n")
     reference = (ROOT / "docs/reference/commands.md").read_text(encoding="utf-8")

@@ -106,11 +106,37 @@ def test_a_warning_is_printed_and_stands_in_nobodys_way(directory: Path) -> None
     assert result.stderr.startswith("warning: params.yaml:2: resources.time: 30:00 is read as minutes")
 
 
-def test_a_cluster_that_is_not_served_yet_is_a_mistake(directory: Path) -> None:
-    (directory / "params.yaml").write_text("command: python3 train.py\ncluster: slurm\n")
+def test_what_this_machine_lacks_of_the_cluster_is_a_warning(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (directory / "params.yaml").write_text("command: sh train.py\ncode: [train.py]\n")
+    (directory / "clusters.yaml").write_text(
+        "mine: {scheduler: slurm, environment: /nowhere/env, python: /nowhere/python3, container: docker://x}\n"
+    )
+    monkeypatch.setattr("outlast.schedulers.presence.shutil.which", lambda name: None)
+    result = check(directory, "--cluster", "mine")
+    assert result.exit_code == 0
+    assert [line for line in result.stderr.splitlines() if "cluster mine" in line] == [
+        "warning: cluster mine: sbatch, squeue, scancel and scontrol were not found on the PATH: "
+        "load your site's Slurm module, or run this on a login node",
+        "warning: cluster mine: environment: /nowhere/env is not on this machine",
+    ]
+    assert result.stdout.endswith(f"Next: outlast run {directory} --cluster mine\n")
+
+
+def test_how_many_attempts_the_clusters_limit_makes_is_told(directory: Path) -> None:
+    (directory / "clusters.yaml").write_text("rehearsal: {scheduler: local, longest: 24h}\n")
+    (directory / "params.yaml").write_text(
+        "command: python3 train.py\nresources: {time: 14d}\nlimits: {total: 30d}\ncluster: rehearsal\n"
+    )
     result = check(directory)
-    assert result.exit_code == 2
-    assert "params.yaml:2: cluster: this version runs cluster: local" in result.stderr
+    assert result.stderr == ""
+    sentence = "this cluster ends jobs after 24 h; your 14-day training will take about 15 attempts"
+    assert "  attempts  1 d each; per run at most 50" in result.stdout
+    assert sentence in result.stdout
+    found = json.loads(check(directory, "--json").stdout)
+    assert (found["notes"], found["attempts_needed"], found["job_time"]) == ([sentence], 15, 86400.0)
+    assert found["resources"]["time"] == 14 * 86400
 
 
 def test_a_directory_that_cannot_be_written_is_a_mistake(

@@ -146,9 +146,15 @@ def every_key(model: Any, above: str = "") -> Iterator[str]:
             yield from every_key(part, above)
 
 
-@pytest.mark.parametrize("key", [*every_key(ParamsKeys), *every_key(ProfileKeys)])
-def test_every_key_of_params_and_clusters_is_in_the_reference(key: str) -> None:
-    rows = re.findall(r"(?m)^\| `([\w.]+)` \|", text_of(DOCS / "reference/params.md"))
+KEYS = [
+    *(("params", key) for key in every_key(ParamsKeys)),
+    *(("clusters", key) for key in every_key(ProfileKeys)),
+]
+
+
+@pytest.mark.parametrize(("page", "key"), KEYS)
+def test_every_key_of_params_and_clusters_is_in_the_reference(page: str, key: str) -> None:
+    rows = re.findall(r"(?m)^\| `([\w.]+)` \|", text_of(DOCS / "reference" / ("%s.md" % page)))
     groups = {row.partition(".")[0] for row in rows}
     assert key in rows or key in groups
 

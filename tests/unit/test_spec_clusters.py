@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
-from outlast.spec import BadSpec, ClusterProfile, Host, Parsed, read, require_served
+from outlast.model import attempts_needed
+from outlast.schedulers.profile import Profile
+from outlast.spec import BadSpec, ClusterProfile, Host, Parsed, read
 from outlast.spec.clusters import configuration_directory
+from outlast.spec.fit import too_much_input
 
 
 @pytest.fixture
@@ -64,13 +68,39 @@ def test_an_unknown_cluster_is_told_all_known_names(directory: Path) -> None:
     assert "known are local, slurm" in mistakes(directory, "xyzzy")[0]
 
 
-def test_more_time_than_the_longest_job_may_have_is_a_mistake(directory: Path) -> None:
-    clusters = "farm: {scheduler: local, longest: 1h}\n"
-    assert parsed(directory, "farm", "resources: {time: 1h}\n", clusters).cluster.longest == 3600
-    (found,) = mistakes(directory, "farm", "resources: {time: 90min}\n", clusters)
-    assert found.startswith(
-        "params.yaml:3: resources.time: is longer than the longest job of cluster farm, 1 h; ask"
+def test_a_training_longer_than_the_longest_job_is_split_and_its_attempts_counted(directory: Path) -> None:
+    clusters = "farm: {scheduler: slurm, longest: 24h}\n"
+    found = parsed(directory, "farm", "resources: {time: 14d}\nlimits: {total: 30d}\n", clusters)
+    assert found.spec.resources.time == 14 * 86400
+    assert found.spec.job_time == 86400
+    assert attempts_needed(found.spec) == 15
+    assert found.notes == (
+        "this cluster ends jobs after 24 h; your 14-day training will take about 15 attempts",
     )
+    assert found.warnings == ()
+
+
+@pytest.mark.parametrize("longest", ["", ", longest: 1h", ", longest: 2h"])
+def test_a_training_that_fits_one_job_asks_for_its_own_time(directory: Path, longest: str) -> None:
+    found = parsed(directory, "farm", "resources: {time: 1h}\n", f"farm: {{scheduler: slurm{longest}}}\n")
+    assert (found.spec.job_time, attempts_needed(found.spec), found.notes) == (3600, 1, ())
+
+
+def test_what_a_job_keeps_for_saving_and_delivering_is_not_counted_as_time_to_train(directory: Path) -> None:
+    more = "resources: {time: 100min}\ncheckpoints: {grace: 10min}\n"
+    found = parsed(directory, "farm", more, "farm: {scheduler: sge, longest: 1h}\n")
+    # 3600 s less 30 s for delivery and 600 s of grace: 2970 s of each job.
+    assert attempts_needed(found.spec) == 3
+
+
+def test_limits_that_end_the_run_before_its_time_are_warned_about(directory: Path) -> None:
+    clusters = "farm: {scheduler: slurm, longest: 24h}\n"
+    more = "resources: {time: 14d}\nlimits: {attempts: 10, total: 7d}\n"
+    told = [str(warning) for warning in parsed(directory, "farm", more, clusters).warnings]
+    assert told == [
+        "params.yaml:4: limits.attempts: 10 attempts are too few for 14 d in jobs of 1 d; write 30",
+        "params.yaml:4: limits.total: 7 d leaves no time for waiting beside a training of 14 d; write 28d",
+    ]
 
 
 def test_more_cpus_than_any_host_has_are_a_mistake(directory: Path) -> None:
@@ -112,7 +142,7 @@ def test_the_hosts_of_a_profile_are_those_of_the_local_cluster() -> None:
     ("profile", "sentence"),
     [
         ("{}", "farm: does not say which scheduler it is"),
-        ("5", "farm: must be a group of keys, not 5; known are scheduler, hosts, longest"),
+        ("5", "farm: must be a group of keys, not 5; known are scheduler, hosts, project"),
         ("{scheduler: pbs}", 'the text "pbs" is not a choice; it can be local, slurm, sge or htcondor'),
         ("{scheduler: local, host: {a: 1}}", 'farm.host: is not known here; did you mean "hosts"?'),
         ("{scheduler: local, hosts: {}}", "farm.hosts: is empty"),
@@ -122,7 +152,7 @@ def test_the_hosts_of_a_profile_are_those_of_the_local_cluster() -> None:
             'farm.hosts.a.cpu: is not known here; did you mean "cpus"?',
         ),
         ("{scheduler: local, hosts: {a b: 1}}", "farm.hosts.a b: is not a host's name"),
-        ("{scheduler: slurm, hosts: {a: 1}}", "farm.hosts: are for the local scheduler"),
+        ("{scheduler: slurm, hosts: {a: 1}}", "farm.hosts: is for local, not for slurm"),
         ("{scheduler: local, longest: soonish}", "is not a duration"),
     ],
 )
@@ -146,12 +176,6 @@ def test_a_file_of_clusters_that_is_not_yaml_is_reported_with_its_place(director
     )
 
 
-def test_a_cluster_that_this_version_cannot_submit_to_is_refused_when_asked(directory: Path) -> None:
-    require_served(parsed(directory, "local"))
-    with pytest.raises(BadSpec, match=r"params.yaml:2: cluster: this version runs cluster: local"):
-        require_served(parsed(directory, "htcondor"))
-
-
 def test_the_configuration_directory_is_where_xdg_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/me")
     monkeypatch.setenv("XDG_CONFIG_HOME", "relative")
@@ -161,6 +185,211 @@ def test_the_configuration_directory_is_where_xdg_says(monkeypatch: pytest.Monke
 
 
 def test_a_mistake_in_one_resource_does_not_hide_that_another_is_too_much(directory: Path) -> None:
-    clusters = "farm: {scheduler: local, longest: 1h}\n"
-    found = mistakes(directory, "farm", "resources:\n  cpus: two\n  time: 90min\n", clusters)
-    assert [line.split(": ")[1] for line in found] == ["resources.cpus", "resources.time"]
+    clusters = "farm: {scheduler: local, hosts: {alpha: 1}}\n"
+    found = mistakes(directory, "farm", "resources:\n  memory: two\n  cpus: 2\n", clusters)
+    assert [line.split(": ")[1] for line in found] == ["resources.memory", "resources"]
+
+
+FULL = """\
+farm:
+  scheduler: sge
+  project: tianlabdl
+  queue: gpu.q,long.q@@big
+  gpus: gpus={gpus},gpu_c=3.5
+  cpus: omp {cpus}
+  memory: mem_per_core={memory_gb_per_cpu}G
+  modules: python3/3.10 cuda
+  before: |
+    ulimit -c 0
+
+    export A='b c'
+  environment: ~/venvs/torch
+  container: images/torch.sif
+  scratch: $TMPDIR/me
+  python: python3.11
+  longest: 48:00:00
+  submit_rate: 60
+  most_jobs: 200
+  directives: ["#$ -m n", "#$ -l avx2"]
+  interval: 2min
+"""
+
+
+def test_every_key_finds_its_place_and_survives_the_journal(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    found = parsed(directory, "farm", clusters=FULL)
+    site = Profile(
+        project="tianlabdl",
+        queue="gpu.q,long.q@@big",
+        gpus="gpus={gpus},gpu_c=3.5",
+        cpus="omp {cpus}",
+        memory="mem_per_core={memory_gb_per_cpu}G",
+        modules=("python3/3.10", "cuda"),
+        before=("ulimit -c 0", "export A='b c'"),
+        environment="/home/me/venvs/torch",
+        container=str(directory / "images/torch.sif"),
+        scratch="$TMPDIR/me",
+        python="python3.11",
+        longest=48 * 3600.0,
+        submit_rate=60,
+        most_jobs=200,
+        directives=("#$ -m n", "#$ -l avx2"),
+        interval=120.0,
+    )
+    assert found.cluster == ClusterProfile("farm", "sge", {}, site)
+    assert Profile.of(json.loads(json.dumps(found.spec.profile))) == site
+    assert json.loads(json.dumps(found.spec.profile)) == found.spec.profile
+
+
+def test_what_is_not_said_is_not_kept_with_the_run(directory: Path) -> None:
+    found = parsed(directory, "mine", clusters="mine: {scheduler: slurm}\n")
+    assert found.spec.profile == {"scheduler": "slurm"}
+
+
+def test_lists_may_be_written_as_such(directory: Path) -> None:
+    text = 'farm: {scheduler: slurm, modules: [gcc, cuda], before: ["a b"], directives: "#SBATCH --qos=x"}\n'
+    site = parsed(directory, "farm", clusters=text).cluster.site
+    assert (site.modules, site.before) == (("gcc", "cuda"), ("a b",))
+    assert site.directives == ("#SBATCH --qos=x",)
+
+
+def test_slurms_own_words_mean_the_same(directory: Path) -> None:
+    text = "farm: {scheduler: slurm, account: def-me, partition: gpu}\n"
+    assert parsed(directory, "farm", clusters=text).cluster.site == Profile(project="def-me", queue="gpu")
+    (found,) = mistakes(directory, "farm", clusters="farm: {scheduler: slurm, account: a, project: a}\n")
+    assert "farm.account: is another word for project, which is given as well; keep one" in found
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "key", "value"),
+    [
+        ("local", "project", "me"),
+        ("local", "directives", "['#SBATCH -x']"),
+        ("slurm", "hosts", "{a: 1}"),
+        ("slurm", "memory", "x={memory_gb}"),
+        ("slurm", "largest_transfer", "5GB"),
+        ("sge", "partition", "gpu"),
+        ("sge", "commit", "chirp"),
+        ("htcondor", "queue", "gpu"),
+        ("htcondor", "scratch", "/tmp"),
+    ],
+)
+def test_a_key_that_means_nothing_to_the_scheduler_is_a_mistake(
+    directory: Path, scheduler: str, key: str, value: str
+) -> None:
+    text = f"farm:\n  scheduler: {scheduler}\n  {key}: {value}\n"
+    (found,) = mistakes(directory, "farm", clusters=text)
+    assert found.startswith(f"clusters.yaml:3: farm.{key}: is for ")
+    assert f", not for {scheduler}; " in found
+
+
+@pytest.mark.parametrize("key", ["project", "account", "queue", "partition"])
+@pytest.mark.parametrize("value", [r'"a\n#SBATCH --uid=0"', r'"a\rb"', "a b", "'\"x'", "-x", "$(id)", "a`b"])
+def test_a_name_that_would_become_more_than_a_name_is_refused(directory: Path, key: str, value: str) -> None:
+    (found,) = mistakes(directory, "farm", clusters=f"farm:\n  scheduler: slurm\n  {key}: {value}\n")
+    assert found.startswith(f"clusters.yaml:3: farm.{key}: ")
+
+
+@pytest.mark.parametrize("key", ["gpus", "environment", "container", "scratch", "python"])
+@pytest.mark.parametrize("end", ["n", "r"])
+def test_a_value_of_several_lines_is_refused_where_one_is_written(
+    directory: Path, key: str, end: str
+) -> None:
+    text = f'farm:\n  scheduler: slurm\n  {key}: "a\\{end}b"\n'
+    (found,) = mistakes(directory, "farm", clusters=text)
+    assert found == f"clusters.yaml:3: farm.{key}: must be on one line"
+
+
+@pytest.mark.parametrize(
+    ("template", "sentence"),
+    [
+        ("gpu:{gpu}", 'nothing is known to put in for {gpu}; did you mean "gpus"?'),
+        ("gpu:{}", "nothing is known to put in for {}; known are cpus, gpus, memory_mb"),
+        ("gpu:{gpus.real}", "nothing is known to put in for {gpus.real}"),
+        ("gpu:{gpus!r}", "nothing is known to put in for {gpus}"),
+        ("gpu:{gpus:09}", "nothing is known to put in for {gpus}"),
+        ("gpu:{gpus", "a { or } has no partner"),
+        ("gpu: {gpus}", "has a space in it"),
+    ],
+)
+def test_a_template_holds_only_places_that_can_be_filled(
+    directory: Path, template: str, sentence: str
+) -> None:
+    (found,) = mistakes(directory, "farm", clusters=f"farm: {{scheduler: slurm, gpus: '{template}'}}\n")
+    assert found.startswith("clusters.yaml:1: farm.gpus: ")
+    assert sentence in found
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "line", "sentence"),
+    [
+        ("slurm", "--qos=gold", "is not a line for slurm; write it like #SBATCH --qos=gold"),
+        ("slurm", "#SBATCH", "is not a line for slurm"),
+        ("slurm", "#$ -m n", "is not a line for slurm"),
+        ("slurm", "#SBATCH -Jmine", "sets -J, by which Outlast finds its jobs again; remove it"),
+        ("slurm", "#SBATCH --qos=x --job-name mine", "sets --job-name"),
+        ("slurm", "#SBATCH --export=ALL", "would send along all of your shell's environment"),
+        ("slurm", "#SBATCH --time=24:00:00", "sets --time, which resources.time in params.yaml does"),
+        ("sge", "#SBATCH --qos=x", "is not a line for sge"),
+        ("sge", "#$ -V", "would send along all of your shell's environment"),
+        ("sge", "#$ -l gpus=1,h_rt=24:00:00", "sets h_rt, which resources.time in params.yaml does"),
+        ("htcondor", "queue", "is not a line for htcondor; write it like concurrency_limits = gpu_users"),
+        ("htcondor", "queue 1000", "is not a line for htcondor"),
+        ("htcondor", "a = b " + "\\" * 2, "is not a line for htcondor"),
+        ("htcondor", "MY.OutlastToken = 5", "sets +outlasttoken, by which Outlast finds its jobs again"),
+        ("htcondor", "getenv = True", "would send along all of your shell's environment"),
+    ],
+)
+def test_a_native_line_that_cannot_be_or_takes_what_outlast_needs_is_a_mistake(
+    directory: Path, scheduler: str, line: str, sentence: str
+) -> None:
+    text = f'farm:\n  scheduler: {scheduler}\n  directives:\n    - "{line}"\n'
+    (found,) = mistakes(directory, "farm", clusters=text)
+    assert found.startswith("clusters.yaml:4: farm.directives[1]: ")
+    assert sentence in found
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "line"),
+    [
+        ("slurm", "#SBATCH --mail-type=END --mail-user='me@x'"),
+        ("sge", "#$ -l gpu_type=A100 -m n"),
+        ("htcondor", "+WantGPULab = true"),
+        ("htcondor", 'requirements = (OSGVO_OS_STRING == "RHEL 9")'),
+    ],
+)
+def test_other_native_lines_go_through_as_they_are(directory: Path, scheduler: str, line: str) -> None:
+    text = f"farm: {{scheduler: {scheduler}, directives: [{json.dumps(line)}]}}\n"
+    assert parsed(directory, "farm", clusters=text).cluster.site.directives == (line,)
+
+
+def test_more_native_input_than_the_pool_takes_is_a_mistake(directory: Path) -> None:
+    (directory / "weights.bin").write_bytes(b"x" * 3000)
+    clusters = "pool: {scheduler: htcondor, largest_transfer: 3kB}\n"
+    assert parsed(directory, "pool", "code: [weights.bin]\n", clusters)
+    (directory / "image.sif").write_bytes(b"x" * 2000)
+    clusters = "pool: {scheduler: htcondor, largest_transfer: 3kB, container: image.sif}\n"
+    (found,) = mistakes(directory, "pool", "code: [weights.bin]\n", clusters)
+    assert found == (
+        "params.yaml:3: code: 5 kB of native input is over the 3 kB limit of this pool; use http or osdf"
+    )
+
+
+def test_what_travels_is_added_up_whatever_it_is() -> None:
+    sizes = {"code": 10**6, "data": 150 * 10**9}
+    assert too_much_input(sizes, 5 * 10**9) == (
+        "150 GB of native input is over the 5 GB limit of this pool",
+        "use http or osdf",
+    )
+    assert too_much_input(sizes, None) == too_much_input(sizes, 10**12) == ("", "")
+
+
+def test_another_cluster_than_the_files_may_be_asked_for(directory: Path) -> None:
+    (directory / "params.yaml").write_text("command: sh -c true\ncluster: farm\n")
+    (directory / "clusters.yaml").write_text("farm: {scheduler: pbs}\nmine: {scheduler: slurm}\n")
+    found = read(directory, "mine")
+    assert (found.spec.cluster, found.spec.profile) == ("mine", {"scheduler": "slurm"})
+    with pytest.raises(BadSpec, match=r'^--cluster: "mien" is not a cluster; did you mean "mine"'):
+        read(directory, "mien")

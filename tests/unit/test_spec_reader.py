@@ -79,7 +79,7 @@ def test_every_key_finds_its_place(directory: Path) -> None:
         RunPlan("digits-lr=1e-2", {"lr": "1e-2"}),
     )
     assert (found.cluster.name, found.cluster.scheduler) == ("local", "local")
-    assert found.warnings == found.unserved == ()
+    assert found.warnings == found.notes == ()
 
 
 def test_a_command_alone_is_enough(directory: Path) -> None:
@@ -242,19 +242,6 @@ def test_a_wrong_entry_of_a_list_does_not_hide_the_others(
 def test_a_wrong_entry_of_code_is_not_also_called_missing_from_it(directory: Path) -> None:
     (found,) = mistakes(directory, "command: python3 train.py\ncode:\n  - train.py: 1\n")
     assert found.startswith("params.yaml:3: code[1]: must be text")
-
-
-def test_a_cluster_that_cannot_be_submitted_to_yet_is_valid_and_said(directory: Path) -> None:
-    found = parsed(directory, "command: python3 train.py\ncluster: slurm\n")
-    assert found.cluster.scheduler == "slurm"
-    assert "this version runs cluster: local" in str(found.unserved[0])
-    assert found.unserved[0].line == 2
-
-
-def test_a_cluster_that_cannot_be_submitted_to_is_said_along_with_the_mistakes(directory: Path) -> None:
-    found = mistakes(directory, "command: python3 train.py\ncluster: slurm\nruns: 0\n")
-    assert len(found) == 2
-    assert "this version runs cluster: local" in found[0]
 
 
 def test_a_time_like_30_00_is_minutes_as_in_slurm_and_is_warned_about(directory: Path) -> None:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from outlast.cli.common import cluster_option, json_option
+
 if TYPE_CHECKING:
     from outlast.model import RunPlan
     from outlast.node.order import OutputRule
@@ -19,15 +21,16 @@ if TYPE_CHECKING:
 
 @click.command(name="check", short_help="Find every mistake in params.yaml; submit nothing.")
 @click.argument("directory", metavar="[DIR]", default=".", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@cluster_option
+@json_option
 @click.pass_context
-def command(context: click.Context, directory: Path, as_json: bool) -> None:
+def command(context: click.Context, directory: Path, cluster: str | None, as_json: bool) -> None:
     """Check the experiment in DIR: every mistake at once, with its line. Nothing is submitted.
 
     Exits with 0 if it could be submitted, with 2 if not.
     """
-    parsed, mistakes = examine(directory)
-    warnings = parsed.warnings if parsed else ()
+    parsed, mistakes = examine(directory, cluster)
+    warnings = (*parsed.warnings, *_lacking(parsed)) if parsed else ()
     if as_json:
         click.echo(json.dumps(_as_json(parsed, mistakes, warnings), indent=2))
     else:
@@ -39,18 +42,18 @@ def command(context: click.Context, directory: Path, as_json: bool) -> None:
             count = "1 mistake" if len(mistakes) == 1 else f"{len(mistakes)} mistakes"
             click.echo(f"{count}, nothing was submitted", err=True)
         elif parsed:
-            click.echo("\n".join(summary(parsed, directory)))
+            click.echo("\n".join(summary(parsed, directory, cluster)))
     context.exit(2 if mistakes else 0)
 
 
-def examine(directory: Path) -> tuple[Parsed | None, tuple[Mistake, ...]]:
+def examine(directory: Path, cluster: str | None = None) -> tuple[Parsed | None, tuple[Mistake, ...]]:
     """What `submit` would find: the experiment if it can be read, and all that stands in the way."""
     from outlast import spec
 
     parsed: Parsed | None = None
+    mistakes: tuple[Mistake, ...] = ()
     try:
-        parsed = spec.read(directory)
-        mistakes = parsed.unserved
+        parsed = spec.read(directory, cluster)
     except spec.BadSpec as bad:
         mistakes = bad.mistakes
     if directory.is_dir() and not os.access(directory, os.W_OK | os.X_OK):
@@ -60,24 +63,35 @@ def examine(directory: Path) -> tuple[Parsed | None, tuple[Mistake, ...]]:
     return parsed, mistakes
 
 
-def summary(parsed: Parsed, directory: Path) -> list[str]:
+def _lacking(parsed: Parsed) -> tuple[Mistake, ...]:
+    """What this machine has not, and the one that submits or the nodes may have."""
+    from outlast.schedulers.presence import missing_here
+    from outlast.spec import Mistake
+
+    cluster = parsed.cluster
+    where = "cluster %s" % cluster.name
+    return tuple(Mistake(where, None, None, text) for text in missing_here(cluster.scheduler, cluster.site))
+
+
+def summary(parsed: Parsed, directory: Path, cluster: str | None = None) -> list[str]:
     """What would run, in a few lines."""
     from outlast.spec.command import arguments
     from outlast.spec.units import show_duration
 
     spec, runs = parsed.spec, parsed.runs
-    time, total = show_duration(spec.resources.time), show_duration(spec.limits.total)
+    time, total = show_duration(spec.job_time), show_duration(spec.limits.total)
     lines = [
         f"{spec.name}: {_runs(runs)} on cluster {parsed.cluster.name}",
         f"  command   {' '.join(_quoted(arguments(spec.command, runs[0].params)))}",
         f"  code      {', '.join(spec.code) or 'nothing travels with the job'}",
         f"  attempts  {time} each; per run at most {spec.limits.attempts:,} and {total} in all",
     ]
+    lines += [f"            {note}" for note in parsed.notes]
     lines += [f"  output    {_rule(rule)}" for rule in spec.outputs]
     if not spec.outputs:
         lines.append("  outputs   none are named, so none are checked")
-    where = "" if directory == Path() else f" {_quoted([str(directory)])[0]}"
-    return [*lines, f"No mistakes. Next: outlast run{where}"]
+    words = ["" if directory == Path() else str(directory), *(["--cluster", cluster] if cluster else [])]
+    return [*lines, " ".join(["No mistakes. Next: outlast run", *_quoted([word for word in words if word])])]
 
 
 def _runs(runs: Sequence[RunPlan]) -> str:
@@ -114,15 +128,19 @@ def _as_json(
     }
     if parsed is None:
         return found
+    from outlast.model import attempts_needed
     from outlast.spec.command import arguments
 
     spec = parsed.spec
     return {
         **found,
+        "notes": parsed.notes,
         "name": spec.name,
         "cluster": parsed.cluster.name,
         "code": spec.code,
         "resources": asdict(spec.resources),
+        "job_time": spec.job_time,
+        "attempts_needed": attempts_needed(spec),
         "limits": asdict(spec.limits),
         "checkpoints": asdict(spec.checkpoints),
         "parallel": spec.parallel,

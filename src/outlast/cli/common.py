@@ -49,6 +49,9 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, 
 directory_argument = click.argument(
     "directory", metavar="[DIR]", default=".", type=click.Path(path_type=Path)
 )
+cluster_option = click.option(
+    "--cluster", "cluster", metavar="NAME", help="Another cluster than the one in params.yaml."
+)
 here_option = click.option(
     "-C", "--directory", "directory", metavar="DIR", default=".", type=click.Path(path_type=Path),
     help="The experiment, if it is not the current directory.",

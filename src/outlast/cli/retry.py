@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ import click
 from outlast.cli.common import (
     LONGEST_PASS,
     carry_out,
+    cluster_option,
     find_runs,
     here_option,
     json_option,
@@ -20,7 +22,8 @@ from outlast.cli.common import (
     write_json,
 )
 from outlast.errors import BadInput
-from outlast.model import RunState
+from outlast.journal import Journal
+from outlast.model import Run, RunState
 from outlast.submission import retry
 
 if TYPE_CHECKING:
@@ -30,14 +33,15 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("runs", metavar="[RUN]...", nargs=-1)
 @here_option
+@cluster_option
 @click.option("--failed", is_flag=True, help="All runs that failed.")
 @json_option
-def command(runs: tuple[str, ...], directory: Path, failed: bool, as_json: bool) -> None:
+def command(runs: tuple[str, ...], directory: Path, cluster: str | None, failed: bool, as_json: bool) -> None:
     """Give failed or cancelled runs another chance, with params.yaml and code as they are now.
 
     They go on from their checkpoints.
     """
-    from outlast.spec import read, require_served
+    from outlast.spec import read
 
     if runs and failed:
         raise BadInput("name the runs to retry, or say --failed, not both")
@@ -54,8 +58,9 @@ def command(runs: tuple[str, ...], directory: Path, failed: bool, as_json: bool)
                     "%s is %s; only a failed or cancelled run can be retried" % (run.name, run.state.value)
                 )
         if found:
-            parsed = read(experiment.root)
-            require_served(parsed)
+            parsed = read(experiment.root, cluster)
+            if cluster is None:
+                _refuse_a_silent_move(journal, found, parsed.spec.cluster)
             retry(experiment, parsed, journal, tuple(found))
     finally:
         journal.close()
@@ -69,6 +74,17 @@ def command(runs: tuple[str, ...], directory: Path, failed: bool, as_json: bool)
         click.echo(held)
     elif names:
         click.echo("go on with `outlast up%s`" % where(directory))
+
+
+def _refuse_a_silent_move(journal: Journal, runs: Sequence[Run], cluster: str) -> None:
+    """Runs may have been submitted with `--cluster`, which `params.yaml` knows nothing of."""
+    for run in runs:
+        before = journal.spec(run.spec).cluster
+        if before != cluster:
+            raise BadInput(
+                "%s was on cluster %s, and params.yaml says %s; say which one is meant with `--cluster %s` "
+                "or `--cluster %s`" % (run.name, before, cluster, before, cluster)
+            )
 
 
 def _step(session: Session) -> None:

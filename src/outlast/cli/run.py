@@ -6,19 +6,20 @@ from pathlib import Path
 
 import click
 
-from outlast.cli.common import directory_argument, experiment_at, json_option
+from outlast.cli.common import cluster_option, directory_argument, experiment_at, json_option
 from outlast.cli.submit import hand_over, tell
 from outlast.cli.up import supervise
 
 
 @click.command()
 @directory_argument
+@cluster_option
 @json_option
 @click.pass_context
-def command(ctx: click.Context, directory: Path, as_json: bool) -> None:
+def command(ctx: click.Context, directory: Path, cluster: str | None, as_json: bool) -> None:
     """Submit, and supervise until all runs have ended. The same as `submit` and then `up`."""
     experiment = experiment_at(directory)
-    submitted = hand_over(experiment)
+    submitted = hand_over(experiment, cluster)
     if not as_json:
         tell(submitted)
     ctx.exit(supervise(experiment, directory, as_json, "run"))

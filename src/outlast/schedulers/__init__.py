@@ -1,7 +1,8 @@
-"""Adapters to schedulers. `base` says what an adapter is; each other module is one."""
+"""Adapters to schedulers. `base` says what an adapter is; each other module is one, or a part of one."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from outlast.errors import BadInput
@@ -9,14 +10,41 @@ from outlast.errors import BadInput
 if TYPE_CHECKING:
     from outlast.model import Spec
     from outlast.schedulers.base import Scheduler
+    from outlast.schedulers.profile import Profile
 
 
 def connect(spec: Spec, group: str) -> Scheduler:
     """The scheduler that the runs of `spec` go to; `group` tells this experiment's jobs from others."""
+    from outlast.schedulers.profile import Profile
+
+    profile = Profile.of({**spec.profile, "name": spec.cluster})
+    scheduler = _adapter(spec, group, profile)
+    scheduler.most_jobs = profile.most_jobs
+    scheduler.submit_rate = profile.submit_rate
+    if profile.interval is not None:
+        scheduler.interval = profile.interval
+    if profile.lag is not None:
+        scheduler.patience = replace(scheduler.patience, files=profile.lag)
+    return scheduler
+
+
+def _adapter(spec: Spec, group: str, profile: Profile) -> Scheduler:
     kind = spec.profile.get("scheduler", spec.cluster)
     if kind == "local":
         from outlast.schedulers.local import Host, LocalScheduler
 
         hosts = {name: Host(**facts) for name, facts in spec.profile.get("hosts", {}).items()}
         return LocalScheduler(group, name=spec.cluster, hosts=hosts or None)
+    if kind == "slurm":
+        from outlast.schedulers.slurm import SlurmScheduler
+
+        return SlurmScheduler(group, profile)
+    if kind == "sge":
+        from outlast.schedulers.sge import SgeScheduler
+
+        return SgeScheduler(group, profile)
+    if kind == "htcondor":
+        from outlast.schedulers.htcondor import HTCondorScheduler
+
+        return HTCondorScheduler(group, profile)
     raise BadInput("cluster %s: this version of Outlast cannot talk to %s" % (spec.cluster, kind))

@@ -54,6 +54,8 @@ class Profile:
     commit_every: float = 1800.0
     #: Seconds between two looks at the queue, at the longest; None: what suits the scheduler.
     interval: float | None = None
+    #: Seconds by which files that jobs write may reach the login node late; None: what suits the scheduler.
+    lag: float | None = None
 
     @property
     def prepares(self) -> bool:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from outlast.spec.clusters import ClusterProfile, Host
     from outlast.spec.mistakes import BadSpec, Mistake
-    from outlast.spec.reader import Parsed, read, require_served
+    from outlast.spec.reader import Parsed, read
 
-__all__ = ["BadSpec", "ClusterProfile", "Host", "Mistake", "Parsed", "read", "require_served"]
+__all__ = ["BadSpec", "ClusterProfile", "Host", "Mistake", "Parsed", "read"]
 
 _HOME = {
     "BadSpec": "mistakes",
@@ -22,7 +22,6 @@ _HOME = {
     "Mistake": "mistakes",
     "Parsed": "reader",
     "read": "reader",
-    "require_served": "reader",
 }
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from outlast.model import Checkpoints, Limits, Resources, RunPlan, Spec
 from outlast.node.order import OutputRule
 from outlast.spec import command as commands
-from outlast.spec import files, runs, units
-from outlast.spec.clusters import ClusterProfile, find_cluster, known_hosts, unserved
+from outlast.spec import files, fit, runs, units
+from outlast.spec.clusters import ClusterProfile, find_cluster
 from outlast.spec.commandline import command_mistakes, command_warnings
 from outlast.spec.document import Document, Mapping
 from outlast.spec.mistakes import BadSpec, Mistake, did_you_mean, shorten
@@ -32,19 +32,16 @@ class Parsed:
     cluster: ClusterProfile
     #: What is allowed and yet probably not meant.
     warnings: tuple[Mistake, ...] = ()
-    #: What keeps this version from submitting it.
-    unserved: tuple[Mistake, ...] = ()
+    #: What follows from the cluster's limits, and is as it should be.
+    notes: tuple[str, ...] = ()
 
 
-def require_served(parsed: Parsed) -> None:
-    """Raise BadSpec if the experiment's cluster is one that this version cannot submit to."""
-    if parsed.unserved:
-        raise BadSpec(parsed.unserved)
+def read(directory: Path, cluster: str | None = None) -> Parsed:
+    """Read `params.yaml` of an experiment directory. Raises BadSpec with all mistakes.
 
-
-def read(directory: Path) -> Parsed:
-    """Read `params.yaml` of an experiment directory. Raises BadSpec with all mistakes."""
-    return _Reading(directory, _load(directory)).parsed()
+    `cluster` is meant instead of the one that the file names.
+    """
+    return _Reading(directory, _load(directory), cluster).parsed()
 
 
 def _load(directory: Path) -> Document:
@@ -68,9 +65,10 @@ def _load(directory: Path) -> Document:
 class _Reading:
     """One reading of one file: collects mistakes and warnings while it goes."""
 
-    def __init__(self, directory: Path, document: Document) -> None:
+    def __init__(self, directory: Path, document: Document, cluster: str | None) -> None:
         self.directory = directory
         self.document = document
+        self.cluster = cluster
         self.keys, mistakes = validate(ParamsKeys, document)
         self.mistakes = [*document.mistakes, *mistakes]
         self.warnings: list[Mistake] = []
@@ -81,26 +79,30 @@ class _Reading:
         outputs = self._outputs()
         self._command(plans)
         code = self._code(plans)
-        cluster, cannot_submit = self._cluster()
-        self._times(cluster)
-        if self.mistakes or cluster is None:
-            # Checks may meet at one place; each sentence is said once.
-            found = dict.fromkeys([*self.mistakes, *cannot_submit])
-            raise BadSpec(sorted(found, key=lambda one: (one.file != FILE, one.file, one.line or 0)))
+        cluster = self._cluster()
         keys = self.keys
         spec = Spec(
             name=name,
             command=keys.command,
             code=code,
-            cluster=cluster.name,
+            cluster=cluster.name if cluster else "",
+            profile=cluster.as_json() if cluster else {},
             resources=Resources(**keys.resources.model_dump()),
             parallel=keys.parallel if self._given("parallel") else None,
             outputs=outputs,
             limits=Limits(**keys.limits.model_dump()),
             checkpoints=Checkpoints(**keys.checkpoints.model_dump()),
         )
+        self._times(spec, cluster)
+        if cluster is not None:
+            self._transfer(spec, cluster)
+        if self.mistakes or cluster is None:
+            # Checks may meet at one place; each sentence is said once.
+            found = dict.fromkeys(self.mistakes)
+            raise BadSpec(sorted(found, key=lambda one: (one.file != FILE, one.file, one.line or 0)))
         warnings = sorted(dict.fromkeys(self.warnings), key=lambda one: one.line or 0)
-        return Parsed(spec, tuple(plans), cluster, tuple(warnings), tuple(cannot_submit))
+        notes = tuple(note for note in (fit.about_attempts(spec),) if note)
+        return Parsed(spec, tuple(plans), cluster, tuple(warnings), notes)
 
     def _given(self, key: str) -> bool:
         """Whether a top-level key was written and understood."""
@@ -269,31 +271,35 @@ class _Reading:
                     used.setdefault(path, user)
         return used
 
-    def _cluster(self) -> tuple[ClusterProfile | None, list[Mistake]]:
-        if self._written("cluster") and not self._given("cluster"):
-            return None, []
-        name = self.keys.cluster
+    def _cluster(self) -> ClusterProfile | None:
+        if self.cluster is None and self._written("cluster") and not self._given("cluster"):
+            return None
+        name = self.keys.cluster if self.cluster is None else self.cluster
         profile, hint, mistakes = find_cluster(name, self.directory)
         self.mistakes += mistakes
         if profile is None:
-            self._mistake(("cluster",), f'"{shorten(name)}" is not a cluster', hint)
-            return None, []
-        wanted, hosts = self.keys.resources, known_hosts(profile)
-        big_enough = [one for one in hosts.values() if one.cpus >= wanted.cpus and one.gpus >= wanted.gpus]
-        # With a mistake in clusters.yaml it is not known which hosts are meant.
-        if hosts and not big_enough and not mistakes:
-            asked = f"{wanted.cpus} cpus and {wanted.gpus} gpus"
-            here = [f": this machine has {one.cpus} cpus and {one.gpus} gpus" for one in hosts.values()]
-            hint = "ask for less" + ("" if profile.hosts else here[0])
-            self._mistake(("resources",), f"no host of cluster {name} has {asked}", hint)
-        sentence = unserved(profile)
-        cannot_submit = (
-            [self.document.mistake(("cluster",), sentence, "write cluster: local")] if sentence else []
-        )
-        return profile, cannot_submit
+            text = f'"{shorten(name)}" is not a cluster'
+            if self.cluster is None:
+                self._mistake(("cluster",), text, hint)
+            else:
+                self.mistakes.append(Mistake("--cluster", None, None, text, hint))
+            return None
+        if not mistakes:
+            # With a mistake in clusters.yaml it is not known which hosts are meant.
+            text, hint = fit.too_small_hosts(profile, self.keys.resources)
+            if text:
+                self._mistake(("resources",), text, hint)
+        return profile
 
-    def _times(self, cluster: ClusterProfile | None) -> None:
-        resources, grace = self.keys.resources, self.keys.checkpoints.grace
+    def _transfer(self, spec: Spec, cluster: ClusterProfile) -> None:
+        if cluster.site.largest_transfer is None:
+            return
+        sizes = fit.native_input(spec, cluster, self.directory)
+        text, hint = fit.too_much_input(sizes, cluster.site.largest_transfer)
+        if text:
+            self._mistake(("code",), text, hint)
+
+    def _times(self, spec: Spec, cluster: ClusterProfile | None) -> None:
         at = ("resources", "time")
         for path in (at, ("limits", "total"), ("checkpoints", "grace")):
             text = self.document.text(path)
@@ -301,25 +307,24 @@ class _Reading:
                 self._warn(
                     path, f"{text} is read as minutes and seconds, as Slurm does", "write hours as 24:00:00"
                 )
-        if cluster is not None and cluster.longest is not None and resources.time > cluster.longest:
-            longest = units.show_duration(cluster.longest)
-            hint = f"ask for {longest} or less: a run continues in its next attempt"
-            self._mistake(at, f"is longer than the longest job of cluster {cluster.name}, {longest}", hint)
-        if cluster is not None and cluster.scheduler != "local" and resources.time < 60:
+        if cluster is not None and cluster.scheduler != "local" and spec.job_time < 60:
             self._warn(at, f"is very short for {cluster.scheduler}, which counts in minutes")
-        if cluster is not None and cluster.scheduler == "local" and resources.time < 1:
+        if cluster is not None and cluster.scheduler == "local" and spec.job_time < 1:
             self._warn(at, "is less than a second, which starting alone may use up")
-        self._total()
-        if "grace" in self.keys.checkpoints.model_fields_set and grace > resources.time / 4:
-            used = units.show_duration(resources.time / 4)
+        self._total(spec)
+        for place, text, hint in fit.too_few_attempts(spec):
+            self._warn(place, text, hint)
+        given, grace = self.keys.checkpoints.model_fields_set, spec.checkpoints.grace
+        if "grace" in given and grace > spec.job_time / 4:
+            used = units.show_duration(spec.job_time / 4)
             self._warn(
                 ("checkpoints", "grace"), f"is more than a quarter of the attempt's time and is cut to {used}"
             )
 
-    def _total(self) -> None:
+    def _total(self, spec: Spec) -> None:
         """An attempt is not ended for `limits.total`; only no other follows once it has passed."""
-        time, total = self.keys.resources.time, self.keys.limits.total
-        if total >= time:
+        time, total = spec.job_time, spec.limits.total
+        if total >= time or time < spec.resources.time:
             return
         follows = "an attempt that uses all of its time is the run's last"
         if "total" in self.keys.limits.model_fields_set:

@@ -7,6 +7,7 @@ so that a key without a value is a mistake; whether it was given is in `model_fi
 from __future__ import annotations
 
 import math
+import string
 from enum import Enum
 from typing import Annotated, Any, Literal
 
@@ -21,11 +22,23 @@ from pydantic import (
 )
 
 from outlast.model import Checkpoints, Limits, Resources
+from outlast.schedulers.profile import Profile
 from outlast.spec import units
+from outlast.spec.mistakes import did_you_mean, shorten
 
 MOST_RUNS = 100_000
 LONGEST_TEXT = 30_000
 SCHEDULERS = ("local", "slurm", "sge", "htcondor")
+#: What a site's words for resources may leave a place for; `outlast.schedulers.profile.fill` puts it in.
+PLACES = (
+    "cpus",
+    "gpus",
+    "memory_mb",
+    "memory_gb",
+    "memory_mb_per_cpu",
+    "memory_gb_per_cpu",
+    "disk_gb",
+)
 
 
 class Entry(Enum):
@@ -59,8 +72,32 @@ def _text(value: str) -> str:
 
 
 def _line(value: str) -> str:
-    if "\n" in _text(value):
+    if any(end in _text(value) for end in "\n\r"):
         raise ValueError("must be on one line")
+    return value
+
+
+def _word(value: str) -> str:
+    """Goes into a line that the scheduler reads, where a space or a quote would begin something else."""
+    if any(character.isspace() or character in "\"'`\\$;&|<>(){}" for character in _line(value)):
+        raise ValueError(f'"{shorten(value)}" holds a space, a quote or another character that no name has')
+    if value.startswith("-"):
+        raise ValueError(f'"{shorten(value)}" begins with -; write the name alone')
+    return value
+
+
+def _template(value: str) -> str:
+    _line(value)
+    try:
+        parts = list(string.Formatter().parse(value))
+    except ValueError as error:
+        raise ValueError("a { or } has no partner; write {{ or }} if it is meant as it is") from error
+    for _, name, form, conversion in parts:
+        if name is None:
+            continue
+        if name not in PLACES or form or conversion:
+            hint = did_you_mean(name, PLACES) or f"known are {', '.join(PLACES)}"
+            raise ValueError(f"nothing is known to put in for {{{shorten(name)}}}; {hint}")
     return value
 
 
@@ -82,6 +119,18 @@ def _empty_if_left_out(value: Any, read: ValidatorFunctionWrapHandler) -> str:
     return "" if value is Entry.LEFT_OUT else str(read(value))
 
 
+def _words_are_enough(value: Any) -> Any:
+    """`python3 cuda` is short for `[python3, cuda]`."""
+    return value.split() or [value] if isinstance(value, str) else value
+
+
+def _lines_are_enough(value: Any) -> Any:
+    """Text of several lines is short for a list of them."""
+    return (
+        [line for line in value.splitlines() if line.strip()] or [value] if isinstance(value, str) else value
+    )
+
+
 def _cpus_are_enough(value: Any) -> Any:
     """`alpha: 2` is short for `alpha: {cpus: 2}`."""
     return {"cpus": value} if isinstance(value, int) and not isinstance(value, bool) else value
@@ -91,6 +140,14 @@ Duration = Annotated[float, BeforeValidator(_duration)]
 Size = Annotated[int, BeforeValidator(_size)]
 Text = Annotated[str, AfterValidator(_text)]
 Line = Annotated[str, AfterValidator(_line)]
+Word = Annotated[str, AfterValidator(_word)]
+Template = Annotated[str, AfterValidator(_template)]
+Words = Annotated[
+    list[Annotated[Word, WrapValidator(_empty_if_left_out)]], BeforeValidator(_words_are_enough)
+]
+Lines = Annotated[
+    list[Annotated[Line, WrapValidator(_empty_if_left_out)]], BeforeValidator(_lines_are_enough)
+]
 Bound = Annotated[float, AfterValidator(_finite)]
 #: Bounded so that it fits every scheduler's and the journal's integers.
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
@@ -150,6 +207,29 @@ class HostKeys(Strict):
 
 
 class ProfileKeys(Strict):
+    """The keys of `outlast.schedulers.profile.Profile`, and `account` and `partition`, Slurm's own words."""
+
     scheduler: Literal["local", "slurm", "sge", "htcondor"] = "local"
     hosts: dict[str, Annotated[HostKeys, BeforeValidator(_cpus_are_enough)]] = {}
+    project: Word = ""
+    account: Word = ""
+    queue: Word = ""
+    partition: Word = ""
+    gpus: Template = ""
+    cpus: Template = ""
+    memory: Template = ""
+    modules: Words = []
+    before: Lines = []
+    environment: Line = ""
+    container: Line = ""
+    scratch: Line = ""
+    python: Line = Profile.python
     longest: Duration = 0.0
+    largest_transfer: Size = 0
+    submit_rate: Count = 1
+    most_jobs: Count = 1
+    directives: Lines = []
+    commit: Literal["auto", "chirp", "restart", "never"] = "auto"
+    commit_every: Duration = Profile.commit_every
+    interval: Duration = 0.0
+    lag: Duration = 0.0

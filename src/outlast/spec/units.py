@@ -115,6 +115,15 @@ def show_duration(seconds: float) -> str:
     return f"{round(seconds / 86400):,} d"
 
 
+def in_one_unit(seconds: float) -> tuple[float, str]:
+    """`(24, "h")`, `(14, "d")`: as people speak of limits, in days from two on; to a tenth if not whole."""
+    units = (("d", 86400, 2 * 86400), ("h", 3600, 3600), ("min", 60, 60), ("s", 1, 0))
+    fitting = [(unit, size) for unit, size, least in units if seconds >= least]
+    whole = [(unit, size) for unit, size in fitting if seconds % size == 0 and seconds / size < 1000]
+    unit, size = (whole or fitting)[0]
+    return round(seconds / size, 1), unit
+
+
 def show_size(number: float) -> str:
     """`512 B`, `1.5 MB`, `2 GB`: decimal units, at most one decimal."""
     if number < 0:

@@ -1,0 +1,207 @@
+"""`outlast clusters`: which names `cluster:` may have, and what of them is on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, fields
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from outlast.cli.common import here_option, json_option, table, write_json
+from outlast.errors import BadInput
+
+if TYPE_CHECKING:
+    from outlast.schedulers.presence import Presence
+    from outlast.schedulers.queues import QueueLimit
+    from outlast.spec.clusters import KnownCluster, Library
+
+#: Seconds that one question to a scheduler may take.
+_PATIENCE = 10.0
+
+
+@click.command()
+@click.argument("name", metavar="[NAME]", required=False)
+@here_option
+@json_option
+def command(name: str | None, directory: Path, as_json: bool) -> None:
+    """List the clusters that params.yaml may name, and what was found on this machine.
+
+    With NAME, show one in full, with the defaults that hold and the limits that its scheduler tells.
+    """
+    from outlast.spec.clusters import Library
+
+    library = Library(directory)
+    if name is not None:
+        cluster = library.find(name)
+        if cluster is None:
+            for mistake in library.mistakes:
+                click.echo(str(mistake), err=True)
+            raise BadInput('"%s" is not a cluster; %s' % (name, library.instead_of(name)))
+        _show_one(cluster, as_json)
+        return
+    _show_all(library, as_json)
+
+
+def _show_all(library: Library, as_json: bool) -> None:
+    from outlast.spec.schema import SCHEDULERS
+
+    clusters = [found for found in map(library.find, library.names) if found is not None]
+    here = _look(SCHEDULERS)
+    mistakes = list(dict.fromkeys([*library.mistakes, *(one for each in clusters for one in each.mistakes)]))
+    if as_json:
+        write_json(
+            {
+                "clusters": [_origin(one) for one in clusters],
+                "machine": {kind: asdict(found) for kind, found in here.items()},
+                "mistakes": [asdict(mistake) for mistake in mistakes],
+            }
+        )
+        return
+    rows = [(one.profile.name, one.profile.scheduler, _place(one)) for one in clusters]
+    click.echo(table(("CLUSTER", "SCHEDULER", "FROM"), rows))
+    click.echo("\non this machine")
+    for kind, found in here.items():
+        for line in _lines(kind, found):
+            click.echo("  " + line)
+    for mistake in mistakes:
+        click.echo(str(mistake), err=True)
+
+
+def _show_one(cluster: KnownCluster, as_json: bool) -> None:
+    from outlast.schedulers.queues import queue_limits
+
+    profile = cluster.profile
+    here = _look((profile.scheduler,), images=bool(profile.site.container))
+    limits: list[QueueLimit] = []
+    trouble = ""
+    if not here[profile.scheduler].problems:
+        limits, trouble = queue_limits(profile.scheduler, profile.site, _PATIENCE)
+    if as_json:
+        write_json(
+            {
+                **_origin(cluster),
+                "profile": dict(_settings(cluster)),
+                "machine": {kind: asdict(found) for kind, found in here.items()},
+                "limits": [asdict(limit) for limit in limits],
+                "mistakes": [asdict(mistake) for mistake in cluster.mistakes],
+            }
+        )
+        return
+    click.echo("%s: %s, %s" % (profile.name, profile.scheduler, _place(cluster)))
+    settings = dict(_settings(cluster))
+    for key, value in settings.items():
+        if _is_set(value):
+            click.echo("  %-17s %s" % (key, _shown(key, value)))
+    click.echo("  %-17s %s" % ("not set", ", ".join(key for key in settings if not _is_set(settings[key]))))
+    click.echo("on this machine")
+    for kind, found in here.items():
+        for line in _lines(kind, found):
+            click.echo("  " + line)
+    for line in _about_limits(cluster, limits, trouble):
+        click.echo(line)
+    for mistake in cluster.mistakes:
+        click.echo(str(mistake), err=True)
+
+
+def _look(schedulers: tuple[str, ...], *, images: bool = True) -> dict[str, Presence]:
+    """All at the same time: one that hangs holds up no other."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from outlast.schedulers.presence import containers, look_for
+
+    looks: dict[str, Callable[[], Presence]] = {
+        kind: _this_machine if kind == "local" else partial(look_for, kind, _PATIENCE) for kind in schedulers
+    }
+    if images:
+        looks["apptainer"] = partial(containers, _PATIENCE)
+    with ThreadPoolExecutor(len(looks)) as pool:
+        replies = {kind: pool.submit(look) for kind, look in looks.items()}
+        return {kind: reply.result() for kind, reply in replies.items()}
+
+
+def _this_machine() -> Presence:
+    from outlast.local_cluster.hosts import this_machine
+    from outlast.schedulers.presence import Presence
+
+    ((name, host),) = this_machine().items()
+    return Presence(notes=("%s, %d cpus, %d gpus" % (name, host.cpus, host.gpus),))
+
+
+def _lines(kind: str, found: Presence) -> Iterator[str]:
+    good = [*([found.version] if found.version else []), *found.notes]
+    if good or not found.problems:
+        yield "%-10s %s" % (kind, "; ".join(good) or "found")
+    for problem in found.problems:
+        yield "%-10s %s" % (kind, problem)
+
+
+def _origin(cluster: KnownCluster) -> dict[str, Any]:
+    profile = cluster.profile
+    return {
+        "name": profile.name,
+        "scheduler": profile.scheduler,
+        "file": cluster.file or None,
+        "line": cluster.line,
+    }
+
+
+def _place(cluster: KnownCluster) -> str:
+    if not cluster.file:
+        return "built in"
+    wrong = len(cluster.mistakes)
+    counted = ", with %d mistake%s" % (wrong, "" if wrong == 1 else "s") if wrong else ""
+    return "%s:%s%s" % (cluster.file, cluster.line, counted)
+
+
+def _settings(cluster: KnownCluster) -> Iterator[tuple[str, Any]]:
+    """What holds, given or by default; keys that are not for this scheduler are left out."""
+    from outlast.schedulers.profile import Profile
+    from outlast.spec.clusters import known_hosts
+    from outlast.spec.profiles import is_for
+
+    profile = cluster.profile
+    if profile.scheduler == "local":
+        yield "hosts", {name: asdict(host) for name, host in known_hosts(profile).items()}
+    for one in fields(Profile):
+        if one.name != "name" and is_for(one.name, profile.scheduler):
+            yield one.name, getattr(profile.site, one.name)
+
+
+def _is_set(value: Any) -> bool:
+    return value is not None and value not in ("", ())
+
+
+def _shown(key: str, value: Any) -> str:
+    from outlast.spec.units import show_duration, show_size
+
+    if key in ("longest", "commit_every", "interval", "lag"):
+        return show_duration(value)
+    if key == "largest_transfer":
+        return show_size(value)
+    if isinstance(value, Mapping):
+        return ", ".join(
+            "%s (%d cpus, %d gpus)" % (name, one["cpus"], one["gpus"]) for name, one in value.items()
+        )
+    return "; ".join(value) if isinstance(value, tuple) else str(value)
+
+
+def _about_limits(cluster: KnownCluster, limits: list[QueueLimit], trouble: str) -> Iterator[str]:
+    from outlast.spec.units import in_one_unit
+
+    if trouble:
+        yield "its limits are not known: %s" % trouble
+    longest = cluster.profile.site.longest
+    for limit in limits:
+        where = "%s%s" % (limit.name, " (the default)" if limit.default else "")
+        if limit.longest is None:
+            yield "%s: the limit is %s" % (where, limit.written)
+            continue
+        number, unit = in_one_unit(limit.longest)
+        said = "%s: jobs end after %g %s" % (where, number, unit)
+        used = cluster.profile.site.queue == limit.name or limit.default
+        if used and (longest is None or longest > limit.longest):
+            said += "; write longest: %g%s into the profile" % (number, unit)
+        yield said
