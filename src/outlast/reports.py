@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from outlast.model import Outcome, Phase
-from outlast.node import claim
-from outlast.node.legs import legs
+from outlast.node import claim, travel
+from outlast.node.legs import claimed, legs
 from outlast.observation import Report, Save
 
 #: Of a file beyond the two, beginning and end are read: how an attempt began and how it ended. A node program
@@ -28,6 +28,24 @@ TAIL_BYTES = 2 * 2**20
 PROGRESS_TAIL_BYTES = 8192
 #: The saves that the journal keeps of an attempt; more are never left to resume from.
 MOST_SAVES = 20
+
+
+def heard_in(exchange: Path) -> Path:
+    """Where the files of an attempt's job are: here, or, where nothing is shared, below in what came back with
+    the job or, until then, in what it sent while it ran."""
+    back, news = exchange / travel.TRAVEL, Path(travel.news(str(exchange)))
+    if (back / "claim.json").exists():
+        return back
+    return news if news.exists() else exchange
+
+
+def progress_of(exchange: Path) -> Mapping[str, Any] | None:
+    """The newest thing that the training of an attempt said of its progress, in the last start of its job."""
+    try:
+        held = [leg for leg, holder in claimed(str(heard_in(exchange))) if not holder.fenced]
+    except OSError:
+        return None  # nothing can be read this time
+    return last_progress(Path(held[-1].progress_path)) if held else None
 
 
 def read_attempt(exchange: Path) -> Report | None:

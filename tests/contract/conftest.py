@@ -1,3 +1,5 @@
+"""The schedulers that keep the contract. Each has one cluster, so its tests run one after the other."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -5,13 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from contract.htcondor_rehearsal import HTCondorRehearsal
 from contract.rehearsal import LocalRehearsal, Rehearsal
+from contract.sge_rehearsal import SgeRehearsal
+from contract.slurm_rehearsal import SlurmRehearsal
 
-SCHEDULERS: dict[str, type[Rehearsal]] = {"local": LocalRehearsal}
+REHEARSALS: tuple[type[Rehearsal], ...] = (LocalRehearsal, SlurmRehearsal, SgeRehearsal, HTCondorRehearsal)
 
 
-@pytest.fixture(params=sorted(SCHEDULERS))
+@pytest.fixture(
+    params=[pytest.param(one, id=one.name, marks=pytest.mark.xdist_group(one.name)) for one in REHEARSALS]
+)
 def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rehearsal]:
-    rehearsal = SCHEDULERS[request.param](tmp_path)
+    rehearsal: Rehearsal = request.param(tmp_path)
     yield rehearsal
     rehearsal.close()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import signal
 import time
@@ -16,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from outlast.experiment import Experiment
 from outlast.local_cluster.processes import is_alive, start_ticks
 from outlast.schedulers.base import JobPhase, JobRequest, JobView, Scheduler
 from outlast.schedulers.local import DaemonOptions, Host, LocalScheduler
@@ -29,9 +31,37 @@ Views = Mapping[str, JobView]
 class Rehearsal(ABC):
     """Two hosts, `alpha` with one cpu and `beta` with one."""
 
+    #: The scheduler's name in profiles.
+    name: str
     #: A wall-time limit the scheduler can keep to, in seconds.
     short_time = 1.0
+    #: Seconds in which everything comes that comes at all.
+    patience = PATIENCE
+    #: The signals that come before the limit, and when a job is cancelled.
+    warning = signal.SIGUSR1
+    asking = signal.SIGTERM
+    #: A token that was submitted is not submitted again.
+    knows_tokens = True
+    #: What no host can ever give is refused at once; else the job waits, and says why.
+    refuses_the_impossible = True
+    #: What is sent while it is frozen arrives, though the one who sent it has gone.
+    hears_while_frozen = True
+    #: The exit code of a job that was cancelled is told.
+    tells_code_of_cancelled = True
+    #: A job's output goes to the end of its log.
+    appends_to_log = True
+    #: Processes are found though they left the job's session and environment.
+    finds_what_hid = True
+    #: As many cpus as fill a host.
+    whole = 1
     scheduler: Scheduler
+    #: What `clusters.yaml` says of it, for whole experiments.
+    profile_keys: Mapping[str, Any]
+    #: Resources that no host has, and a word of the reason why such a job does not start.
+    impossible: Mapping[str, Any]
+    impossible_because: str
+    #: A training that saves every `kept_steps` is killed at `safe_step` and goes on from `lost_steps` before.
+    kept_steps, safe_step, lost_steps = 10, 15, 10
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -63,6 +93,31 @@ class Rehearsal(ABC):
 
     @abstractmethod
     def kill_without_warning(self, token: str) -> None: ...
+
+    @abstractmethod
+    def send_away(self, token: str) -> None:
+        """The scheduler takes a running job's slot for somebody else, in its own mildest way."""
+
+    def crash_now(self) -> None:
+        """As `crash`, at the worst moment: what the scheduler has not written down is lost."""
+        self.crash()
+
+    @abstractmethod
+    def watch(self, experiment: Path, clusters: Path) -> None:
+        """From now on `scheduler` sees the jobs of this experiment; `clusters` are its local clusters."""
+
+    def submission_of(self, job: str) -> str:
+        """What jobs that were submitted together have in common in their ids."""
+        return re.split(r"[._]", job)[0]
+
+    def newest_step(self, experiment: Path) -> int:
+        """The last step that a training of the experiment has told, -1 if none has."""
+        logs = [path.read_text(errors="replace") for path in sorted(self.logs(experiment))]
+        steps = [int(step) for log in logs[-1:] for step in re.findall(r"(?m)^step (\d+)$", log)]
+        return steps[-1] if steps else -1
+
+    def logs(self, experiment: Path) -> Sequence[Path]:
+        return list(experiment.glob("logs/*/*.log"))
 
     def close(self) -> None:
         """Nothing stays behind."""
@@ -96,7 +151,7 @@ class Rehearsal(ABC):
 
     def poll_until(self, condition: Callable[[Views], bool], scheduler: Scheduler | None = None) -> Views:
         scheduler = scheduler or self.scheduler
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + self.patience
         while True:
             views = scheduler.poll()
             if condition(views):
@@ -162,6 +217,10 @@ def await_death(pid: int, ticks: int) -> None:
 
 
 class LocalRehearsal(Rehearsal):
+    name = "local"
+    profile_keys = {"scheduler": "local", "hosts": {"alpha": 2, "beta": 2}}  # noqa: RUF012 - read only
+    impossible = {"cpus": 64}  # noqa: RUF012 - read only
+    impossible_because = "no host of cluster here has 64 cpus"
     options = DaemonOptions(
         idle=20.0,
         cancel_grace=0.3,
@@ -226,6 +285,18 @@ class LocalRehearsal(Rehearsal):
     def kill_without_warning(self, token: str) -> None:
         self.scheduler.kill(token)
 
+    def send_away(self, token: str) -> None:
+        self.scheduler.evict(token)
+
+    def watch(self, experiment: Path, clusters: Path) -> None:
+        hosts = {name: Host(cpus=2) for name in self.hosts}
+        group = Experiment(experiment).identity
+        self.scheduler = LocalScheduler(group, name="here", root=clusters, hosts=hosts)
+
+    def submission_of(self, job: str) -> str:
+        """Jobs of the local cluster are numbered one by one, however they are sent."""
+        return ""
+
     def close(self) -> None:
         if self._frozen:
             self.thaw()
@@ -236,3 +307,9 @@ class LocalRehearsal(Rehearsal):
 def process_ids(text: str) -> Sequence[tuple[int, int]]:
     """Identities of the processes that a job told of."""
     return [(int(word), start_ticks(int(word)) or 0) for word in text.split()]
+
+
+def kill(processes: Sequence[tuple[int, int]]) -> None:
+    for pid, ticks in processes:
+        if is_alive(pid, ticks):
+            os.kill(pid, signal.SIGKILL)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from contract.rehearsal import Rehearsal, await_death, process_ids
+from contract.rehearsal import Rehearsal, await_death, kill, process_ids
 from outlast.node.words import Outcome
-from outlast.schedulers.base import Answer, JobPhase, SchedulerUnavailable
+from outlast.schedulers.base import Answer, JobPhase, JobView, SchedulerUnavailable
 
 
 def test_an_accepted_job_appears_in_the_next_poll_under_its_token(cluster: Rehearsal) -> None:
@@ -37,14 +37,18 @@ def test_a_job_at_its_wall_time_limit_is_warned_and_then_killed(cluster: Rehears
     warned = cluster.fifo("warned")
     request = cluster.request(
         "import signal\n"
-        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])\n"
-        "signal.sigwait([signal.SIGUSR1])\n" + warned.tell("'warned'") + "signal.pause()",
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [%d])\n"
+        "signal.sigwait([%d])\n"
+        % (cluster.warning, cluster.warning)
+        + warned.tell("'warned'")
+        + "signal.pause()",
         time=cluster.short_time,
         grace=cluster.short_time / 2,
     )
     cluster.scheduler.submit([request])
     assert warned.read() == "warned"
-    view = cluster.await_end(request.token)[request.token]
+    over = (JobPhase.ENDED, JobPhase.HELD)
+    view = cluster.poll_until(lambda views: views[request.token].phase in over)[request.token]
     assert view.outcome is Outcome.OVER_TIME
     assert view.exit_code is None
     assert view.elapsed is not None and view.elapsed >= cluster.short_time
@@ -53,9 +57,10 @@ def test_a_job_at_its_wall_time_limit_is_warned_and_then_killed(cluster: Rehears
 
 def test_a_cancelled_job_that_waits_never_starts(cluster: Rehearsal) -> None:
     held = cluster.fifo("held")
-    running = [cluster.request(held.hold), cluster.request(held.hold)]
+    whole = cluster.whole
+    running = [cluster.request(held.hold, cpus=whole), cluster.request(held.hold, cpus=whole)]
     mark = cluster.directory / "it-ran"
-    waiting = cluster.request("open(%r, 'w')" % str(mark))
+    waiting = cluster.request("open(%r, 'w')" % str(mark), cpus=whole)
     cluster.scheduler.submit(running)
     cluster.await_start(*(request.token for request in running))
     cluster.scheduler.submit([waiting])
@@ -71,21 +76,25 @@ def test_a_cancelled_job_that_runs_is_asked_to_end_and_may_use_its_exit_code(clu
     ready = cluster.fifo("ready")
     request = cluster.request(
         "import signal\n"
-        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [%d])\n"
+        % cluster.asking
         + ready.tell()
-        + "signal.sigwait([signal.SIGTERM])\n"
-        "raise SystemExit(9)"
+        + "signal.sigwait([%d])\n" % cluster.asking
+        + "raise SystemExit(9)"
     )
     cluster.scheduler.submit([request])
     ready.read()
     cluster.scheduler.cancel(list(cluster.scheduler.poll().values()))
-    assert cluster.await_end(request.token)[request.token].exit_code == 9
+    code = cluster.await_end(request.token)[request.token].exit_code
+    assert code == 9 or (code is None and not cluster.tells_code_of_cancelled)
 
 
 def test_a_cancelled_job_that_will_not_end_is_killed(cluster: Rehearsal) -> None:
     ready = cluster.fifo("ready")
     request = cluster.request(
-        "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + ready.tell() + "signal.pause()"
+        "import signal\nsignal.signal(%d, signal.SIG_IGN)\n" % cluster.asking
+        + ready.tell()
+        + "signal.pause()"
     )
     cluster.scheduler.submit([request])
     ready.read()
@@ -101,19 +110,22 @@ def test_cancelling_a_job_that_ended_is_no_error(cluster: Rehearsal) -> None:
     assert cluster.scheduler.poll()[request.token].exit_code == 0
 
 
-def test_the_same_token_submitted_twice_is_one_job(cluster: Rehearsal) -> None:
+def test_the_same_token_submitted_twice_is_one_view(cluster: Rehearsal) -> None:
     count = cluster.directory / "count"
     request = cluster.request("open(%r, 'a').write('x')" % str(count))
     first = cluster.scheduler.submit([request])[request.token]
     second = cluster.another_adapter().submit([request, request])[request.token]
-    assert (second.answer, second.job) == (Answer.ACCEPTED, first.job)
+    assert second.answer is Answer.ACCEPTED
     assert set(cluster.await_end(request.token)) == {request.token}
+    if not cluster.knows_tokens:
+        return  # there are two jobs, in one view, and the claim of the attempt lets one of them work
+    assert second.job == first.job
     third = cluster.scheduler.submit([request])[request.token]
     assert third.job == first.job
     assert count.read_text() == "x"
 
 
-def test_a_frozen_scheduler_makes_a_submission_unknown_and_after_the_thaw_the_job_is_there(
+def test_a_frozen_scheduler_makes_a_submission_unknown_and_answers_after_the_thaw(
     cluster: Rehearsal,
 ) -> None:
     cluster.freeze()
@@ -123,14 +135,18 @@ def test_a_frozen_scheduler_makes_a_submission_unknown_and_after_the_thaw_the_jo
     with pytest.raises(SchedulerUnavailable):
         hasty.poll()
     cluster.thaw()
-    assert cluster.await_end(request.token)[request.token].exit_code == 0
+    if cluster.hears_while_frozen:
+        assert cluster.await_end(request.token)[request.token].exit_code == 0
+    else:
+        cluster.scheduler.poll()
 
 
 def test_a_scheduler_that_died_and_came_back_has_lost_no_job(cluster: Rehearsal) -> None:
     held = cluster.fifo("held")
     ended = cluster.request("raise SystemExit(3)")
-    running = [cluster.request(held.hold + "raise SystemExit(%d)" % code) for code in (4, 5)]
-    waiting = cluster.request("raise SystemExit(6)")
+    whole = cluster.whole
+    running = [cluster.request(held.hold + "raise SystemExit(%d)" % code, cpus=whole) for code in (4, 5)]
+    waiting = cluster.request("raise SystemExit(6)", cpus=whole)
     cluster.scheduler.submit([ended])
     cluster.await_end(ended.token)
     cluster.scheduler.submit([*running, waiting])
@@ -151,7 +167,7 @@ def test_a_hundred_jobs_of_one_submission_get_an_answer_each_and_all_run(cluster
     assert len({answer.job for answer in answers.values()}) == 100
     views = cluster.await_end(*(request.token for request in requests))
     assert [views[request.token].exit_code for request in requests] == [number % 50 for number in range(100)]
-    assert {view.host for view in views.values()} == set(cluster.scheduler.hosts())
+    assert {view.host for view in views.values()} == {"alpha", "beta"} <= set(cluster.scheduler.hosts())
 
 
 def test_a_poll_is_one_call_however_many_jobs_there_are(cluster: Rehearsal) -> None:
@@ -170,11 +186,16 @@ def test_a_job_runs_on_no_host_that_it_avoids(cluster: Rehearsal) -> None:
 
 
 @pytest.mark.parametrize("wish", [{"cpus": 1000}, {"gpus": 50}, {"avoid": ("alpha", "beta")}])
-def test_what_no_host_can_ever_give_is_rejected_for_good_with_the_reason(
+def test_what_no_host_can_ever_give_is_rejected_for_good_or_waits_with_the_reason(
     cluster: Rehearsal, wish: dict[str, object]
 ) -> None:
     bad, good = cluster.request(**wish), cluster.request()
     answers = cluster.scheduler.submit([bad, good])
+    if not cluster.refuses_the_impossible:
+        cluster.await_end(good.token)
+        view = cluster.poll_until(lambda views: bool(views[bad.token].reason))[bad.token]
+        assert view.phase is JobPhase.QUEUED
+        return
     assert answers[bad.token].answer is Answer.REJECTED
     assert not answers[bad.token].transient
     assert answers[bad.token].reason
@@ -184,14 +205,15 @@ def test_what_no_host_can_ever_give_is_rejected_for_good_with_the_reason(
 
 def test_the_log_holds_what_the_job_and_its_children_wrote(cluster: Rehearsal) -> None:
     request = cluster.request(
-        "import os, sys\nprint('to stdout: ä')\nprint('to stderr', file=sys.stderr)\nos.system('echo child')"
+        "import os, sys\nprint('to stdout: ä', flush=True)\n"
+        "print('to stderr', file=sys.stderr)\nos.system('echo child')"
     )
     Path(request.log).parent.mkdir(parents=True)
     Path(request.log).write_text("before\n")
     cluster.scheduler.submit([request])
     cluster.await_end(request.token)
     lines = Path(request.log).read_text(encoding="utf-8").splitlines()
-    assert lines == ["before", "to stdout: ä", "to stderr", "child"]
+    assert lines == [*(["before"] if cluster.appends_to_log else []), "to stdout: ä", "to stderr", "child"]
 
 
 def test_a_dead_scheduler_is_told_from_one_without_jobs(cluster: Rehearsal) -> None:
@@ -200,7 +222,7 @@ def test_a_dead_scheduler_is_told_from_one_without_jobs(cluster: Rehearsal) -> N
     with pytest.raises(SchedulerUnavailable):
         cluster.scheduler.poll()
     with pytest.raises(SchedulerUnavailable):
-        cluster.scheduler.cancel([])
+        cluster.scheduler.cancel([JobView(request.token, "1", JobPhase.QUEUED)])
     answer = cluster.scheduler.submit([request])[request.token]
     assert answer.answer is not Answer.ACCEPTED
     assert answer.answer is Answer.UNKNOWN or answer.transient
@@ -224,6 +246,8 @@ def test_nothing_of_a_killed_job_survives_not_even_what_hid_from_it(cluster: Reh
     cluster.kill_without_warning(request.token)
     view = cluster.await_end(request.token)[request.token]
     assert view.exit_code is None and view.outcome is not Outcome.OVER_TIME
+    if not cluster.finds_what_hid:
+        kill(processes)
     for pid, ticks in processes:
         await_death(pid, ticks)
 

@@ -58,6 +58,18 @@ def test_a_job_that_is_started_again_after_it_has_finished_leaves(bench: Bench) 
     assert ends(bench) == ["finished"]
 
 
+def test_a_leg_that_was_told_to_stop_may_save_before_the_next_one_begins(bench: Bench) -> None:  # noqa: F811
+    save = "trap 'sleep 1; echo 7 >$OUTLAST_CHECKPOINT_DIR/step; exit 85' TERM; echo >$READY; sleep 600 & wait"
+    first = bench.start("sh", "-c", save, variables=JOB)
+    bench.told()
+    first.send_signal(signal.SIGTERM)
+    while not bench.events("stop"):
+        assert first.poll() is None
+    assert bench.run("sh", "-c", "test $(cat $OUTLAST_CHECKPOINT_DIR/step) = 7", variables=JOB) == 0
+    assert bench.end(first) == EXIT_CONTINUE
+    assert ends(bench) == ["evicted", "finished"]
+
+
 def test_processes_that_an_earlier_leg_left_behind_are_ended(bench: Bench) -> None:  # noqa: F811
     first = bench.start("sh", "-c", "setsid sleep 600 & echo $! >$READY; wait", variables=JOB)
     pid = int(bench.told())

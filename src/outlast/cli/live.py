@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from outlast import sentences
+from outlast import reports, sentences
 from outlast.cli.common import COLOURS, on_terminal
 from outlast.controller import Pass
 from outlast.experiment import Experiment
 from outlast.journal import Journal
 from outlast.model import Attempt, Entry, Kind
-from outlast.reports import last_progress
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -143,7 +142,7 @@ class Display:
 
 def progress_of(experiment: Experiment, attempt: Attempt) -> str:
     """How far a training says it is, such as `step 12 of 30 (40 %) loss=0.21`."""
-    said = last_progress(experiment.exchange_of(attempt) / "progress.jsonl")
+    said = reports.progress_of(experiment.exchange_of(attempt))
     if said is None:
         return ""
     step, total, metrics = said.get("step"), said.get("total"), said.get("metrics")

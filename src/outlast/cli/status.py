@@ -26,7 +26,7 @@ from outlast.inbox import Inbox
 from outlast.journal import Journal
 from outlast.lease import describe, living_holder
 from outlast.model import Attempt, AttemptState, Outcome, Run, RunState
-from outlast.reports import read_report
+from outlast.reports import heard_in, read_attempt
 from outlast.sentences import printable
 
 #: Runs shown when there are many; `--all` shows the rest.
@@ -122,8 +122,7 @@ def _step(experiment: Experiment, run: Run, attempt: Attempt | None) -> int | No
     """The highest step that is saved, by the attempt that is running, too."""
     if attempt is None or attempt.state is not AttemptState.RUNNING:
         return run.best_step
-    place = experiment.exchange_of(attempt)
-    report = read_report(place / "events.jsonl", place / "progress.jsonl")
+    report = read_attempt(heard_in(experiment.exchange_of(attempt)))
     steps = [step for step in (run.best_step, report.step if report else None) if step is not None]
     return max(steps, default=None)
 
@@ -138,7 +137,7 @@ def _what(experiment: Experiment, run: Run, attempt: Attempt | None) -> str:
     if attempt.missed is not None:
         return "not seen by the scheduler since %s" % clock(attempt.missed)
     if attempt.state is not AttemptState.RUNNING:
-        return attempt.reason
+        return printable(attempt.waits) or attempt.reason
     from outlast.cli.live import progress_of
 
     return " ".join(filter(None, ("on %s" % attempt.host, progress_of(experiment, attempt))))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from dataclasses import dataclass, replace
 from typing import Any, Iterator
 
@@ -21,6 +22,8 @@ from outlast.node.words import Outcome
 #: A job that is started more often than this gets nowhere.
 MOST = 1000
 _TAIL = 65536
+#: Seconds between two looks at a leg that is saving.
+_GLANCE = 0.2
 
 
 class NotOurs(Exception):
@@ -82,6 +85,7 @@ def take(order: WorkOrder, job: str, host: str) -> tuple[WorkOrder, Leg]:
         if order.jobs == 1 and (not job or holder.job != job):
             whose = f"belongs to job {holder.job} on {holder.host}" if holder.host else "is taken"
             raise NotOurs(whose)
+        _let_it_save(leg, order.grace)
         _see_whether_it_goes_on(before, chained=order.jobs > 1)
     raise NotOurs(f"was started {MOST} times")
 
@@ -121,6 +125,18 @@ def _token(token: str, number: int) -> str:
     return token if number == 1 else f"{token}.{number}"
 
 
+def _let_it_save(leg: Leg, grace: float) -> None:
+    """A leg that was told to stop may still be at it: some schedulers start the next one at once."""
+    while _last_line(leg).get("event") == "stop":
+        try:
+            since = time.time() - os.stat(leg.events_path).st_mtime
+        except OSError:
+            return  # nobody can tell
+        if not 0 <= since < grace:
+            return
+        time.sleep(_GLANCE)
+
+
 def _see_whether_it_goes_on(before: list[Leg], chained: bool) -> None:
     """Nothing is left to do once a leg has finished or, in a chain, has failed as the one before it."""
     last = [_end(leg) for leg in before[-2:]]
@@ -136,11 +152,16 @@ def _see_whether_it_goes_on(before: list[Leg], chained: bool) -> None:
 
 def _end(leg: Leg) -> dict[str, Any]:
     """The last line of a leg's event log, if it tells how the leg ended."""
+    line = _last_line(leg)
+    return line if line.get("event") == "end" else {}
+
+
+def _last_line(leg: Leg) -> dict[str, Any]:
     try:
         with open(leg.events_path, "rb") as file:
             file.seek(0, os.SEEK_END)
             file.seek(max(0, file.tell() - _TAIL))
             line = json.loads(file.read().rstrip(b"\n").rpartition(b"\n")[2])
     except (OSError, ValueError):
-        return {}  # killed without a last word, or not readable: it goes on
-    return line if isinstance(line, dict) and line.get("event") == "end" else {}
+        return {}  # torn by a kill, or not readable
+    return line if isinstance(line, dict) else {}

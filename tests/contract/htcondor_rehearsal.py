@@ -1,0 +1,237 @@
+"""The test pool of `tests/clusters/htcondor` in the contract suite, with ways to hurt it.
+
+The pool is one for all tests and outlives them; who uses it holds a lock, because freezing its schedd would
+spoil another's test.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import os
+import re
+import secrets
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contract.rehearsal import HERE, Rehearsal, await_death
+from outlast.experiment import Experiment
+from outlast.local_cluster.processes import start_ticks
+from outlast.schedulers import htcondor_submit, programs
+from outlast.schedulers.base import JobRequest
+from outlast.schedulers.htcondor import HTCondorScheduler
+from outlast.schedulers.profile import Profile
+
+SCRIPT = Path(__file__).resolve().parents[1] / "clusters" / "htcondor"
+#: Fetching and unpacking the daemons takes a while where the network is slow.
+LONGEST_START = 600.0
+#: The suite wants two hosts; the pool has a third one.
+PAIR = 'requirements = GLIDEIN_ResourceName != "gamma"'
+
+
+@functools.cache
+def environment() -> dict[str, str]:
+    """What its programs need to find the pool, which is started if it was not there."""
+    with locked():
+        done = subprocess.run(
+            [str(SCRIPT), "up"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=LONGEST_START,
+            check=False,
+        )
+    if done.returncode:
+        said = "no HTCondor: %s" % (done.stderr.strip() or "exit code %d" % done.returncode)
+        pytest.fail(said) if os.environ.get("CI") else pytest.skip(said)
+    shown = subprocess.run([str(SCRIPT), "env"], capture_output=True, text=True, check=True).stdout
+    config = shlex.split(re.findall(r"CONDOR_CONFIG=(.*)", shown)[0])[0]
+    programs_at = shlex.split(re.findall(r"PATH=(.*):", shown)[0])[0]
+    return {"CONDOR_CONFIG": config, "PATH": "%s:%s" % (programs_at, os.environ["PATH"])}
+
+
+@contextlib.contextmanager
+def locked() -> Iterator[None]:
+    clusters = Path(os.environ.get("CLUSTERS", "/var/tmp/outlast-clusters"))
+    clusters.mkdir(parents=True, exist_ok=True)
+    with open(clusters / "htcondor.lock", "w") as lock:
+        until = time.monotonic() + LONGEST_START
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                assert time.monotonic() < until, "another test holds %s" % lock.name
+                time.sleep(0.1)
+        yield
+
+
+class HTCondorRehearsal(Rehearsal):
+    name = "htcondor"
+    #: The limit is looked at every few seconds.
+    short_time = 2.0
+    patience = 90.0
+    profile_keys = {"scheduler": "htcondor", "interval": "1s", "commit_every": "2s"}  # noqa: RUF012 - read only
+    impossible = {"cpus": 64}  # noqa: RUF012 - read only
+    impossible_because = "asks for 64 cpus"
+    #: A submission whose sender went away is undone.
+    hears_while_frozen = False
+    #: The signal comes at the limit.
+    warning = signal.SIGTERM
+    #: A host that can give it may join the pool at any time.
+    refuses_the_impossible = False
+    tells_code_of_cancelled = False
+    appends_to_log = False
+    #: HTCondor needs root's control groups for that.
+    finds_what_hid = False
+    whole = 4
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self._left = contextlib.ExitStack()
+        found = environment()
+        self._left.enter_context(locked())
+        self._patch = self._left.enter_context(pytest.MonkeyPatch.context())
+        for name, value in found.items():
+            self._patch.setenv(name, value)
+        # A job that will not leave keeps its slot for this long, and the tests waiting.
+        self._patch.setattr(htcondor_submit, "LAST_WORDS", 1)
+        self._pool = Path(found["CONDOR_CONFIG"]).parent
+        self._config = found["CONDOR_CONFIG"]
+        self.group = "contract-" + secrets.token_hex(4)
+        self._frozen = 0
+        self._zipapp = shutil.copy(HERE / "stub_job.py", directory)
+        self.scheduler: HTCondorScheduler = self.another_adapter()
+
+    def another_adapter(self, **arguments: Any) -> HTCondorScheduler:
+        plain: dict[str, Any] = {
+            "group": self.group,
+            "profile": Profile(directives=(PAIR,)),
+            "interval": 1.0,
+        }
+        return HTCondorScheduler(**{**plain, **arguments})
+
+    def request(self, code: str = "", **changes: Any) -> JobRequest:
+        """A directory of its own for each: what travels comes back there."""
+        plain = super().request(code)
+        directory = self.directory / plain.token
+        directory.mkdir()
+        changed = {"zipapp": str(self._zipapp), "directory": str(directory), "memory": 10**8, **changes}
+        return replace(plain, **changed)
+
+    def daemon(self, name: str) -> int:
+        """The process id of one of the master's daemons."""
+        master = (self._pool / "master.pid").read_text().strip()
+        for child in Path("/proc/%s/task/%s/children" % (master, master)).read_text().split():
+            if Path("/proc/%s/comm" % child).read_text().strip() == name:
+                return int(child)
+        raise AssertionError("%s is not running" % name)
+
+    def freeze(self) -> None:
+        self._frozen = self.daemon("condor_schedd")
+        os.kill(self._frozen, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        os.kill(self._frozen, signal.SIGCONT)
+        self._frozen = 0
+
+    def crash(self) -> None:
+        """The master starts another schedd, which takes the running jobs over."""
+        kill_hard(self.daemon("condor_schedd"))
+        until = time.monotonic() + self.patience
+        while programs.call(["condor_q", "-limit", "1"], 30.0).code != 0:
+            assert time.monotonic() < until, "no schedd came back"
+            time.sleep(0.1)
+
+    def make_unreachable(self) -> None:
+        nowhere = self.directory / "condor_config"
+        nowhere.write_text(
+            "COLLECTOR_HOST = 127.0.0.1:1\nSCHEDD_ADDRESS_FILE = %s\nLOCAL_DIR = %s\n"
+            % (self.directory / "none", self.directory)
+        )
+        self._patch.setenv("CONDOR_CONFIG", str(nowhere))
+        self.scheduler = self.another_adapter(timeout=10.0)
+
+    @contextlib.contextmanager
+    def calls(self) -> Iterator[list[str]]:
+        made: list[str] = []
+        ask = self.scheduler._ask
+
+        def counted(do: str, **asked: Any) -> dict[str, Any]:
+            made.append(do)
+            return ask(do, **asked)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(self.scheduler, "_ask", counted)
+            yield made
+
+    def job(self, token: str) -> str:
+        return self.scheduler.poll()[token].job
+
+    def tool(self, *words: str) -> str:
+        told = programs.call(words, 30.0)
+        assert told.code == 0, told.complaint
+        return told.out
+
+    def evict(self, token: str, fast: bool) -> None:
+        """A site wants its slot back and asks the job to leave; `fast`: without a word to the job."""
+        self.tool("condor_vacate_job", *(["-fast"] if fast else []), self.job(token))
+
+    def send_away(self, token: str) -> None:
+        self.evict(token, fast=False)
+
+    def watch(self, experiment: Path, clusters: Path) -> None:
+        self.group = Experiment(experiment).identity
+        self.scheduler = self.another_adapter()
+
+    def kill_without_warning(self, token: str) -> None:
+        job = self.job(token)
+        self.tool("condor_qedit", job, "WantGracefulRemoval", "false")
+        self.tool("condor_rm", job)
+
+    def kill_starter(self, token: str) -> None:
+        """What looks after the job on its host dies, as when the host does."""
+        slot = self.tool("condor_q", self.job(token), "-af", "RemoteHost").strip()
+        name, _, machine = slot.partition("@")
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                words = (process / "cmdline").read_bytes().split(b"\0")
+                logs = (process / "environ").read_bytes()
+                ours = str(self._pool / "log" / ("StarterLog." + machine.partition("@")[0]))
+                if words[0] == b"condor_starter" and name.encode() in words and ours.encode() in logs:
+                    kill_hard(int(process.name))
+                    return
+        raise AssertionError("no starter works for %s in %s" % (token, slot))
+
+    def close(self) -> None:
+        try:
+            if self._frozen:
+                self.thaw()
+            self._patch.setenv("CONDOR_CONFIG", self._config)
+            ours = 'OutlastGroup == "%s"' % self.group
+            # It exits with 1 if there is none left.
+            programs.call(["condor_rm", "-constraint", ours], 30.0)
+            until = time.monotonic() + self.patience
+            while self.tool("condor_q", "-constraint", ours, "-af", "ClusterId"):
+                assert time.monotonic() < until, "jobs of %s stay" % self.group
+                time.sleep(0.1)
+        finally:
+            self._left.close()
+            super().close()
+
+
+def kill_hard(pid: int) -> None:
+    ticks = start_ticks(pid) or 0
+    os.kill(pid, signal.SIGKILL)
+    await_death(pid, ticks)

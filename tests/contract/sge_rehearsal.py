@@ -1,0 +1,239 @@
+"""The test Grid Engine of `tests/clusters/sge` in the contract suite, with ways to hurt it.
+
+Its queue `small.q` has the two hosts that the suite wants, with one slot each. The cell is one for all tests
+and outlives them; who uses it holds a lock, because freezing it would spoil another's test.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import os
+import re
+import secrets
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contract.rehearsal import Rehearsal, await_death
+from outlast.experiment import Experiment
+from outlast.local_cluster.processes import start_ticks
+from outlast.schedulers import programs
+from outlast.schedulers.base import JobPhase, JobRequest, JobView, Sought
+from outlast.schedulers.profile import Profile
+from outlast.schedulers.sge import SgeScheduler
+
+SCRIPT = Path(__file__).resolve().parents[1] / "clusters" / "sge"
+#: Installing Grid Engine takes a minute where the network is slow.
+LONGEST_START = 600.0
+
+
+def control(*words: str) -> str:
+    """What the cluster's own script says to this."""
+    done = subprocess.run(
+        [str(SCRIPT), *words],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=LONGEST_START,
+        check=False,
+    )
+    if done.returncode != 0:
+        said = "no Grid Engine: %s" % (done.stderr.strip() or "exit code %d" % done.returncode)
+        pytest.fail(said) if os.environ.get("CI") else pytest.skip(said)
+    return done.stdout.strip()
+
+
+@functools.cache
+def environment() -> Mapping[str, str]:
+    """What points the programs at the cell, which is started if it was not there."""
+    with _locked():
+        text = Path(control("up").splitlines()[-1]).read_text()
+    return dict(re.findall(r"(SGE_\w+)=(\S+)", text))
+
+
+@contextlib.contextmanager
+def _locked() -> Iterator[None]:
+    clusters = Path(os.environ.get("CLUSTERS", "/var/tmp/outlast-clusters"))
+    clusters.mkdir(parents=True, exist_ok=True)
+    with open(clusters / "sge.lock", "w") as lock:
+        until = time.monotonic() + LONGEST_START
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                assert time.monotonic() < until, "another test holds %s" % lock.name
+                time.sleep(0.1)
+        yield
+
+
+class SgeRehearsal(Rehearsal):
+    name = "sge"
+    #: Whole experiments want more slots than the two of `small.q`.
+    profile_keys = {"scheduler": "sge", "queue": "main.q", "interval": "2s", "lag": "2s"}  # noqa: RUF012 - read only
+    impossible = {"gpus": 50}  # noqa: RUF012 - read only
+    impossible_because = "gpus=50"
+    short_time = 2.0
+    #: Hosts find a qmaster that was started again after 30 s, and a lost one is noticed after 25 s.
+    patience = 120.0
+    #: What comes at the limit and before the end of a job that is deleted.
+    warning = signal.SIGUSR2
+    asking = signal.SIGUSR2
+    knows_tokens = refuses_the_impossible = False
+    #: A qsub that was ended before the qmaster took its request has sent nothing.
+    hears_while_frozen = False
+    queue = "small.q"
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        told = environment()
+        self.place = Path(told["SGE_ROOT"])
+        self._left = contextlib.ExitStack()
+        self._left.enter_context(_locked())
+        self._patch = self._left.enter_context(pytest.MonkeyPatch.context())
+        for name, value in told.items():
+            self._patch.setenv(name, value)
+        self._port = told["SGE_QMASTER_PORT"]
+        self.group = "contract" + secrets.token_hex(4)
+        self._tokens: list[str] = []
+        self._frozen = False
+        self._lost: set[str] = set()
+        self.scheduler: SgeScheduler = self.another_adapter()
+
+    def another_adapter(self, **arguments: Any) -> SgeScheduler:
+        plain: dict[str, Any] = {"group": self.group, "profile": Profile(queue=self.queue)}
+        return _Curious(self._tokens, **{**plain, **arguments})
+
+    def watch(self, experiment: Path, clusters: Path) -> None:
+        self.group = Experiment(experiment).identity
+        self.scheduler = self.another_adapter()
+
+    def request(self, code: str = "", **changes: Any) -> JobRequest:
+        request = super().request(code, **changes)
+        self._tokens.append(request.token)
+        return request
+
+    def daemon(self, name: str) -> int:
+        return int((self.place / "run" / (name + ".pid")).read_text())
+
+    def freeze(self) -> None:
+        os.kill(self.daemon("qmaster"), signal.SIGSTOP)
+        self._frozen = True
+
+    def thaw(self) -> None:
+        os.kill(self.daemon("qmaster"), signal.SIGCONT)
+        self._frozen = False
+
+    def crash(self) -> None:
+        self._kill(self.daemon("qmaster"))
+        control("qmaster")
+
+    def make_unreachable(self) -> None:
+        self._patch.setenv("SGE_QMASTER_PORT", "1")
+
+    @contextlib.contextmanager
+    def calls(self) -> Iterator[list[str]]:
+        made: list[str] = []
+        call = programs.call
+
+        def counted(arguments: Any, *rest: Any, **more: Any) -> programs.Reply:
+            made.append(arguments[0])
+            return call(arguments, *rest, **more)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(programs, "call", counted)
+            yield made
+
+    def kill_without_warning(self, token: str) -> None:
+        """All of its processes. Grid Engine does so itself, but spares those of root, and these are."""
+        self._kill_all_of(self.scheduler.poll()[token])
+
+    def send_away(self, token: str) -> None:
+        self.requeue(token)
+
+    def requeue(self, token: str) -> None:
+        """Put a running job back into the queue, as an administrator does."""
+        told = programs.call(["qmod", "-rj", self.scheduler.poll()[token].job], 30.0)
+        assert told.code == 0, told.complaint
+
+    def lose_node(self, token: str) -> str:
+        """The node of a running job dies with all that is on it, and the job is put back; the node's name."""
+        view = self.scheduler.poll()[token]
+        self._lost.add(view.host)
+        shepherd = int((self._spool(view) / "pid").read_text())
+        self._kill(self.daemon("execd-" + view.host))
+        self._kill(shepherd)
+        self._kill_all_of(view)
+        control("reschedule", "00:00:01")
+        return view.host
+
+    def node_back(self) -> None:
+        if self._lost:
+            control("reschedule", "00:00:00")
+        for host in self._lost:
+            control(host)
+        self._lost.clear()
+
+    def _spool(self, view: JobView) -> Path:
+        return self.place / "spool" / "execd" / view.host / "active_jobs" / view.job
+
+    def _kill_all_of(self, view: JobView) -> None:
+        """Each job has a group id of its own among the additional ones of its processes."""
+        group = (self._spool(view) / "addgrpid").read_text().strip()
+        while found := [pid for pid in _processes() if group in _groups(pid)]:
+            for pid in found:
+                with contextlib.suppress(ProcessLookupError):
+                    self._kill(pid)
+
+    def _kill(self, pid: int) -> None:
+        ticks = start_ticks(pid) or 0
+        os.kill(pid, signal.SIGKILL)
+        await_death(pid, ticks)
+
+    def close(self) -> None:
+        try:
+            if self._frozen:
+                self.thaw()
+            self._patch.setenv("SGE_QMASTER_PORT", self._port)
+            self.node_back()
+            self.scheduler = self.another_adapter()
+            live = [view for view in self.scheduler.poll().values() if view.phase is not JobPhase.ENDED]
+            self.scheduler.cancel(live)
+            self.await_end(*(view.token for view in live))
+        finally:
+            self._left.close()
+            super().close()
+
+
+def _processes() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+
+
+def _groups(pid: int) -> list[str]:
+    try:
+        status = Path("/proc/%d/status" % pid).read_text()
+    except OSError:
+        return []  # it has ended
+    found = re.search(r"(?m)^State:\s+[^Z].*(?:\n.*)*?\nGroups:(.*)$", status)
+    return found[1].split() if found else []
+
+
+class _Curious(SgeScheduler):
+    """Wants to hear about all jobs of its test, for Grid Engine does not list those that have ended."""
+
+    #: Later than any test polls that counts calls.
+    explain_after = 3.0
+
+    def __init__(self, tokens: Sequence[str], **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._of_test = tokens
+
+    def poll(self, sought: Sequence[Sought] = ()) -> Mapping[str, JobView]:
+        return super().poll(sought or [Sought(token, "", 0.0) for token in self._of_test])
