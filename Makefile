@@ -1,19 +1,22 @@
 # make demo    see a training outlast kills, limits and a torn checkpoint
 # make test    everything: lint, types, all tests
 # make check   the quick loop: lint, types, unit tests, simulation
+# make storm   the crashes and freezes of real schedulers, 50 times each; about an hour
 # make bench   tables of speed and memory, next to a peer in the same run
 
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
+# Of the real clusters' tests most wait for a scheduler: one process for each scheduler besides.
+WORKERS_WITH_CLUSTERS ?= 4
 # A terminal that activated another environment must not leak into this one.
 unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
 
 # In CI nothing may be left out; elsewhere PyTorch (gigabytes for most machines) is tested where it is installed.
 TEST_NEEDS := $(VENV)/.dev $(if $(CI),$(VENV)/.torch)
 
-.PHONY: demo test check lint types bench lock clean
+.PHONY: demo test check storm lint types bench lock clean
 
 demo: $(VENV)/.demo
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/outlast demo
@@ -22,10 +25,13 @@ demo: $(VENV)/.demo
 # The simulation has the machine to itself: it uses all cores by its own processes.
 test: lint types $(TEST_NEEDS)
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest tests/simulation
-	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --ignore tests/simulation tests
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -n $(WORKERS_WITH_CLUSTERS) --dist loadgroup --ignore tests/simulation tests
 
 check: lint types
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow" tests/unit tests/simulation
+
+storm: $(VENV)/.dev
+	PATH="$(abspath $(BIN)):$$PATH" OUTLAST_STORM=50 $(BIN)/python -m pytest -n $(WORKERS_WITH_CLUSTERS) --dist loadgroup tests/contract -k "storm"
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -36,6 +42,7 @@ types: $(VENV)/.dev
 
 bench: $(VENV)/.bench
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python benchmarks/run.py
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python benchmarks/clusters.py
 
 lock: $(VENV)/.dev $(VENV)/.bench
 	$(BIN)/pip freeze --exclude-editable > constraints.txt

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import testbeds
 from laboratory import Lab
 
 
@@ -20,6 +21,12 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         for key, value in report.user_properties:
             if key == "seeds":
                 terminalreporter.write_line("%s: %s" % (report.nodeid, value))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Clusters that were started for these tests end with them; workers of xdist leave that to it."""
+    if not hasattr(session.config, "workerinput"):
+        testbeds.stop_those_for_tests()
 
 
 @pytest.fixture(scope="session", autouse=True)

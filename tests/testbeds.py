@@ -6,11 +6,13 @@ file to source. A cluster that was up before the tests is left up; one that they
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import functools
 import os
 import subprocess
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -18,43 +20,68 @@ import pytest
 SCRIPTS = Path(__file__).parent / "clusters"
 HOME = Path(os.environ.get("CLUSTERS", "/var/tmp/outlast-clusters"))
 NAMES = ("slurm", "sge", "htcondor")
-#: Seconds that installing and starting a cluster may take.
-PATIENCE = 600
+#: Seconds that installing and starting a cluster may take, or another test's use of it.
+PATIENCE = 900.0
 
 
 @functools.cache
 def environment(name: str) -> Mapping[str, str]:
-    """The variables that put every client onto the cluster. Skips the test where it cannot be had; in CI, fails."""
-    HOME.mkdir(parents=True, exist_ok=True)
-    mark = HOME / (name + ".for-tests")
-    with (HOME / (name + ".lock")).open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    """The variables that put every client onto the cluster, which is started if it was not there.
+
+    Skips the test where that cannot be done; in CI it fails instead.
+    """
+    with exclusive(name):
         was_up = _call(name, "status").returncode == 0
-        started = _call(name, "up")
-        if started.returncode != 0:
-            why = "%s cannot be started here: %s" % (name, started.stderr.strip()[-500:])
-            if os.environ.get("CI"):
-                pytest.fail(why)
-            pytest.skip(why)
+        file = control(name, "up").splitlines()[-1]
         if not was_up:
-            mark.touch()
-    script = ". '%s'; env -0" % started.stdout.split()[-1]
+            _mark(name).touch()
+    script = ". '%s'; env -0" % file
     told = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, check=True)
     pairs = (entry.partition("=") for entry in told.stdout.split("\0") if entry)
-    return {key: value for key, _, value in pairs if os.environ.get(key) != value}
+    return {key: value for key, _, value in pairs if os.environ.get(key) != value and key != "_"}
+
+
+def control(name: str, *words: str) -> str:
+    """What the cluster's own script says to this."""
+    done = _call(name, *words)
+    if done.returncode != 0:
+        why = "%s %s: %s" % (name, words[0], done.stderr.strip()[-500:] or "exit code %d" % done.returncode)
+        if os.environ.get("CI"):
+            pytest.fail(why)
+        pytest.skip(why)
+    return done.stdout.strip()
+
+
+@contextlib.contextmanager
+def exclusive(name: str) -> Iterator[None]:
+    """One test at a time: what freezes a cluster would spoil another's."""
+    HOME.mkdir(parents=True, exist_ok=True)
+    with (HOME / (name + ".lock")).open("w") as lock:
+        until = time.monotonic() + PATIENCE
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                assert time.monotonic() < until, "another test holds %s" % lock.name
+                time.sleep(0.1)
+        yield
 
 
 def stop_those_for_tests() -> None:
     for name in NAMES:
-        mark = HOME / (name + ".for-tests")
-        if mark.exists():
+        if _mark(name).exists():
             _call(name, "down")
-            mark.unlink()
+            _mark(name).unlink()
 
 
-def _call(name: str, verb: str) -> subprocess.CompletedProcess[str]:
+def _mark(name: str) -> Path:
+    return HOME / (name + ".for-tests")
+
+
+def _call(name: str, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [str(SCRIPTS / name), verb],
+        [str(SCRIPTS / name), *words],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -1,26 +1,23 @@
 """The test Grid Engine of `tests/clusters/sge` in the contract suite, with ways to hurt it.
 
 Its queue `small.q` has the two hosts that the suite wants, with one slot each. The cell is one for all tests
-and outlives them; who uses it holds a lock, because freezing it would spoil another's test.
+and outlives them.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import functools
 import os
 import re
 import secrets
 import signal
-import subprocess
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import testbeds
 from contract.rehearsal import Rehearsal, await_death
 from outlast.experiment import Experiment
 from outlast.local_cluster.processes import start_ticks
@@ -28,50 +25,6 @@ from outlast.schedulers import programs
 from outlast.schedulers.base import JobPhase, JobRequest, JobView, Sought
 from outlast.schedulers.profile import Profile
 from outlast.schedulers.sge import SgeScheduler
-
-SCRIPT = Path(__file__).resolve().parents[1] / "clusters" / "sge"
-#: Installing Grid Engine takes a minute where the network is slow.
-LONGEST_START = 600.0
-
-
-def control(*words: str) -> str:
-    """What the cluster's own script says to this."""
-    done = subprocess.run(
-        [str(SCRIPT), *words],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=LONGEST_START,
-        check=False,
-    )
-    if done.returncode != 0:
-        said = "no Grid Engine: %s" % (done.stderr.strip() or "exit code %d" % done.returncode)
-        pytest.fail(said) if os.environ.get("CI") else pytest.skip(said)
-    return done.stdout.strip()
-
-
-@functools.cache
-def environment() -> Mapping[str, str]:
-    """What points the programs at the cell, which is started if it was not there."""
-    with _locked():
-        text = Path(control("up").splitlines()[-1]).read_text()
-    return dict(re.findall(r"(SGE_\w+)=(\S+)", text))
-
-
-@contextlib.contextmanager
-def _locked() -> Iterator[None]:
-    clusters = Path(os.environ.get("CLUSTERS", "/var/tmp/outlast-clusters"))
-    clusters.mkdir(parents=True, exist_ok=True)
-    with open(clusters / "sge.lock", "w") as lock:
-        until = time.monotonic() + LONGEST_START
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                assert time.monotonic() < until, "another test holds %s" % lock.name
-                time.sleep(0.1)
-        yield
 
 
 class SgeRehearsal(Rehearsal):
@@ -93,10 +46,10 @@ class SgeRehearsal(Rehearsal):
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
-        told = environment()
+        told = testbeds.environment("sge")
         self.place = Path(told["SGE_ROOT"])
         self._left = contextlib.ExitStack()
-        self._left.enter_context(_locked())
+        self._left.enter_context(testbeds.exclusive("sge"))
         self._patch = self._left.enter_context(pytest.MonkeyPatch.context())
         for name, value in told.items():
             self._patch.setenv(name, value)
@@ -133,7 +86,7 @@ class SgeRehearsal(Rehearsal):
 
     def crash(self) -> None:
         self._kill(self.daemon("qmaster"))
-        control("qmaster")
+        testbeds.control("sge", "qmaster")
 
     def make_unreachable(self) -> None:
         self._patch.setenv("SGE_QMASTER_PORT", "1")
@@ -171,14 +124,14 @@ class SgeRehearsal(Rehearsal):
         self._kill(self.daemon("execd-" + view.host))
         self._kill(shepherd)
         self._kill_all_of(view)
-        control("reschedule", "00:00:01")
+        testbeds.control("sge", "reschedule", "00:00:01")
         return view.host
 
     def node_back(self) -> None:
         if self._lost:
-            control("reschedule", "00:00:00")
+            testbeds.control("sge", "reschedule", "00:00:00")
         for host in self._lost:
-            control(host)
+            testbeds.control("sge", host)
         self._lost.clear()
 
     def _spool(self, view: JobView) -> Path:

@@ -64,7 +64,8 @@ class SlurmRehearsal(Rehearsal):
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
-        self.configuration = Path(testbeds.environment(self.name)["SLURM_CONF"])
+        # What this shell has already is not among them.
+        self.configuration = Path({**os.environ, **testbeds.environment(self.name)}["SLURM_CONF"])
         self.place = self.configuration.parent
         self._left = contextlib.ExitStack()
         self._left.enter_context(_alone())
@@ -157,8 +158,12 @@ class SlurmRehearsal(Rehearsal):
         self.start_now(token)
 
     def start_now(self, token: str) -> None:
-        """Slurm would hold a requeued job back for two minutes."""
-        self.control("update", "JobId=%s" % self.scheduler.poll()[token].job, "StartTime=now")
+        """Slurm would hold a requeued job back for two minutes.
+
+        A node refuses to start a job in the very second in which it has ended it.
+        """
+        job = self.scheduler.poll()[token].job
+        self.control("update", "JobId=%s" % job, "StartTime=now+2seconds")
 
     def lose_node(self, token: str) -> str:
         """The node of a running job goes down, and the job is put back into the queue; the node's name."""
