@@ -149,7 +149,7 @@ def test_a_training_that_ends_well_is_delivered_and_every_phase_is_logged(bench:
     assert code == 0
     assert [event["phase"] for event in bench.events("phase")] == [phase.value for phase in Phase]
     (claimed,) = bench.events("claimed")
-    assert set(claimed) == {"event", "at", "mono", "token", "host", "pid", "job", "python"}
+    assert set(claimed) == {"event", "at", "mono", "token", "host", "pid", "job", "leg", "python"}
     assert bench.events("exit")[0]["code"] == 0
     assert bench.last["outcome"] == "finished"
     assert bench.last["tail"] == "hello"
@@ -180,7 +180,7 @@ def test_a_fenced_attempt_does_not_start(bench: Bench) -> None:
 
 
 def test_the_job_id_comes_from_the_scheduler(bench: Bench) -> None:
-    bench.run("true", variables={"SLURM_JOB_ID": "4711", "OUTLAST_HOST": "beta"})
+    bench.run("true", variables={"OUTLAST_JOB": "4711", "OUTLAST_HOST": "beta"})
     holder = claim.read(str(bench.exchange / "claim.json"))
     assert holder is not None
     assert (holder.job, holder.host) == ("4711", "beta")

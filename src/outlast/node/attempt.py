@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Sequence
 
 from outlast.node import bundle, environment, failure, leftovers, memory, outputs, process
+from outlast.node.commits import Commits
 from outlast.node.delivery import Manifest, deliver
 from outlast.node.events import EventLog, say
 from outlast.node.legs import Leg, is_superseded
@@ -16,7 +17,7 @@ from outlast.node.process import signal_name
 from outlast.node.pulse import TAKEN_OVER, Interrupted, Pulse
 from outlast.node.scratch import Scratch
 from outlast.node.signals import Signals
-from outlast.node.supervise import Ended, Limits, Stops, run_bounded, supervise
+from outlast.node.supervise import TO_COMMIT, Ended, Limits, Stops, run_bounded, supervise
 from outlast.node.watch import Watch
 from outlast.node.words import EXIT_CONTINUE, Outcome, Phase
 from outlast.node.workplace import Workplace
@@ -56,8 +57,10 @@ class Attempt:
         stops: Stops,
         signals: Signals,
         events: EventLog,
+        commits: Commits | None = None,
     ) -> None:
         self._order = order
+        self._commits = commits
         self._leg = leg
         self._limits = limits
         self._stops = stops
@@ -131,8 +134,12 @@ class Attempt:
         except process.CannotStart as error:
             return End(Outcome.CRASHED, f"{error}.", signature=failure.signature_of("start", error))
         try:
-            ended = supervise(child, self._limits, self._stops, self._order.grace, self._pulse, watch)
+            ended = supervise(
+                child, self._limits, self._stops, self._order.grace, self._pulse, watch, self._commits
+            )
         finally:
+            if self._commits is not None:
+                self._commits.finish()
             self._end_descendants()
         text = failure.read_end(self._order.log, self._log_start)
         end = self._judge(ended, text, oom_killed=(memory.oom_kills() or 0) > (kills_before or 0))
@@ -266,8 +273,14 @@ class Attempt:
 def _told_to_stop(why: str, how: str) -> End:
     if why == "limit":
         return End(Outcome.OVER_TIME, f"The training was told to stop at its wall-time limit and {how}.")
+    if why == TO_COMMIT:
+        return End(
+            Outcome.EVICTED, f"The training was told to stop so that its checkpoints get out, and {how}."
+        )
     if why == TAKEN_OVER:
-        return End(Outcome.EVICTED, "The attempt was given up or taken over while this job was still at work.")
+        return End(
+            Outcome.EVICTED, "The attempt was given up or taken over while this job was still at work."
+        )
     return End(Outcome.EVICTED, f"The job was told to stop by a signal, and the training {how}.")
 
 

@@ -1,17 +1,17 @@
-"""The Chirp protocol, as an HTCondor starter speaks it to its job: files on the access point, facts in the job's
-ad.
+"""The Chirp protocol, as an HTCondor starter speaks it to its job: files on the access point, and facts in
+the job's ad.
 
-Names are relative to the job's directory on the access point. A starter does one thing at a time: a client that
-stops in the middle of a request holds up the whole job, so that nothing is sent before all of it is at hand.
-Files go by open, write, close: `putfile` brings starter and shadow out of step when it fails or has no bytes,
-which costs the job its slot.
+Names are relative to the job's directory on the access point. A starter does one thing at a time: a client
+that stops in the middle of a request holds up the whole job, so that nothing is sent before all of it is at
+hand. Files go by open, write, close: `putfile` brings starter and shadow out of step when it fails or has no
+bytes, which costs the job its slot.
 """
 
 from __future__ import annotations
 
 import os
 import socket
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Callable, Iterator, Mapping
 
@@ -115,6 +115,16 @@ class Chirp:
         """A file, or a directory with all that is in it; it may be gone already."""
         self._ask(b"rmall %s" % _word(name), f"removing {name}", _DOES_NOT_EXIST)
 
+    def names(self, directory: str) -> list[str]:
+        """What is in a directory; nothing if it is not there."""
+        doing = f"looking into {directory}"
+        size = self._ask(b"getdir %s" % _word(directory), doing, _DOES_NOT_EXIST)
+        try:
+            listing = self._answers.read(max(0, size))
+        except (OSError, ValueError) as error:
+            raise ChirpError(f"{doing}: {error}") from error
+        return [os.fsdecode(name) for name in listing.split(b"\n") if name]
+
     def send(self, path: str, name: str, pulse: Callable[[], None] = silent) -> int:
         """Copy a local file; its size. `pulse` may raise between two blocks."""
         with open_file(path) as file, self._opened(name) as descriptor:
@@ -144,17 +154,24 @@ class Chirp:
         doing = f"writing {name}"
         descriptor = self._ask(b"open %s wct %d" % (_word(name), 0o644), doing)
         self._line(doing)  # what `stat` says of it
-        yield descriptor
-        self._ask(b"fsync %d" % descriptor, doing)
+        try:
+            yield descriptor
+            self._ask(b"fsync %d" % descriptor, doing)
+        except BaseException:
+            with suppress(ChirpError):  # the first error is the one to tell
+                self._ask(b"close %d" % descriptor, doing)
+            raise
         self._ask(b"close %d" % descriptor, doing)
 
     def _write(self, descriptor: int, block: bytes, name: str) -> None:
-        written = self._ask(b"write %d %d\n" % (descriptor, len(block)) + block, f"writing {name}", ended=True)
+        written = self._ask(
+            b"write %d %d\n" % (descriptor, len(block)) + block, f"writing {name}", ended=True
+        )
         if written != len(block):
             raise ChirpError(f"writing {name}: only {written} of {len(block)} bytes were taken")
 
     def _ask(self, request: bytes, doing: str, harmless: int = 0, *, ended: bool = False) -> int:
-        """The answer, which is below zero only if it is the `harmless` one. `ended`: the request has its end."""
+        """The answer; below zero only if it is the `harmless` one. `ended`: the request has its newline."""
         try:
             self._socket.sendall(request if ended else request + b"\n")
         except OSError as error:
@@ -182,4 +199,6 @@ def _word(name: str) -> bytes:
     raw = os.fsencode(name)
     if b"\n" in raw or b"\r" in raw or len(raw) > _LONGEST_LINE // 4:
         raise ChirpError(f"the name {name!r} cannot be sent")
-    return b"".join(b"\\" + raw[i : i + 1] if raw[i : i + 1] in b" \t\v\f\\" else raw[i : i + 1] for i in range(len(raw)))
+    return b"".join(
+        b"\\" + raw[i : i + 1] if raw[i : i + 1] in b" \t\v\f\\" else raw[i : i + 1] for i in range(len(raw))
+    )

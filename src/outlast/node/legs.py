@@ -75,7 +75,7 @@ def take(order: WorkOrder, job: str, host: str) -> tuple[WorkOrder, Leg]:
     """Claim the next leg: the order as this start of the job is to carry it out. Raises NotOurs, OSError."""
     before: list[Leg] = []
     for leg in legs(order.exchange):
-        os.makedirs(leg.directory, exist_ok=True)
+        _make(leg)
         if claim.take(leg.claim_path, order.token, job, host):
             return _order_of(order, leg), leg
         holder = claim.read(leg.claim_path) or Claim()
@@ -90,6 +90,11 @@ def take(order: WorkOrder, job: str, host: str) -> tuple[WorkOrder, Leg]:
     raise NotOurs(f"was started {MOST} times")
 
 
+def _make(leg: Leg) -> None:
+    if leg.number > 1:  # the exchange directory itself is the controller's to make
+        os.makedirs(leg.directory, exist_ok=True)
+
+
 def is_superseded(order: WorkOrder, leg: Leg) -> bool:
     """Somebody has claimed the next leg, or fenced it."""
     return os.path.exists(os.path.join(order.exchange, f"leg-{leg.number + 1}", "claim.json"))
@@ -98,7 +103,7 @@ def is_superseded(order: WorkOrder, leg: Leg) -> bool:
 def shut(exchange: str, by: str) -> None:
     """No start of the job can claim a leg any more, and one that is under way ends itself."""
     for leg in legs(exchange):
-        os.makedirs(leg.directory, exist_ok=True)
+        _make(leg)
         if claim.fence(leg.claim_path, by):
             return
 

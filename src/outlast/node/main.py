@@ -98,7 +98,8 @@ def run(order_path: str, job: str = "") -> int:
             _cancel_the_rest(os.environ.get("OUTLAST_CANCEL_REST", ""))
     if order.sandbox:
         # There the code for going on means: take what I have with me and start me again in this place.
-        return EXIT_CONTINUE if commits is not None and commits.restarts else 0
+        goes_on = end.outcome is not Outcome.FINISHED and leg.number < order.jobs
+        return EXIT_CONTINUE if goes_on or (commits is not None and commits.restarts) else 0
     return _EXIT_CODES.get(end.outcome, _EXIT_FAILED)
 
 

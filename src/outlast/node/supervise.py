@@ -6,13 +6,17 @@ import signal
 import time
 from dataclasses import dataclass
 
+from outlast.node.commits import Commits
 from outlast.node.process import Child, signal_name
 from outlast.node.pulse import TAKEN_OVER, Pulse
 from outlast.node.signals import STOP_SIGNALS
 from outlast.node.watch import Watch
+from outlast.node.words import EXIT_CONTINUE
 
 #: A process that survives SIGKILL this long hangs in the kernel; the slot's time is better used otherwise.
 _UNKILLABLE = 10.0
+#: Why the training is told to stop where that is how its checkpoints get out of the job.
+TO_COMMIT = "commit"
 #: A signal to a whole job reaches its processes one after the other, this far apart at the most.
 _ONE_BY_ONE = 1.0
 
@@ -60,7 +64,7 @@ class Ended:
 
     code: int | None
     signal: int | None
-    #: Why it had been told to stop: "limit", "signal", TAKEN_OVER, or None if it had not.
+    #: Why it had been told to stop: "limit", "signal", TO_COMMIT, TAKEN_OVER, or None if it had not.
     stopped: str | None
     killed: bool = False
 
@@ -72,6 +76,7 @@ def supervise(
     grace_on_signal: float,
     pulse: Pulse,
     watch: Watch,
+    commits: Commits | None = None,
 ) -> Ended:
     events = pulse.events
     stopped: str | None = None
@@ -88,6 +93,11 @@ def supervise(
                 child.send(stops.told)
                 if received is not None:
                     kill_at = min(now + grace_on_signal, limits.deadline)
+            elif commits is not None and commits.wants_restart():
+                stopped = TO_COMMIT
+                events.write("stop", why=stopped, signal=None)
+                child.send(stops.told)
+                kill_at = min(now + grace_on_signal, limits.deadline)
         if pulse.taken_over and stopped != TAKEN_OVER:
             stopped = TAKEN_OVER
             events.write("stop", why=stopped, signal=None)
@@ -102,8 +112,11 @@ def supervise(
             killed = True
             kill_at = now + _UNKILLABLE
         if now >= look_at:
-            if watch.changed():
+            changed = watch.changed()
+            if changed:
                 events.write("changed")
+            if commits is not None:
+                commits.look(changed)
             look_at = time.monotonic() + watch.pause
         pulse.beat()
         pulse.signals.wait_until(
@@ -115,6 +128,8 @@ def supervise(
     if watch.changed():
         events.write("changed")
     events.write("exit", code=child.code, signal=child.signal)
+    if commits is not None and stopped == TO_COMMIT:
+        commits.stopped(saved=child.code == EXIT_CONTINUE)
     return Ended(child.code, child.signal, stopped, killed)
 
 

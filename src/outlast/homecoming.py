@@ -1,0 +1,222 @@
+"""What a job without a shared file system leaves behind goes where the next attempt, and the user, look.
+
+It comes from a foreign machine and may have been cut anywhere: only what a manifest lists counts, with its
+size, as a plain file below its own directory; without a manifest only checkpoints that are whole by their own
+account. All of it can be done again after a crash.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from outlast.errors import OutlastError
+from outlast.experiment import Experiment
+from outlast.filesystem import sync_directory
+from outlast.model import Attempt
+from outlast.node import legs, manifest, travel
+from outlast.node.files import copy_file
+from outlast.node.manifest import Manifest
+from outlast.training import image
+from outlast.training.errors import Damaged
+
+#: stdout and stderr of the job itself, in its exchange directory.
+JOB_LOG = "job.log"
+
+
+@dataclass(frozen=True)
+class _State:
+    """A whole state of the run that came back, and the part of it with unfinished outputs."""
+
+    directory: Path
+    holds: Manifest
+    unfinished: str
+
+    def files(self, part: str) -> dict[str, str]:
+        """The names below one part, with where they are."""
+        inside = part + "/"
+        return {
+            name[len(inside) :]: str(self.directory / name)
+            for name in self.holds.files
+            if name.startswith(inside)
+        }
+
+
+def settle(experiment: Experiment, attempt: Attempt) -> None:
+    """Checkpoints, unfinished outputs and the training's log to their places. Raises OSError."""
+    place = experiment.exchange_of(attempt)
+    remove_links(place / travel.TRAVEL)
+    _bring_log(place, experiment.log(attempt.run, attempt.number))
+    state = _newest(place)
+    target = experiment.checkpoints(attempt.run)
+    if state is not None:
+        _replace_checkpoints(state, target)
+        scratch = experiment.scratch(attempt.run, attempt.number, attempt.token)
+        _bring_unfinished(state, scratch / travel.OUTPUT)
+    else:
+        _add_whole_ones(place / travel.TRAVEL / travel.CHECKPOINTS, target)
+    _clear(place)
+
+
+def _newest(place: Path) -> _State | None:
+    """What came back with the job, unless something newer was committed; nothing if it never got on."""
+    found: list[_State] = []
+    commit = travel.newest_commit(str(place))
+    if commit is not None and commit[1].serial > 0:  # the first one is what the job was given
+        found.append(_State(Path(commit[0]), commit[1], travel.UNFINISHED))
+    back = place / travel.TRAVEL
+    packed = manifest.read(str(back))
+    if packed is not None and manifest.is_whole(str(back), packed):
+        last = len(legs.claimed(str(back)))
+        # First, because of two with one number it has what was done since the commit.
+        found.insert(0, _State(back, packed, travel.scratch_of(last)))
+    return max(found, key=lambda state: state.holds.serial, default=None)
+
+
+def _replace_checkpoints(state: _State, target: Path) -> None:
+    """By a directory that appears whole under the old one's name."""
+    coming, going = target.with_name("checkpoints.coming"), target.with_name("checkpoints.going")
+    travel.remove(str(coming))
+    coming.mkdir(parents=True)
+    for name, path in state.files(travel.CHECKPOINTS).items():
+        copy(Path(path), coming / name)
+    for name, goal in state.holds.links.items():
+        if name.startswith(travel.CHECKPOINTS + "/"):
+            link = coming / name[len(travel.CHECKPOINTS) + 1 :]
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(goal)
+    if not any(_is_whole(path) for path in coming.iterdir()):
+        # Nothing newer to go on from: what was there before must not be lost.
+        for before in (target, going):
+            _link_whole_ones(before, coming)
+    _sync(coming)
+    if target.exists():
+        travel.remove(str(going))
+        target.rename(going)
+    coming.rename(target)
+    sync_directory(target.parent)
+    travel.remove(str(going))
+
+
+def _add_whole_ones(source: Path, target: Path) -> None:
+    if not source.is_dir():
+        return
+    target.mkdir(parents=True, exist_ok=True)
+    _link_whole_ones(source, target)
+    _sync(target)
+
+
+def _link_whole_ones(source: Path, target: Path) -> None:
+    with suppress(FileNotFoundError):
+        for path in sorted(source.iterdir()):
+            if _is_whole(path) and not (target / path.name).exists():
+                temporary = target / (".%s.tmp" % path.name)
+                travel.remove(str(temporary))
+                copy(path, temporary)
+                temporary.rename(target / path.name)
+
+
+def _is_whole(path: Path) -> bool:
+    if not travel.is_checkpoint(path.name) or path.is_symlink():
+        return False
+    try:
+        image.verify(str(path))
+    except (OSError, Damaged, OutlastError):
+        return False
+    return True
+
+
+def _bring_unfinished(state: _State, target: Path) -> None:
+    files = state.files(state.unfinished + "/" + travel.OUTPUT)
+    if not files or target.exists():
+        return
+    temporary = target.with_name(".%s.tmp" % target.name)
+    travel.remove(str(temporary))
+    for name, path in files.items():
+        copy(Path(path), temporary / name)
+    temporary.rename(target)
+
+
+def _bring_log(place: Path, target: Path) -> None:
+    """The training's log, and what the node program itself had to say."""
+    back, news = place / travel.TRAVEL / travel.LOG, Path(travel.news(str(place))) / travel.LOG
+    told = max(
+        (path for path in (back, news) if _is_file(path)), key=lambda path: path.stat().st_size, default=None
+    )
+    parts = [path for path in (told, place / JOB_LOG) if path is not None and _is_file(path)]
+    if not parts:
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(".%s.tmp" % target.name)
+    with temporary.open("wb") as log:
+        for path in parts:
+            with path.open("rb") as part:
+                shutil.copyfileobj(part, log)
+    temporary.replace(target)
+
+
+def _clear(place: Path) -> None:
+    """What has been brought to its place would only pin old checkpoints."""
+    back = place / travel.TRAVEL
+    travel.remove(str(back / manifest.NAME))
+    done = [*(place / travel.COMMITTED).glob("commit-*")]
+    done += [path for part in travel.PARTS for path in (*back.glob(part), *back.glob(part + ".*"))]
+    for path in done:
+        travel.remove(str(path))
+
+
+def remove_links(directory: Path) -> None:
+    """Leave only files and directories. A link from a foreign machine must lead nobody out of it."""
+    for place, names, files in os.walk(directory):
+        for name in [*names, *files]:
+            path = Path(place) / name
+            mode = path.lstat().st_mode
+            if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+                path.unlink()
+
+
+def copy(source: Path, target: Path) -> None:
+    """A file or a directory; by second names for the files where the file system allows that."""
+    if source.is_symlink():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.symlink_to(source.readlink())
+    elif source.is_dir():
+        target.mkdir(parents=True, exist_ok=True)
+        for entry in source.iterdir():
+            if not entry.name.startswith("."):
+                copy(entry, target / entry.name)
+    elif _is_file(source):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(source, target)
+        except OSError as error:
+            if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.EXDEV, errno.ENOSYS):
+                raise
+            copy_file(str(source), str(target))
+
+
+def _sync(directory: Path) -> None:
+    """Put all of it on disk: from now on nobody else has it."""
+    for place, _, files in os.walk(directory):
+        for name in files:
+            path = Path(place) / name
+            if path.is_symlink():
+                continue
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        sync_directory(place)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except OSError:
+        return False

@@ -1,0 +1,119 @@
+"""Exchange with jobs that share no file system: everything travels with them (see `outlast.node.travel`).
+
+The attempt's exchange directory is the job's directory on this side. The scheduler takes `order.json`,
+zipapp, code and `committed/` from it at every start, puts `travel/` there when the job has ended, and a
+running job adds to `committed/`.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from outlast import homecoming
+from outlast.exchange import FileExchange
+from outlast.filesystem import write_durably
+from outlast.model import Attempt, Run, Spec
+from outlast.node import legs, manifest, travel
+from outlast.node.order import WorkOrder
+from outlast.observation import Report
+from outlast.schedulers.base import JobRequest
+from outlast.training import layout
+from outlast.training.names import LEAST_KEEP
+
+#: A directory of the job's own that does not travel back; HTCondor sets it.
+NODE_SCRATCH = "$_CONDOR_SCRATCH_DIR"
+
+
+class SandboxExchange(FileExchange):
+    """Paths in the work order are relative to the directory it arrives in."""
+
+    def order(self, run: Run, attempt: Attempt, spec: Spec) -> WorkOrder:
+        order = super().order(run, attempt, spec)
+        return replace(
+            order,
+            exchange=travel.TRAVEL,
+            scratch=os.path.join(travel.TRAVEL, travel.UNFINISHED),
+            checkpoints=os.path.join(travel.TRAVEL, travel.CHECKPOINTS),
+            log=os.path.join(travel.TRAVEL, travel.LOG),
+            previous_scratch=None,
+            code=Path(order.code).name if order.code else None,
+            zipapp=self.zipapp.name,
+            # Search paths of this machine mean nothing on another.
+            environment={},
+            bell=None,
+            node_scratch=self.site.scratch or NODE_SCRATCH,
+            sandbox=True,
+            commit=self.site.commit,
+            commit_every=self.site.commit_every,
+        )
+
+    def write_order(self, run: Run, attempt: Attempt, spec: Spec) -> None:
+        """The order comes last, so that no job finds it without what it needs."""
+        place = self.experiment.exchange_of(attempt)
+        place.mkdir(parents=True, exist_ok=True)
+        if not (place / travel.COMMITTED).exists():
+            self._provide(place, run, attempt)
+        write_durably(place / "order.json", self.order(run, attempt, spec).to_json().encode())
+
+    def _provide(self, place: Path, run: Run, attempt: Attempt) -> None:
+        """The newest checkpoints and unfinished outputs of the run, as a first commit; whole or not."""
+        temporary = place / (".%s.tmp" % travel.COMMITTED)
+        travel.remove(str(temporary))
+        commit = temporary / travel.commit_name(0)
+        commit.mkdir(parents=True)
+        source = self.experiment.checkpoints(run.name)
+        found = [path.name for path in source.iterdir()] if source.is_dir() else []
+        names = sorted(found, key=layout.age_of)
+        whole = [name for name in names if layout.is_checkpoint(name)]
+        for name in names:
+            if not name.startswith(".") and name not in whole[:-LEAST_KEEP]:
+                homecoming.copy(source / name, commit / travel.CHECKPOINTS / name)
+        scratch = self._previous_scratch(attempt)
+        if scratch is not None and (Path(scratch) / travel.OUTPUT).is_dir():
+            homecoming.copy(Path(scratch) / travel.OUTPUT, commit / travel.UNFINISHED / travel.OUTPUT)
+        holds = manifest.list_files(str(commit), travel.PARTS, 0)
+        homecoming.remove_links(commit)  # no scheduler carries them; the job makes them again
+        manifest.write(str(commit), holds)
+        temporary.rename(place / travel.COMMITTED)
+
+    def request(self, run: Run, attempt: Attempt, spec: Spec) -> JobRequest:
+        place = self.experiment.exchange_of(attempt)
+        code = [str(self.experiment.code(spec.code_sha256))] if spec.code_sha256 else []
+        # The jobs of a chain are one here, which starts itself again.
+        return replace(
+            super().request(run, attempt, spec),
+            log=str(place / homecoming.JOB_LOG),
+            inputs=(*code, str(place / travel.COMMITTED)),
+            jobs=1,
+        )
+
+    def fence(self, attempt: Attempt) -> bool:
+        """No claim can be placed on a machine far away. A job that has not been heard of can be kept from
+        starting by taking its order away: the scheduler then misses an input."""
+        if legs.claimed(str(self.heard_in(attempt))):
+            return False
+        self.shut(attempt)
+        return True
+
+    def shut(self, attempt: Attempt) -> None:
+        """A start that is under way is not stopped by it; the controller has its job cancelled."""
+        path = self.experiment.exchange_of(attempt) / "order.json"
+        try:
+            path.rename(path.with_name("order.withdrawn.json"))
+        except FileNotFoundError:
+            return  # withdrawn before, or never written
+
+    def heard_in(self, attempt: Attempt) -> Path:
+        """What came back with the job, else what it sent while it ran."""
+        place = self.experiment.exchange_of(attempt)
+        back = place / travel.TRAVEL
+        return back if (back / "claim.json").exists() else Path(travel.news(str(place)))
+
+    def report(self, attempt: Attempt) -> Report | None:
+        homecoming.remove_links(self.heard_in(attempt))
+        return super().report(attempt)
+
+    def settle(self, attempt: Attempt) -> None:
+        homecoming.settle(self.experiment, attempt)
