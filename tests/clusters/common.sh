@@ -32,7 +32,7 @@ stop() {
   if runs "$1" "$2"; then
     pid=$(cat "$1"); kill "$pid"
     for _ in $(seq 150); do runs "$1" "$2" || break; sleep 0.1; done
-    ! runs "$1" "$2" || kill -9 "$pid"
+    ! runs "$1" "$2" || kill -9 "$pid" 2>/dev/null || true # it has just ended by itself
   fi
   rm -f "$1"
 }

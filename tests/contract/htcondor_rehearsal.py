@@ -1,21 +1,15 @@
 """The test pool of `tests/clusters/htcondor` in the contract suite, with ways to hurt it.
 
-The pool is one for all tests and outlives them; who uses it holds a lock, because freezing its schedd would
-spoil another's test.
+The pool is one for all tests and outlives them.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import functools
 import os
-import re
 import secrets
-import shlex
 import shutil
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -24,6 +18,7 @@ from typing import Any
 
 import pytest
 
+import testbeds
 from contract.rehearsal import HERE, Rehearsal, await_death
 from outlast.experiment import Experiment
 from outlast.local_cluster.processes import start_ticks
@@ -32,49 +27,8 @@ from outlast.schedulers.base import JobRequest
 from outlast.schedulers.htcondor import HTCondorScheduler
 from outlast.schedulers.profile import Profile
 
-SCRIPT = Path(__file__).resolve().parents[1] / "clusters" / "htcondor"
-#: Fetching and unpacking the daemons takes a while where the network is slow.
-LONGEST_START = 600.0
 #: The suite wants two hosts; the pool has a third one.
 PAIR = 'requirements = GLIDEIN_ResourceName != "gamma"'
-
-
-@functools.cache
-def environment() -> dict[str, str]:
-    """What its programs need to find the pool, which is started if it was not there."""
-    with locked():
-        done = subprocess.run(
-            [str(SCRIPT), "up"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=LONGEST_START,
-            check=False,
-        )
-    if done.returncode:
-        said = "no HTCondor: %s" % (done.stderr.strip() or "exit code %d" % done.returncode)
-        pytest.fail(said) if os.environ.get("CI") else pytest.skip(said)
-    shown = subprocess.run([str(SCRIPT), "env"], capture_output=True, text=True, check=True).stdout
-    config = shlex.split(re.findall(r"CONDOR_CONFIG=(.*)", shown)[0])[0]
-    programs_at = shlex.split(re.findall(r"PATH=(.*):", shown)[0])[0]
-    return {"CONDOR_CONFIG": config, "PATH": "%s:%s" % (programs_at, os.environ["PATH"])}
-
-
-@contextlib.contextmanager
-def locked() -> Iterator[None]:
-    clusters = Path(os.environ.get("CLUSTERS", "/var/tmp/outlast-clusters"))
-    clusters.mkdir(parents=True, exist_ok=True)
-    with open(clusters / "htcondor.lock", "w") as lock:
-        until = time.monotonic() + LONGEST_START
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                assert time.monotonic() < until, "another test holds %s" % lock.name
-                time.sleep(0.1)
-        yield
 
 
 class HTCondorRehearsal(Rehearsal):
@@ -100,8 +54,8 @@ class HTCondorRehearsal(Rehearsal):
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
         self._left = contextlib.ExitStack()
-        found = environment()
-        self._left.enter_context(locked())
+        found = testbeds.environment("htcondor")
+        self._left.enter_context(testbeds.exclusive("htcondor"))
         self._patch = self._left.enter_context(pytest.MonkeyPatch.context())
         for name, value in found.items():
             self._patch.setenv(name, value)
