@@ -25,13 +25,13 @@ demo: $(VENV)/.demo
 # The simulation has the machine to itself: it uses all cores by its own processes.
 test: lint types $(TEST_NEEDS)
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest tests/simulation
-	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -n $(WORKERS_WITH_CLUSTERS) --dist loadgroup --ignore tests/simulation tests
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -n $(WORKERS_WITH_CLUSTERS) --dist loadscope --ignore tests/simulation tests
 
 check: lint types
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow" tests/unit tests/simulation
 
 storm: $(VENV)/.dev
-	PATH="$(abspath $(BIN)):$$PATH" OUTLAST_STORM=50 $(BIN)/python -m pytest -n $(WORKERS_WITH_CLUSTERS) --dist loadgroup tests/contract -k "storm"
+	PATH="$(abspath $(BIN)):$$PATH" OUTLAST_STORM=50 $(BIN)/python -m pytest -n $(WORKERS_WITH_CLUSTERS) --dist loadscope tests/contract -k "storm"
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -40,7 +40,7 @@ PROFILES = {
 
 @contextlib.contextmanager
 def cluster(name: str) -> Iterator[Path]:
-    """A directory for experiments that the cluster's jobs can use; clients in this process are on the cluster."""
+    """A directory for experiments that the cluster's jobs can use; this process's clients are on the cluster."""
     up = subprocess.run([str(SCRIPTS / name), "up"], capture_output=True, text=True, check=True)
     script = ". '%s'; env -0" % up.stdout.split()[-1]
     told = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
@@ -162,7 +162,7 @@ def compare(title: str, rows: list[tuple[str, list[float]]]) -> None:
     (_, ours_), (_, theirs) = rows
     lines = [(label, "%.1f" % statistics.median(seconds)) for label, seconds in rows]
     ratio = statistics.median(b / a for a, b in zip(ours_, theirs, strict=True))
-    table(title, ("", "seconds"), [*lines, ("as fast as the peer (median of %d rounds)" % ROUNDS, "%.2f x" % ratio)])
+    table(title, ("", "seconds"), [*lines, ("speed, as a multiple of the peer's", "%.2f" % ratio)])
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 import testbeds
 from laboratory import Lab
@@ -21,6 +22,20 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         for key, value in report.user_properties:
             if key == "seeds":
                 terminalreporter.write_line("%s: %s" % (report.nodeid, value))
+
+
+class ByCluster(LoadScopeScheduling):
+    """All tests on one real cluster go to one worker, every other test to whoever is free."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return next(
+            (name for name in testbeds.NAMES if "[%s" % name in nodeid or "/test_%s_" % name in nodeid),
+            nodeid,
+        )
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByCluster | None:
+    return ByCluster(config, log) if config.getvalue("dist") == "loadscope" else None
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -67,6 +67,8 @@ class Controller:
         self._new_batch = new_batch
         self._listener = listener
         self._beat = beat
+        #: By token: when jobs were sent lately, also those that are over.
+        self._sent: dict[str, float] = {}
 
     @property
     def done(self) -> bool:
@@ -102,9 +104,10 @@ class Controller:
         live = self._records.live().values()
         attempts = [self._records.current(run) for run in live if run.state is RunState.ACTIVE]
         spec, now = self._records.newest_spec(), self._clock()
-        lately = sum(attempt is not None and abs(now - attempt.intended) < MINUTE for attempt in attempts)
+        sent = {**self._sent, **{a.token: a.intended for a in attempts if a is not None}}
+        self._sent = {token: at for token, at in sent.items() if abs(now - at) < MINUTE}
         most = (spec.parallel if spec else None, self._scheduler.most_jobs)
-        return engine.admit(starts, len(attempts), most, lately, self._scheduler.submit_rate)
+        return engine.admit(starts, len(attempts), most, len(self._sent), self._scheduler.submit_rate)
 
     def _observe(self, done: Pass) -> Seen:
         current = [self._records.current(run) for run in self._records.live().values()]
@@ -200,6 +203,7 @@ class Controller:
         ]
         before = {decision.run: live[decision.run] for decision in decisions}
         self._append(intents, done)
+        self._sent.update(dict.fromkeys(tokens, now))
         reach("start.intended")
         requests: list[JobRequest] = []
         answers: dict[str, Submission] = {}
@@ -264,22 +268,16 @@ class Controller:
         report = None if won else self._exchange.report(attempt)
         now = self._clock()
         verdict = engine.after_fence(run, attempt, report, won, self._scheduler.patience, now)
-        if verdict is None:
-            return []
-        try:
-            self._exchange.shut(attempt)  # the scheduler may yet start the job again
-        except OSError as error:
-            done.notes.append("%s cannot be given up yet: %s" % (decision.run, error))
-            return []
-        return [self._entry(verdict)]
+        return [self._entry(verdict)] if verdict is not None else []
 
     def _settle_ended(self, entries: Sequence[Entry], done: Pass) -> list[Entry]:
-        """What an attempt left behind is brought home before its end is recorded; else that waits."""
+        """Nobody works on an attempt, and what it left behind is home, before its end is recorded."""
         kept = []
         for entry in entries:
             attempt = self._records.attempt(entry.token) if entry.kind is Kind.ENDED and entry.token else None
             try:
                 if attempt is not None:
+                    self._exchange.shut(attempt)  # the scheduler may yet start the job again
                     self._exchange.settle(attempt)
                 kept.append(entry)
             except OSError as error:
@@ -314,8 +312,7 @@ class Controller:
             decision = engine.decide_twin(attempt, view, self._clock()) if attempt else None
             if decision is not None:
                 entries.append(self._entry(decision))
-            waits = view.phase in (JobPhase.QUEUED, JobPhase.HELD)
-            if view.phase is not JobPhase.ENDED and (attempt is None or decision is not None or waits):
+            if view.phase is not JobPhase.ENDED:
                 strays.append(view)
         if strays:
             try:

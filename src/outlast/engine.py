@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from outlast.model import Attempt, AttemptState, Kind, Limits, Outcome, Run, RunState
+from outlast.model import Attempt, AttemptState, Kind, Limits, Outcome, Phase, Run, RunState
 from outlast.node.words import EXIT_BAD_ORDER, EXIT_NOT_CLAIMED
 from outlast.observation import JobPhase, JobView, Patience, Report, Seen
 from outlast.policy import CLUSTER_PATIENCE, Action, judge
@@ -22,7 +22,7 @@ SOUR_FOR = 2 * 3600.0
 CANCEL_AGAIN = 60.0
 #: A held job is let go on at most this often.
 MOST_RELEASES = 3
-#: Why a job waits may change with every look: the n-th change is noted this many seconds times n after the last.
+#: Why a job waits may change with every look: the n-th is noted n times these seconds after the last.
 WAITS_AGAIN = 60.0
 
 
@@ -71,7 +71,11 @@ def decide(
 
 
 def admit(
-    starts: Sequence[Decision], active: int, most: Sequence[int | None], lately: int = 0, rate: int | None = None
+    starts: Sequence[Decision],
+    active: int,
+    most: Sequence[int | None],
+    lately: int = 0,
+    rate: int | None = None,
 ) -> Sequence[Decision]:
     """The starts there is room for when no more than each of `most` may be under way, and when `lately` were
     submitted within the last minute and no more than `rate` may be."""
@@ -90,7 +94,8 @@ def choose_avoided(sour: Sequence[str], hosts: Sequence[str]) -> tuple[str, ...]
 
 def decide_twin(attempt: Attempt, view: JobView, now: float) -> Decision | None:
     """A job was seen although its attempt is over: it is cancelled, and its time is booked as waste."""
-    if attempt.outcome not in (Outcome.LOST, Outcome.REJECTED):
+    given_up = attempt.outcome in (Outcome.LOST, Outcome.REJECTED)
+    if not given_up and not attempt.twin and view.restarts <= attempt.restarts:
         return None  # an old listing, one that is about to be forgotten, or what is left of a chain
     if view.phase is not JobPhase.ENDED:
         if attempt.twin and _sent_lately(attempt, now):
@@ -115,7 +120,8 @@ def after_fence(
             "the job vanished from the queue before it began" if known else "the job never reached the queue"
         )
         return _end(run, attempt, None, None, Outcome.LOST, detail, now)
-    if report is not None and report.outcome is not None:
+    finished = report is not None and report.outcome is Outcome.FINISHED
+    if report is not None and (finished or _has_last_word(report, attempt.restarts)):
         return _end_by_report(run, attempt, None, report, now)
     if report is None or _heard_lately(report, patience, now):
         return None
@@ -156,24 +162,26 @@ def _watch(
         return _record(run, Kind.WAITS, attempt.token, view.reason)
     if view.phase is JobPhase.HELD and not run.cancel_asked:
         return _answer_hold(run, attempt, view, patience, now)
-    return _watch_alive(run, attempt, report, limits, now)
+    return _watch_alive(run, attempt, view, report, limits, now)
 
 
 def _watch_alive(
-    run: Run, attempt: Attempt, report: Report | None, limits: Limits, now: float
+    run: Run, attempt: Attempt, view: JobView, report: Report | None, limits: Limits, now: float
 ) -> Decision | None:
     """Reasons to end a job that waits or runs."""
     if _sent_lately(attempt, now):
         return None
     reason = run.cancel_asked
-    if not reason and attempt.state is not AttemptState.RUNNING and now - run.since > limits.total:
+    if not reason and view.phase is not JobPhase.RUNNING and now - run.since > limits.total:
         reason = "limits.total passed while the job was waiting"
+    data: dict[str, Any] = {}
     idle = _idle_legs(report) if report is not None else 0
     if not reason and idle >= CLUSTER_PATIENCE * limits.without_progress:
         reason = "the job was started %d times in a row without getting on" % idle
+        data = {"outcome": Outcome.EVICTED.value}
     if not reason:
         return None
-    return Decision(Do.CANCEL_JOB, run.name, reason, attempt.token, Kind.CANCEL_SENT)
+    return Decision(Do.CANCEL_JOB, run.name, reason, attempt.token, Kind.CANCEL_SENT, data)
 
 
 def _idle_legs(report: Report) -> int:
@@ -216,7 +224,9 @@ def _answer_hold(
 def _watch_missing(
     run: Run, attempt: Attempt, report: Report | None, patience: Patience, now: float
 ) -> Decision | None:
-    if report is not None and report.outcome is not None:
+    # What was evicted may be on its way back into the queue: only time tells.
+    returns = attempt.cancel_sent is None and report is not None and report.outcome is Outcome.EVICTED
+    if report is not None and _has_last_word(report, attempt.restarts) and not returns:
         return _end_by_report(run, attempt, None, report, now)
     if attempt.missed is None or now < attempt.missed:
         return _record(run, Kind.MISSED, attempt.token, "the scheduler does not list it")
@@ -230,9 +240,10 @@ def _watch_missing(
 def _watch_ended(
     run: Run, attempt: Attempt, view: JobView, report: Report | None, patience: Patience, now: float
 ) -> Decision | None:
-    if report is not None and report.outcome is not None:
+    did_nothing = view.exit_code in (EXIT_NOT_CLAIMED, EXIT_BAD_ORDER)
+    if report is not None and _has_last_word(report, 0 if did_nothing else view.restarts):
         return _end_by_report(run, attempt, view, report, now)
-    if view.exit_code in (EXIT_NOT_CLAIMED, EXIT_BAD_ORDER):
+    if did_nothing:
         why = (
             "another holds its claim"
             if view.exit_code == EXIT_NOT_CLAIMED
@@ -246,6 +257,8 @@ def _watch_ended(
         return _record(run, Kind.MISSED, attempt.token, "its last word has not arrived")
     if attempt.missed is not None and now - attempt.missed < wait:
         return None
+    if report is not None and report.outcome is not None:
+        return _end_by_report(run, attempt, view, report, now)
     if run.cancel_asked or attempt.cancel_sent is not None:
         outcome, detail = _why_cancelled(run, attempt)
         return _end(run, attempt, view, report, outcome, detail, now)
@@ -257,6 +270,11 @@ def _watch_ended(
         return _end(run, attempt, view, report, view.outcome, how, now)
     killed = view.signal is not None and report is not None
     return _end(run, attempt, view, report, Outcome.EVICTED if killed else Outcome.LOST, how, now)
+
+
+def _has_last_word(report: Report, restarts: int) -> bool:
+    """A job that was started again has more to say than how an earlier start of it ended."""
+    return report.outcome is not None and len(report.legs) > restarts
 
 
 def _end_by_report(run: Run, attempt: Attempt, view: JobView | None, report: Report, now: float) -> Decision:
@@ -305,11 +323,13 @@ def _end(
         data.update(
             step=report.step,
             changed=report.got_on,
-            computed=report.computed,
+            computed=sum(any(phase is Phase.COMPUTE for phase, _ in leg.spans) for leg in report.legs),
             signature=report.signature if outcome is not Outcome.CANCELLED else None,
         )
     if outcome is Outcome.OUT_OF_MEMORY and not data.get("signature"):
         data["signature"] = outcome.value
+    if outcome is Outcome.REJECTED:
+        data["transient"] = False  # the scheduler has the job and says that it will not do
     data["account"] = {"slot": slot, **_account(report)} if slot or report else {}
     if view is not None and view.memory is not None:
         data["account"]["memory"] = view.memory

@@ -197,9 +197,9 @@ def exchange_for(experiment: Experiment, zipapp: Path, spec: Spec, scheduler: Sc
 
 
 def _delivery(exchange: Path) -> Path:
-    """What the last leg delivered, whether it is there or not."""
-    held = [leg for leg, holder in legs.claimed(str(exchange)) if not holder.fenced]
-    return Path(held[-1].delivery_path) if held else exchange / "output"
+    """What the last leg that delivered anything has delivered."""
+    held = [Path(leg.delivery_path) for leg, holder in legs.claimed(str(exchange)) if not holder.fenced]
+    return next((place for place in reversed(held) if place.exists()), exchange / "output")
 
 
 def _leg_of(scratch: str) -> int:

@@ -165,7 +165,7 @@ def _after_ending(run: Run, attempt: Attempt, entry: Entry) -> Mapping[str, Any]
     outcome = Outcome(data["outcome"])
     cause = CAUSES[outcome]
     step: int | None = data.get("step")
-    computed = bool(data.get("computed"))
+    computed = int(data.get("computed") or 0)  # how many starts of the job got as far as the training
     account = attempt.account
     if step is not None:
         progressed = run.best_step is None or step > run.best_step
@@ -188,7 +188,7 @@ def _after_ending(run: Run, attempt: Attempt, entry: Entry) -> Mapping[str, Any]
             host=attempt.host,
             step=step,
             progressed=progressed,
-            computed=computed,
+            computed=computed > 0,
             transient=data.get("transient", True),
         ),
         "ran": run.ran + (1 if account.get("slot") else 0),
@@ -197,7 +197,7 @@ def _after_ending(run: Run, attempt: Attempt, entry: Entry) -> Mapping[str, Any]
     if progressed:
         changes.update(stuck=0, stuck_any=0)
     elif computed:
-        changes["stuck_any"] = run.stuck_any + 1
+        changes["stuck_any"] = run.stuck_any + computed
         if cause is not Cause.CLUSTER:
             changes["stuck"] = run.stuck + 1
     # What happens twice on the cluster's side is its trouble twice, not a bug of the training's.

@@ -88,15 +88,19 @@ class _Leg:
 
 
 def _legs(run: Run, attempt: Attempt) -> list[_Leg]:
-    """The slot time is known for all of them together: what nobody logged is booked with the last."""
+    """The slot time is known for all of them together: what nobody logged is booked with the last.
+
+    An earlier one may have logged more than its slot time, at work when the scheduler had lost it already.
+    """
     left = float(attempt.account.get("slot") or 0.0)
-    legs = []
-    for account in attempt.account.get("earlier", ()):
-        leg = _Leg(account, 0.0, accepted=False)
+    last = _Leg(attempt.account, 0.0, accepted=run.accepted == attempt.token)
+    earlier = [_Leg(account, 0.0, accepted=False) for account in attempt.account.get("earlier", ())]
+    legs: list[_Leg] = []
+    for leg in reversed((*earlier, last)):
         slot = min(leg.logged, left)
-        legs.append(replace(leg, slot=slot))
         left -= slot
-    return [*legs, _Leg(attempt.account, left, accepted=run.accepted == attempt.token)]
+        legs.insert(0, replace(leg, slot=slot))
+    return [*legs[:-1], replace(legs[-1], slot=legs[-1].slot + left)]
 
 
 class _Horizon:

@@ -284,7 +284,7 @@ class Run:
     accepted: str | None = None
     last: Ending | None = None
     best_step: int | None = None
-    #: Attempts in a row without progress: those the training itself ended, and all that computed.
+    #: In a row without progress: attempts that the training itself ended, and all starts that computed.
     stuck: int = 0
     stuck_any: int = 0
     #: The signature of the last failure of the training's own, and how often it came.

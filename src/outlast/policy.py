@@ -13,7 +13,7 @@ from enum import Enum
 from outlast.model import Ending, Limits, Outcome, Run
 from outlast.observation import Patience
 
-#: Attempts without progress that the cluster ended count as well, but this many times as patiently.
+#: Starts without progress that the cluster ended count as well, but this many times as patiently.
 CLUSTER_PATIENCE = 3
 
 
@@ -92,7 +92,7 @@ def _hopeless(run: Run, last: Ending, limits: Limits, now: float) -> str:
             "often, or raise resources.time, then `outlast retry`" % (run.stuck, last.detail)
         )
     if run.stuck_any >= CLUSTER_PATIENCE * limits.without_progress:
-        return "%d attempts in a row were ended by the cluster before they saved anything; the last: %s" % (
+        return "%d starts in a row were ended by the cluster before they saved anything; the last: %s" % (
             run.stuck_any,
             last.detail,
         )

@@ -31,8 +31,8 @@ MOST_SAVES = 20
 
 
 def heard_in(exchange: Path) -> Path:
-    """Where the files of an attempt's job are: here, or, where nothing is shared, below in what came back with
-    the job or, until then, in what it sent while it ran."""
+    """Where the files of an attempt's job are: here, or, where nothing is shared, in what came back with the
+    job or, until then, in what it sent while it ran."""
     back, news = exchange / travel.TRAVEL, Path(travel.news(str(exchange)))
     if (back / "claim.json").exists():
         return back

@@ -15,9 +15,7 @@ from contract.slurm_rehearsal import SlurmRehearsal
 REHEARSALS: tuple[type[Rehearsal], ...] = (LocalRehearsal, SlurmRehearsal, SgeRehearsal, HTCondorRehearsal)
 
 
-@pytest.fixture(
-    params=[pytest.param(one, id=one.name, marks=pytest.mark.xdist_group(one.name)) for one in REHEARSALS]
-)
+@pytest.fixture(params=REHEARSALS, ids=lambda one: one.name)
 def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rehearsal]:
     rehearsal: Rehearsal = request.param(tmp_path)
     yield rehearsal

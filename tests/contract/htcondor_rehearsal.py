@@ -11,7 +11,7 @@ import secrets
 import shutil
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,8 @@ class HTCondorRehearsal(Rehearsal):
     #: HTCondor needs root's control groups for that.
     finds_what_hid = False
     whole = 4
+    #: What was saved must have been committed as well, which happens every 2 s at the most.
+    kept_steps, safe_step, lost_steps = 10, 50, 40
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
@@ -148,6 +150,10 @@ class HTCondorRehearsal(Rehearsal):
     def watch(self, experiment: Path, clusters: Path) -> None:
         self.group = Experiment(experiment).identity
         self.scheduler = self.another_adapter()
+
+    def logs(self, experiment: Path) -> Sequence[Path]:
+        """Of what runs now: a log comes home with its job."""
+        return list(self._pool.glob("execute/*/dir_*/**/travel/training.log"))
 
     def kill_without_warning(self, token: str) -> None:
         job = self.job(token)

@@ -34,7 +34,7 @@ def test_a_training_goes_past_the_wall_time_limit_and_loses_no_step(play: Play) 
 
 def test_a_job_killed_without_warning_loses_one_checkpoint_interval_at_most(play: Play) -> None:
     every = play.cluster.kept_steps
-    play.set("python", "train.py", "60", "0.1", str(every))
+    play.set("python", "train.py", "90", "0.1", str(every))
     process = play.lab.start("run", play.directory)
     play.until_step(play.cluster.safe_step)
     reached = play.cluster.newest_step(play.directory)
@@ -43,7 +43,7 @@ def test_a_job_killed_without_warning_loses_one_checkpoint_interval_at_most(play
     legs = [leg for a in play.attempts() for leg in (*a.account.get("earlier", ()), a.account)]
     assert len(legs) == 2
     assert reached - legs[1]["resumed"] <= play.cluster.lost_steps + 1
-    assert play.weights() == play.undisturbed("60")
+    assert play.weights() == play.undisturbed("90")
     play.assert_nothing_is_left()
 
 

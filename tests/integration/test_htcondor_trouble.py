@@ -13,7 +13,7 @@ from outlast.model import Outcome
 from outlast.schedulers.base import JobPhase, JobRequest, JobView
 from outlast.schedulers.profile import Profile
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("htcondor")]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ def ends(bench: Bench) -> list[str | None]:  # noqa: F811
 
 
 def test_a_job_that_is_started_again_works_on_the_next_leg(bench: Bench) -> None:  # noqa: F811
-    script = 'echo "$OUTLAST_TOKEN" >>"$OUTLAST_OUTPUT_DIR/seen"; test $(wc -l <"$OUTLAST_OUTPUT_DIR/seen") = 3 || exit 85'
+    script = 'cd "$OUTLAST_OUTPUT_DIR"; echo "$OUTLAST_TOKEN" >>seen; test $(wc -l <seen) = 3 || exit 85'
     for code in (EXIT_CONTINUE, EXIT_CONTINUE, 0):
         assert bench.run("sh", "-c", script, variables=JOB) == code
     assert ends(bench) == ["continue", "continue", "finished"]
@@ -59,7 +59,7 @@ def test_a_job_that_is_started_again_after_it_has_finished_leaves(bench: Bench) 
 
 
 def test_a_leg_that_was_told_to_stop_may_save_before_the_next_one_begins(bench: Bench) -> None:  # noqa: F811
-    save = "trap 'sleep 1; echo 7 >$OUTLAST_CHECKPOINT_DIR/step; exit 85' TERM; echo >$READY; sleep 600 & wait"
+    save = "cd $OUTLAST_CHECKPOINT_DIR; trap 'sleep 1; echo 7 >step; exit 85' TERM; echo >$READY; sleep 99 & wait"
     first = bench.start("sh", "-c", save, variables=JOB)
     bench.told()
     first.send_signal(signal.SIGTERM)
@@ -82,7 +82,7 @@ def test_processes_that_an_earlier_leg_left_behind_are_ended(bench: Bench) -> No
 
 
 def test_the_jobs_of_a_chain_carry_on_and_those_left_over_leave_at_once(bench: Bench) -> None:  # noqa: F811
-    script = 'echo x >>"$OUTLAST_CHECKPOINT_DIR/steps"; test $(wc -l <"$OUTLAST_CHECKPOINT_DIR/steps") = 3 || exit 85'
+    script = 'cd "$OUTLAST_CHECKPOINT_DIR"; echo x >>steps; test $(wc -l <steps) = 3 || exit 85'
     told = bench.top / "cancelled"
     codes = [
         bench.run(

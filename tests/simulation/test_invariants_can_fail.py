@@ -15,21 +15,80 @@ from outlast.engine import Decision, Do
 from outlast.model import AttemptState, Kind, Outcome, RunState
 from outlast.observation import JobPhase
 from outlast.policy import Action, Verdict
-from outlast.simulation import simulate
+from outlast.simulation import Scenario, carry_out, draw_scenario
 from outlast.simulation.exchange import SimulatedExchange
+from outlast.simulation.scenario import Weather
 
 MOST_SEEDS = 400
 
 
-def _first_violation(promise: str) -> str:
-    """The first violation of `promise`; fails the test if no schedule shows one."""
+Change = Callable[[Scenario], Scenario]
+
+
+def _as_drawn(scenario: Scenario) -> Scenario:
+    return scenario
+
+
+def _restless(after: float = 0.3, **weather: float) -> Change:
+    """Nothing happens but that jobs are evicted after this part of their time, and started again."""
+
+    def change(scenario: Scenario) -> Scenario:
+        evicted = Weather(evicted_after=after * scenario.spec.resources.time, requeued=1.0)
+        return replace(scenario, weather=replace(evicted, **weather), bad_hosts={})
+
+    return change
+
+
+def _stranded(scenario: Scenario) -> Scenario:
+    """Jobs that were evicted are never started again."""
+    limits = replace(scenario.spec.limits, total=10 * scenario.spec.resources.time)
+    return _restless(never_started=1.0)(replace(scenario, spec=replace(scenario.spec, limits=limits)))
+
+
+def _late(scenario: Scenario) -> Scenario:
+    """Logs take long, but no longer than the controller is ready to wait."""
+    files = 0.4 * scenario.spec.resources.time
+    scenario = replace(scenario, patience=replace(scenario.patience, files=files))
+    return _restless(evicted_with_notice=1.0, log_late=1.0, log_late_seconds=files)(scenario)
+
+
+def _moody(scenario: Scenario) -> Scenario:
+    return replace(scenario, weather=Weather(moods=1.0), queue=30 * scenario.spec.resources.time)
+
+
+def _unlimited(scenario: Scenario) -> Scenario:
+    return replace(scenario, most_jobs=None, submit_rate=None)
+
+
+HIDDEN = _restless(
+    vanishes=0.5, vanished_lives=1.0, evicted_with_notice=1.0, log_late=1.0, log_late_seconds=300.0
+)
+REVIVED = _restless(revived=0.5)
+CUT_OFF = _restless(cut_off=1.0, blind=1.0)
+IN_VAIN = _restless(after=0.05)
+
+
+def _held_for_good(scenario: Scenario) -> Scenario:
+    return replace(scenario, weather=Weather(held_for_good=1.0))
+
+
+def _first_violation(promise: str, change: Change = _as_drawn, saying: str = "") -> str:
+    """The first violation of `promise` with these words; fails the test if no schedule shows one."""
     others = set()
     for seed in range(MOST_SEEDS):
-        for violation in simulate(seed):
-            if violation.promise == promise:
+        for violation in carry_out(change(draw_scenario(seed))).violations:
+            if violation.promise == promise and saying in violation.text:
                 return violation.text
             others.add(str(violation))
     pytest.fail("%d schedules broke no promise %s (but %s)" % (MOST_SEEDS, promise, sorted(others)[:3]))
+
+
+@pytest.mark.parametrize(
+    "change", (HIDDEN, _late, REVIVED, CUT_OFF, IN_VAIN, _stranded, _moody, _held_for_good)
+)
+def test_what_the_other_tests_let_happen_is_survived(change: Change) -> None:
+    for seed in range(60):
+        assert carry_out(change(draw_scenario(seed))).violations == []
 
 
 def _break(monkeypatch: pytest.MonkeyPatch, name: str, wrap: Callable[..., object]) -> None:
@@ -68,13 +127,14 @@ def test_giving_up_a_listed_job_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_starting_more_than_parallel_allows_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "admit", lambda starts, active, parallel: starts)
-    assert "under way" in _first_violation("2")
+    monkeypatch.setattr(engine, "admit", lambda starts, *room: starts)
+    assert "under way" in _first_violation("2", _unlimited)
 
 
 def test_publishing_what_another_attempt_delivered_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def careless(self: SimulatedExchange, attempt):
-        self.published[attempt.run] = next(iter(self.delivered), attempt.token)
+        (token, _), steps = next(iter(self.delivered.items()), ((attempt.token, 1), 0))
+        self.published[attempt.run] = token, steps
 
     monkeypatch.setattr(SimulatedExchange, "publish", careless)
     assert "published" in _first_violation("2")
@@ -97,7 +157,7 @@ def test_blaming_the_training_for_an_eviction_is_found(monkeypatch: pytest.Monke
         return replace(decision, data={**decision.data, "signature": "the same"})
 
     _break(monkeypatch, "_end", unjust)
-    assert "only the cluster" in _first_violation("6")
+    assert _first_violation("6", saying="only the cluster")
 
 
 def test_counting_the_trouble_of_a_host_as_a_failure_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,3 +212,167 @@ def test_booking_kept_work_as_lost_is_found(monkeypatch: pytest.MonkeyPatch) -> 
 def test_overlooking_a_late_twin_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(controller.Controller, "_deal_with_strays", lambda *arguments: None)
     assert "held a slot" in _first_violation("5")
+
+
+# Jobs that are started again.
+
+
+def test_leaving_an_attempt_open_that_is_over_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SimulatedExchange, "shut", lambda self, attempt: None)
+    assert "which was given up" in _first_violation("2")
+
+
+def test_taking_a_restart_for_the_end_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hasty(original, run, attempt, seen, *rest):
+        view = (seen.jobs or {}).get(attempt.token)
+        if view is not None and view.restarts > attempt.restarts:
+            report = seen.reports.get(attempt.token)
+            return engine._end(run, attempt, view, report, Outcome.EVICTED, "started again", rest[-1])
+        return original(run, attempt, seen, *rest)
+
+    _break(monkeypatch, "_watch", hasty)
+    assert _first_violation("2", _restless())
+
+
+def test_ending_an_evicted_attempt_that_one_listing_lacks_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hasty(original, run, attempt, report, patience, now):
+        if report is not None and report.outcome is Outcome.EVICTED:
+            return engine._end_by_report(run, attempt, None, report, now)
+        return original(run, attempt, report, patience, now)
+
+    _break(monkeypatch, "_watch_missing", hasty)
+    assert _first_violation("2", HIDDEN, "while it was listed")
+
+
+def test_taking_the_word_of_an_earlier_start_for_the_last_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    _break(monkeypatch, "_has_last_word", lambda original, report, restarts: report.outcome is not None)
+    assert _first_violation("2", _late, "and ended as")
+
+
+def test_letting_the_job_of_an_attempt_that_is_over_run_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controller.Controller, "_deal_with_strays", lambda *arguments: None)
+    assert "told its job to end" in _first_violation("2", REVIVED)
+
+
+def test_not_booking_a_start_after_the_end_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forgetful(original, attempt, view, now):
+        return original(attempt, view, now) if attempt.outcome is Outcome.LOST else None
+
+    _break(monkeypatch, "decide_twin", forgetful)
+    assert "held a slot" in _first_violation("5", REVIVED)
+
+
+def test_booking_the_last_start_only_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = ledger._legs
+    monkeypatch.setattr(ledger, "_legs", lambda run, attempt: original(run, attempt)[-1:])
+    assert "booked" in _first_violation("5", _restless())
+
+
+def test_dropping_what_earlier_starts_did_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def brief(original, report):
+        return {key: value for key, value in original(report).items() if key != "earlier"}
+
+    _break(monkeypatch, "_account", brief)
+    assert "useful" in _first_violation("5", _restless())
+
+
+def test_booking_what_a_lost_start_did_at_the_cost_of_the_next_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def in_order(run, attempt):
+        legs = original(run, attempt)
+        left = float(attempt.account.get("slot") or 0.0)
+        booked = []
+        for leg in legs:
+            slot = min(leg.logged, left) if leg is not legs[-1] else left
+            booked.append(replace(leg, slot=slot))
+            left -= slot
+        return booked
+
+    original = ledger._legs
+    monkeypatch.setattr(ledger, "_legs", in_order)
+    assert "useful" in _first_violation("5", CUT_OFF)
+
+
+def test_starting_a_job_in_vain_for_ever_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    _break(monkeypatch, "_idle_legs", lambda original, report: 0)
+    assert "in vain" in _first_violation("2", IN_VAIN)
+
+
+def test_waiting_without_a_limit_after_a_start_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def blind(original, run, attempt, view, *rest):
+        return original(run, attempt, replace(view, phase=JobPhase.RUNNING), *rest)
+
+    _break(monkeypatch, "_watch_alive", blind)
+    monkeypatch.setattr("outlast.simulation.schedule.MOST_PASSES", 300)
+    assert "not over" in _first_violation("1", _stranded)
+
+
+def test_not_noting_a_restart_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def deaf(original, run, attempt, seen, *rest):
+        decision = original(run, attempt, seen, *rest)
+        return None if decision is not None and decision.kind is Kind.REQUEUED else decision
+
+    _break(monkeypatch, "_watch", deaf)
+    assert "started again" in _first_violation("2", _restless())
+
+
+# Jobs that are held, and jobs that wait.
+
+
+def test_trying_again_what_is_held_for_good_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hopeful(original, run, attempt, view, report, outcome, detail, now):
+        decision = original(run, attempt, view, report, outcome, detail, now)
+        return replace(decision, data={**decision.data, "transient": True})
+
+    _break(monkeypatch, "_end", hopeful)
+    monkeypatch.setattr("outlast.simulation.schedule.MOST_PASSES", 300)
+    assert _first_violation("1", _held_for_good)
+
+
+def test_doing_nothing_about_a_held_job_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "_answer_hold", lambda *arguments: None)
+    monkeypatch.setattr("outlast.simulation.schedule.MOST_PASSES", 300)
+    assert "nobody did anything" in _first_violation("2")
+
+
+def test_releasing_for_ever_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "MOST_RELEASES", 10**6)
+    monkeypatch.setattr("outlast.simulation.schedule.MOST_PASSES", 300)
+    assert "released" in _first_violation("2")
+
+
+def test_not_saying_why_a_job_waits_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "_is_news", lambda *arguments: False)
+    assert "nobody noted why" in _first_violation("2")
+
+
+def test_noting_every_mood_of_a_queue_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "WAITS_AGAIN", 0.0)
+    assert "was noted" in _first_violation("1", _moody)
+
+
+# What a cluster allows, and what must come before what.
+
+
+def test_recording_an_end_before_it_is_settled_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controller.Controller, "_settle_ended", lambda self, entries, done: list(entries))
+    assert "before it was settled" in _first_violation("2")
+
+
+def test_sending_more_jobs_a_minute_than_allowed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hasty(starts, active, most, lately, rate):
+        return original(starts, active, most, 0, None)
+
+    original = engine.admit
+    monkeypatch.setattr(engine, "admit", hasty)
+    assert "within a minute" in _first_violation("2")
+
+
+def test_having_more_jobs_than_the_cluster_allows_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def greedy(starts, active, most, *rest):
+        return original(starts, active, most[:1], *rest)
+
+    original = engine.admit
+    monkeypatch.setattr(engine, "admit", greedy)
+    assert "are allowed" in _first_violation("2")

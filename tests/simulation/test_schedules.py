@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
+from outlast.model import Kind
 from outlast.simulation import carry_out, draw_scenario, simulate
 from outlast.simulation.campaign import Failure, run_seeds
 from outlast.simulation.scenario import Weather
@@ -85,8 +86,14 @@ def test_every_fault_occurs_and_so_does_the_calm() -> None:
     for fault in Weather.__dataclass_fields__:
         assert any(getattr(scenario.weather, fault) for scenario in scenarios), fault
     assert any(scenario.bad_hosts for scenario in scenarios)
+    assert any(scenario.most_jobs for scenario in scenarios)
+    assert any(scenario.submit_rate for scenario in scenarios)
     degrees = (
         "evicted_with_notice",
+        "requeued",
+        "blind",
+        "held_again",
+        "releasable",
         "vanished_lives",
         "vanished_returns",
         "stale_seconds",
@@ -99,18 +106,26 @@ def test_every_fault_occurs_and_so_does_the_calm() -> None:
 def test_schedules_reach_every_outcome_and_every_end() -> None:
     outcomes = set()
     ends = set()
-    deaths = twins = 0
+    deaths = twins = legs = held = released = 0
+    kinds = set()
     for seed in range(300):
         history = carry_out(draw_scenario(seed))
         outcomes |= {attempt.outcome.value for attempt in history.attempts.values() if attempt.outcome}
         ends |= {run.state.value for run in history.runs.values()}
         deaths += history.deaths
         twins += sum(attempt.twin_slot > 0 for attempt in history.attempts.values())
+        kinds |= {entry.kind for entry in history.entries}
+        legs = max(legs, *(len(history.exchange.logs(token)) for token in history.attempts))
+        held += sum(job.holds > 0 for job in history.jobs.values())
+        released += sum(job.releases > 0 for job in history.jobs.values())
     assert ends == {"finished", "failed", "cancelled"}
     assert outcomes >= {"finished", "continue", "evicted", "over-time", "lost", "rejected", "crashed"}
     assert outcomes >= {"wrong-output", "out-of-memory", "cancelled", "stalled", "network", "out-of-disk"}
     assert deaths > 20
     assert twins > 5
+    assert kinds == set(Kind)
+    assert legs > 5
+    assert held > released > 20
 
 
 def test_simulate_names_nothing_for_a_calm_seed() -> None:

@@ -76,7 +76,7 @@ def command(directory: Path, jobs: int | None, cluster: str | None, as_json: boo
         % (count(len(names)), number, some(names))
     )
     click.echo(
-        "nothing has to keep running here; `outlast tick%s` brings `status`, `explain` and results/ up to date"
+        "nothing has to keep running; `outlast tick%s` brings `status`, `explain` and results/ up to date"
         % where(directory)
     )
 
@@ -84,8 +84,8 @@ def command(directory: Path, jobs: int | None, cluster: str | None, as_json: boo
 def _number(spec: Spec) -> int:
     if spec.profile.get("longest") is None:
         raise BadInput(
-            "how many jobs? Say it with -n, or say how long cluster %s lets a job run, with `longest: 24h` in "
-            "its profile in clusters.yaml" % spec.cluster
+            "how many jobs? Say it with -n, or say how long cluster %s lets a job run: write `longest: 24h` "
+            "into its profile in clusters.yaml" % spec.cluster
         )
     needed = attempts_needed(spec)
     return min(MOST_JOBS, needed + max(1, needed // SPARE))

@@ -160,6 +160,8 @@ class Attempt:
             return _told_to_stop(ended.stopped, "ended before its outputs were complete")
         if ended.code == EXIT_CONTINUE:
             return End(Outcome.CONTINUE, "The training has saved and asks to be continued.")
+        if is_superseded(self._order, self._leg):
+            return _told_to_stop(TAKEN_OVER, "was given up")  # whatever it died of, it was not to go on
         if ended.stopped is not None:
             how = "had to be killed" if ended.killed else "ended without saying that it has saved"
             return _told_to_stop(ended.stopped, how)

@@ -128,7 +128,7 @@ def _signal_number(name: str) -> int:
 
 
 def _cancel_the_rest(command: str) -> None:
-    """The other jobs of the chain have nothing left to do. Where they cannot be cancelled they end at once."""
+    """The other jobs of the chain have nothing left to do. If they cannot be cancelled they end at once."""
     if not command:
         return
     try:

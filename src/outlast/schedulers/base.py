@@ -62,7 +62,7 @@ class JobRequest:
     avoid: tuple[str, ...] = ()
     #: Absolute path of the attempt's own directory, which exists: what passes between controller and job.
     directory: str = ""
-    #: Absolute paths of what must travel along where no file system is shared; each arrives under its last name.
+    #: Absolute paths of what travels along where no file system is shared; each arrives under its last name.
     inputs: tuple[str, ...] = ()
     #: How many jobs carry this order, each waiting for the end of the one before.
     jobs: int = 1

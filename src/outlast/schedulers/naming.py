@@ -6,7 +6,6 @@ together have in common.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
 
@@ -17,11 +16,18 @@ _LONGEST_LABEL = 40
 
 def name_of(requests: Sequence[JobRequest], group: str) -> str:
     """The name of the job that carries these requests, which have one batch."""
-    label = os.path.commonprefix([request.name for request in requests])
+    label = _in_common([request.name for request in requests])
     # No scheduler minds these characters, and Grid Engine minds a digit in the first place.
     label = re.sub(r"[^A-Za-z0-9_-]+", "-", label).strip("-_") or "outlast"
     label = label if label[0].isalpha() else "o" + label
     return "%s.%s.%s" % (label[:_LONGEST_LABEL], group, requests[0].batch)
+
+
+def _in_common(names: Sequence[str]) -> str:
+    """What they all begin with: it is so of the first and the last in their order."""
+    first, last = min(names), max(names)
+    same = (length for length in range(len(first), -1, -1) if last.startswith(first[:length]))
+    return first[: next(same)]
 
 
 def batch_in(name: str, group: str) -> str | None:

@@ -1,8 +1,8 @@
 """What a cluster profile says about a site, as adapters need it; `outlast.spec.clusters` reads it from YAML.
 
-How resources are asked for differs from site to site, so the words for them are templates. `{cpus}`, `{gpus}`,
-`{memory_mb}`, `{memory_gb}`, `{memory_mb_per_cpu}`, `{memory_gb_per_cpu}` and `{disk_gb}` are put in, rounded
-up; a template that is empty asks for nothing.
+How resources are asked for differs from site to site, so the words for them are templates. `{cpus}`,
+`{gpus}`, `{memory_mb}`, `{memory_gb}`, `{memory_mb_per_cpu}`, `{memory_gb_per_cpu}` and `{disk_gb}` are put
+in, rounded up; a template that is empty asks for nothing.
 """
 
 from __future__ import annotations
@@ -37,8 +37,7 @@ class Profile:
     environment: str = ""
     #: An image for Apptainer or Singularity (file, directory or URL).
     container: str = ""
-    #: A directory on the node for what the job needs only while it runs; variables such as $TMPDIR are expanded
-    #: there.
+    #: A directory on the node for what the job needs only while it runs; variables are expanded there.
     scratch: str = ""
     #: The Python that runs the node program.
     python: str = "python3"

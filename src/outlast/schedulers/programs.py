@@ -13,7 +13,7 @@ class NotCalled(Exception):
 
 
 class NoReply(Exception):
-    """The program was ended because it took too long: the scheduler may have done what was asked, or may yet."""
+    """The program took too long and was ended: the scheduler may have done what was asked, or may yet."""
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ promises on what came out. Everything follows from the seed, so a failing one ca
     python -m outlast.simulation --seed 1234 -v
 """
 
-from outlast.simulation.invariants import Violation
+from outlast.simulation.history import History, Violation
 from outlast.simulation.scenario import Scenario, draw_scenario
-from outlast.simulation.schedule import History, carry_out, simulate
+from outlast.simulation.schedule import carry_out, simulate
 
 __all__ = ["History", "Scenario", "Violation", "carry_out", "draw_scenario", "simulate"]

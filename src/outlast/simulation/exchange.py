@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 from outlast.exchange import ResultGone
 from outlast.model import Attempt, Run, Spec
 from outlast.observation import Report
 from outlast.schedulers.base import JobRequest
-from outlast.simulation.node import NodeLog
+from outlast.simulation.log import NodeLog
 from outlast.simulation.scenario import Weather
+from outlast.simulation.store import LegKey
 from outlast.simulation.timeline import Timeline
+
+#: Who holds a leg that nobody may work on.
+FENCE = "controller"
 
 
 @dataclass(frozen=True)
@@ -23,12 +27,13 @@ class Order:
 
 
 @dataclass
-class _Written:
-    """An attempt's log, and how it reaches the controller's side of the file system."""
+class _Leg:
+    """One start of an attempt's job, or the fence after the last one, and how its log travels."""
 
-    log: NodeLog
-    delay: float
-    cut: float
+    holder: str
+    log: NodeLog | None = None
+    delay: float = 0.0
+    cut: float = float("inf")
 
 
 class SimulatedExchange:
@@ -38,46 +43,57 @@ class SimulatedExchange:
         self, timeline: Timeline, rng: random.Random, weather: Weather, complain: Callable[[str, str], None]
     ) -> None:
         self.orders: dict[str, Order] = {}
-        #: The last report that the controller was given of an attempt.
+        #: The last report that the controller was given of an attempt, and when.
         self.handed: dict[str, Report] = {}
-        #: By token: how many steps are in the result that was delivered.
-        self.delivered: dict[str, int] = {}
-        #: By run: the attempt whose results are in their place.
-        self.published: dict[str, str] = {}
+        self.handed_at: dict[str, float] = {}
+        #: How many steps are in the result that a leg delivered.
+        self.delivered: dict[LegKey, int] = {}
+        #: By run: the attempt whose results are in their place, and how many steps are in them.
+        self.published: dict[str, tuple[str, int]] = {}
         #: Attempts that the journal says have ended; nobody may begin to work on them.
         self.given_up: set[str] = set()
+        #: Attempts whose leavings were brought home.
+        self.settled: set[str] = set()
+        #: Told when a leg was claimed or fenced while the one before it may still be at work.
+        self.taken_over: Callable[[str], None] = lambda token: None
         self.weather = weather
         self._timeline = timeline
         self._rng = rng
         self._complain = complain
-        self._claims: dict[str, str] = {}
-        self._logs: dict[str, _Written] = {}
+        self._legs: dict[str, list[_Leg]] = {}
 
     # The node's side.
 
-    def claim(self, token: str, job: str) -> bool:
-        """The first wins, and for good: another job, or the controller's fence."""
-        if self._claims.setdefault(token, job) != job:
-            return False
+    def claim(self, token: str, job: str) -> int:
+        """The number of the leg that is now the job's; 0: another job has the attempt, or the controller."""
+        legs = self._legs.setdefault(token, [])
+        if legs and legs[-1].holder != job:
+            return 0
         if token in self.given_up:
             self._complain(self.orders[token].run, "a job began to work on %s, which was given up" % token)
-        return True
+        self._add(token, job)
+        return len(legs)
 
     def open_log(self, token: str, log: NodeLog) -> None:
+        """The log of the leg that was claimed last."""
         rng, weather, now = self._rng, self.weather, self._timeline.now
-        delay = cut = 0.0
+        leg = self._legs[token][-1]
+        leg.log = log
         if rng.random() < weather.log_late:
-            delay = rng.uniform(0.0, weather.log_late_seconds)
+            leg.delay = rng.uniform(0.0, weather.log_late_seconds)
         if rng.random() < weather.log_cut:
-            cut = now + rng.uniform(0.0, self.orders[token].spec.resources.time)
-        self._logs[token] = _Written(log, delay, cut or float("inf"))
+            leg.cut = now + rng.uniform(0.0, self.orders[token].spec.resources.time)
 
-    def log(self, token: str) -> NodeLog | None:
-        written = self._logs.get(token)
-        return written.log if written else None
+    def logs(self, token: str) -> list[NodeLog]:
+        """Of all legs of an attempt that were worked on."""
+        return [leg.log for leg in self._legs.get(token, ()) if leg.log is not None]
 
-    def deliver(self, token: str, steps: int) -> None:
-        self.delivered[token] = steps
+    def arrives_within(self, token: str, seconds: float) -> bool:
+        """Everything that was logged of the attempt reaches the controller in that time."""
+        return all(leg.delay <= seconds and leg.cut == float("inf") for leg in self._legs.get(token, ()))
+
+    def deliver(self, leg: LegKey, steps: int) -> None:
+        self.delivered[leg] = steps
 
     # The controller's side.
 
@@ -104,36 +120,64 @@ class SimulatedExchange:
         )
 
     def fence(self, attempt: Attempt) -> bool:
-        return self._claims.setdefault(attempt.token, "controller") == "controller"
+        self._may_fail()
+        if not self._legs.get(attempt.token):
+            self._add(attempt.token, FENCE)
+        return self._legs[attempt.token][0].holder == FENCE
 
     def shut(self, attempt: Attempt) -> None:
-        return
+        self._may_fail()
+        legs = self._legs.get(attempt.token)
+        if not legs or legs[-1].holder != FENCE:
+            self._add(attempt.token, FENCE)
 
     def settle(self, attempt: Attempt) -> None:
-        return
+        self._may_fail()
+        self.settled.add(attempt.token)
 
     def report(self, attempt: Attempt) -> Report | None:
-        written = self._logs.get(attempt.token)
-        if written is None:
-            return None
-        report = written.log.report(min(self._timeline.now - written.delay, written.cut))
-        if report is None:
+        now = self._timeline.now
+        reports: list[Report] = []
+        for leg, log in self._arrived(attempt.token):
             # The claim is there although no line of the log has come yet.
-            report = Report(heard=written.log.began + written.log.skew, host=written.log.host)
-        self.handed[attempt.token] = report
-        return report
+            claimed = Report(heard=log.began + log.skew, host=log.host)
+            reports.append(log.report(min(now - leg.delay, leg.cut)) or claimed)
+        if not reports:
+            return None
+        *earlier, last = reports
+        if earlier:
+            last = replace(last, earlier=tuple(earlier), heard=max(report.heard for report in reports))
+        self.handed[attempt.token], self.handed_at[attempt.token] = last, now
+        return last
 
     def publish(self, attempt: Attempt) -> None:
-        """As with files: the delivery is moved, so that it can be moved once only."""
+        """As with files: what the last leg delivered is moved, so that it can be moved once only."""
         run, token = attempt.run, attempt.token
-        if self.published.get(run) == token:
+        known = self.published.get(run)
+        if known and known[0] == token:
             return
-        if token not in self.delivered:
+        steps = self.delivered.get((token, sum(1 for _ in self._arrived(token))))
+        if steps is None:
             self._complain(run, "attempt %d was accepted and had delivered nothing" % attempt.number)
             raise ResultGone("%s was accepted and has disappeared" % token)
-        if run in self.published:
-            self._complain(run, "results were published by %s and by %s" % (self.published[run], token))
-        self.published[run] = token
+        if known:
+            self._complain(run, "results were published by %s and by %s" % (known[0], token))
+        self.published[run] = token, steps
 
     def retire(self, run: Run) -> None:
         return
+
+    def _arrived(self, token: str) -> Iterator[tuple[_Leg, NodeLog]]:
+        """The legs that the controller can see: the first at once, later ones when their logs come."""
+        for number, leg in enumerate(self._legs.get(token, ())):
+            if leg.log is None or (number and self._timeline.now - leg.delay < leg.log.began):
+                return
+            yield leg, leg.log
+
+    def _add(self, token: str, holder: str) -> None:
+        self._legs.setdefault(token, []).append(_Leg(holder))
+        self.taken_over(token)
+
+    def _may_fail(self) -> None:
+        if self._rng.random() < self.weather.files_fail:
+            raise OSError(5, "Input/output error")

@@ -3,55 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from math import sqrt
 
+from outlast.engine import WAITS_AGAIN
 from outlast.fold import apply
-from outlast.ledger import Booking, Use, book
-from outlast.model import ATTEMPT_KINDS, Attempt, AttemptState, Cause, Entry, Kind, Outcome, Run, RunState
+from outlast.model import ATTEMPT_KINDS, Attempt, Cause, Kind, Outcome, Phase, Run, RunState
 from outlast.observation import JobPhase, Report
 from outlast.policy import CLUSTER_PATIENCE
-from outlast.simulation.cluster import Job
-from outlast.simulation.exchange import SimulatedExchange
-from outlast.simulation.node import RunTruth
-from outlast.simulation.scenario import BUG, WRONG, Nature, Scenario
-
-
-@dataclass(frozen=True)
-class Violation:
-    """`promise` is its number in docs/promises.md, or "fold"."""
-
-    promise: str
-    run: str
-    text: str
-
-    def __str__(self) -> str:
-        return "promise %s, %s: %s" % (self.promise, self.run or "all runs", self.text)
-
-
-@dataclass
-class History:
-    """A schedule that is over: what the journal says, and what was true."""
-
-    scenario: Scenario
-    entries: list[Entry]
-    runs: dict[str, Run]
-    attempts: dict[str, Attempt]
-    truths: dict[str, RunTruth]
-    jobs: dict[str, Job]
-    exchange: SimulatedExchange
-    violations: list[Violation]
-    passes: int
-    deaths: int
-
-    def attempts_of(self, run: str) -> list[Attempt]:
-        return [attempt for attempt in self.attempts.values() if attempt.run == run]
+from outlast.simulation.bookkeeping import ledger_closes
+from outlast.simulation.history import History, Violation
+from outlast.simulation.job import Job
+from outlast.simulation.scenario import BUG, WRONG, Nature
 
 
 def violations(history: History) -> Iterator[Violation]:
     yield from _fold_agrees(history)
     for run in history.runs.values():
         attempts = history.attempts_of(run.name)
-        for promise, check in (("1", _is_over), ("2", _one_result), ("5", _ledger_closes), ("6", _patience)):
+        for promise, check in _CHECKS:
             for text in check(history, run, attempts):
                 yield Violation(promise, run.name, text)
 
@@ -78,111 +47,47 @@ def _is_over(history: History, run: Run, attempts: Sequence[Attempt]) -> Iterato
         yield "its attempts are not numbered one by one"
 
 
+def _nothing_left(history: History, run: Run, attempts: Sequence[Attempt]) -> Iterator[str]:
+    """No job waits, runs or is held for a run that is over."""
+    for attempt in attempts:
+        job = history.jobs.get(attempt.token)
+        if job is not None and job.phase is not JobPhase.ENDED and not job.hidden_for_good:
+            yield "the job of attempt %d was left behind, %s" % (attempt.number, job.phase.value)
+
+
+def _last_word_counts(history: History, run: Run, attempts: Sequence[Attempt]) -> Iterator[str]:
+    """How the last start of a job ended is how its attempt did, if that could be heard in time."""
+    if history.scenario.weather.clock_jumps:
+        return
+    for attempt in attempts:
+        logs, job = history.exchange.logs(attempt.token), history.jobs.get(attempt.token)
+        if job is None or job.lacked or not logs or logs[-1].cut_off or attempt.ended != job.ended:
+            continue
+        said = logs[-1].outcome
+        heard = history.exchange.arrives_within(attempt.token, history.scenario.patience.files)
+        cancelled = attempt.cancel_sent is not None or attempt.outcome is Outcome.CANCELLED
+        if said is not None and heard and not cancelled and attempt.outcome is not said:
+            yield "attempt %d said %s, and ended as %s" % (attempt.number, said.value, attempt.outcome)
+
+
+def _tried_in_vain(history: History, run: Run, attempts: Sequence[Attempt]) -> Iterator[str]:
+    """What the scheduler will never run is not sent again and again."""
+    refused = [a for a in _since_retry(history, run, attempts) if a.outcome is Outcome.REJECTED and a.queued]
+    if history.truths[run.name].held_for_good and len(refused) > 1:
+        yield "%d jobs were sent although the first was held for good" % len(refused)
+
+
 def _one_result(history: History, run: Run, attempts: Sequence[Attempt]) -> Iterator[str]:
     accepted = [entry for entry in history.entries if entry.run == run.name and entry.kind is Kind.ACCEPTED]
     if len(accepted) > 1:
         yield "%d results were accepted" % len(accepted)
-    published = history.exchange.published.get(run.name)
+    published, steps = history.exchange.published.get(run.name, (None, 0))
     if run.state is RunState.FINISHED and (published is None or published != run.accepted):
         yield "finished with %s accepted and %s published" % (run.accepted, published)
     if run.state is not RunState.FINISHED and published is not None:
         yield "%s, although results were published" % run.state.value
-    if published is not None:
-        steps = history.exchange.delivered.get(published)
-        if steps != history.truths[run.name].training.steps:
-            yield "the result has %s steps" % steps
-
-
-# Promise 5.
-
-
-def _ledger_closes(history: History, run: Run, attempts: Sequence[Attempt]) -> Iterator[str]:
-    over = [attempt for attempt in attempts if attempt.state is AttemptState.ENDED]
-    bookings = book(run, attempts)
-    if len(bookings) != len(over):
-        yield "%d bookings for %d attempts" % (len(bookings), len(over))
-        return
-    for attempt, booking in zip(over, bookings, strict=True):
-        booked = sum(booking.uses.values())
-        held = float(attempt.account.get("slot") or 0.0) + attempt.twin_slot
-        if abs(booked - held) > 1.0 or abs(booking.slot - held) > 1.0:
-            yield "attempt %d: %.1f s booked of %.1f s" % (attempt.number, booked, held)
-        if min(booking.uses.values(), default=0.0) < -1e-6:
-            yield "attempt %d: less than nothing was booked" % attempt.number
-        yield from _slot_is_true(history, attempt, held)
-    if run.state is RunState.FINISHED:
-        yield from _useful_is_true(history, run, over, bookings)
-
-
-def _slot_is_true(history: History, attempt: Attempt, held: float) -> Iterator[str]:
-    """Where the cluster told how long the job was on, that is what is booked."""
-    job = history.jobs.get(attempt.token)
-    if job is None or job.started is None or job.ended is None or job.phase is not JobPhase.ENDED:
-        return
-    elapsed = job.ended - job.started
-    told_at_end = attempt.ended == job.ended
-    told_later = attempt.outcome is Outcome.LOST and job.hidden == float("inf")
-    if (told_at_end or told_later) and abs(held - elapsed) > 1.0:
-        yield "attempt %d: %.1f s instead of the %.1f s it held a slot" % (attempt.number, held, elapsed)
-
-
-def _useful_is_true(
-    history: History, run: Run, attempts: Sequence[Attempt], bookings: Sequence[Booking]
-) -> Iterator[str]:
-    """Follow the result back through the checkpoints it came from, and compare with what was booked."""
-    training = history.truths[run.name].training
-    kept = _truly_kept(history, run)
-    exact = training.tells_steps and all(_log_is_whole(history, attempt) for attempt in attempts)
-    for attempt, booking in zip(attempts, bookings, strict=True):
-        steps, saves = kept.get(attempt.token, (0, 0))
-        net = steps * training.step_seconds
-        gross = net + saves * training.save_seconds + (training.load_seconds if steps else 0.0)
-        booked = booking.uses.get(Use.USEFUL, 0.0) + booking.uses.get(Use.SAVING, 0.0)
-        if booked < net - 0.1 and _saves_are_known(history, attempt):
-            yield "attempt %d: %.1f s booked as useful, %.1f s were" % (attempt.number, booked, net)
-        if exact and abs(booked - gross) > 1.0:
-            yield "attempt %d: %.1f s booked as useful or saving, %.1f s were" % (
-                attempt.number,
-                booked,
-                gross,
-            )
-
-
-def _truly_kept(history: History, run: Run) -> dict[str, tuple[int, int]]:
-    """By attempt: how many of its steps are in the result, and how many saves that took."""
-    training = history.truths[run.name].training
-    kept: dict[str, tuple[int, int]] = {}
-    token, until = run.accepted or "", training.steps
-    while token:
-        log = history.exchange.log(token)
-        assert log is not None
-        resumed = log.resumed or 0
-        saves = sum(step <= until for _, step in log.saves)
-        kept[token] = (until - resumed, saves)
-        token, until = log.resumed_from, resumed
-    return kept
-
-
-def _saves_are_known(history: History, attempt: Attempt) -> bool:
-    """The journal holds every save that the attempt made."""
-    log = history.exchange.log(attempt.token)
-    if log is None:
-        return True
-    known = len(attempt.account.get("saves", ()))
-    return len(log.saves) <= known or (known > 0 and attempt.outcome is not Outcome.LOST and known == 20)
-
-
-def _log_is_whole(history: History, attempt: Attempt) -> bool:
-    log = history.exchange.log(attempt.token)
-    if log is None or log.compute_began is None:
-        return True
-    heard = history.exchange.handed.get(attempt.token)
-    return (
-        heard is not None
-        and heard.computed
-        and (heard.loaded or log.loaded is None)
-        and _saves_are_known(history, attempt)
-    )
+    if published is not None and steps != history.truths[run.name].training.steps:
+        yield "the result has %s steps" % steps
 
 
 # Promise 6.
@@ -228,14 +133,14 @@ def _since_retry(history: History, run: Run, attempts: Sequence[Attempt]) -> lis
 def _told(history: History, attempt: Attempt, outcomes: Sequence[Outcome], said: str = "") -> bool:
     """The controller was told that the training ended like this, and was not about to cancel it."""
     report = history.exchange.handed.get(attempt.token)
-    if report is None or report.outcome not in outcomes or attempt.outcome is Outcome.CANCELLED:
+    if report is None or report.outcome not in outcomes:
         return False
-    return attempt.outcome is not Outcome.LOST and said in report.detail
+    return attempt.outcome is report.outcome and said in report.detail
 
 
 def _progressed_otherwise(history: History, attempt: Attempt, said: str) -> bool:
     report = history.exchange.handed.get(attempt.token)
-    return report is not None and report.changed and said not in report.detail
+    return report is not None and report.got_on and said not in report.detail
 
 
 def _given_up_rightly(
@@ -244,7 +149,8 @@ def _given_up_rightly(
     """A limit was truly reached, by what is true and what the controller could know of it."""
     limits = history.scenario.spec.limits
     ended = max(entry.at for entry in history.entries if entry.run == run.name and entry.kind is Kind.FAILED)
-    if history.truths[run.name].refused or ended - run.since > limits.total:
+    truth = history.truths[run.name]
+    if truth.refused or truth.held_for_good or ended - run.since > limits.total:
         return True
     if sum(_held_a_slot(history.jobs, attempt) for attempt in since) >= limits.attempts:
         return True
@@ -254,28 +160,66 @@ def _given_up_rightly(
 
 def _held_a_slot(jobs: Mapping[str, Job], attempt: Attempt) -> bool:
     job = jobs.get(attempt.token)
-    return job is not None and job.started is not None
+    return job is not None and job.starts > 0
 
 
 def _without_progress(
     handed: Mapping[str, Report], jobs: Mapping[str, Job], attempts: Sequence[Attempt]
 ) -> tuple[int, int]:
-    """Attempts in a row that computed and saved nothing new: not ended by the cluster, and all."""
+    """What saved nothing new, in a row: attempts not ended by the cluster, and all starts that computed."""
     best: int | None = None
-    own = any_cause = 0
+    own = starts = 0
     for attempt in attempts:
         report = handed.get(attempt.token)
         if report is None:
             continue
-        step = report.step
-        if step is None:
-            progressed = report.changed
-        else:
-            progressed = best is None or step > best
-            best = max(step, best or 0)
+        saves = [save.step for leg in report.legs for save in leg.saves]
+        steps = [step for step in saves if step is not None]
+        computed = sum(any(phase is Phase.COMPUTE for phase, _ in leg.spans) for leg in report.legs)
+        progressed = max(steps) > (best or 0) if steps else bool(saves)
+        best = max([best or 0, *steps])
         if progressed:
-            own = any_cause = 0
-        elif report.computed:
-            any_cause += 1
-            own += jobs[attempt.token].cause is not Cause.CLUSTER
-    return own, any_cause
+            own = starts = 0
+        elif computed:
+            starts += computed
+            own += jobs[attempt.token].cause in (Cause.TRAINING, Cause.LIMIT)
+    return own, starts
+
+
+def _knows_when_to_stop(history: History, run: Run, attempts: Sequence[Attempt]) -> Iterator[str]:
+    """No attempt follows on too many starts in vain. A torn checkpoint makes progress harder to tell."""
+    most = CLUSTER_PATIENCE * history.scenario.spec.limits.without_progress
+    since = _since_retry(history, run, attempts)
+    for number in range(1, len(since)):
+        _, starts = _without_progress(history.exchange.handed, history.jobs, since[:number])
+        if starts >= most and not history.scenario.weather.torn:
+            yield "%d starts in a row were in vain, and another attempt followed" % starts
+            return
+
+
+def _notes_are_few(history: History, run: Run, attempts: Sequence[Attempt]) -> Iterator[str]:
+    """A reason that changes with every look must not fill the journal."""
+    if history.scenario.weather.clock_jumps:
+        return
+    noted: dict[str, list[float]] = {}
+    for entry in history.entries:
+        if entry.run == run.name and entry.kind is Kind.WAITS:
+            noted.setdefault(entry.token or "", []).append(entry.at)
+    for token, times in noted.items():
+        job = history.jobs[token]
+        most = 3 + 2 * (job.holds + job.starts) + 2 * sqrt((times[-1] - times[0]) / WAITS_AGAIN)
+        if len(times) > most:
+            yield "why %s waits was noted %d times" % (token, len(times))
+
+
+_CHECKS = (
+    ("1", _is_over),
+    ("1", _tried_in_vain),
+    ("1", _nothing_left),
+    ("1", _notes_are_few),
+    ("2", _one_result),
+    ("2", _last_word_counts),
+    ("5", ledger_closes),
+    ("6", _patience),
+    ("6", _knows_when_to_stop),
+)

@@ -8,44 +8,10 @@ from dataclasses import dataclass, field
 from outlast.model import Cause, Outcome, Phase, Spec
 from outlast.node.supervise import limits_for
 from outlast.node.words import EXIT_CONTINUE
-from outlast.observation import Report, Save
-from outlast.reports import MOST_SAVES
+from outlast.simulation.log import BEAT, NodeLog
 from outlast.simulation.scenario import BUG, WRONG, Nature, TrainingModel
+from outlast.simulation.store import CheckpointStore, LegKey
 from outlast.simulation.timeline import Timeline
-
-#: How often the node program shows that it lives while the training computes.
-BEAT = 15.0
-
-
-class CheckpointStore:
-    """The checkpoint directory of one run, with the rules that `outlast.training` keeps."""
-
-    def __init__(self, keep: int) -> None:
-        self._keep = keep
-        self._generation = 0
-        #: Step, the attempt that saved it, and whether it can be read; oldest first.
-        self._saved: list[tuple[int, str, bool]] = []
-
-    def load(self) -> tuple[int | None, str, int]:
-        """The newest readable step, who saved it, and a generation that ends all older ones."""
-        self._generation += 1
-        while self._saved and not self._saved[-1][2]:
-            self._saved.pop()
-        step, token = self._saved[-1][:2] if self._saved else (None, "")
-        return step, token, self._generation
-
-    def save(self, step: int, token: str, generation: int) -> bool:
-        """False: a newer attempt has loaded since, so this one may commit nothing more."""
-        if generation != self._generation:
-            return False
-        self._saved = [*self._saved, (step, token, True)][-self._keep :]
-        return True
-
-    def tear(self) -> None:
-        """The newest becomes unreadable; the one before it stays, as saving never deletes that."""
-        if len(self._saved) >= 2 and self._saved[-2][2]:
-            step, token, _ = self._saved[-1]
-            self._saved[-1] = (step, token, False)
 
 
 @dataclass
@@ -57,91 +23,33 @@ class RunTruth:
     store: CheckpointStore
     fluke_at: int | None
     refused: bool = False
-    never_started: bool = False
+    #: Its jobs are not started more often than this.
+    most_starts: float = float("inf")
+    #: Every job of it is put aside by the scheduler, which says that it will never do.
+    held_for_good: bool = False
     flukes: int = 0
     #: Node programs that compute right now.
     computing: list[NodeProgram] = field(default_factory=list)
 
 
-@dataclass
-class NodeLog:
-    """What was written on the node, with true times. A phase may be entered ahead of its time."""
-
-    host: str
-    skew: float
-    began: float
-    tells_steps: bool
-    save_seconds: float
-    phases: list[tuple[Phase, float]]
-    saves: list[tuple[float, int]] = field(default_factory=list)
-    loaded: float | None = None
-    resumed: int | None = None
-    #: The attempt whose checkpoint it went on from.
-    resumed_from: str = ""
-    ended: float | None = None
-    outcome: Outcome | None = None
-    detail: str = ""
-    signature: str | None = None
-    #: Nothing was written after this.
-    closed: float = float("inf")
-
-    def report(self, as_of: float) -> Report | None:
-        """What `outlast.reports` would read from the files if they were as they had been at `as_of`."""
-        as_of = min(as_of, self.closed)
-        begun = [(phase, at) for phase, at in self.phases if at <= as_of]
-        if not begun:
-            return None
-        compute = self.compute_began
-        over = self.ended is not None and self.ended <= as_of
-        last = begun[-1][1]
-        if over:
-            last = self.ended or last
-        elif begun[-1][0] is Phase.COMPUTE:
-            last += BEAT * ((as_of - last) // BEAT)
-            last = max([last, *(at for at, _ in self.saves if at <= as_of)])
-        ends = [at for _, at in begun[1:]] + [last]
-        spans = tuple((phase, end - at) for (phase, at), end in zip(begun, ends, strict=True))
-        known = [save for save in self.saves if save[0] <= as_of]
-        saves = [Save(at - (compute or at), step if self.tells_steps else None) for at, step in known]
-        loaded = self.tells_steps and self.loaded is not None and self.loaded <= as_of
-        return Report(
-            claimed=self.began + self.skew,
-            host=self.host,
-            heard=last + self.skew,
-            spans=spans,
-            outcome=self.outcome if over else None,
-            detail=self.detail if over else "",
-            signature=self.signature if over else None,
-            loaded=loaded,
-            resumed=self.resumed if loaded else None,
-            saves=tuple(saves[-MOST_SAVES:]),
-            saving=self.save_seconds * len(saves) if self.tells_steps else 0.0,
-            changed=bool(saves),
-        )
-
-    @property
-    def compute_began(self) -> float | None:
-        return next((at for phase, at in self.phases if phase is Phase.COMPUTE), None)
-
-
 class NodeProgram:
-    """One job's work on a claimed attempt, from the claim to its end or to the moment it is killed."""
+    """One start of a job, from the claim of its leg to its end or to the moment it is killed."""
 
     def __init__(
         self,
         timeline: Timeline,
         run: RunTruth,
-        token: str,
+        leg: LegKey,
         spec: Spec,
         log: NodeLog,
         startup: float,
         trouble: Outcome | None,
         computes: Callable[[NodeProgram], None],
-        delivers: Callable[[str, int], None],
+        delivers: Callable[[LegKey, int], None],
         ends: Callable[[int], None],
     ) -> None:
         self.run = run
-        self.token = token
+        self.leg = leg
         self.log = log
         self.alive = True
         #: Whose doing its end was; the truth that the engine's view is compared with.
@@ -155,6 +63,7 @@ class NodeProgram:
         self._stopped: Cause | None = None
         self._leaving = False
         self._handing_over = False
+        self._cleaning_up = False
         self._generation = 0
         self._step = 0
         self._since = 0.0
@@ -201,12 +110,22 @@ class NodeProgram:
             self._milestone = boundary
             self._schedule(saves=True)
 
+    def give_way(self) -> None:
+        """It has seen that another has the attempt now: nothing that it does counts any more."""
+        if self.alive and not self._cleaning_up:
+            self._end(Outcome.EVICTED, "the attempt was given up or taken over", Cause.CLUSTER)
+
+    @property
+    def next_beat(self) -> float:
+        """When it looks up next, and finds out whether the attempt is still its own."""
+        return self.log.began + BEAT * ((self._timeline.now - self.log.began) // BEAT + 1)
+
     def _meet(self, trouble: Outcome) -> None:
-        if self.alive:
+        if self.alive and not self._cleaning_up:
             self._end(trouble, "trouble of the host's: %s" % trouble.value, Cause.CLUSTER, trouble.value)
 
     def _compute(self) -> None:
-        if not self.alive:
+        if not self.alive or self._cleaning_up:
             return
         now, log, training = self._timeline.now, self.log, self.run.training
         log.phases.append((Phase.COMPUTE, now))
@@ -273,7 +192,7 @@ class NodeProgram:
             self._end(outcome, "the training has saved", self._stopped or Cause.LIMIT)
 
     def _save(self) -> bool:
-        if not self.run.store.save(self._step, self.token, self._generation):
+        if not self.run.store.save(self._step, self.leg, self._generation):
             return False
         self.log.saves.append((self._timeline.now, self._step))
         return True
@@ -295,16 +214,16 @@ class NodeProgram:
         self._timeline.at(now + 2.0, self._deliver)
 
     def _deliver(self) -> None:
-        if self.alive:
-            self._delivers(self.token, self._step)
+        if self.alive and not self._cleaning_up:
+            self._delivers(self.leg, self._step)
             self._end(Outcome.FINISHED, "the training finished", Cause.TRAINING)
 
     def _end(self, outcome: Outcome, detail: str, cause: Cause, signature: str | None = None) -> None:
         """Clean up, write the last line, exit."""
         now, log = self._timeline.now, self.log
         self._leave_computing()
-        self._handing_over = True
-        log.phases.append((Phase.CLEAN_UP, now))
+        self._handing_over = self._cleaning_up = True
+        log.phases = [*(begun for begun in log.phases if begun[1] <= now), (Phase.CLEAN_UP, now)]
         self.cause = cause
         self._timeline.at(now + 0.5, lambda: self._exit(outcome, detail, signature))
 

@@ -57,6 +57,21 @@ class Weather:
     #: Mean seconds of running until a job is evicted; 0: never.
     evicted_after: float = 0.0
     evicted_with_notice: float = 0.0
+    #: What is evicted is started again by the scheduler. Without notice it may have been cut off only, and go
+    #: on; once another has its attempt it notices, unless it is blind to that.
+    requeued: float = 0.0
+    cut_off: float = 0.0
+    blind: float = 0.0
+    #: A job that is over is started again.
+    revived: float = 0.0
+    #: A job is put aside instead of being started, again after it was released, and instead of being ended or
+    #: put back.
+    held: float = 0.0
+    held_again: float = 0.0
+    held_late: float = 0.0
+    releasable: float = 0.0
+    #: Why a job waits changes from one look to the next.
+    moods: float = 0.0
     #: A running job goes missing from the listing; some go on computing, some of those turn up again.
     vanishes: float = 0.0
     vanished_lives: float = 0.0
@@ -86,11 +101,14 @@ class Weather:
     cancel_fails: float = 0.0
     cancel_ignored: float = 0.0
     order_fails: float = 0.0
-    #: Per run.
+    #: An attempt cannot be fenced, shut or settled.
+    files_fail: float = 0.0
+    #: Per run. Jobs of one that is never started may at first be started once, and never again.
     user_cancels: float = 0.0
     user_retries: float = 0.0
     refused_for_good: float = 0.0
     never_started: float = 0.0
+    held_for_good: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -107,6 +125,12 @@ class Scenario:
     hosts: tuple[str, ...]
     #: Hosts on which everything fails, and how.
     bad_hosts: dict[str, Outcome]
+    #: A restart counts when the job is put back, not when it starts again.
+    counts_returns: bool
+    #: The scheduler says so when it has evicted a job.
+    tells_evictions: bool
+    most_jobs: int | None
+    submit_rate: int | None
 
 
 def draw_scenario(seed: int) -> Scenario:
@@ -153,6 +177,10 @@ def draw_scenario(seed: int) -> Scenario:
         queue=time * rng.uniform(0.0, 0.6),
         hosts=hosts,
         bad_hosts={host: rng.choice(troubles) for host in bad},
+        counts_returns=rng.random() < 0.5,
+        tells_evictions=rng.random() < 0.5,
+        most_jobs=rng.choice((None, None, None, None, 1, 2, 3)),
+        submit_rate=rng.choice((None, None, None, None, 1, 2, 4)),
     )
 
 
@@ -192,6 +220,15 @@ def _weather(rng: random.Random, time: float) -> Weather:
     return Weather(
         evicted_after=some(0.2, 1.0) ** 2 * 3 * time,
         evicted_with_notice=rng.choice((0.0, 0.5, 1.0)),
+        requeued=rng.choice((0.0, 0.5, 1.0)),
+        cut_off=some(0.1, 0.7),
+        blind=rng.choice((0.0, 0.5, 1.0)),
+        revived=some(0.05, 0.3, 0.5),
+        held=some(0.05, 0.4),
+        held_again=rng.choice((0.0, 0.5, 1.0)),
+        held_late=some(0.1, 0.6, 0.5),
+        releasable=rng.choice((0.0, 0.5, 1.0)),
+        moods=some(0.1, 1.0),
         vanishes=some(0.05, 0.5),
         vanished_lives=rng.choice((0.0, 0.5, 1.0)),
         vanished_returns=rng.choice((0.0, 0.5, 1.0)),
@@ -212,8 +249,10 @@ def _weather(rng: random.Random, time: float) -> Weather:
         cancel_fails=some(0.1, 0.5),
         cancel_ignored=some(0.1, 0.5),
         order_fails=some(0.05, 0.3, 0.5),
+        files_fail=some(0.05, 0.4, 0.5),
         user_cancels=some(0.1, 0.6),
         user_retries=some(0.3, 1.0, 0.5),
         refused_for_good=some(0.1, 0.5, 0.3),
         never_started=some(0.1, 0.5, 0.3),
+        held_for_good=some(0.1, 0.5, 0.3),
     )

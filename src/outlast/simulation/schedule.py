@@ -11,14 +11,19 @@ from pathlib import Path
 
 from outlast import controller as controller_module
 from outlast.controller import Controller
+from outlast.engine import CANCEL_AGAIN
 from outlast.model import Attempt, Entry, Kind, Outcome, Run, RunState
 from outlast.records import Records
-from outlast.simulation.cluster import Job, SimulatedCluster
+from outlast.simulation.cluster import SimulatedCluster
 from outlast.simulation.exchange import SimulatedExchange
-from outlast.simulation.invariants import History, Violation, violations
-from outlast.simulation.node import CheckpointStore, NodeProgram, RunTruth
+from outlast.simulation.floor import Floor
+from outlast.simulation.history import History, Violation
+from outlast.simulation.invariants import violations
+from outlast.simulation.node import NodeProgram, RunTruth
 from outlast.simulation.scenario import Scenario, Weather, draw_scenario
+from outlast.simulation.store import CheckpointStore
 from outlast.simulation.timeline import Timeline
+from outlast.simulation.watch import Watch
 
 __all__ = ["History", "carry_out", "simulate"]
 
@@ -85,6 +90,8 @@ class _Schedule:
     deaths: int = 0
     passes: int = 0
     batches: int = 0
+    #: Attempts that were over, by all that could be known, although their jobs may have been at work.
+    excused: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         scenario = self.scenario
@@ -101,14 +108,21 @@ class _Schedule:
                 store=CheckpointStore(scenario.spec.checkpoints.keep),
                 fluke_at=training.fluke_at,
                 refused=self.rng.random() < self.weather.refused_for_good,
-                never_started=self.rng.random() < self.weather.never_started,
+                most_starts=self._draw_most_starts(),
+                held_for_good=self.rng.random() < self.weather.held_for_good,
             )
             for number, training in enumerate(scenario.trainings)
         }
-        self.cluster = SimulatedCluster(
+        floor = Floor(
             self.timeline, self.rng, scenario, self.truths, self.exchange, self._computes, self._tell
         )
+        self.cluster = SimulatedCluster(self.timeline, self.rng, scenario, self.truths, self.exchange, floor)
+        self.watch = Watch(scenario, self.timeline, self.records, self.cluster, self.exchange, self._complain)
         self.controller = self._new_controller()
+
+    def _draw_most_starts(self) -> float:
+        never = self.rng.random() < self.weather.never_started
+        return self.rng.choice((0, 1)) if never else float("inf")
 
     def carry_out(self) -> History:
         self._submit_runs()
@@ -193,6 +207,11 @@ class _Schedule:
                 break
             # A user's retry came while things were cleared up.
             self.timeline.advance(self.timeline.now + self.scenario.interval)
+        for _ in range(3):
+            # What was told to end before the calm and did not hear it, or was hidden then, is told again.
+            self.timeline.drain()
+            self.timeline.advance(self.timeline.now + CANCEL_AGAIN + 4 * self.scenario.patience.missing)
+            self._pass()
         self.timeline.drain()
         self._pass()
 
@@ -204,17 +223,15 @@ class _Schedule:
             self._tell("the controller's clock is off by %.0f s" % self.wall.offset)
         try:
             self.controller.step()
+            self.watch.after_pass()
         except ControllerDied as death:
             self._tell("the controller died at %s" % death)
             self.deaths += 1
+            self.watch.forget_submissions()
             self.controller = self._new_controller()
             if self.rng.random() < 0.3:
                 away = self.rng.uniform(0.0, 2 * self.scenario.spec.resources.time)
                 self.timeline.advance(self.timeline.now + away)
-        parallel = self.scenario.spec.parallel
-        active = sum(run.state is RunState.ACTIVE for run in self.records.live().values())
-        if parallel is not None and active > parallel:
-            self._complain("", "%d runs were under way where %d are allowed" % (active, parallel))
 
     def _new_controller(self) -> Controller:
         return Controller(
@@ -241,18 +258,35 @@ class _Schedule:
             return
         self.exchange.given_up.add(entry.token)
         job = self.cluster.jobs.get(entry.token)
-        lost = entry.data["outcome"] == Outcome.LOST.value
         # One listing may be old; giving up a job that computes takes at least two that lack it.
-        if lost and job is not None and _computing(job) and job.lacking < 2:
+        if job is not None and (job.lacking >= 2 or self._is_misled(entry.token)):
+            self.excused.add(entry.token)
+        elif job is not None and job.computing and entry.data["outcome"] != Outcome.FINISHED.value:
             self._complain(entry.run, "%s was given up while it was listed" % entry.token)
+        if "account" in entry.data and entry.token not in self.exchange.settled:
+            self._complain(entry.run, "the end of %s was recorded before it was settled" % entry.token)
 
     def _computes(self, program: NodeProgram) -> None:
-        self._tell("%s: computes from step %s" % (program.token, program.log.resumed))
+        token, number = program.leg
+        self._tell("%s: leg %d computes from step %s" % (token, number, program.log.resumed))
         for other in program.run.computing:
-            attempt = self.records.attempt(other.token)
-            if attempt is None or attempt.outcome is not Outcome.LOST:
-                text = "%s and %s compute at the same time" % (other.token, program.token)
+            if not self._is_written_off(other) and not self._is_written_off(program):
+                text = "%s and %s compute at the same time" % (other.leg[0], token)
                 self._complain(program.run.name, text)
+
+    def _is_written_off(self, program: NodeProgram) -> bool:
+        """Nobody could have ended it: the scheduler, or at least its listing, has lost it."""
+        attempt = self.records.attempt(program.leg[0])
+        lost = attempt is not None and attempt.outcome is Outcome.LOST
+        return lost or program.log.cut_off or program.leg[0] in self.excused
+
+    def _is_misled(self, token: str) -> bool:
+        """All starts that were known of had said their last word, and it was not that they were evicted."""
+        attempt, report = self.records.attempt(token), self.exchange.handed.get(token)
+        if attempt is None or report is None or len(report.legs) <= attempt.restarts:
+            return False
+        lost = self.exchange.logs(token)[len(report.legs) - 1].cut_off
+        return lost or report.outcome not in (None, Outcome.EVICTED)
 
     def _complain(self, run: str, text: str) -> None:
         self.found.append(Violation("2", run, text))
@@ -260,10 +294,6 @@ class _Schedule:
     def _tell(self, text: str) -> None:
         if self.story is not None:
             self.story.append("%9.1f  %s" % (self.timeline.now - BEGIN, text))
-
-
-def _computing(job: Job) -> bool:
-    return job.program is not None and job.program in job.program.run.computing
 
 
 @contextmanager

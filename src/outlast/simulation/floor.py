@@ -1,0 +1,279 @@
+"""The machine room of the simulated cluster: what happens to jobs between two looks at the queue."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+
+from outlast.model import Cause, Outcome, Phase
+from outlast.node.words import EXIT_BAD_ORDER, EXIT_NOT_CLAIMED
+from outlast.observation import JobPhase
+from outlast.simulation.exchange import SimulatedExchange
+from outlast.simulation.job import NEVER, Job
+from outlast.simulation.log import NodeLog
+from outlast.simulation.node import NodeProgram, RunTruth
+from outlast.simulation.scenario import Scenario
+from outlast.simulation.timeline import Timeline
+
+#: A job that was started this often is put aside, as Slurm does with JobHoldMaxRequeue.
+MOST_STARTS = 30
+HOLDS = (Outcome.NETWORK, Outcome.NODE_TROUBLE, Outcome.OUT_OF_DISK, Outcome.NOT_FOUND)
+HELD_FOR_GOOD = "held: it brings more input than is allowed here"
+
+
+class Floor:
+    """`weather` says how often what goes wrong, from now on."""
+
+    def __init__(
+        self,
+        timeline: Timeline,
+        rng: random.Random,
+        scenario: Scenario,
+        runs: Mapping[str, RunTruth],
+        exchange: SimulatedExchange,
+        computes: Callable[[NodeProgram], None],
+        tell: Callable[[str], None],
+    ) -> None:
+        self.jobs: dict[str, Job] = {}
+        self.weather = scenario.weather
+        self._timeline = timeline
+        self._rng = rng
+        self._scenario = scenario
+        self._runs = runs
+        self._exchange = exchange
+        self._computes = computes
+        self.tell = tell
+        exchange.taken_over = self._take_over
+
+    # What users and administrators do.
+
+    def enqueue(self, job: Job) -> None:
+        self.jobs[job.token] = job
+        self._wait(job, job.listed)
+
+    def cancel(self, job: Job) -> None:
+        self.tell("%s: cancelled" % job.token)
+        job.cancelled, job.returns = True, False
+        if job.phase is JobPhase.RUNNING:
+            self._notify(job, Cause.USER)
+        elif job.phase is not JobPhase.ENDED:
+            self._end(job, reason="cancelled")
+
+    def release(self, job: Job) -> None:
+        if job.phase is JobPhase.HELD:
+            self.tell("%s: released" % job.token)
+            job.releases += 1
+            job.phase, job.held, job.reason, job.view = JobPhase.QUEUED, NEVER, "", None
+            self._wait(job, self._timeline.now)
+
+    # How a job gets to work.
+
+    def _wait(self, job: Job, since: float) -> None:
+        if job.starts < self._run(job).most_starts:
+            wait = self._rng.uniform(0.0, self._scenario.queue)
+            self._timeline.at(since + wait, lambda: self._start(job))
+
+    def _run(self, job: Job) -> RunTruth:
+        return self._runs[self._exchange.orders[job.token].run]
+
+    def _start(self, job: Job) -> None:
+        if job.phase is not JobPhase.QUEUED:
+            return
+        rng, weather, now = self._rng, self.weather, self._timeline.now
+        if self._run(job).held_for_good:
+            self._hold(job, Outcome.REJECTED, HELD_FOR_GOOD, releasable=False)
+            return
+        if rng.random() < (weather.held_again if job.holds else weather.held):
+            self._hold(job, rng.choice(HOLDS), "held: the site could not prepare for it")
+            return
+        hosts = self._scenario.hosts
+        job.phase, job.started, job.reason, job.view = JobPhase.RUNNING, now, "", None
+        job.starts += 1
+        job.host = rng.choice([host for host in hosts if host not in job.request.avoid] or hosts)
+        limit = job.request.time
+        if rng.random() < weather.short_limit:
+            limit *= rng.uniform(0.5, 0.9)
+        self._later(job, limit, lambda: self._kill(job, Cause.LIMIT))
+        if weather.evicted_after:
+            self._later(job, rng.expovariate(1.0 / weather.evicted_after), lambda: self._evict(job))
+        if rng.random() < weather.vanishes:
+            self._later(job, rng.uniform(0.0, job.request.time), lambda: self._vanish(job))
+        self._later(job, rng.uniform(0.2, 3.0), lambda: self._claim(job))
+
+    def _later(self, job: Job, seconds: float, action: Callable[[], None]) -> None:
+        """Do `action` if the job still runs then, and has not been started again."""
+        start = job.starts
+
+        def act() -> None:
+            if job.phase is JobPhase.RUNNING and job.starts == start:
+                action()
+
+        self._timeline.at(self._timeline.now + seconds, act)
+
+    def _claim(self, job: Job) -> None:
+        rng, token = self._rng, job.token
+        order = self._exchange.orders.get(token)
+        if order is None:
+            self._end(job, exit_code=EXIT_BAD_ORDER)
+            return
+        number = self._exchange.claim(token, job.number)
+        if not number:
+            self.tell("%s: found its attempt taken and left" % token)
+            self._end(job, exit_code=EXIT_NOT_CLAIMED)
+            return
+        run = self._runs[order.run]
+        training, now = run.training, self._timeline.now
+        log = NodeLog(
+            host=job.host,
+            skew=rng.uniform(-2.0, 2.0),
+            began=now,
+            tells_steps=training.tells_steps,
+            save_seconds=training.save_seconds,
+            phases=[(Phase.CLAIM, now)],
+        )
+        self._exchange.open_log(token, log)
+        start = job.starts
+        job.program = NodeProgram(
+            self._timeline,
+            run,
+            (token, number),
+            order.spec,
+            log,
+            startup=rng.uniform(1.0, 8.0),
+            trouble=self._scenario.bad_hosts.get(job.host),
+            computes=self._computes,
+            delivers=self._exchange.deliver,
+            ends=lambda code: self._leave(job, start, code),
+        )
+
+    def _take_over(self, token: str) -> None:
+        """Who had the attempt until now finds out when it looks up next, if it can see that at all."""
+        job = self.jobs.get(token)
+        program = job.program if job else None
+        if program is not None and program.alive and self._rng.random() >= self.weather.blind:
+            self._timeline.at(program.next_beat, program.give_way)
+
+    # How that ends.
+
+    def _leave(self, job: Job, start: int, code: int) -> None:
+        """Its node program has ended by itself, in a start that may be over for the scheduler."""
+        if job.phase is not JobPhase.RUNNING or job.starts != start:
+            return
+        if job.returns:
+            self._put_back(job, "evicted")
+        else:
+            self._end(job, exit_code=code)
+
+    def _evict(self, job: Job) -> None:
+        rng, weather = self._rng, self.weather
+        job.returns = not job.cancelled and rng.random() < weather.requeued
+        if rng.random() < weather.evicted_with_notice:
+            self._notify(job, Cause.CLUSTER)
+        elif job.program is not None and rng.random() < weather.cut_off:
+            self.tell("%s: cut off, and goes on" % job.token)
+            job.program.log.cut_off = True
+            self._put_back_or_end(job, Outcome.EVICTED, "the scheduler lost touch with its node")
+        else:
+            self._kill(job, Cause.CLUSTER)
+
+    def _notify(self, job: Job, cause: Cause) -> None:
+        """A signal now and a kill after the grace: an eviction with notice, or a cancellation."""
+        if job.program is not None:
+            job.program.stop(cause)
+        # The node program needs a little longer than its training to write its last line.
+        self._later(job, job.request.grace + 5.0, lambda: self._kill(job, cause))
+
+    def _kill(self, job: Job, cause: Cause) -> None:
+        self._stop_program(job, cause)
+        self.tell("%s: killed (%s)" % (job.token, cause.value))
+        if cause is not Cause.USER and self._rng.random() < self.weather.held_late:
+            self._close(job)
+            late = cause is Cause.LIMIT
+            self._hold(job, Outcome.OVER_TIME if late else Outcome.NODE_TROUBLE, "held: it was ended there")
+        elif cause is Cause.LIMIT:
+            self._end(job, signal=9, outcome=Outcome.OVER_TIME, reason="killed by the scheduler")
+        else:
+            outcome = Outcome.EVICTED if cause is Cause.CLUSTER and self._scenario.tells_evictions else None
+            self._put_back_or_end(job, outcome, "killed by the scheduler")
+
+    def _vanish(self, job: Job) -> None:
+        """Its node is gone, or only the scheduler's knowledge of it is."""
+        lives = self._rng.random() < self.weather.vanished_lives
+        self._hide(job, self._rng.random() < self.weather.vanished_returns)
+        self.tell("%s: vanished%s" % (job.token, " and goes on" if lives else ""))
+        if not lives:
+            self._stop_program(job, Cause.CLUSTER)
+            self._end(job, reason="its node failed")
+
+    def _hide(self, job: Job, returns: bool) -> None:
+        now = self._timeline.now
+        job.hidden, job.back = now, NEVER
+        if returns:
+            job.back = now + self._rng.uniform(0.2, 4.0) * self._scenario.patience.missing
+
+    def _stop_program(self, job: Job, cause: Cause) -> None:
+        program = job.program
+        if program is not None and program.alive and not program.log.cut_off:
+            program.kill()
+            program.cause = cause
+            if self._rng.random() < self.weather.torn:
+                program.run.store.tear()
+
+    def _put_back_or_end(self, job: Job, outcome: Outcome | None, reason: str) -> None:
+        if job.returns:
+            self._put_back(job, reason)
+        else:
+            self._end(job, signal=9, outcome=outcome, reason=reason)
+
+    def _put_back(self, job: Job, reason: str) -> None:
+        """The scheduler will start the same job again."""
+        self.tell("%s: put back into the queue" % job.token)
+        self._close(job)
+        job.returned += 1
+        job.returns = False
+        job.phase, job.reason, job.view = JobPhase.QUEUED, reason, None
+        if job.starts >= MOST_STARTS:
+            self._hold(job, Outcome.NODE_TROUBLE, "held: it was started too often", releasable=False)
+        elif self._rng.random() < self.weather.held_late:
+            self._hold(job, self._rng.choice(HOLDS), "held: its files could not be brought back")
+        else:
+            self._wait(job, self._timeline.now)
+        if self._rng.random() < self.weather.vanishes:
+            self._hide(job, returns=True)
+
+    def _close(self, job: Job) -> None:
+        """It holds no slot any more."""
+        if job.phase is JobPhase.RUNNING and job.started is not None:
+            job.slot += self._timeline.now - job.started
+
+    def _hold(self, job: Job, outcome: Outcome, reason: str, releasable: bool | None = None) -> None:
+        if releasable is None:
+            releasable = self._rng.random() < self.weather.releasable
+        self.tell("%s: held%s" % (job.token, "" if releasable else " for good"))
+        job.holds += 1
+        job.phase, job.held, job.view = JobPhase.HELD, self._timeline.now, None
+        job.outcome, job.reason, job.releasable, job.returns = outcome, reason, releasable, False
+
+    def _end(
+        self,
+        job: Job,
+        exit_code: int | None = None,
+        signal: int | None = None,
+        outcome: Outcome | None = None,
+        reason: str = "",
+    ) -> None:
+        now = self._timeline.now
+        self._close(job)
+        job.phase, job.ended, job.view, job.held = JobPhase.ENDED, now, None, NEVER
+        job.exit_code, job.signal, job.outcome, job.reason = exit_code, signal, outcome, reason
+        if job.hidden == NEVER and self._rng.random() < self.weather.forgets_early:
+            job.hidden = now + self._rng.uniform(0.0, self._scenario.patience.missing)
+        if not job.cancelled and job.starts < MOST_STARTS and self._rng.random() < self.weather.revived:
+            after = self._rng.uniform(0.0, self._scenario.spec.resources.time)
+            self._timeline.at(now + after, lambda: self._revive(job))
+
+    def _revive(self, job: Job) -> None:
+        """An administrator starts it again, as `scontrol requeue` does with a job that is over."""
+        if job.phase is JobPhase.ENDED and not job.cancelled:
+            job.revived, job.forgotten, job.hidden, job.back = True, False, NEVER, NEVER
+            self._put_back(job, "requeued by an administrator")

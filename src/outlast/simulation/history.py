@@ -1,0 +1,42 @@
+"""What a schedule left behind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from outlast.model import Attempt, Entry, Run
+from outlast.simulation.exchange import SimulatedExchange
+from outlast.simulation.job import Job
+from outlast.simulation.node import RunTruth
+from outlast.simulation.scenario import Scenario
+
+
+@dataclass(frozen=True)
+class Violation:
+    """`promise` is its number in docs/promises.md, or "fold"."""
+
+    promise: str
+    run: str
+    text: str
+
+    def __str__(self) -> str:
+        return "promise %s, %s: %s" % (self.promise, self.run or "all runs", self.text)
+
+
+@dataclass
+class History:
+    """A schedule that is over: what the journal says, and what was true."""
+
+    scenario: Scenario
+    entries: list[Entry]
+    runs: dict[str, Run]
+    attempts: dict[str, Attempt]
+    truths: dict[str, RunTruth]
+    jobs: dict[str, Job]
+    exchange: SimulatedExchange
+    violations: list[Violation]
+    passes: int
+    deaths: int
+
+    def attempts_of(self, run: str) -> list[Attempt]:
+        return [attempt for attempt in self.attempts.values() if attempt.run == run]

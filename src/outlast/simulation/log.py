@@ -1,0 +1,76 @@
+"""What a simulated node program writes down, and what can be read of it at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from outlast.model import Outcome, Phase
+from outlast.observation import Report, Save
+from outlast.reports import MOST_SAVES
+from outlast.simulation.store import LegKey
+
+#: How often the node program shows that it lives while the training computes.
+BEAT = 15.0
+
+
+@dataclass
+class NodeLog:
+    """What was written on the node, with true times. A phase may be entered ahead of its time."""
+
+    host: str
+    skew: float
+    began: float
+    tells_steps: bool
+    save_seconds: float
+    phases: list[tuple[Phase, float]]
+    saves: list[tuple[float, int]] = field(default_factory=list)
+    loaded: float | None = None
+    resumed: int | None = None
+    #: The leg whose checkpoint it went on from.
+    resumed_from: LegKey | None = None
+    #: The scheduler believes it dead, and its signals do not reach it.
+    cut_off: bool = False
+    ended: float | None = None
+    outcome: Outcome | None = None
+    detail: str = ""
+    signature: str | None = None
+    #: Nothing was written after this.
+    closed: float = float("inf")
+
+    def report(self, as_of: float) -> Report | None:
+        """What `outlast.reports` would read from the files if they were as they had been at `as_of`."""
+        as_of = min(as_of, self.closed)
+        begun = [(phase, at) for phase, at in self.phases if at <= as_of]
+        if not begun:
+            return None
+        compute = self.compute_began
+        over = self.ended is not None and self.ended <= as_of
+        last = begun[-1][1]
+        if over:
+            last = self.ended or last
+        elif begun[-1][0] is Phase.COMPUTE:
+            last += BEAT * ((as_of - last) // BEAT)
+            last = max([last, *(at for at, _ in self.saves if at <= as_of)])
+        ends = [at for _, at in begun[1:]] + [last]
+        spans = tuple((phase, end - at) for (phase, at), end in zip(begun, ends, strict=True))
+        known = [save for save in self.saves if save[0] <= as_of]
+        saves = [Save(at - (compute or at), step if self.tells_steps else None) for at, step in known]
+        loaded = self.tells_steps and self.loaded is not None and self.loaded <= as_of
+        return Report(
+            claimed=self.began + self.skew,
+            host=self.host,
+            heard=last + self.skew,
+            spans=spans,
+            outcome=self.outcome if over else None,
+            detail=self.detail if over else "",
+            signature=self.signature if over else None,
+            loaded=loaded,
+            resumed=self.resumed if loaded else None,
+            saves=tuple(saves[-MOST_SAVES:]),
+            saving=self.save_seconds * len(saves) if self.tells_steps else 0.0,
+            changed=bool(saves),
+        )
+
+    @property
+    def compute_began(self) -> float | None:
+        return next((at for phase, at in self.phases if phase is Phase.COMPUTE), None)

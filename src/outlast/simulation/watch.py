@@ -1,0 +1,105 @@
+"""What must hold after every pass of the controller's, not only in the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from outlast.controller import MINUTE
+from outlast.engine import CANCEL_AGAIN, MOST_RELEASES
+from outlast.model import Attempt, Run, RunState
+from outlast.observation import JobPhase, JobView, Report
+from outlast.policy import CLUSTER_PATIENCE
+from outlast.records import Records
+from outlast.simulation.cluster import SimulatedCluster
+from outlast.simulation.exchange import SimulatedExchange
+from outlast.simulation.scenario import Scenario
+from outlast.simulation.timeline import Timeline
+
+
+class Watch:
+    def __init__(
+        self,
+        scenario: Scenario,
+        timeline: Timeline,
+        records: Records,
+        cluster: SimulatedCluster,
+        exchange: SimulatedExchange,
+        complain: Callable[[str, str], None],
+    ) -> None:
+        self._scenario = scenario
+        self._timeline = timeline
+        self._records = records
+        self._cluster = cluster
+        self._exchange = exchange
+        self._complain = complain
+        #: Attempts that were over before this pass.
+        self._over: set[str] = set()
+        #: By token, and which hold of the job it is: when the controller was first told of it.
+        self._told_held: dict[tuple[str, int], float] = {}
+        #: Submissions that the controller of today has made.
+        self._first = self._looked_at = 0
+
+    def after_pass(self) -> None:
+        self._count_active()
+        # The controller counts by its own clock, and only a steady one agrees with the true one.
+        if not self._scenario.weather.clock_jumps:
+            self._count_submissions()
+        self._look_at_strays()
+        for run in self._records.live().values():
+            attempt = self._records.current(run)
+            view = (self._cluster.told or {}).get(attempt.token) if attempt is not None else None
+            if attempt is not None and view is not None:
+                self._look_at(run, attempt, view)
+
+    def _count_active(self) -> None:
+        active = sum(run.state is RunState.ACTIVE for run in self._records.live().values())
+        for most in (self._scenario.spec.parallel, self._scenario.most_jobs):
+            if most is not None and active > most:
+                self._complain("", "%d runs were under way where %d are allowed" % (active, most))
+
+    def _count_submissions(self) -> None:
+        rate, sent = self._scenario.submit_rate, self._cluster.sent
+        for last in range(self._looked_at, len(sent)):
+            if rate is not None and last - rate >= self._first and sent[last] - sent[last - rate] < MINUTE:
+                self._complain("", "more than %d jobs were sent within a minute" % rate)
+        self._looked_at = len(sent)
+
+    def forget_submissions(self) -> None:
+        """A new controller remembers the jobs that are under way, and none that were over in no time."""
+        self._first = self._looked_at = len(self._cluster.sent)
+
+    def _look_at_strays(self) -> None:
+        for token, view in (self._cluster.told or {}).items():
+            job = self._cluster.jobs[token]
+            if token in self._over and view.phase is not JobPhase.ENDED and job.asked < self._timeline.now:
+                self._complain("", "%s is over, and nobody told its job to end" % token)
+        self._over = set(self._exchange.given_up)
+
+    def _look_at(self, run: Run, attempt: Attempt, view: JobView) -> None:
+        token, job, now = attempt.token, self._cluster.jobs[attempt.token], self._timeline.now
+        # What is noted of an attempt whose end cannot be settled yet does not matter any more.
+        steady = not self._scenario.weather.files_fail
+        if view.phase is not JobPhase.ENDED and view.restarts > attempt.restarts and steady:
+            self._complain(run.name, "nobody noted that %s was started again" % token)
+        heard = self._exchange.handed_at.get(token) == now
+        idle = _idle(self._exchange.handed[token]) if heard else 0
+        most = CLUSTER_PATIENCE * self._scenario.spec.limits.without_progress
+        if idle >= most and view.phase is JobPhase.RUNNING and not job.asked:
+            self._complain(run.name, "%s was started %d times in vain, and goes on" % (token, idle))
+        waits = view.phase is JobPhase.QUEUED and view.reason and not run.cancel_asked
+        if waits and attempt.waits_since is None and steady:
+            self._complain(run.name, "nobody noted why %s waits: %s" % (token, view.reason))
+        if attempt.releases > MOST_RELEASES:
+            self._complain(run.name, "%s was released %d times" % (token, attempt.releases))
+        if view.phase is not JobPhase.HELD or job.phase is not JobPhase.HELD:
+            return
+        since = max(self._told_held.setdefault((token, job.holds), now), job.asked)
+        longest = max(self._scenario.patience.longest_pause, CANCEL_AGAIN)
+        if now - since > longest and not self._scenario.weather.clock_jumps:
+            self._complain(run.name, "%s was held for %.0f s and nobody did anything" % (token, now - since))
+
+
+def _idle(report: Report) -> int:
+    """How many of the last starts that are over brought nothing that another could go on from."""
+    kept = [number for number, leg in enumerate(report.earlier, start=1) if leg.changed or leg.saves]
+    return len(report.earlier) - max(kept, default=0)
