@@ -40,7 +40,7 @@ PROFILES = {
 
 @contextlib.contextmanager
 def cluster(name: str) -> Iterator[Path]:
-    """A directory for experiments that the cluster's jobs can use; this process's clients are on the cluster."""
+    """A directory for experiments that the cluster's jobs can use; clients here are on the cluster."""
     up = subprocess.run([str(SCRIPTS / name), "up"], capture_output=True, text=True, check=True)
     script = ". '%s'; env -0" % up.stdout.split()[-1]
     told = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)

@@ -59,7 +59,7 @@ def test_a_job_that_is_started_again_after_it_has_finished_leaves(bench: Bench) 
 
 
 def test_a_leg_that_was_told_to_stop_may_save_before_the_next_one_begins(bench: Bench) -> None:  # noqa: F811
-    save = "cd $OUTLAST_CHECKPOINT_DIR; trap 'sleep 1; echo 7 >step; exit 85' TERM; echo >$READY; sleep 99 & wait"
+    save = "trap 'sleep 1; echo 7 >$OUTLAST_CHECKPOINT_DIR/step; exit 85' TERM; echo >$READY; sleep 9 & wait"
     first = bench.start("sh", "-c", save, variables=JOB)
     bench.told()
     first.send_signal(signal.SIGTERM)
