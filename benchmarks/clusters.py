@@ -8,29 +8,37 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import stat
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+import types
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from measuring import experiment, outlast, table
 
+from outlast.experiment import Experiment
+from outlast.schedulers import programs
+from outlast.session import control
+
 SCRIPTS = Path(__file__).parents[1] / "tests" / "clusters"
 ROUNDS = 3
 ON_SLURM, ON_HTCONDOR = 200, 500
 WAITING, WATCHED = 1000, 120.0
-#: The programs by which each scheduler is asked; HTCondor is asked through a helper program of Outlast's own.
-ASKED = {
-    "slurm": ("sbatch", "squeue", "sacct", "scontrol", "sinfo", "scancel"),
-    "sge": ("qsub", "qstat", "qacct", "qhost", "qdel", "qconf"),
-    "htcondor": (),
+#: What keeps jobs waiting: a closed queue, or more than any host has.
+BLOCKING = {
+    "slurm": (
+        ["scontrol", "update", "PartitionName=main", "State=INACTIVE"],
+        ["scontrol", "update", "PartitionName=main", "State=UP"],
+    ),
+    "sge": (["qmod", "-d", "*"], ["qmod", "-e", "*"]),
 }
+IMPOSSIBLE: dict[str, dict[str, str]] = {"slurm": {}, "sge": {}, "htcondor": {"cpus": "64"}}
 PROFILES = {
     "slurm": "{scheduler: slurm, queue: main}",
     "sge": "{scheduler: sge, queue: main.q}",
@@ -99,63 +107,50 @@ def plain_htcondor() -> float:
 
 
 @contextlib.contextmanager
-def counted(programs: tuple[str, ...]) -> Iterator[Path]:
-    """Calls of these programs leave a line in a file."""
-    with tempfile.TemporaryDirectory(prefix="outlast-count-") as folder:
-        calls = Path(folder) / "calls"
-        calls.touch()
-        for program in programs:
-            real, wrapper = shutil.which(program), Path(folder) / program
-            wrapper.write_text('#!/bin/sh\necho %s >>%s\nexec %s "$@"\n' % (program, calls, real))
-            wrapper.chmod(wrapper.stat().st_mode | stat.S_IXUSR)
-        before = os.environ["PATH"]
-        os.environ["PATH"] = folder + os.pathsep + before
-        try:
-            yield calls
-        finally:
-            os.environ["PATH"] = before
+def counted() -> Iterator[list[str]]:
+    """The programs by which a scheduler is asked in this process: all of them are started at one place."""
+    made: list[str] = []
+
+    def run(arguments: list[str], **options: Any) -> subprocess.CompletedProcess[bytes]:
+        made.append(arguments[0])
+        return subprocess.run(arguments, **options)  # noqa: PLW1510 - as it was called
+
+    wrapped = types.SimpleNamespace(run=run, TimeoutExpired=subprocess.TimeoutExpired)
+    before, programs.subprocess = programs.subprocess, wrapped  # type: ignore[attr-defined, assignment]
+    try:
+        yield made
+    finally:
+        programs.subprocess = before  # type: ignore[attr-defined]
 
 
 def questions_per_minute(name: str) -> float:
-    """While `WAITING` jobs wait that nothing has room for, from a minute after their submission."""
-    with cluster(name) as folder, counted(ASKED[name]) as calls:
-        path = noop(folder, name, WAITING, 0, cpus="4", memory="3GB")
-        blocker = block(name)
-        process = subprocess.Popen(
-            [sys.executable, "-m", "outlast", "run", str(path)],
-            env={**os.environ, "OUTLAST_COUNT_QUESTIONS": str(calls)},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        try:
-            time.sleep(30.0)
-            before = len(calls.read_text().splitlines())
-            time.sleep(WATCHED)
-            made = len(calls.read_text().splitlines()) - before
-        finally:
-            process.terminate()
-            process.wait(timeout=60)
-            outlast("cancel", "--all", "-C", str(path))
-            unblock(name, blocker)
-        return made / WATCHED * 60
+    """While `WAITING` jobs wait that nothing has room for, once they have been submitted."""
+    with cluster(name) as folder, blocked(name), counted() as made:
+        experiment_ = Experiment(noop(folder, name, WAITING, 0, **IMPOSSIBLE[name]))
+        outlast("submit", str(experiment_.root))
+        with control(experiment_, "bench") as session:
+            session.step()
+            made.clear()
+            until = time.monotonic() + WATCHED
+            while time.monotonic() < until:
+                session.wait()
+                session.step()
+            asked = len(made)
+        outlast("cancel", "--all", "-C", str(experiment_.root))
+        return asked / WATCHED * 60
 
 
-def block(name: str) -> str:
-    """Nothing starts any more."""
-    command = {
-        "slurm": ["scontrol", "update", "PartitionName=main", "State=INACTIVE"],
-        "sge": ["qmod", "-d", "*"],
-    }[name]
-    subprocess.run(command, check=True, capture_output=True)
-    return name
-
-
-def unblock(name: str, blocker: str) -> None:
-    command = {
-        "slurm": ["scontrol", "update", "PartitionName=main", "State=UP"],
-        "sge": ["qmod", "-e", "*"],
-    }[name]
-    subprocess.run(command, check=True, capture_output=True)
+@contextlib.contextmanager
+def blocked(name: str) -> Iterator[None]:
+    """Nothing starts meanwhile."""
+    stop, go = BLOCKING.get(name, ([], []))
+    if stop:
+        subprocess.run(stop, check=True, capture_output=True)
+    try:
+        yield
+    finally:
+        if go:
+            subprocess.run(go, check=True, capture_output=True)
 
 
 def compare(title: str, rows: list[tuple[str, list[float]]]) -> None:
@@ -178,7 +173,7 @@ def main() -> None:
         [("outlast", [a for a, _ in condor]), ("condor_submit and condor_wait", [b for _, b in condor])],
     )
     print()
-    rows = [(name, "%.1f" % questions_per_minute(name)) for name in ("slurm", "sge")]
+    rows = [(name, "%.1f" % questions_per_minute(name)) for name in PROFILES]
     table("questions to the scheduler per minute while %d jobs wait" % WAITING, ("", "calls"), rows)
 
 

@@ -149,9 +149,9 @@ class Lab:
         self._started.append(process)
         return process
 
-    def finish(self, process: subprocess.Popen[str]) -> Ended:
+    def finish(self, process: subprocess.Popen[str], patience: float = PATIENCE) -> Ended:
         try:
-            out, err = process.communicate(timeout=PATIENCE)
+            out, err = process.communicate(timeout=patience)
         except subprocess.TimeoutExpired:
             process.kill()
             out, err = process.communicate()

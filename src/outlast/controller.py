@@ -15,7 +15,7 @@ from outlast import engine
 from outlast.crashpoints import reach
 from outlast.engine import Decision, Do
 from outlast.exchange import Exchange, ResultGone
-from outlast.model import Entry, Kind, Outcome, RunState
+from outlast.model import Attempt, Entry, Kind, Outcome, RunState
 from outlast.observation import JobPhase, JobView, Report, Seen
 from outlast.records import Records
 from outlast.schedulers.base import (
@@ -69,6 +69,8 @@ class Controller:
         self._beat = beat
         #: By token: when jobs were sent lately, also those that are over.
         self._sent: dict[str, float] = {}
+        #: By token: when what a running job has said was read last.
+        self._read: dict[str, float] = {}
 
     @property
     def done(self) -> bool:
@@ -122,13 +124,25 @@ class Controller:
         reports: dict[str, Report] = {}
         for attempt in attempts:
             view = jobs.get(attempt.token)
-            if view is None or view.phase is JobPhase.ENDED or view.restarts > attempt.restarts:
+            if view is None or view.phase is JobPhase.ENDED or self._wants_a_look(attempt, view):
                 report = self._exchange.report(attempt)
                 if report is not None:
                     reports[attempt.token] = report
         reach("observe.read")
         self._deal_with_strays(jobs.values(), done)
         return Seen(jobs, reports)
+
+    def _wants_a_look(self, attempt: Attempt, view: JobView) -> bool:
+        """Whether to read what a live job has said so far: when it was started again, and now and then, in case
+        it has ended and its scheduler does not know."""
+        if view.restarts > attempt.restarts:
+            return True
+        now = self._clock()
+        since = self._read.get(attempt.token, attempt.intended)
+        if view.phase is not JobPhase.RUNNING or abs(now - since) < self._scheduler.patience.missing:
+            return False
+        self._read[attempt.token] = now
+        return True
 
     def _settle(self, seen: Seen, done: Pass) -> list[Decision]:
         """Decide and act until nothing is left to do but to start attempts, which are returned."""
@@ -325,6 +339,7 @@ class Controller:
     def _forget_ended(self, seen: Seen) -> None:
         current = {run.current for run in self._records.live().values()}
         jobs = (seen.jobs or {}).values()
+        self._read = {token: at for token, at in self._read.items() if token in current}
         gone = [job.token for job in jobs if job.phase is JobPhase.ENDED and job.token not in current]
         if gone:
             self._scheduler.forget(gone)

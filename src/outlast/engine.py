@@ -149,6 +149,9 @@ def _watch(
     if again and view.phase is not JobPhase.RUNNING and report and report.outcome is Outcome.FINISHED:
         # The last start of the job did all there was to do; whatever else waits under its token is left over.
         return _end_by_report(run, attempt, None, report, now)
+    if view.phase is JobPhase.RUNNING and report and _said_long_ago(report, view, patience, now):
+        # The scheduler has not noticed that the job is over. What it still lists is cancelled as a stray.
+        return _end_by_report(run, attempt, None, report, now)
     if view.phase is JobPhase.RUNNING and (again or attempt.state is not AttemptState.RUNNING):
         data = {"job": view.job, "host": view.host, "started": view.started, "restarts": view.restarts}
         return _record(run, Kind.STARTED, attempt.token, view.reason if again else "", data)
@@ -163,6 +166,11 @@ def _watch(
     if view.phase is JobPhase.HELD and not run.cancel_asked:
         return _answer_hold(run, attempt, view, patience, now)
     return _watch_alive(run, attempt, view, report, limits, now)
+
+
+def _said_long_ago(report: Report, view: JobView, patience: Patience, now: float) -> bool:
+    """The job had its last word, and has been silent for as long as one that cannot be found is sought."""
+    return _has_last_word(report, view.restarts) and now - report.heard > patience.missing
 
 
 def _watch_alive(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from contract.rehearsal import Rehearsal
-from laboratory import Lab, open_journal, states
+from laboratory import PATIENCE, Lab, open_journal, states
 from outlast.experiment import Experiment
 from outlast.model import Attempt
 from outlast.schedulers.base import JobPhase, JobView
@@ -70,7 +70,7 @@ class Play:
         self.conclude(self.lab.start("run", self.directory), code)
 
     def conclude(self, process: subprocess.Popen[str], code: int = 0) -> str:
-        done = self.lab.finish(process)
+        done = self.lab.finish(process, PATIENCE + 2 * self.cluster.patience)
         assert done.returncode == code, done.output
         return done.output
 

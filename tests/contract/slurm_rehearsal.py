@@ -195,7 +195,7 @@ class SlurmRehearsal(Rehearsal):
             self.scheduler = self.another_adapter()
             live = [view for view in self.scheduler.poll().values() if view.phase is not JobPhase.ENDED]
             self.scheduler.cancel(live)
-            self.await_end(*(view.token for view in live))
+            self.poll_until(lambda views: all(view.phase is JobPhase.ENDED for view in views.values()))
         finally:
             self._left.close()
             super().close()

@@ -581,6 +581,21 @@ def test_a_job_that_is_started_again_and_again_without_getting_on_is_ended(world
     assert world.scheduler.cancelled
 
 
+def test_a_job_that_ended_and_is_listed_as_running_for_long_is_over(world: World) -> None:
+    world.controller.step()
+    world.list(JobPhase.RUNNING)
+    world.controller.step()
+    spans = ((Phase.COMPUTE, 40.0),)
+    said = Report(heard=world.now, spans=spans, outcome=Outcome.FINISHED, detail="said")
+    world.desk.reports["t0-1"] = said
+    world.now += 50
+    world.controller.step()
+    assert world.run().state is RunState.ACTIVE
+    world.now += 50
+    world.controller.step()
+    assert world.run().state is RunState.FINISHED and world.attempt().account["slot"] == 40.0
+
+
 def test_an_attempt_that_ran_and_vanished_is_shut_for_a_job_that_is_started_again(world: World) -> None:
     world.controller.step()
     world.desk.fence_wins = False

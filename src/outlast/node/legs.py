@@ -17,12 +17,15 @@ from typing import Any, Iterator
 from outlast.node import claim
 from outlast.node.claim import Claim
 from outlast.node.order import WorkOrder
+from outlast.node.pulse import BEAT
 from outlast.node.words import Outcome
 
 #: A job that is started more often than this gets nowhere.
 MOST = 1000
 _TAIL = 65536
-#: Seconds between two looks at a leg that is saving.
+#: A leg that has written nothing for this many seconds is not at work any more.
+_SILENT = 1.5 * BEAT
+#: Seconds between two looks at a leg that may be saving.
 _GLANCE = 0.2
 
 
@@ -85,7 +88,8 @@ def take(order: WorkOrder, job: str, host: str) -> tuple[WorkOrder, Leg]:
         if order.jobs == 1 and (not job or holder.job != job):
             whose = f"belongs to job {holder.job} on {holder.host}" if holder.host else "is taken"
             raise NotOurs(whose)
-        _let_it_save(leg, order.grace)
+        if not order.sandbox:  # there, nobody else can be at work on what came along
+            _let_it_end(leg, order.grace)
         _see_whether_it_goes_on(before, chained=order.jobs > 1)
     raise NotOurs(f"was started {MOST} times")
 
@@ -130,14 +134,16 @@ def _token(token: str, number: int) -> str:
     return token if number == 1 else f"{token}.{number}"
 
 
-def _let_it_save(leg: Leg, grace: float) -> None:
-    """A leg that was told to stop may still be at it: some schedulers start the next one at once."""
-    while _last_line(leg).get("event") == "stop":
+def _let_it_end(leg: Leg, grace: float) -> None:
+    """Until a leg has had its last word or is silent: some schedulers start the next one while the one before
+    has yet to be told to stop, and what it saves then is worth waiting for."""
+    until = time.monotonic() + grace + _SILENT
+    while not _end(leg) and time.monotonic() < until:
         try:
             since = time.time() - os.stat(leg.events_path).st_mtime
         except OSError:
             return  # nobody can tell
-        if not 0 <= since < grace:
+        if not 0 <= since < _SILENT:
             return
         time.sleep(_GLANCE)
 
