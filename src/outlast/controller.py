@@ -133,8 +133,8 @@ class Controller:
         return Seen(jobs, reports)
 
     def _wants_a_look(self, attempt: Attempt, view: JobView) -> bool:
-        """Whether to read what a live job has said so far: when it was started again, and now and then, in case
-        it has ended and its scheduler does not know."""
+        """Whether to read what a live job has said so far: when it was started again, and from time to
+        time, since it may have ended unknown to its scheduler."""
         if view.restarts > attempt.restarts:
             return True
         now = self._clock()

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from contract.htcondor_rehearsal import HTCondorRehearsal
+from contract.play import Play
 from contract.rehearsal import LocalRehearsal, Rehearsal
 from contract.sge_rehearsal import SgeRehearsal
 from contract.slurm_rehearsal import SlurmRehearsal
+from laboratory import Lab
 
 REHEARSALS: tuple[type[Rehearsal], ...] = (LocalRehearsal, SlurmRehearsal, SgeRehearsal, HTCondorRehearsal)
 
@@ -20,3 +22,8 @@ def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rehearsa
     rehearsal: Rehearsal = request.param(tmp_path)
     yield rehearsal
     rehearsal.close()
+
+
+@pytest.fixture
+def play(cluster: Rehearsal, lab: Lab) -> Play:
+    return Play(cluster, lab)

@@ -160,6 +160,9 @@ class HTCondorRehearsal(Rehearsal):
         self.tool("condor_qedit", job, "WantGracefulRemoval", "false")
         self.tool("condor_rm", job)
 
+    def lose_node(self, token: str) -> None:
+        self.kill_starter(token)
+
     def kill_starter(self, token: str) -> None:
         """What looks after the job on its host dies, as when the host does."""
         slot = self.tool("condor_q", self.job(token), "-af", "RemoteHost").strip()

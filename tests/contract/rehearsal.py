@@ -98,6 +98,10 @@ class Rehearsal(ABC):
     def send_away(self, token: str) -> None:
         """The scheduler takes a running job's slot for somebody else, in its own mildest way."""
 
+    def lose_node(self, token: str) -> object:
+        """The node of a running job is gone, with all that is on it."""
+        return self.kill_without_warning(token)
+
     def crash_now(self) -> None:
         """As `crash`, at the worst moment: what the scheduler has not written down is lost."""
         self.crash()

@@ -11,6 +11,7 @@ import os
 import re
 import secrets
 import signal
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,17 @@ class SgeRehearsal(Rehearsal):
     def crash(self) -> None:
         self._kill(self.daemon("qmaster"))
         testbeds.control("sge", "qmaster")
+
+    def crash_now(self) -> None:
+        """A task that was on its way to its host is sent again by the new qmaster after five minutes, or once
+        an administrator puts it back."""
+        self.crash()
+        until = time.monotonic() + 40.0
+        while stuck := [v for v in self.scheduler.poll().values() if "is being sent" in v.reason]:
+            if time.monotonic() > until:
+                programs.call(["qmod", "-f", "-rj", *(view.job for view in stuck)], 30.0)
+                break
+            time.sleep(1.0)
 
     def make_unreachable(self) -> None:
         self._patch.setenv("SGE_QMASTER_PORT", "1")

@@ -7,15 +7,9 @@ import json
 import pytest
 
 from contract.play import Play
-from contract.rehearsal import Rehearsal
-from laboratory import Lab, open_journal, states
+from laboratory import open_journal, states
 from outlast.journalfile import is_blank
 from outlast.model import Kind, Outcome
-
-
-@pytest.fixture
-def play(cluster: Rehearsal, lab: Lab) -> Play:
-    return Play(cluster, lab)
 
 
 def test_a_training_goes_past_the_wall_time_limit_and_loses_no_step(play: Play) -> None:
@@ -127,36 +121,18 @@ def test_a_job_that_is_sent_away_goes_on_from_its_checkpoint(play: Play) -> None
     play.assert_nothing_is_left()
 
 
-def test_a_controller_that_dies_between_submission_and_record_duplicates_nothing(play: Play) -> None:
-    play.set("python", "train.py", "3", "0", "0", runs=3)
-    died = play.lab.outlast("run", play.directory, crash_at="start.submitted")
-    assert died.returncode < 0, died.output
-    play.conclude(play.lab.start("up", play.directory))
-    assert play.states == {"finished"}
-    assert [attempt.number for attempt in play.attempts()] == [1, 1, 1]
-    play.assert_nothing_is_left()
-
-
-def test_a_scheduler_that_is_frozen_while_jobs_are_sent_loses_and_duplicates_nothing(play: Play) -> None:
-    play.set("python", "train.py", "3", "0", "0", runs=3)
-    play.cluster.freeze()
-    died = play.lab.outlast("submit", play.directory)
-    assert died.returncode == 0, died.output
-    play.cluster.thaw()
-    play.conclude(play.lab.start("up", play.directory))
-    assert play.states == {"finished"}
-    play.assert_nothing_is_left()
-
-
-def test_a_scheduler_that_is_killed_right_after_the_submission_loses_and_duplicates_nothing(
-    play: Play,
-) -> None:
-    play.set("python", "train.py", "3", "0", "0", runs=3)
-    died = play.lab.outlast("run", play.directory, crash_at="start.submitted")
-    assert died.returncode < 0, died.output
-    play.cluster.crash_now()
-    play.conclude(play.lab.start("up", play.directory))
-    assert play.states == {"finished"}
+def test_a_job_whose_node_is_lost_goes_on_from_its_checkpoint(play: Play) -> None:
+    every = play.cluster.kept_steps
+    play.set("python", "train.py", "90", "0.1", str(every))
+    process = play.lab.start("run", play.directory)
+    play.until_step(play.cluster.safe_step)
+    reached = play.cluster.newest_step(play.directory)
+    play.cluster.lose_node(play.view().token)
+    play.conclude(process)
+    legs = [leg for a in play.attempts() for leg in (*a.account.get("earlier", ()), a.account)]
+    assert len(legs) == 2
+    assert reached - legs[1]["resumed"] <= play.cluster.lost_steps + 1
+    assert play.weights() == play.undisturbed("90")
     play.assert_nothing_is_left()
 
 

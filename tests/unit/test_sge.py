@@ -402,7 +402,7 @@ def test_a_qsub_that_says_nothing_clear_leaves_the_submission_unknown(
     "state, queue, phase, reason",
     [
         ("r", "small.q@alpha", JobPhase.RUNNING, ""),
-        ("t", "small.q@alpha", JobPhase.RUNNING, ""),
+        ("t", "small.q@alpha", JobPhase.RUNNING, "is being sent to its host"),
         ("Rr", "small.q@alpha", JobPhase.RUNNING, ""),
         ("hr", "small.q@alpha", JobPhase.RUNNING, ""),
         ("s", "small.q@alpha", JobPhase.RUNNING, "is suspended"),

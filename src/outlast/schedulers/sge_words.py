@@ -50,7 +50,7 @@ def reason_of(state: str, phase: JobPhase) -> str:
         return "was put back and waits in the queue (%s)" % state if "R" in state else ""
     if set(state) & set("sST"):
         return "is suspended (%s)" % state
-    return ""
+    return "is being sent to its host (%s)" % state if "t" in state else ""
 
 
 #: What an error reason is about, and what that means for the attempt.
