@@ -1,0 +1,105 @@
+"""Holds of HTCondor met by whole experiments: each is said in plain words and answered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from contract.htcondor_rehearsal import HTCondorRehearsal
+from contract.play import TRAIN, Play
+from laboratory import Lab, open_journal
+from outlast.model import Kind, Outcome
+
+pytestmark = pytest.mark.slow
+
+
+class Held(HTCondorRehearsal):
+    def with_directives(self, *lines: str) -> None:
+        self.profile_keys = {**type(self).profile_keys, "directives": list(lines)}
+
+    @property
+    def ours(self) -> str:
+        return 'OutlastGroup == "%s"' % self.group
+
+    def holds(self) -> str:
+        """The hold codes of the jobs of the experiment that are held."""
+        held = self.ours + " && JobStatus == 5"
+        return self.tool("condor_q", "-constraint", held, "-af", "HoldReasonCode").strip()
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Iterator[Held]:
+    rehearsal = Held(tmp_path)
+    yield rehearsal
+    rehearsal.close()
+
+
+@pytest.fixture
+def play(pool: Held, lab: Lab) -> Play:
+    return Play(pool, lab)
+
+
+def entries(play: Play, kind: Kind) -> list[str]:
+    with open_journal(play.directory) as journal:
+        return [row.entry.data.get("reason", "") for row in journal.entries() if row.entry.kind is kind]
+
+
+def test_more_input_than_the_pool_carries_fails_the_run_with_the_cause(play: Play, pool: Held) -> None:
+    pool.with_directives("max_transfer_input_mb = 1")
+    play.set("python", "train.py", "3", "0", "0", files={"train.py": TRAIN, "big.txt": "x" * 3_000_000})
+    play.run(code=1)
+    (attempt,) = play.attempts()
+    assert attempt.outcome is Outcome.REJECTED
+    assert "more input than this access point" in play.lab.outlast("explain", play.directory / "play").stdout
+
+
+def test_input_that_is_missing_is_named_and_the_next_attempt_finds_it_again(play: Play, pool: Held) -> None:
+    pool.with_directives("hold = true")
+    directory = play.set("python", "train.py", "3", "0", "0")
+    process = play.lab.start("run", directory)
+    play.until("a job that was submitted on hold", lambda: pool.holds() == "15")
+    (code,) = directory.glob("params/code-*.tar")
+    code.rename(directory / "put-aside.tar")
+    pool.tool("condor_release", "-constraint", pool.ours)
+    play.until("the end of the attempt", lambda: any(a.outcome is Outcome.NOT_FOUND for a in play.attempts()))
+    (directory / "put-aside.tar").rename(code)
+    play.until("another job on hold", lambda: pool.holds() == "15")
+    pool.tool("condor_release", "-constraint", pool.ours)
+    play.conclude(process)
+    assert "not on the access point any more" in " ".join(entries(play, Kind.WAITS))
+    assert [a.outcome for a in play.attempts()] == [Outcome.NOT_FOUND, Outcome.FINISHED]
+
+
+def test_results_that_are_not_there_hold_the_job_which_is_released_and_does_better(
+    play: Play, pool: Held, tmp_path: Path
+) -> None:
+    mark = tmp_path / "removed"
+    remove = (
+        "import os, pathlib, shutil, sys\n"
+        "mark = pathlib.Path(%r)\n"
+        "if not mark.exists():\n"
+        "    mark.touch()\n"
+        "    shutil.rmtree(os.path.dirname(os.environ['OUTLAST_CHECKPOINT_DIR']))\n"
+        "    sys.exit(1)\n" % str(mark)
+    )
+    play.set("python", "train.py", "3", "0", "0", files={"train.py": remove + TRAIN})
+    play.run()
+    (reason,) = entries(play, Kind.RELEASED)
+    assert "ended without the directory that its results are in" in reason
+    assert play.weights() == play.undisturbed("3")
+
+
+def test_a_job_held_at_its_limit_is_released_and_goes_on_from_what_it_saved(play: Play, pool: Held) -> None:
+    pool.with_directives("hold = true")
+    play.set("python", "train.py", "60", "0.1", "0")
+    process = play.lab.start("run", play.directory)
+    play.until("a job that was submitted on hold", lambda: pool.holds() == "15")
+    pool.tool("condor_qedit", "-constraint", pool.ours, "AllowedExecuteDuration", "4")
+    pool.tool("condor_release", "-constraint", pool.ours)
+    play.conclude(process)
+    assert any("wall-time limit" in reason for reason in entries(play, Kind.RELEASED))
+    legs = [leg for a in play.attempts() for leg in (*a.account.get("earlier", ()), a.account)]
+    assert len(legs) >= 2 and legs[1]["resumed"] == legs[0]["saves"][-1][1]
+    assert play.weights() == play.undisturbed("60")
