@@ -125,17 +125,23 @@ class Controller:
         for attempt in attempts:
             view = jobs.get(attempt.token)
             if view is None or view.phase is JobPhase.ENDED or self._wants_a_look(attempt, view):
-                report = self._exchange.report(attempt)
+                report = self._report(attempt)
                 if report is not None:
                     reports[attempt.token] = report
         reach("observe.read")
         self._deal_with_strays(jobs.values(), done)
         return Seen(jobs, reports)
 
+    def _report(self, attempt: Attempt) -> Report | None:
+        try:
+            return self._exchange.report(attempt)
+        except OSError:
+            return None  # files that a job is writing, or that lie elsewhere: read in a later pass
+
     def _wants_a_look(self, attempt: Attempt, view: JobView) -> bool:
         """Whether to read what a live job has said so far: when it was started again, and from time to
         time, since it may have ended unknown to its scheduler."""
-        if view.restarts > attempt.restarts:
+        if view.restarts > attempt.restarts or attempt.jobs > 1:
             return True
         now = self._clock()
         since = self._read.get(attempt.token, attempt.intended)
@@ -279,7 +285,7 @@ class Controller:
             done.notes.append("%s cannot be given up yet: %s" % (decision.run, error))
             return []
         reach("fence.claimed")
-        report = None if won else self._exchange.report(attempt)
+        report = None if won else self._report(attempt)
         now = self._clock()
         verdict = engine.after_fence(run, attempt, report, won, self._scheduler.patience, now)
         return [self._entry(verdict)] if verdict is not None else []
@@ -378,7 +384,8 @@ def _answered(now: float, run: str, token: str, answers: dict[str, Submission]) 
     answer = answers.get(token, Submission(Answer.UNKNOWN, reason="the scheduler said nothing about it"))
     match answer.answer:
         case Answer.ACCEPTED:
-            return Entry(now, run, Kind.QUEUED, token, {"job": answer.job})
+            told = {"reason": answer.reason} if answer.reason else {}
+            return Entry(now, run, Kind.QUEUED, token, {"job": answer.job, **told})
         case Answer.UNKNOWN:
             return Entry(now, run, Kind.UNSURE, token, {"reason": answer.reason})
         case _:

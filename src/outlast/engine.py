@@ -119,7 +119,10 @@ def after_fence(
         detail = (
             "the job vanished from the queue before it began" if known else "the job never reached the queue"
         )
-        return _end(run, attempt, None, None, Outcome.LOST, detail, now)
+        outcome = Outcome.LOST
+        if attempt.cancel_sent is not None:
+            outcome, detail = _why_cancelled(run, attempt)
+        return _end(run, attempt, None, None, outcome, detail, now)
     finished = report is not None and report.outcome is Outcome.FINISHED
     if report is not None and (finished or _has_last_word(report, attempt.restarts)):
         return _end_by_report(run, attempt, None, report, now)
@@ -146,7 +149,8 @@ def _watch(
     if view.phase is JobPhase.ENDED:
         return _watch_ended(run, attempt, view, report, patience, now)
     again = view.restarts > attempt.restarts
-    if again and view.phase is not JobPhase.RUNNING and report and report.outcome is Outcome.FINISHED:
+    chained = again or attempt.jobs > 1
+    if chained and view.phase is not JobPhase.RUNNING and report and report.outcome is Outcome.FINISHED:
         # The last start of the job did all there was to do; whatever else waits under its token is left over.
         return _end_by_report(run, attempt, None, report, now)
     if view.phase is JobPhase.RUNNING and report and _said_long_ago(report, view, patience, now):
@@ -169,8 +173,11 @@ def _watch(
 
 
 def _said_long_ago(report: Report, view: JobView, patience: Patience, now: float) -> bool:
-    """The job had its last word, and has been silent for as long as one that cannot be found is sought."""
-    return _has_last_word(report, view.restarts) and now - report.heard > patience.missing
+    """The job had its last word in this start of it, and has been silent for as long as one that cannot be
+    found is sought. Schedulers may miscount starts, so the word must be younger than the start as well."""
+    if not _has_last_word(report, view.restarts) or view.started is None or report.heard <= view.started:
+        return False
+    return now - max(report.heard, view.started) > patience.missing
 
 
 def _watch_alive(
@@ -316,7 +323,8 @@ def _end(
     slot = logged
     started = attempt.started
     if view is not None and view.elapsed is not None:
-        slot = max(0.0, view.elapsed)
+        # Of a chain, the scheduler may have forgotten the jobs that ended first.
+        slot = max(view.elapsed, logged if attempt.jobs > 1 else 0.0)
         started = view.started if view.started is not None else started
     elif report is not None and started is None:
         started = report.claimed

@@ -175,9 +175,10 @@ def remove_links(directory: Path) -> None:
     for place, names, files in os.walk(directory):
         for name in [*names, *files]:
             path = Path(place) / name
-            mode = path.lstat().st_mode
-            if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-                path.unlink()
+            with suppress(FileNotFoundError):  # a running job renames what it sends
+                mode = path.lstat().st_mode
+                if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+                    path.unlink()
 
 
 def copy(source: Path, target: Path) -> None:

@@ -604,3 +604,42 @@ def test_an_attempt_that_ran_and_vanished_is_shut_for_a_job_that_is_started_agai
         world.now += 100
         world.controller.step()
     assert world.attempt().outcome is Outcome.LOST and "t0-1" in world.desk.shut_out
+
+
+def test_the_last_word_of_an_earlier_start_does_not_end_the_one_that_runs(world: World) -> None:
+    world.controller.step()
+    said = Report(heard=world.now, spans=((Phase.COMPUTE, 4.0),), outcome=Outcome.CONTINUE, detail="said")
+    world.desk.reports["t0-1"] = said
+    world.now += 500
+    running = JobView("t0-1", "18", JobPhase.RUNNING, "node1", started=world.now)
+    for _ in range(4):
+        world.scheduler.jobs["t0-1"] = running
+        world.now += 61
+        world.controller.step()
+    assert world.attempt().state is AttemptState.RUNNING
+
+
+def test_what_a_job_was_condemned_for_is_not_forgotten_when_it_vanishes(world: World) -> None:
+    world.controller.step()
+    held = JobView("t0-1", "17", JobPhase.HELD, outcome=Outcome.REJECTED, reason="too much input")
+    world.scheduler.jobs["t0-1"] = held
+    world.controller.step()
+    del world.scheduler.jobs["t0-1"]
+    for _ in range(3):
+        world.now += 61
+        world.controller.step()
+    assert world.attempt().outcome is Outcome.REJECTED
+    assert world.run().state is RunState.FAILED and "too much input" in world.run().reason
+
+
+def test_files_that_cannot_be_read_now_are_no_reason_to_end_the_pass(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.controller.step()
+    world.list(JobPhase.ENDED)
+
+    def vanish(attempt: Attempt) -> Report | None:
+        raise FileNotFoundError("renamed")
+
+    monkeypatch.setattr(world.desk, "report", vanish)
+    assert world.controller.step().trouble == ""

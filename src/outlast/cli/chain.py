@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from outlast.cli import FAILED
 from outlast.cli.common import (
     LONGEST_PASS,
     cluster_option,
@@ -19,7 +21,8 @@ from outlast.cli.common import (
 )
 from outlast.cli.submit import count, hand_over, tell
 from outlast.errors import BadInput
-from outlast.model import Attempt, Spec, attempts_needed
+from outlast.model import Kind, Outcome, Spec, attempts_needed
+from outlast.sentences import printable
 from outlast.submission import prepare
 
 if TYPE_CHECKING:
@@ -35,7 +38,10 @@ MOST_JOBS = 1000
 @click.option("-n", "--jobs", type=click.IntRange(1, MOST_JOBS), help="Jobs for each run.")
 @cluster_option
 @json_option
-def command(directory: Path, jobs: int | None, cluster: str | None, as_json: bool) -> None:
+@click.pass_context
+def command(
+    ctx: click.Context, directory: Path, jobs: int | None, cluster: str | None, as_json: bool
+) -> None:
     """Send each run as a chain of jobs, for login nodes where nothing may keep running.
 
     Each job waits for the end of the one before and goes on from its checkpoint. When the training finishes,
@@ -54,31 +60,70 @@ def command(directory: Path, jobs: int | None, cluster: str | None, as_json: boo
     with control(experiment, "chain") as session:
         before = session.journal.last_entry()
         done = session.step(budget=LONGEST_PASS, jobs=number)
-        sent = _sent(session.journal, before)
+        became = _what_became(session.journal, before)
+    complete = not done.trouble and not became.trouble
     if as_json:
         write_json(
             {
                 "jobs": number,
-                "chains": {attempt.run: attempt.job for attempt in sent},
+                "chains": became.sent,
+                "not_sent": became.trouble,
                 "trouble": done.trouble or None,
             }
         )
+    else:
+        tell(submitted)
+        _say(became, number, done.trouble, directory)
+    ctx.exit(0 if complete else FAILED)
+
+
+@dataclass(frozen=True)
+class _Became:
+    """By run: the ids of a chain that was sent whole, or what went wrong."""
+
+    sent: dict[str, str]
+    trouble: dict[str, str]
+
+
+def _what_became(journal: Journal, before: int) -> _Became:
+    sent: dict[str, str] = {}
+    trouble: dict[str, str] = {}
+    for row in journal.entries(after=before):
+        entry = row.entry
+        if entry.kind is Kind.QUEUED:
+            sent[entry.run] = entry.data["job"]
+            if entry.data.get("reason"):
+                trouble[entry.run] = entry.data["reason"]
+        elif entry.kind is Kind.UNSURE:
+            trouble[entry.run] = "it is not known whether it was sent: %s" % entry.data.get("reason", "")
+        elif entry.kind is Kind.ENDED and entry.data["outcome"] == Outcome.REJECTED.value:
+            trouble[entry.run] = "refused: %s" % entry.data["detail"]
+    for run in journal.live().values():
+        if run.current is None and run.name not in trouble:
+            trouble[run.name] = "not sent: as many as may be at once are under way"
+    return _Became(sent, trouble)
+
+
+def _say(became: _Became, number: int, trouble: str, directory: Path) -> None:
+    if trouble:
+        click.echo("the scheduler did not answer, nothing was sent: %s; try again" % trouble, err=True)
         return
-    tell(submitted)
-    if done.trouble:
-        raise BadInput("the scheduler did not answer, nothing was sent: %s; try again" % done.trouble)
-    if not sent:
+    if became.sent:
+        click.echo(
+            "sent %s as %d jobs each, every one waiting for the one before: %s"
+            % (count(len(became.sent)), number, some(list(became.sent)))
+        )
+    for run, why in became.trouble.items():
+        click.echo("%s: %s" % (run, printable(why)), err=True)
+    if not became.sent and not became.trouble:
         click.echo("nothing to send: no run waits for an attempt")
-        return
-    names = [attempt.run for attempt in sent]
-    click.echo(
-        "sent %s as %d jobs each, every one waiting for the one before: %s"
-        % (count(len(names)), number, some(names))
-    )
-    click.echo(
-        "nothing has to keep running; `outlast tick%s` brings `status`, `explain` and results/ up to date"
-        % where(directory)
-    )
+    if became.trouble:
+        click.echo("`outlast chain%s` again sends what waits" % where(directory), err=True)
+    elif became.sent:
+        click.echo(
+            "nothing has to keep running; `outlast tick%s` brings `status`, `explain` and results/ up to date"
+            % where(directory)
+        )
 
 
 def _number(spec: Spec) -> int:
@@ -89,9 +134,3 @@ def _number(spec: Spec) -> int:
         )
     needed = attempts_needed(spec)
     return min(MOST_JOBS, needed + max(1, needed // SPARE))
-
-
-def _sent(journal: Journal, before: int) -> list[Attempt]:
-    tokens = {row.entry.token for row in journal.entries(after=before) if row.entry.token}
-    found = [journal.attempt(token) for token in sorted(tokens)]
-    return [attempt for attempt in found if attempt is not None and attempt.outcome is None]

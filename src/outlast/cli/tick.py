@@ -10,6 +10,8 @@ from outlast.cli.common import directory_argument, experiment_at, json_option, w
 
 #: After this long no further jobs are submitted; the next tick goes on.
 BUDGET = 3.0
+#: How long one question to the scheduler may take: a busy one needs more than a few seconds.
+LONGEST_QUESTION = 20.0
 
 
 @click.command()
@@ -23,7 +25,7 @@ def command(directory: Path, as_json: bool) -> None:
     from outlast.session import control
 
     experiment = experiment_at(directory)
-    with control(experiment, "tick", timeout=BUDGET) as session:
+    with control(experiment, "tick", timeout=LONGEST_QUESTION) as session:
         done = session.step(budget=BUDGET)
         counts = session.journal.counts()
     if as_json:

@@ -62,6 +62,8 @@ class Commits:
         #: The job is to be started again in this place.
         self.restarts = False
         self._serial = travel.serial_of(order.home)
+        #: The commit that was begun and not completed, if any.
+        self._failed: list[int] = []
         self._work: threading.Thread | None = None
         self._chirp: Chirp | None = None
         self._over = False
@@ -195,8 +197,13 @@ class Commits:
 
     def _commit(self) -> dict[str, object]:
         chirp, began = self._connection(), self._now()
+        for serial in self._failed:
+            # Half of a commit counts for nothing, and halves would pile up.
+            chirp.remove(f"{travel.COMMITTED}/{travel.commit_name(serial)}")
         self._serial += 1
+        self._failed = [self._serial]
         self._before, sent = sending.send_state(chirp, self._sandbox, self._before, self._serial, self._pulse)
+        self._failed = []
         sending.send_news(chirp, self._sandbox, self._leg, earlier=False)
         sending.clear_older(chirp, self._before)
         self._tell()

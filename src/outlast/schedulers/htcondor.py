@@ -36,6 +36,8 @@ from outlast.schedulers.htcondor_submit import Cluster, Unfit, clusters, event_l
 from outlast.schedulers.profile import Profile
 from outlast.schedulers.programs import NoReply, NotCalled, call
 
+#: An event is in the log this many seconds after it happened, at the latest.
+LOG_LAGS = 60.0
 #: Seconds for which what the pool's slots offer is taken as it was.
 OFFER_LASTS = 600.0
 #: How often `wait` looks whether the event log has grown, in seconds.
@@ -138,7 +140,7 @@ class HTCondorScheduler(Scheduler):
         views: dict[str, JobView] = {}
         for token in (*told, *(token for token in ads if token not in told)):
             story = told.get(token)
-            if story is None or not (_over(story) or token in queue):
+            if story is None or not (_over(story) or token in queue) or _is_behind(story, queue.get(token)):
                 # The log does not tell, or not to the end; a job that has left the queue without a trace is
                 # not told of.
                 story = story_of(ads[token]) if token in ads else None
@@ -218,6 +220,13 @@ class HTCondorScheduler(Scheduler):
 
 def _over(story: Story | None) -> bool:
     return story is not None and story.phase is JobPhase.ENDED
+
+
+def _is_behind(story: Story, ad: Mapping[str, Any] | None) -> bool:
+    """The log lacks what became of a job a while ago: its disk was full, or a line is torn."""
+    if ad is None or story_of(ad).phase is story.phase:
+        return False
+    return time.time() - float(ad.get("EnteredCurrentStatus") or time.time()) > LOG_LAGS
 
 
 def _provide(cluster: Cluster) -> None:

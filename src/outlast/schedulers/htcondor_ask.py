@@ -6,6 +6,7 @@ process runs and no signal is seen to. A process can be ended when its time is o
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -58,6 +59,8 @@ OFFER = [
 
 #: How a complaint begins that no daemon was needed for.
 _BAD_DESCRIPTION = "Failed to create job ad"
+#: `JobStatus` of a job that waits.
+IDLE = 1
 
 
 def submit(asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -77,8 +80,9 @@ def submit(asked: Mapping[str, Any]) -> dict[str, Any]:
             if isinstance(error, ValueError) or _BAD_DESCRIPTION in str(error):
                 refused.update((token, _in_short(error)) for token in tokens)
                 continue
-            # It may have failed after the jobs were in.
-            jobs.update(_jobs_by_token(schedd, asked["group"]))
+            # It may have failed after the jobs were in. What cannot be seen now, the next poll sees.
+            with contextlib.suppress(htcondor2.HTCondorException):
+                jobs.update(_jobs_by_token(schedd, asked["group"]))
             unsure.update((token, _in_short(error)) for token in tokens if token not in jobs)
         else:
             first = sent.first_proc()
@@ -104,8 +108,15 @@ def poll(asked: Mapping[str, Any]) -> dict[str, Any]:
         # Newest first, and not past the time at which the oldest of them was submitted.
         constraint = "%s && %s" % (_of_group(asked["group"]), one_of("OutlastToken", gone))
         until = "CompletionDate > 0 && CompletionDate < %d" % asked["since"]
-        history = schedd.history(constraint, ATTRIBUTES, match=len(gone), since=until)
-    return {"queue": _plain(queue), "history": _plain(history), **(offer(asked) if asked["offer"] else {})}
+        # The queue's word counts without it.
+        with contextlib.suppress(htcondor2.HTCondorException, OSError):
+            history = list(schedd.history(constraint, ATTRIBUTES, match=len(gone), since=until))
+    told = {"queue": _plain(queue), "history": _plain(history)}
+    if asked["offer"] and any(ad.get("JobStatus") == IDLE for ad in queue):
+        # Only to say why jobs wait.
+        with contextlib.suppress(htcondor2.HTCondorException):
+            told.update(offer(asked))
+    return told
 
 
 def offer(asked: Mapping[str, Any]) -> dict[str, Any]:

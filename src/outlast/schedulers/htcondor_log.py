@@ -31,7 +31,7 @@ class EventLog:
         if self._reader is not None and (mark[0] != self._file[0] or mark[1] < self._file[1]):
             # Another file under this name.
             self._close()
-        if self._reader is not None and mark == self._file:
+        if mark == self._file:
             return
         try:
             if self._reader is None:
@@ -40,8 +40,9 @@ class EventLog:
             for event in self._reader.events(stop_after=0):
                 self._take("%d.%d" % (event.cluster, event.proc), _plain(event))
         except (htcondor2.HTCondorException, OSError, ValueError):
-            # Begun anew at the next reading; meanwhile the queue and the history tell.
+            # Begun anew when there is more to read; meanwhile the queue and the history tell.
             self._close()
+            self._file = mark
         else:
             self._file = mark
 

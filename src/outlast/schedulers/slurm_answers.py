@@ -16,7 +16,7 @@ _LATER = (
     *("accounting/qos policy", "temporarily", "try again", "too many", "not available now", "busy"),
     *("required partition not available", "partition is down", "in drain", "i/o error", "no space"),
     # It is being replaced, or its file system is away.
-    "configuration file",
+    *("configuration file", "configuration source", "fetch config"),
 )
 #: Said when it never will be.
 _NEVER = (
