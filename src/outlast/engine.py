@@ -225,8 +225,7 @@ def _answer_hold(
     """A held job waits for somebody: it is let go on, or removed so that policy can decide what follows."""
     if view.releasable and attempt.releases < MOST_RELEASES:
         pause = min(patience.longest_pause, patience.pause * 2.0**attempt.releases)
-        since = attempt.waits_since if attempt.released is None else attempt.released
-        if since is not None and 0 <= now - since < pause:
+        if attempt.released is not None and 0 <= now - attempt.released < pause:
             return None
         return Decision(Do.RELEASE, run.name, view.reason, attempt.token, Kind.RELEASED)
     if _sent_lately(attempt, now):
