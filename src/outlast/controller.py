@@ -98,6 +98,9 @@ class Controller:
                 break
             self._start(admitted[begin : begin + size], jobs, done)
             self._beat()
+        # What was refused for good is over now, not at the next look.
+        refused = [name for name, run in self._records.live().items() if run.current is None]
+        self._settle(Seen(None), done, [name for name in refused if name in {one.run for one in admitted}])
         return done
 
     def _admit(self, starts: Sequence[Decision]) -> Sequence[Decision]:
@@ -150,10 +153,10 @@ class Controller:
         self._read[attempt.token] = now
         return True
 
-    def _settle(self, seen: Seen, done: Pass) -> list[Decision]:
+    def _settle(self, seen: Seen, done: Pass, only: Sequence[str] | None = None) -> list[Decision]:
         """Decide and act until nothing is left to do but to start attempts, which are returned."""
         starts: list[Decision] = []
-        names: Iterable[str] = list(self._records.live())
+        names: Iterable[str] = list(self._records.live()) if only is None else only
         for _ in range(MOST_ROUNDS):
             now = self._clock()
             decisions: list[Decision] = []

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Any
 
 from outlast.model import Attempt, AttemptState, Kind, Limits, Outcome, Phase, Run, RunState
-from outlast.node.words import EXIT_BAD_ORDER, EXIT_NOT_CLAIMED
+from outlast.node.words import EXIT_BAD_ORDER, EXIT_NOT_CLAIMED, EXIT_NOT_PREPARED
 from outlast.observation import JobPhase, JobView, Patience, Report, Seen
 from outlast.policy import CLUSTER_PATIENCE, Action, judge
 
@@ -244,7 +244,8 @@ def _watch_missing(
         return _end_by_report(run, attempt, None, report, now)
     if attempt.missed is None or now < attempt.missed:
         return _record(run, Kind.MISSED, attempt.token, "the scheduler does not list it")
-    if now - attempt.missed < patience.missing:
+    # One that was to be cancelled need not be waited for: if it never began, the fence makes sure of that.
+    if now - attempt.missed < patience.missing and attempt.cancel_sent is None:
         return None
     if report is not None and _heard_lately(report, patience, now):
         return None
@@ -254,6 +255,12 @@ def _watch_missing(
 def _watch_ended(
     run: Run, attempt: Attempt, view: JobView, report: Report | None, patience: Patience, now: float
 ) -> Decision | None:
+    if view.exit_code == EXIT_NOT_PREPARED and report is None:
+        detail = (
+            "what the cluster's profile does before the training (modules, before, environment) failed; "
+            "`outlast logs` shows which line"
+        )
+        return _end(run, attempt, view, report, Outcome.CRASHED, detail, now)
     did_nothing = view.exit_code in (EXIT_NOT_CLAIMED, EXIT_BAD_ORDER)
     if report is not None and _has_last_word(report, 0 if did_nothing else view.restarts):
         return _end_by_report(run, attempt, view, report, now)
@@ -341,8 +348,8 @@ def _end(
             computed=sum(any(phase is Phase.COMPUTE for phase, _ in leg.spans) for leg in report.legs),
             signature=report.signature if outcome is not Outcome.CANCELLED else None,
         )
-    if outcome is Outcome.OUT_OF_MEMORY and not data.get("signature"):
-        data["signature"] = outcome.value
+    if outcome in (Outcome.OUT_OF_MEMORY, Outcome.CRASHED) and not data.get("signature"):
+        data["signature"] = outcome.value if report is not None else detail
     if outcome is Outcome.REJECTED:
         data["transient"] = False  # the scheduler has the job and says that it will not do
     data["account"] = {"slot": slot, **_account(report)} if slot or report else {}

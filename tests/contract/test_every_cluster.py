@@ -86,6 +86,18 @@ def test_a_fault_of_the_trainings_own_ends_the_run_soon_and_is_explained(
     assert told in play.lab.outlast("explain", play.directory / "play").stdout
 
 
+def test_what_fails_before_the_training_ends_the_run_soon_and_is_told(play: Play) -> None:
+    if play.cluster.name == "local":
+        return  # nothing is prepared there
+    play.cluster.profile_keys = {**play.cluster.profile_keys, "before": ["cd /no/such/place"]}
+    play.set("python", "train.py", "3", "0", "0")
+    play.run(code=1)
+    assert [attempt.outcome for attempt in play.attempts()] == [Outcome.CRASHED] * 2
+    assert "before the training" in play.lab.outlast("explain", play.directory / "play").stdout
+    told = play.lab.outlast("logs", play.directory / "play").stdout
+    assert "this failed before the training: cd /no/such/place" in told
+
+
 def test_why_a_job_never_starts_is_explained(play: Play) -> None:
     play.set("python", "train.py", "1", "0", "0", resources={**play.cluster.impossible, "time": "5m"})
     if play.cluster.name == "local":

@@ -480,6 +480,24 @@ def test_a_job_that_turns_up_after_its_rejection_is_cancelled(world: World) -> N
     assert world.scheduler.cancelled == ["t0-1"]
 
 
+def test_what_is_refused_for_good_is_over_in_the_same_pass(world: World) -> None:
+    world.scheduler.answer = Submission(Answer.REJECTED, reason="no such partition")
+    world.controller.step()
+    assert world.run().state is RunState.FAILED and "no such partition" in world.run().reason
+
+
+def test_a_cancelled_job_that_is_gone_is_not_waited_for(world: World) -> None:
+    world.controller.step()
+    world.list(JobPhase.QUEUED)
+    world.records.append([Entry(world.now, "r0", Kind.CANCEL_ASKED, None, {"reason": "by me"})])
+    world.controller.step()
+    world.scheduler.jobs.clear()
+    world.now += 2
+    world.controller.step()
+    world.controller.step()
+    assert world.run().state is RunState.CANCELLED
+
+
 def test_the_scheduler_is_asked_about_the_attempts_that_are_under_way(world: World) -> None:
     world.controller.step()
     assert world.scheduler.sought == []

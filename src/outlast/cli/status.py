@@ -136,7 +136,7 @@ def _what(experiment: Experiment, run: Run, attempt: Attempt | None) -> str:
         return "between attempts: %s" % printable(run.last.detail)
     if attempt.missed is not None:
         return "not seen by the scheduler since %s" % clock(attempt.missed)
-    if attempt.state is not AttemptState.RUNNING:
+    if attempt.state is not AttemptState.RUNNING or attempt.waits:
         return printable(attempt.waits) or attempt.reason
     from outlast.cli.live import progress_of
 

@@ -13,6 +13,8 @@ EXIT_CONTINUE = 85
 EXIT_NOT_CLAIMED = 86
 #: What the node program exits with when its work order cannot be read.
 EXIT_BAD_ORDER = 87
+#: What a job's script exits with when modules, environment or other lines before the training failed.
+EXIT_NOT_PREPARED = 88
 
 
 class Phase(str, Enum):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
+from outlast.node.words import EXIT_NOT_PREPARED
 from outlast.schedulers.base import JobRequest
 from outlast.schedulers.profile import Profile
 
@@ -28,11 +29,22 @@ def choose_order(requests: Sequence[JobRequest], index: str) -> list[str]:
 
 
 def prepare(profile: Profile) -> list[str]:
-    lines = ["module load %s" % shlex.quote(module) for module in profile.modules]
-    lines += profile.before
+    """What the site needs first. If that fails nothing is trained: it would be with the wrong tools."""
+    modules = map(shlex.quote, profile.modules)
+    lines = ["module load %s || unfit module load %s" % (one, one) for one in modules]
+    if profile.before:
+        lines += ["trap 'unfit \"$BASH_COMMAND\"' ERR", *profile.before, "trap - ERR"]
     if profile.environment:
         lines += _activate(profile.environment)
-    return lines
+    if not lines:
+        return []
+    return [
+        'unfit() { echo "outlast: this failed before the training: $*" >&2; trap - EXIT; exit %d; }'
+        % EXIT_NOT_PREPARED,
+        "trap 'unfit the lines of before, which ended the job' EXIT",
+        *lines,
+        "trap - EXIT",
+    ]
 
 
 def become_node_program(profile: Profile, zipapp: str, order: str, *, gpus: int, bind: Sequence[str]) -> str:
@@ -48,9 +60,11 @@ def become_node_program(profile: Profile, zipapp: str, order: str, *, gpus: int,
 
 def _activate(environment: str) -> list[str]:
     place = shlex.quote(environment)
+    conda = 'eval "$(conda shell.bash hook)" && conda activate %s || unfit conda activate %s' % (place, place)
     if "/" not in environment:
-        return ['eval "$(conda shell.bash hook)"', "conda activate %s" % place]
+        return [conda]
     return [
-        "if [ -e %s/bin/activate ]; then . %s/bin/activate; else" % (place, place),
-        '  eval "$(conda shell.bash hook)"; conda activate %s; fi' % place,
+        "[ -d %s ] || unfit environment %s, which is not there" % (place, place),
+        "if [ -e %s/bin/activate ]; then . %s/bin/activate || unfit activating %s" % ((place,) * 3),
+        "else %s; fi" % conda,
     ]
