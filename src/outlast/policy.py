@@ -58,7 +58,7 @@ def judge(run: Run, limits: Limits, patience: Patience, now: float) -> Verdict:
     last = run.last
     if last is None:
         overdue = _overdue(run, limits, now)
-        return Verdict(Action.FAIL, overdue) if overdue else Verdict(Action.GO_ON, "first attempt")
+        return Verdict(Action.FAIL, overdue) if overdue else Verdict(Action.GO_ON, _beginning(run))
     action = POLICY[last.outcome]
     if action is Action.ACCEPT:
         return Verdict(action, "attempt %d finished and its outputs passed their checks" % last.number)
@@ -72,6 +72,10 @@ def judge(run: Run, limits: Limits, patience: Patience, now: float) -> Verdict:
         due = last.at + pause if now >= last.at else now
         return Verdict(action, reason, due)
     return Verdict(action, reason)
+
+
+def _beginning(run: Run) -> str:
+    return "first attempt" if run.attempts == 0 else "tried again, as was asked for"
 
 
 def _overdue(run: Run, limits: Limits, now: float) -> str:

@@ -53,7 +53,8 @@ def command(
 
     experiment = experiment_at(directory)
     spec = prepare(experiment, read(experiment.root, cluster), keep=False)
-    if spec.profile.get("scheduler", spec.cluster) == "local":
+    kind = spec.profile.get("scheduler", spec.cluster)
+    if kind == "local":
         raise BadInput("chain is for clusters: on this machine `outlast run%s` does it" % where(directory))
     number = jobs if jobs is not None else _number(spec)
     submitted = hand_over(experiment, cluster)
@@ -73,7 +74,7 @@ def command(
         )
     else:
         tell(submitted)
-        _say(became, number, done.trouble, directory)
+        _say(became, number, kind == "htcondor", done.trouble, directory)
     ctx.exit(0 if complete else FAILED)
 
 
@@ -104,15 +105,16 @@ def _what_became(journal: Journal, before: int) -> _Became:
     return _Became(sent, trouble)
 
 
-def _say(became: _Became, number: int, trouble: str, directory: Path) -> None:
+_FOLLOWING = "%d jobs each, every one waiting for the one before"
+
+
+def _say(became: _Became, number: int, in_place: bool, trouble: str, directory: Path) -> None:
     if trouble:
         click.echo("the scheduler did not answer, nothing was sent: %s; try again" % trouble, err=True)
         return
     if became.sent:
-        click.echo(
-            "sent %s as %d jobs each, every one waiting for the one before: %s"
-            % (count(len(became.sent)), number, some(list(became.sent)))
-        )
+        how = "one job each that starts itself again up to %d times" if in_place else _FOLLOWING
+        click.echo("sent %s as %s: %s" % (count(len(became.sent)), how % number, some(list(became.sent))))
     for run, why in became.trouble.items():
         click.echo("%s: %s" % (run, printable(why)), err=True)
     if not became.sent and not became.trouble:

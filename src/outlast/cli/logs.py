@@ -12,6 +12,8 @@ from outlast.cli.common import find_run, here_option, locate, open_journal
 from outlast.errors import BadInput
 from outlast.experiment import Experiment
 from outlast.journal import Journal
+from outlast.node import travel
+from outlast.reports import heard_in
 
 CHUNK = 65536
 
@@ -40,9 +42,22 @@ def command(run: str | None, directory: Path, follow: bool, number: int | None) 
         if follow:
             _follow(experiment, journal, found.name, number)
         else:
-            _print(experiment.log(found.name, number or found.attempts))
+            _print(_log(experiment, journal, found.name, number or found.attempts))
     finally:
         journal.close()
+
+
+def _log(experiment: Experiment, journal: Journal, name: str, number: int) -> Path:
+    """The log, or what a job far away has sent of it so far."""
+    path = experiment.log(name, number)
+    if path.exists():
+        return path
+    sent = [
+        heard_in(experiment.exchange_of(attempt)) / travel.LOG
+        for attempt in journal.attempts(name)
+        if attempt.number == number
+    ]
+    return next((place for place in sent if place.exists()), path)
 
 
 def _print(path: Path) -> None:
@@ -55,7 +70,7 @@ def _follow(experiment: Experiment, journal: Journal, name: str, only: int | Non
     offset = 0
     while True:
         run = find_run(journal, name)
-        path = experiment.log(name, number)
+        path = _log(experiment, journal, name, number)
         if path.exists():
             offset = _copy(path, offset)
         if run.attempts <= number and not run.state.over:

@@ -154,8 +154,17 @@ def _who(experiment: Experiment, journal: Journal, counts: Mapping[str, int], di
         lines.append(describe(holder))
     elif waiting or _under_way(counts):
         up, tick = "outlast up" + where(directory), "outlast tick" + where(directory)
-        lines.append("nobody supervises it: `%s` goes on, or `%s` from cron" % (up, tick))
+        if _is_chained(journal):
+            lines.append("chains of jobs go on by themselves; `%s` brings this up to date" % tick)
+        else:
+            lines.append("nobody supervises it: `%s` goes on, or `%s` from cron" % (up, tick))
     return "\n".join(lines)
+
+
+def _is_chained(journal: Journal) -> bool:
+    """All that is under way was sent as chains, which need nobody."""
+    attempts = [journal.current(run) for run in journal.live().values()]
+    return bool(attempts) and all(attempt is not None and attempt.jobs > 1 for attempt in attempts)
 
 
 def _under_way(counts: Mapping[str, int]) -> bool:

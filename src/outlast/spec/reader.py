@@ -307,8 +307,8 @@ class _Reading:
                 self._warn(
                     path, f"{text} is read as minutes and seconds, as Slurm does", "write hours as 24:00:00"
                 )
-        if cluster is not None and cluster.scheduler != "local" and spec.job_time < 60:
-            self._warn(at, f"is very short for {cluster.scheduler}, which counts in minutes")
+        if cluster is not None and cluster.scheduler == "slurm" and spec.job_time < 60:
+            self._warn(at, "is very short for Slurm, which counts in minutes")
         if cluster is not None and cluster.scheduler == "local" and spec.job_time < 1:
             self._warn(at, "is less than a second, which starting alone may use up")
         self._total(spec)
