@@ -265,7 +265,7 @@ def test_a_grace_that_is_cut_is_warned_about_only_where_it_was_written(directory
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("command: python3 train.py\ncluster: slurm\nresources: {time: 30s}", "very short for slurm"),
+        ("command: python3 train.py\ncluster: slurm\nresources: {time: 30s}", "very short for Slurm"),
         ("command: python3 train.py\nsweep: {lr: [1, 2]}", "the command does not use {lr}"),
         ("command: python3 train.py {lr}\nsweep: {lr: [1e-3, 0.001]}", "0.001 is the same number as 1e-3"),
         ("command: python3 train.py\noutputs: [{path: m.txt, key: k}]", "m.txt will be read as JSON"),
