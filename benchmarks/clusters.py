@@ -30,6 +30,8 @@ SCRIPTS = Path(__file__).parents[1] / "tests" / "clusters"
 ROUNDS = 3
 ON_SLURM, ON_HTCONDOR = 200, 500
 WAITING, WATCHED = 1000, 120.0
+#: About what the node program weighs, in bytes.
+CODE = 150_000
 #: What keeps jobs waiting: a closed queue, or more than any host has.
 BLOCKING = {
     "slurm": (
@@ -92,12 +94,22 @@ def submitit_array() -> float:
 
 
 def plain_htcondor() -> float:
-    """The same number of jobs by HTCondor's own means: one submit file, `condor_wait` on its log."""
+    """The same number of jobs by HTCondor's own means: one submit file, `condor_wait` on its log.
+
+    As any training's, they bring a file along, start Python and bring a directory back.
+    """
     with cluster("htcondor") as folder:
         folder.chmod(0o777)
+        (folder / "code.tar").write_bytes(os.urandom(CODE))
+        (folder / "job.py").write_text("import os\nos.mkdir('out')\nopen('out/done', 'w').close()\n")
+        for number in range(ON_HTCONDOR):
+            (folder / str(number)).mkdir(mode=0o777)
         text = (
-            "executable = /bin/true\ntransfer_executable = false\nshould_transfer_files = YES\n"
-            "request_memory = 50\nrequest_disk = 50MB\nlog = log\nqueue %d\n" % ON_HTCONDOR
+            "executable = /usr/bin/python3\ntransfer_executable = false\narguments = job.py\n"
+            "initialdir = %s/$(ProcId)\ntransfer_input_files = %s/job.py, %s/code.tar\n"
+            "should_transfer_files = YES\nwhen_to_transfer_output = ON_EXIT\ntransfer_output_files = out\n"
+            "request_memory = 50\nrequest_disk = 50MB\nlog = %s/log\nqueue %d\n"
+            % (folder, folder, folder, folder, ON_HTCONDOR)
         )
         (folder / "submit").write_text(text)
         began = time.monotonic()
