@@ -35,7 +35,7 @@ CODE = 150_000
 #: What keeps jobs waiting: a closed queue, or more than any host has.
 BLOCKING = {
     "slurm": (
-        ["scontrol", "update", "PartitionName=main", "State=INACTIVE"],
+        ["scontrol", "update", "PartitionName=main", "State=DOWN"],
         ["scontrol", "update", "PartitionName=main", "State=UP"],
     ),
     "sge": (["qmod", "-d", "*"], ["qmod", "-e", "*"]),

@@ -58,7 +58,7 @@ class HTCondorScheduler(Scheduler):
         *,
         timeout: float = 30.0,
         patience: Patience = Patience(missing=60.0, heartbeat=7200.0, pause=5.0, longest_pause=600.0),  # noqa: B008
-        interval: float = 15.0,
+        interval: float = 20.0,
     ) -> None:
         if importlib.util.find_spec("htcondor2") is None:
             raise BadInput("HTCondor is talked to by its Python package: `pip install 'outlast[htcondor]'`")
