@@ -11,7 +11,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from outlast import homecoming
+from outlast import homecoming, reports
 from outlast.exchange import FileExchange
 from outlast.filesystem import write_durably
 from outlast.model import Attempt, Run, Spec
@@ -107,9 +107,7 @@ class SandboxExchange(FileExchange):
 
     def heard_in(self, attempt: Attempt) -> Path:
         """What came back with the job, else what it sent while it ran."""
-        place = self.experiment.exchange_of(attempt)
-        back = place / travel.TRAVEL
-        return back if (back / "claim.json").exists() else Path(travel.news(str(place)))
+        return reports.heard_in(self.experiment.exchange_of(attempt))
 
     def report(self, attempt: Attempt) -> Report | None:
         homecoming.remove_links(self.heard_in(attempt))

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +81,10 @@ class Play:
     def attempts(self) -> list[Attempt]:
         with open_journal(self.directory) as journal:
             return list(journal.attempts())
+
+    def legs(self) -> list[Mapping[str, Any]]:
+        """The accounts of all starts of all attempts, in order."""
+        return [leg for one in self.attempts() for leg in (*one.account.get("earlier", ()), one.account)]
 
     @property
     def states(self) -> set[str]:

@@ -17,8 +17,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from outlast.experiment import Experiment
 from outlast.local_cluster.processes import is_alive, start_ticks
+from outlast.schedulers import programs
 from outlast.schedulers.base import JobPhase, JobRequest, JobView, Scheduler
 from outlast.schedulers.local import DaemonOptions, Host, LocalScheduler
 
@@ -206,6 +209,21 @@ class Fifo:
         os.close(self._read)
         if self._write >= 0:
             os.close(self._write)
+
+
+@contextlib.contextmanager
+def counted_programs() -> Iterator[list[str]]:
+    """The scheduler's own programs that are called meanwhile."""
+    made: list[str] = []
+    call = programs.call
+
+    def counted(arguments: Any, *rest: Any, **more: Any) -> programs.Reply:
+        made.append(arguments[0])
+        return call(arguments, *rest, **more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(programs, "call", counted)
+        yield made
 
 
 def await_death(pid: int, ticks: int) -> None:

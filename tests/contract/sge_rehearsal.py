@@ -12,14 +12,14 @@ import re
 import secrets
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import testbeds
-from contract.rehearsal import Rehearsal, await_death
+from contract.rehearsal import Rehearsal, await_death, counted_programs
 from outlast.experiment import Experiment
 from outlast.local_cluster.processes import start_ticks
 from outlast.schedulers import programs
@@ -103,18 +103,8 @@ class SgeRehearsal(Rehearsal):
     def make_unreachable(self) -> None:
         self._patch.setenv("SGE_QMASTER_PORT", "1")
 
-    @contextlib.contextmanager
-    def calls(self) -> Iterator[list[str]]:
-        made: list[str] = []
-        call = programs.call
-
-        def counted(arguments: Any, *rest: Any, **more: Any) -> programs.Reply:
-            made.append(arguments[0])
-            return call(arguments, *rest, **more)
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(programs, "call", counted)
-            yield made
+    def calls(self) -> contextlib.AbstractContextManager[list[str]]:
+        return counted_programs()
 
     def kill_without_warning(self, token: str) -> None:
         """All of its processes. Grid Engine does so itself, but spares those of root, and these are."""

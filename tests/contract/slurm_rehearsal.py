@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 import testbeds
-from contract.rehearsal import Rehearsal, await_death
+from contract.rehearsal import Rehearsal, await_death, counted_programs
 from outlast.experiment import Experiment
 from outlast.local_cluster.processes import start_ticks
 from outlast.schedulers import programs
@@ -129,18 +129,8 @@ class SlurmRehearsal(Rehearsal):
         self._patch.setenv("SLURM_CONF", str(nowhere))
         self.scheduler = self.another_adapter(timeout=2.0)
 
-    @contextlib.contextmanager
-    def calls(self) -> Iterator[list[str]]:
-        made: list[str] = []
-        call = programs.call
-
-        def counted(arguments: Any, *rest: Any, **more: Any) -> programs.Reply:
-            made.append(arguments[0])
-            return call(arguments, *rest, **more)
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(programs, "call", counted)
-            yield made
+    def calls(self) -> contextlib.AbstractContextManager[list[str]]:
+        return counted_programs()
 
     def kill_without_warning(self, token: str) -> None:
         job = self.scheduler.poll()[token].job

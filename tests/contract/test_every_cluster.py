@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import pytest
 
@@ -10,6 +11,22 @@ from contract.play import Play
 from laboratory import open_journal, states
 from outlast.journalfile import is_blank
 from outlast.model import Kind, Outcome
+
+
+def assert_one_interval_is_lost(play: Play, hurt: Callable[[str], object]) -> None:
+    """Hurt the job of a training that saves now and then: it goes on from a save, and ends the same."""
+    every = play.cluster.kept_steps
+    play.set("python", "train.py", "90", "0.1", str(every))
+    process = play.lab.start("run", play.directory)
+    play.until_step(play.cluster.safe_step)
+    reached = play.cluster.newest_step(play.directory)
+    hurt(play.view().token)
+    play.conclude(process)
+    legs = play.legs()
+    assert len(legs) == 2
+    assert reached - legs[1]["resumed"] <= play.cluster.lost_steps + 1
+    assert play.weights() == play.undisturbed("90")
+    play.assert_nothing_is_left()
 
 
 def test_a_training_goes_past_the_wall_time_limit_and_loses_no_step(play: Play) -> None:
@@ -27,18 +44,7 @@ def test_a_training_goes_past_the_wall_time_limit_and_loses_no_step(play: Play) 
 
 
 def test_a_job_killed_without_warning_loses_one_checkpoint_interval_at_most(play: Play) -> None:
-    every = play.cluster.kept_steps
-    play.set("python", "train.py", "90", "0.1", str(every))
-    process = play.lab.start("run", play.directory)
-    play.until_step(play.cluster.safe_step)
-    reached = play.cluster.newest_step(play.directory)
-    play.cluster.kill_without_warning(play.view().token)
-    play.conclude(process)
-    legs = [leg for a in play.attempts() for leg in (*a.account.get("earlier", ()), a.account)]
-    assert len(legs) == 2
-    assert reached - legs[1]["resumed"] <= play.cluster.lost_steps + 1
-    assert play.weights() == play.undisturbed("90")
-    play.assert_nothing_is_left()
+    assert_one_interval_is_lost(play, play.cluster.kill_without_warning)
 
 
 def test_twenty_runs_are_one_submission_and_all_finish(play: Play) -> None:
@@ -127,25 +133,14 @@ def test_a_job_that_is_sent_away_goes_on_from_its_checkpoint(play: Play) -> None
     play.until_step(10)
     play.cluster.send_away(play.view().token)
     play.conclude(process)
-    legs = [leg for a in play.attempts() for leg in (*a.account.get("earlier", ()), a.account)]
+    legs = play.legs()
     assert len(legs) == 2 and legs[1]["resumed"] == legs[0]["saves"][-1][1] >= 10
     assert play.weights() == play.undisturbed("60")
     play.assert_nothing_is_left()
 
 
 def test_a_job_whose_node_is_lost_goes_on_from_its_checkpoint(play: Play) -> None:
-    every = play.cluster.kept_steps
-    play.set("python", "train.py", "90", "0.1", str(every))
-    process = play.lab.start("run", play.directory)
-    play.until_step(play.cluster.safe_step)
-    reached = play.cluster.newest_step(play.directory)
-    play.cluster.lose_node(play.view().token)
-    play.conclude(process)
-    legs = [leg for a in play.attempts() for leg in (*a.account.get("earlier", ()), a.account)]
-    assert len(legs) == 2
-    assert reached - legs[1]["resumed"] <= play.cluster.lost_steps + 1
-    assert play.weights() == play.undisturbed("90")
-    play.assert_nothing_is_left()
+    assert_one_interval_is_lost(play, play.cluster.lose_node)
 
 
 def test_a_chain_of_six_jobs_that_needs_three_leaves_none_behind(play: Play) -> None:

@@ -66,9 +66,7 @@ class HTCondorScheduler(Scheduler):
         self.profile = profile
         self.timeout = timeout
         self.patience = patience
-        self.interval = profile.interval or interval
-        self.most_jobs = profile.most_jobs
-        self.submit_rate = profile.submit_rate
+        self.interval = interval
         self._logs: dict[Path, EventLog] = {}
         self._forgotten: set[str] = set()
         self._offer: list[dict[str, Any]] = []
