@@ -1,0 +1,217 @@
+"""What the readers find, put on disk; and the archives inside that are read on the way."""
+
+from __future__ import annotations
+
+import os
+from typing import Iterable
+
+from outlast.node.archives import decoders, kinds
+from outlast.node.archives.kinds import Kind
+from outlast.node.archives.shelf import Shelf, Zip, named
+from outlast.node.archives.staging import Late
+from outlast.node.archives.steps import Do, Step
+from outlast.node.archives.tar import TarParser
+from outlast.node.archives.tree import Tree, write_all
+from outlast.node.data.sink import BadArchive, Block
+
+
+class Placing:
+    """Carries out the steps of one reader, in one tree."""
+
+    def __init__(self, shelf: Shelf, number: int, depth: int) -> None:
+        """`number` is that of the archive that is read, `depth` how many there are inside one another."""
+        self.shelf = shelf
+        self.number = number
+        self.depth = depth
+        folder = shelf.staging.late_folder(number)
+        os.makedirs(folder, mode=0o755, exist_ok=True)
+        self.tree = Tree(folder)
+        self.kept: Kept | None = None
+        self._archives = 0
+
+    def run(self, steps: Iterable[Step]) -> None:
+        """Raises BadArchive and OSError."""
+        tree = self.tree
+        for do, path, executable, content in steps:
+            if do is Do.WHOLE:
+                tree.whole(path, executable, content)
+            elif do is Do.MORE:
+                if self.kept is None:
+                    tree.more(content)
+                else:
+                    self.kept.write(content)
+            elif do is Do.FOLDER:
+                tree.folder(path)
+            elif do is Do.BEGIN:
+                tree.begin(path, executable)
+            elif do is Do.KEEP:
+                self.keep(path, executable)
+            else:
+                self.end()
+
+    def keep(self, path: bytes, executable: bool) -> None:
+        """An archive inside this one begins, or is read again from its first byte."""
+        staging, number = self.shelf.staging, self.shelf.number()
+        self._archives += 1
+        if self.number:
+            # It can be had again from the one around it, which is kept.
+            file = os.path.join(staging.late, "%d.kept" % number)
+        else:
+            file = staging.kept_file(self._archives)
+            os.makedirs(staging.kept, mode=0o700, exist_ok=True)
+        self.kept = Kept(self, number, path, file, executable)
+
+    def end(self) -> None:
+        if self.kept is None:
+            self.tree.end()
+        else:
+            kept, self.kept = self.kept, None
+            kept.end()
+
+    def close(self) -> None:
+        if self.kept is not None:
+            self.kept.close()
+        self.tree.close()
+
+
+class Kept:
+    """An archive inside an archive: kept as it came, and read on the way."""
+
+    def __init__(self, outer: Placing, number: int, path: bytes, file: str, executable: bool) -> None:
+        self._outer = outer
+        self._number = number
+        self._path = path
+        self.file = file
+        how = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        self._descriptor = os.open(file, how, 0o755 if executable else 0o644)
+        self._reader = Reader(outer.shelf, number, outer.depth + 1, file, path=path)
+
+    def write(self, content: Block) -> None:
+        write_all(self._descriptor, content)
+        self.read(content)
+
+    def read(self, content: Block) -> None:
+        """What is in the file already."""
+        with named(self._path):
+            self._reader.feed(content)
+
+    def end(self) -> None:
+        with named(self._path):
+            kind = self._reader.finish()
+        self.close()
+        path = os.fsdecode(self._path)
+        if kind is Kind.OTHER:
+            late = Late(self._number, self._outer.number, path, kept=self.file)
+        else:
+            stem = os.fsdecode(kinds.without_suffix(self._path))
+            late = Late(self._number, self._outer.number, stem)
+        self._outer.shelf.lates.append(late)
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+        self._reader.close()
+
+
+class Reader:
+    """An archive of any kind, from its first byte on."""
+
+    def __init__(
+        self, shelf: Shelf, number: int, depth: int, file: str, single: bytes = b"", path: bytes = b""
+    ) -> None:
+        """`file` is where it is kept; `single` what one compressed file that is no tar is to be called."""
+        self._shelf = shelf
+        self._number = number
+        self._depth = depth
+        self._file = file
+        self._single = single
+        self._path = path
+        self._kind: Kind | None = None
+        self._decoder: decoders.Decoder | None = None
+        self._parser: TarParser | None = None
+        self._placing: Placing | None = None
+        #: The first bytes, compressed and then not, until there are enough to tell what they are.
+        self._head = b""
+        self._content_head: bytes | None = b""
+
+    def feed(self, data: Block) -> None:
+        if self._kind is None:
+            self._head += bytes(data)
+            if len(self._head) < kinds.ENOUGH:
+                return
+            data = self._settle()
+        if self._decoder is not None:
+            for piece in self._decoder.feed(bytes(data)):
+                self._decompressed(piece)
+        elif self._parser is not None:
+            self._parse(data)
+
+    def finish(self) -> Kind:
+        """All of it has come. What it is; zips are only put on the shelf. Raises BadArchive."""
+        if self._kind is None:
+            self.feed(self._settle())
+        assert self._kind is not None
+        if self._decoder is not None:
+            for piece in self._decoder.finish():
+                self._decompressed(piece)
+            if self._content_head is not None:
+                self._settle_content(self._content_head)
+        if self._parser is not None:
+            self._parser.finish()
+        if self._placing is not None:
+            self._placing.end()
+        self.close()
+        return self._kind
+
+    def close(self) -> None:
+        if self._decoder is not None:
+            self._decoder.close()
+        if self._placing is not None and self._kind is not Kind.ZIP:
+            self._placing.close()
+
+    def _settle(self) -> bytes:
+        head, self._head = self._head, b""
+        self._kind = kinds.of(head)
+        if self._kind is not Kind.OTHER:
+            self._placing = Placing(self._shelf, self._number, self._depth)
+        if self._kind is Kind.ZIP:
+            assert self._placing is not None
+            self._shelf.zips.append(Zip(self._file, self._placing, self._path))
+        elif self._kind is Kind.TAR:
+            self._parser = TarParser(self._shelf.account, self._shelf.nested, self._depth)
+        elif self._kind is not Kind.OTHER:
+            self._decoder = decoders.decoder(self._kind)
+        return head
+
+    def _decompressed(self, piece: bytes) -> None:
+        self._shelf.account.decompressed(len(piece))
+        self._shelf.pulse()
+        if self._content_head is not None:
+            self._content_head += piece
+            if len(self._content_head) < kinds.ENOUGH:
+                return
+            self._settle_content(self._content_head)
+        else:
+            self._parse(piece)
+
+    def _settle_content(self, head: bytes) -> None:
+        """What the compression was around: a tar, or one file."""
+        assert self._placing is not None
+        self._content_head = None
+        if kinds.is_tar(head):
+            self._parser = TarParser(self._shelf.account, self._shelf.nested, self._depth)
+        elif self._single:
+            self._shelf.account.member(self._single, 0)
+            self._placing.run([Step(Do.BEGIN, self._single)])
+        else:
+            raise BadArchive("it is compressed, and there is no tar in it")
+        self._parse(head)
+
+    def _parse(self, data: Block) -> None:
+        assert self._placing is not None
+        if self._parser is None:
+            self._shelf.account.member(self._single, len(data))
+            self._placing.run([Step(Do.MORE, content=memoryview(data))])
+        else:
+            self._placing.run(self._parser.feed(data).steps)

@@ -1,0 +1,49 @@
+"""What all readers of one archive, and of the archives in it, share."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Callable, Iterator, NamedTuple
+
+from outlast.node.archives.headers import shown
+from outlast.node.archives.limits import Account
+from outlast.node.archives.staging import Late, Staging
+from outlast.node.data.sink import BadArchive
+
+if TYPE_CHECKING:
+    from outlast.node.archives.placing import Placing
+
+
+class Zip(NamedTuple):
+    """One that is all there, to be unpacked at the end: a zip has its table of contents at its end."""
+
+    file: str
+    placing: Placing
+    #: Its path in the archive around it; empty for the outermost one.
+    path: bytes
+
+
+class Shelf:
+    """What all readers of one archive share: limits, numbers, and the list of what is left for the end."""
+
+    def __init__(self, staging: Staging, account: Account, nested: bool, pulse: Callable[[], None]) -> None:
+        self.staging = staging
+        self.account = account
+        self.nested = nested
+        self.pulse = pulse
+        self.lates: list[Late] = []
+        self.zips: list[Zip] = []
+        self._last = 0
+
+    def number(self) -> int:
+        self._last += 1
+        return self._last
+
+
+@contextlib.contextmanager
+def named(path: bytes) -> Iterator[None]:
+    """What is wrong with an archive inside the archive is said with its name."""
+    try:
+        yield
+    except BadArchive as error:
+        raise BadArchive("%s: %s" % (shown(path), error) if path else str(error)) from error
