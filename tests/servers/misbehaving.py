@@ -1,0 +1,289 @@
+"""A real HTTP/1.1 server on loopback that misbehaves on command, and remembers what it was asked.
+
+    with Misbehaving({"/a.bin": seeded(100_000)}) as server:
+        server.plan(Behaviour(close_after=70_000), Behaviour(status=503))  # one for each request
+        fetch(server.url("/a.bin"))
+        assert [request.start for request in server.requests] == [0, 70_000, 70_000]
+
+When the plan is used up it behaves well, or as `server.always(Behaviour(rate=100_000))` says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from urllib.parse import urlsplit
+
+from servers.behaviour import Behaviour
+from servers.certificates import Certificate
+from servers.wire import PATIENCE, Done, Request, Wire
+
+_PIECE = 64 * 1024
+
+
+@dataclass(frozen=True)
+class _File:
+    content: bytes
+    etag: str
+    #: Headers with its digests, by name; `Digest` and `Repr-Digest` are sent to those who want them.
+    vouchers: Mapping[str, str] = field(default_factory=dict)
+
+
+class Misbehaving:
+    """`etag=False`: neither ETag nor Last-Modified, as XRootD.
+
+    `send_buffer`: how many bytes the kernel may hold for a client that does not read.
+    """
+
+    def __init__(
+        self,
+        files: Mapping[str, bytes],
+        certificate: Certificate | None = None,
+        host: str = "127.0.0.1",
+        etag: bool = True,
+        send_buffer: int = 0,
+    ) -> None:
+        self.requests: list[Request] = []
+        self._files: dict[str, _File] = {}
+        self._etag = etag
+        self._context = certificate.server_context() if certificate is not None else None
+        self._plan: deque[Behaviour] = deque()
+        self._always = Behaviour()
+        self._changed = threading.Condition()
+        self._ending = threading.Event()
+        self._open: set[socket.socket] = set()
+        self._threads: list[threading.Thread] = []
+        self._listener = socket.create_server(
+            (host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=100
+        )
+        if send_buffer:
+            self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
+        self._host = host
+        self.port: int = self._listener.getsockname()[1]
+        for path, content in files.items():
+            self.put(path, content)
+
+    # What a test says
+
+    def url(self, path: str, host: str = "") -> str:
+        host = host or self._host
+        return "%s://%s:%d%s" % (
+            "https" if self._context else "http",
+            "[%s]" % host if ":" in host else host,
+            self.port,
+            path,
+        )
+
+    def plan(self, *behaviours: Behaviour) -> None:
+        """Added to what is planned: one for each request, whatever its method."""
+        with self._changed:
+            self._plan.extend(behaviours)
+
+    def always(self, behaviour: Behaviour) -> None:
+        with self._changed:
+            self._always = behaviour
+
+    def put(
+        self, path: str, content: bytes, keep_etag: bool = False, vouchers: Mapping[str, str] | None = None
+    ) -> None:
+        """From now on this is what the path has. `vouchers`: see `rfc3230` and `rfc9530` in behaviour.py."""
+        with self._changed:
+            old = self._files.get(path)
+            etag = '"%s"' % hashlib.sha256(content).hexdigest()[:16]
+            if keep_etag and old is not None:
+                etag = old.etag
+            self._files[path] = _File(content, etag, dict(vouchers or {}))
+
+    def await_requests(self, count: int) -> None:
+        self._await(lambda: len(self.requests) >= count)
+
+    def await_sent(self, total: int) -> None:
+        """Until so many bytes of bodies have been sent, over all requests."""
+        self._await(lambda: sum(request.sent for request in self.requests) >= total)
+
+    def _await(self, condition: Callable[[], bool]) -> None:
+        with self._changed:
+            assert self._changed.wait_for(condition, PATIENCE), "the server did not see what was awaited"
+
+    # Its life
+
+    def __enter__(self) -> Misbehaving:
+        self._start(self._accept)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ending.set()
+        with contextlib.suppress(OSError):  # it may not have listened yet
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        with self._changed:
+            connections = list(self._open)
+        for connection in connections:
+            with contextlib.suppress(OSError):  # the client was faster
+                connection.shutdown(socket.SHUT_RDWR)
+        deadline = time.monotonic() + PATIENCE
+        for thread in list(self._threads):
+            thread.join(max(0.0, deadline - time.monotonic()))
+            assert not thread.is_alive(), "a connection of the misbehaving server did not end"
+
+    def _start(self, target: Callable[..., None], *arguments: object) -> None:
+        thread = threading.Thread(target=target, args=arguments, name="misbehaving", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        while not self._ending.is_set():
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return  # closed: the test is over
+            self._threads = [thread for thread in self._threads if thread.is_alive()]
+            self._start(self._serve, connection)
+
+    def _serve(self, plain: socket.socket) -> None:
+        plain.settimeout(PATIENCE)
+        with self._changed:
+            self._open.add(plain)
+        try:
+            # A client may go away at any time, and the end of the test cuts the connection: nobody to tell.
+            with contextlib.suppress(OSError, Done):
+                if self._ending.is_set():
+                    return
+                connection = plain
+                if self._context is not None:
+                    # The plain socket stays ours: RST and the end of the test need it.
+                    connection = self._context.wrap_socket(plain.dup(), server_side=True)
+                with connection:
+                    wire = Wire(connection, plain, self._ending)
+                    while self._answer(wire):
+                        pass
+        finally:
+            with self._changed:
+                self._open.discard(plain)
+            plain.close()
+
+    # One request
+
+    def _answer(self, wire: Wire) -> bool:
+        """Whether the connection is good for another request."""
+        request = wire.read_request()
+        return request is not None and self._reply(wire, request) and request.keeps_connection
+
+    def _reply(self, wire: Wire, request: Request) -> bool:
+        with self._changed:
+            request.behaviour = self._plan.popleft() if self._plan else self._always
+            found = self._files.get(urlsplit(request.path).path)
+            self.requests.append(request)
+            self._changed.notify_all()
+        do = request.behaviour
+        if do.silent:
+            wire.await_departure()
+        if do.rubbish:
+            wire.send(do.rubbish)
+            return False
+        if do.endless_headers:
+            wire.send(b"HTTP/1.1 200 OK\r\n")
+            while True:
+                wire.send(b"X-More: %s\r\n" % (b"x" * 1000))
+        if do.redirect:
+            return self._short(wire, request, do.status or 302, {"Location": do.redirect})
+        if do.status is not None:
+            return self._short(wire, request, do.status)
+        if found is None:
+            return self._short(wire, request, 404)
+        if request.start >= len(found.content) > 0 and not do.ignore_range:
+            return self._short(wire, request, 416, {"Content-Range": "bytes */%d" % len(found.content)})
+        return self._file(wire, request, found)
+
+    def _short(
+        self, wire: Wire, request: Request, status: int, headers: Mapping[str, str] | None = None
+    ) -> bool:
+        text = b"%d page of the misbehaving server\n" % status
+        wire.send_head(status, request.behaviour, {"Content-Length": str(len(text)), **(headers or {})})
+        if request.method != "HEAD":
+            wire.send(text)
+        return True
+
+    def _file(self, wire: Wire, request: Request, found: _File) -> bool:
+        do = request.behaviour
+        size = len(found.content)
+        start, stop = request.start, size if request.stop is None else min(request.stop, size)
+        ranged = "range" in request.headers and not do.ignore_range
+        if not ranged:
+            start, stop = 0, size
+        start = min(start + do.other_range, size)
+        body = _flipped(found.content, start, stop, do.flip)
+        headers = {"Accept-Ranges": "bytes", "Content-Type": "application/octet-stream"}
+        if self._etag:
+            headers.update({"ETag": found.etag, "Last-Modified": "Mon, 06 Jul 2026 10:00:00 GMT"})
+        if ranged:
+            headers["Content-Range"] = "bytes %d-%d/%d" % (start, stop - 1, size)
+        for name, value in found.vouchers.items():
+            if name in ("Digest", "Repr-Digest") and "want-" + name.lower() not in request.headers:
+                continue
+            headers[name] = value
+        if do.gzip:
+            headers["Content-Encoding"] = "gzip"
+            body = memoryview(gzip.compress(body))
+        if do.chunked:
+            headers["Transfer-Encoding"] = "chunked"
+        elif not do.until_close:
+            headers["Content-Length"] = str(len(body) + do.announce)
+        wire.send_head(206 if ranged else 200, do, headers)
+        if request.method == "HEAD":
+            return True
+        for piece in _pieces(body, do):
+            if do.chunked:
+                wire.send(b"%x\r\n" % len(piece))
+            self._send_piece(wire, request, piece)
+            if do.chunked:
+                wire.send(b"\r\n")
+        if do.stall_after is not None:
+            wire.await_departure()
+        if do.reset_after is not None:
+            wire.reset()
+        if do.close_after is not None or do.no_last_chunk:
+            return False
+        if do.chunked:
+            trailers = b"".join(b"%s: %s\r\n" % (n.encode(), v.encode()) for n, v in do.trailers)
+            wire.send(b"0\r\n" + trailers + b"\r\n")
+        return not do.until_close and do.announce == 0
+
+    def _send_piece(self, wire: Wire, request: Request, piece: memoryview) -> None:
+        while piece:
+            count = wire.send_some(piece)
+            with self._changed:
+                request.sent += count
+                self._changed.notify_all()
+            piece = piece[count:]
+            if request.behaviour.rate:
+                wire.pause(count / request.behaviour.rate)
+
+
+def _flipped(content: bytes, start: int, stop: int, places: tuple[int, ...]) -> memoryview:
+    inside = [place for place in places if start <= place < stop]
+    if not inside:
+        return memoryview(content)[start:stop]
+    wrong = bytearray(content[start:stop])
+    for place in inside:
+        wrong[place - start] ^= 0x10
+    return memoryview(wrong)
+
+
+def _pieces(body: memoryview, do: Behaviour) -> Iterator[memoryview]:
+    """As much of the body as is sent, in pieces that make a rate look even and a body several chunks."""
+    limits = [limit for limit in (do.stall_after, do.reset_after, do.close_after) if limit is not None]
+    end = min([len(body), *limits])
+    size = max(1, min(_PIECE, do.rate // 20)) if do.rate else _PIECE
+    for begin in range(0, end, size):
+        yield body[begin : min(begin + size, end)]

@@ -1,0 +1,218 @@
+"""Where a token is found, which are refused, and for whom it is."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from outlast.node.data import tokens as module
+from outlast.node.data.tokens import Tokens, Unfit, from_command, from_file
+from outlast.node.data.troubles import Kind, Trouble
+
+NOW = 1_000_000.0
+
+
+def jwt(expires: float) -> str:
+    claims = base64.urlsafe_b64encode(json.dumps({"exp": expires}).encode()).decode().rstrip("=")
+    return "e30.%s.c2ln" % claims
+
+
+def private(path: Path, content: str) -> str:
+    path.write_text(content)
+    path.chmod(0o600)
+    return str(path)
+
+
+def value(tokens: Tokens) -> str | None:
+    found = tokens.token_for("a.example", 443, lambda: NOW)
+    return None if found is None else found.value
+
+
+@pytest.fixture
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
+    """The usual places, all of them empty, /tmp among them."""
+    monkeypatch.setattr(module, "COMMON_FOLDER", str(tmp_path))
+    usual = "bt_u%d" % os.geteuid()
+    found = {"named": tmp_path / "named", "runtime": tmp_path / "run" / usual, "common": tmp_path / usual}
+    found["condor"] = tmp_path / "creds" / "scitokens.use"
+    for path in found.values():
+        path.parent.mkdir(exist_ok=True)
+    return found
+
+
+def looking(places: dict[str, Path], **more: str) -> Tokens:
+    environment = {
+        "BEARER_TOKEN_FILE": str(places["named"]),
+        "XDG_RUNTIME_DIR": str(places["runtime"].parent),
+        "_CONDOR_CREDS": str(places["condor"].parent),
+        **more,
+    }
+    return Tokens(("a.example",), environment=environment)
+
+
+# Where it is found
+
+
+def test_the_usual_places_are_looked_through_in_their_order(places: dict[str, Path]) -> None:
+    assert value(looking(places)) is None
+    for name in ("condor", "common", "runtime", "named"):
+        private(places[name], name + "\n")
+        assert value(looking(places)) == name
+    assert value(looking(places, BEARER_TOKEN=" environment ")) == "environment"
+
+
+def test_htcondors_files_are_understood(places: dict[str, Path]) -> None:
+    private(places["condor"], json.dumps({"access_token": "inside", "token_type": "bearer"}))
+
+    assert value(looking(places)) == "inside"
+
+
+def test_a_file_that_is_unfit_or_ran_out_does_not_hide_a_good_one(places: dict[str, Path]) -> None:
+    private(places["named"], jwt(NOW - 9999))
+    private(places["runtime"], "seen")
+    places["runtime"].chmod(0o644)
+    private(places["common"], "good")
+
+    assert value(looking(places)) == "good"
+
+
+def test_where_only_unfit_ones_are_found_the_first_is_told(places: dict[str, Path]) -> None:
+    private(places["runtime"], "seen")
+    places["runtime"].chmod(0o640)
+    with pytest.raises(Trouble, match="mode 640") as caught:
+        value(looking(places))
+    assert caught.value.kind is Kind.REFUSED
+
+
+def test_a_file_or_command_that_was_named_is_the_only_place(places: dict[str, Path], tmp_path: Path) -> None:
+    private(places["named"], "elsewhere")
+    with pytest.raises(Trouble, match="is not there"):
+        value(Tokens(("a.example",), file=str(tmp_path / "none"), environment=looking(places).environment))
+
+
+# Which are refused
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o620, 0o610, 0o777])
+def test_a_file_that_others_can_read_or_write_is_refused(tmp_path: Path, mode: int) -> None:
+    path = private(tmp_path / "token", "abc")
+    Path(path).chmod(mode)
+    with pytest.raises(Unfit, match="chmod 600 " + path):
+        from_file(path)
+
+
+def test_a_link_to_a_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
+    Path(private(tmp_path / "token", "abc")).chmod(0o644)
+    (tmp_path / "link").symlink_to("token")
+    with pytest.raises(Unfit, match="chmod 600"):
+        from_file(str(tmp_path / "link"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_file_of_somebody_else_is_refused(tmp_path: Path) -> None:
+    path = private(tmp_path / "token", "abc")
+    os.chown(path, 12345, -1)
+    with pytest.raises(Unfit, match="somebody else"):
+        from_file(path)
+
+
+def test_what_is_no_file_is_refused_without_waiting_for_it(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo", 0o600)
+    for path in (tmp_path / "fifo", tmp_path):
+        with pytest.raises(Unfit):
+            from_file(str(path))
+
+
+@pytest.mark.parametrize(
+    "content", ["", " \n", "two words", "a\r\nX-Evil: 1", "ü", "{}", "[1]", "{", "x" * 70_000]
+)
+def test_what_is_no_token_is_refused_and_not_quoted(tmp_path: Path, content: str) -> None:
+    with pytest.raises(Unfit) as caught:
+        from_file(private(tmp_path / "token", content))
+    assert not content.strip() or content not in str(caught.value)
+
+
+def test_a_token_that_ran_out_is_refused_in_words_and_clocks_may_differ_a_little(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    tokens = Tokens(("a.example",), file=private(path, jwt(NOW - 60)))
+    assert value(tokens) == path.read_text()
+    private(path, jwt(NOW - 3 * 86400))
+    with pytest.raises(Trouble, match="ran out 3 d ago"):
+        value(tokens)
+
+
+@pytest.mark.parametrize("content", ["opaque", "a.b.c", "a.e30.c", jwt(NOW + 1), "a.W10.c"])
+def test_a_token_without_an_end_or_before_it_is_good(tmp_path: Path, content: str) -> None:
+    assert value(Tokens(("a.example",), file=private(tmp_path / "token", content))) == content
+
+
+# Commands
+
+
+def python(program: str) -> list[str]:
+    return [sys.executable, "-c", program]
+
+
+def test_a_command_is_run_each_time_and_what_it_prints_is_the_token(tmp_path: Path) -> None:
+    count = "import pathlib; p=pathlib.Path(%r); n=p.stat().st_size if p.exists() else 0;" % str(
+        tmp_path / "n"
+    )
+    command = python(count + "p.write_text('x'*(n+1)); print('token%d' % n)")
+    tokens = Tokens(("a.example",), command=tuple(command))
+
+    assert (value(tokens), value(tokens)) == ("token0", "token1")
+
+
+def test_a_command_that_fails_is_told_without_what_it_printed() -> None:
+    program = "import sys; print('sesame'); print('sesame', file=sys.stderr); sys.exit(3)"
+    with pytest.raises(Unfit, match="status 3") as caught:
+        from_command(python(program))
+    assert "sesame" not in str(caught.value)
+
+
+def test_a_command_that_is_not_there_is_told() -> None:
+    with pytest.raises(Unfit, match="cannot be run"):
+        from_command(["/nowhere/token-helper"])
+
+
+def test_a_command_that_hangs_is_ended_with_all_it_started(tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+    program = "import subprocess, pathlib, time; p = subprocess.Popen(['sleep', '300']);"
+    program += "pathlib.Path(%r).write_text(str(p.pid)); time.sleep(300)" % str(note)
+    with pytest.raises(Unfit, match="within 2 s"):
+        from_command(python(program), limit=2)
+    status = Path("/proc") / note.read_text() / "stat"
+    assert not status.exists() or status.read_text().rpartition(")")[2].split()[0] in "ZX"
+
+
+# For whom it is
+
+
+@pytest.mark.parametrize(
+    ("pattern", "host", "port", "meant"),
+    [
+        ("a.example", "a.example", 443, True),
+        ("A.Example", "a.EXAMPLE", 8443, True),
+        ("a.example:443", "a.example", 443, True),
+        ("a.example:443", "a.example", 8443, False),
+        ("*.example", "a.b.example", 443, True),
+        ("*.example", "example", 443, False),
+        ("*.example", "badexample", 443, False),
+        ("a.example", "x.a.example", 443, False),
+        ("a.example", "a.example.evil", 443, False),
+        ("*", "a.example", 443, False),
+        ("", "a.example", 443, False),
+        ("::1", "::1", 443, True),
+        ("[::1]:443", "::1", 443, True),
+        ("[::1]:443", "::1", 444, False),
+    ],
+)
+def test_a_token_is_for_the_hosts_that_are_listed_and_no_other(
+    pattern: str, host: str, port: int, meant: bool
+) -> None:
+    assert Tokens((pattern,)).is_for(host, port) is meant
