@@ -1,0 +1,103 @@
+"""Real XRootD on loopback, as Pelican runs it: an origin that has files, a cache (XCache) that fetches them.
+
+Both talk HTTP, TLS and XRootD's own protocol on one port, which XRootD chooses and prints when it is ready.
+XRootD listens on all addresses; it is told to take nobody from elsewhere.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from types import TracebackType
+
+from servers.certificates import Authority
+from servers.daemon import Daemon, need
+
+#: What both have in common.
+COMMON = """
+all.role server
+all.adminpath %(folder)s/run
+all.pidpath %(folder)s/run
+all.export %(namespace)s r/o
+xrd.port %(port)s
+xrd.network nodnr
+xrd.allow host localhost
+xrd.allow host 127.0.0.1
+xrd.tls %(chain)s %(key)s
+xrd.tlsca certfile %(authority)s
+xrd.protocol http libXrdHttp.so
+oss.localroot %(folder)s/files
+"""
+ORIGIN = """
+xrootd.chksum max 2 md5 adler32 crc32 crc32c
+"""
+#: Checksums are asked of the origin; without `ckslib` a HEAD that wants one is answered with 404.
+CACHE = """
+ofs.osslib libXrdPss.so
+ofs.ckslib * libXrdPss.so
+xrootd.chksum max 2 md5 adler32 crc32
+pss.origin localhost:%(origin)d
+pss.cachelib libXrdPfc.so
+pfc.ram 1g
+pfc.blocksize 64k
+pfc.prefetch 0
+"""
+
+
+class XRootD:
+    def __init__(self, authority: Authority, namespace: str, origin: XRootD | None = None) -> None:
+        need("xrootd-server", "xrootd-server-plugins")
+        self._name = "cache" if origin else "origin"
+        self._daemon = Daemon(self._name)
+        folder = self._daemon.folder
+        #: Where an origin's files are, and where a cache keeps its copies.
+        self.files = folder / "files"
+        (self.files / namespace.strip("/")).mkdir(parents=True)
+        (folder / "run").mkdir()
+        certificate = self._daemon.certify(authority)
+        bundle = folder / "authority.pem"
+        bundle.write_bytes(authority.bundle.read_bytes())
+        self._settings = {
+            "folder": folder,
+            "namespace": namespace,
+            "chain": certificate.chain,
+            "key": certificate.key,
+            "authority": bundle,
+            "origin": origin.port if origin else 0,
+        }
+        self._template = COMMON + (CACHE if origin else ORIGIN)
+        self.port = 0
+
+    def url(self, path: str) -> str:
+        return "https://localhost:%d%s" % (self.port, path)
+
+    def start(self) -> None:
+        """The first start chooses the port; a later one takes the same again."""
+        configuration = self._daemon.folder / "xrootd.cfg"
+        configuration.write_text(self._template % {**self._settings, "port": self.port or "any"})
+        self._daemon.start(["xrootd", "-c", str(configuration), "-n", self._name], self._ready)
+
+    def _ready(self) -> bool:
+        found = re.search(r"^-+ xrootd \S+:(\d+) initialization completed", self._daemon.log, re.MULTILINE)
+        if found:
+            self.port = int(found.group(1))
+        return found is not None
+
+    def stop(self) -> None:
+        self._daemon.stop()
+
+    def put(self, path: str, content: bytes) -> Path:
+        """A file of the origin's."""
+        file = self.files / path.lstrip("/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
+        return file
+
+    def __enter__(self) -> XRootD:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._daemon.close()

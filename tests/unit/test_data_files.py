@@ -1,0 +1,102 @@
+"""A file as a source: the same promises as a server's, and nothing but regular files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from outlast.node.data.files import FileSource, path_of
+from outlast.node.data.source import Body
+from outlast.node.data.troubles import Kind, Trouble
+
+
+def read_all(body: Body, step: int = 3) -> bytes:
+    buffer, found = bytearray(step), b""
+    while count := body.read_into(memoryview(buffer)):
+        found += buffer[:count]
+    body.close()
+    return found
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "data.bin"
+    path.write_bytes(b"0123456789")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "expected"),
+    [(0, None, b"0123456789"), (4, None, b"456789"), (4, 6, b"45"), (4, 99, b"456789"), (10, None, b"")],
+)
+def test_a_range_of_a_file_is_what_was_asked_for(
+    file: Path, start: int, stop: int | None, expected: bytes
+) -> None:
+    body = FileSource(str(file)).open(start, stop)
+    assert body.start == start
+    assert body.version.size == 10
+    assert read_all(body) == expected
+
+
+def test_a_file_says_its_size_and_when_it_was_changed(file: Path) -> None:
+    before = FileSource(str(file)).version()
+    assert before.size == 10
+    os.utime(file, ns=(1, 1))
+    assert FileSource(str(file)).version().modified != before.modified
+
+
+def test_what_is_not_a_regular_file_is_refused_without_waiting_for_it(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path, Path("/dev/zero")):
+        with pytest.raises(Trouble) as found:
+            FileSource(str(path)).open(0)
+        assert found.value.kind is Kind.NONSENSE
+
+
+@pytest.mark.parametrize("name", ["absent", "data.bin/below", "nul\0"])
+def test_a_file_that_is_not_there_is_missing(file: Path, name: str) -> None:
+    with pytest.raises(Trouble) as found:
+        FileSource(str(file.parent / name)).open(0)
+    assert found.value.kind is Kind.MISSING
+
+
+def test_a_file_that_shrinks_while_it_is_read_is_truncated(file: Path) -> None:
+    body = FileSource(str(file)).open(0)
+    buffer = memoryview(bytearray(4))
+    assert body.read_into(buffer) == 4
+    os.truncate(file, 4)
+    with pytest.raises(Trouble) as found:
+        body.read_into(buffer)
+    assert found.value.kind is Kind.TRUNCATED
+
+
+def test_a_file_that_is_shorter_than_what_was_read_before_has_changed(file: Path) -> None:
+    with pytest.raises(Trouble) as found:
+        FileSource(str(file)).open(11)
+    assert found.value.kind is Kind.CHANGED
+
+
+def test_no_descriptor_is_left_whatever_is_closed_and_how_often(file: Path) -> None:
+    before = descriptors()
+    body = FileSource(str(file)).open(0)
+    body.close()
+    body.close()
+    with pytest.raises(Trouble):
+        body.read_into(memoryview(bytearray(1)))
+    with pytest.raises(Trouble):
+        FileSource(str(file)).open(11)
+    FileSource(str(file)).version()
+    assert descriptors() == before
+
+
+def test_file_urls_and_paths_name_the_same_file() -> None:
+    for url in ("/a/b c", "file:///a/b%20c", "file:/a/b%20c", "file://localhost/a/b%20c"):
+        assert path_of(url) == "/a/b c"
+    with pytest.raises(ValueError, match="file:///PATH"):
+        path_of("file://elsewhere/a")

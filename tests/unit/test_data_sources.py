@@ -1,0 +1,70 @@
+"""From the URLs of an item to its sources: which kinds there are, and what is said of those there are not."""
+
+from __future__ import annotations
+
+import pytest
+
+from outlast.node.data.pelican import OSDF, Address
+from outlast.node.data.sources import DISCOVERY_VARIABLE, osdf_host, sources_for
+from outlast.node.data.tokens import Tokens
+from outlast.node.data.want import Wanted
+from outlast.node.data.web.limits import HttpSettings
+
+
+def names(*urls: str) -> list[str]:
+    return [source.name for source in sources_for(Wanted(urls), HttpSettings(), Tokens(), {})]
+
+
+def test_mirrors_keep_their_order_and_a_federation_brings_its_caches_and_its_origin() -> None:
+    assert names("https://a/x?key=hidden", "osdf:///ns/x?key=hidden", "file:///d/x", "/d/y") == [
+        "https://a/x",
+        "osdf:///ns/x (choice 1)",
+        "osdf:///ns/x (choice 2)",
+        "osdf:///ns/x (choice 3)",
+        "osdf:///ns/x (the origin)",
+        "/d/x",
+        "/d/y",
+    ]
+
+
+@pytest.mark.parametrize("url", ["osdf:///ns/x", "osdf://ns/x"])
+def test_an_osdf_url_has_no_host_whatever_its_slashes(url: str) -> None:
+    assert Address.parse(url) == Address(OSDF, "/ns/x", "", "osdf:///ns/x")
+
+
+def test_a_pelican_url_names_its_federation() -> None:
+    found = Address.parse("pelican://fed.example:8443/ns/x?directread&a=b")
+    assert (found.federation, found.path, found.query) == ("fed.example:8443", "/ns/x", "directread&a=b")
+    assert found.name == "pelican://fed.example:8443/ns/x"
+    assert found.from_origin
+    assert not Address.parse("pelican://fed.example/ns/x?a=directread").from_origin
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "osdf://",
+        "osdf:///",
+        "pelican:///ns/x",
+        "pelican://fed.example",
+        "pelican://fed.example:port/x",
+        "pelican://user:hidden@fed.example/x",
+        "pelican://user:hidden@fed.example",
+        "osdf:///ns/with space?hidden",
+        "ftp://host/x?hidden",
+        "s3://bucket/x",
+        "file://elsewhere/x",
+    ],
+)
+def test_a_url_that_leads_nowhere_is_refused_in_words_without_what_may_be_secret(url: str) -> None:
+    with pytest.raises(ValueError) as found:
+        names(url)
+    assert "hidden" not in str(found.value)
+
+
+def test_another_osdf_may_be_named_by_host_or_url() -> None:
+    assert osdf_host({}) == OSDF
+    for said in ("fed.example:8443", "https://fed.example:8443", "https://fed.example:8443/"):
+        assert osdf_host({DISCOVERY_VARIABLE: said}) == "fed.example:8443"
+    with pytest.raises(ValueError, match=DISCOVERY_VARIABLE):
+        osdf_host({DISCOVERY_VARIABLE: "http://fed.example"})
