@@ -1,0 +1,186 @@
+"""All data of an attempt, brought to its data directory before the training starts.
+
+What arrives goes into a store and is only linked to from the data directory, so that the next attempt, and
+any other on the same node or file system, finds it there, whole or half.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass, field
+from typing import Any, Callable
+
+from outlast.node.archives.unpacking import Unpacking
+from outlast.node.data import shared
+from outlast.node.data.fetch import fetch, identify
+from outlast.node.data.fetch_settings import FetchSettings
+from outlast.node.data.files import FileSource
+from outlast.node.data.partfile import PartFile
+from outlast.node.data.plan import DataPlan
+from outlast.node.data.receipt import Progress, Receipt
+from outlast.node.data.room import WithRoom
+from outlast.node.data.sink import Sink
+from outlast.node.data.source import Source
+from outlast.node.data.sources import sources_for
+from outlast.node.data.store import Held, Store, write_entry
+from outlast.node.data.tokens import Tokens
+from outlast.node.data.want import ALGORITHMS, Wanted
+from outlast.node.data.web.limits import HttpSettings
+from outlast.node.pulse import silent
+
+
+def sources_of(plan: DataPlan, wanted: Wanted) -> list[Source]:
+    """Raises ValueError, in words for the user."""
+    tokens = Tokens(plan.token_hosts, plan.token_file, plan.token_command)
+    return sources_for(wanted, HttpSettings(plan.stall, plan.stall, plan.stall), tokens)
+
+
+def settings_of(plan: DataPlan) -> FetchSettings:
+    return FetchSettings(patience=plan.patience, connections=plan.connections)
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """One item that is there. `receipt` is None where it was there before."""
+
+    wanted: Wanted
+    path: str
+    receipt: Receipt | None
+
+    def to_dict(self) -> dict[str, Any]:
+        told = self.receipt.to_dict() if self.receipt else {"bytes": 0, "seconds": 0.0, "troubles": {}}
+        return {"name": self.wanted.name, "found": self.receipt is None, **told}
+
+
+@dataclass
+class Arrivals:
+    """`tell` hears of progress, with the item it belongs to, and `waiting` for whom an item waits."""
+
+    plan: DataPlan
+    directory: str
+    store: Store
+    pulse: Callable[[], None] = silent
+    tell: Callable[[Wanted, Progress], None] = lambda wanted, progress: None
+    waiting: Callable[[Wanted, str], None] = lambda wanted, who: None
+    _held: list[Held] = field(default_factory=list)
+
+    def bring(self, wanted: Wanted) -> Arrived:
+        """Raises GivenUp, OSError (NoRoom), ValueError for a plan that cannot be carried out."""
+        if wanted.method == "shared" and wanted.unpack == "no":
+            path = shared.checked(wanted, self.store, self.pulse)
+            self._place(wanted, path)
+            return Arrived(wanted, path, None)
+        sources = sources_of(self.plan, wanted)
+        receipts: list[Receipt | None] = []
+
+        def fill(place: str, pulse: Callable[[], None]) -> None:
+            receipts.append(self._fetch(wanted, sources, key, place, pulse))
+
+        key = self._key(wanted, sources)
+        held = self.store.obtain(key, fill, self.pulse, lambda who: self.waiting(wanted, who))
+        self._held.append(held)
+        self._place(wanted, held.content)
+        return Arrived(wanted, held.content, receipts[0] if receipts else None)
+
+    def beat(self) -> None:
+        """The data is in use as long as this is called now and then."""
+        for held in self._held:
+            held.mark.touch()
+
+    def release(self) -> None:
+        for held in self._held:
+            held.release()
+        self._held.clear()
+
+    def _key(self, wanted: Wanted, sources: list[Source]) -> str:
+        pinned = [name for name in ALGORITHMS if name in wanted.digests]
+        if pinned:
+            key = "%s-%s" % (pinned[0], wanted.digests[pinned[0]].lower())
+        else:
+            said = identify(wanted, sources, settings_of(self.plan), self._telling(wanted), self.pulse)
+            key = "unpinned-%s" % hashlib.sha256(said.encode()).hexdigest()
+        return key if wanted.unpack == "no" else "%s-%s" % (key, _UNPACKED[wanted.unpack])
+
+    def _fetch(
+        self, wanted: Wanted, sources: list[Source], key: str, place: str, pulse: Callable[[], None]
+    ) -> Receipt | None:
+        """None: an earlier process had all of it, and was ended while it put it in its place."""
+        content, settings, tell = (
+            os.path.join(place, "content"),
+            settings_of(self.plan),
+            self._telling(wanted),
+        )
+        sink: Sink
+        if wanted.unpack == "no":
+            sink = PartFile(place, "content")
+        else:
+            sink = unpacking = Unpacking(content, wanted.name, wanted.unpack == "nested", pulse=pulse)
+            if unpacking.recover(identify(wanted, sources, settings, tell, pulse)):
+                unpacking.close()
+                write_entry(place, _size_of(content), sources[0].name)
+                return None
+        # Another user's copy spares the network, and is checked as whatever comes from there.
+        near: list[Source] = (
+            [FileSource(path) for path in self.store.of_others(key)] if wanted.digests else []
+        )
+        roomy = WithRoom(sink, self.store, settings.margin, pulse)
+        try:
+            receipt = fetch(wanted, [*near, *sources], roomy, settings, tell, pulse)
+        finally:
+            sink.close()
+        most = max(receipt.sources, default="", key=lambda name: receipt.sources[name].bytes)
+        write_entry(place, receipt.bytes, most)
+        return receipt
+
+    def _telling(self, wanted: Wanted) -> Callable[[Progress], None]:
+        return lambda progress: self.tell(wanted, progress)
+
+    def _place(self, wanted: Wanted, content: str) -> None:
+        """By links from the data directory; what is in the store is never written to."""
+        if wanted.unpack == "no":
+            _link(content, os.path.join(self._own_directory(wanted.to), wanted.name))
+            return
+        above, name = os.path.split(wanted.to)
+        if name and not os.path.lexists(os.path.join(self._own_directory(above), name)):
+            _link(content, os.path.join(self.directory, wanted.to))
+        else:
+            _link_all(content, self._own_directory(wanted.to))
+
+    def _own_directory(self, to: str) -> str:
+        """A directory of this attempt's, though an item before may have had it as a link into the store."""
+        path = self.directory
+        for part in to.split("/") if to else []:
+            path = os.path.join(path, part)
+            if os.path.islink(path):
+                content = os.readlink(path)
+                os.unlink(path)
+                os.mkdir(path)
+                _link_all(content, path)
+        os.makedirs(path, exist_ok=True)
+        return path
+
+
+_UNPACKED = {"yes": "unpacked", "nested": "nested"}
+
+
+def _size_of(top: str) -> int:
+    return sum(
+        os.lstat(os.path.join(place, name)).st_size for place, _, names in os.walk(top) for name in names
+    )
+
+
+def _link_all(content: str, directory: str) -> None:
+    for name in os.listdir(content):
+        _link(os.path.join(content, name), os.path.join(directory, name))
+
+
+def _link(content: str, goal: str) -> None:
+    if os.path.islink(goal) and os.readlink(goal) == content:
+        return  # an earlier leg of this attempt has made it
+    try:
+        os.symlink(content, goal)
+    except FileExistsError:
+        raise ValueError(
+            "two entries of data: both bring %s; give one of them another `to:`" % os.path.basename(goal)
+        ) from None

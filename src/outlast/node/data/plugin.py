@@ -1,0 +1,145 @@
+"""HTCondor's file transfer plugin: the starter calls us for `transfer_input_files` that are URLs.
+
+It runs where the job will, outside of the job's container and network, and has the job's directory. Whatever
+it fetches is checked again by the node program: what is pinned is known there only.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from typing import Any, Mapping, Sequence
+
+from outlast.node.data.fetch import fetch
+from outlast.node.data.fetch_settings import FetchSettings
+from outlast.node.data.partfile import PartFile
+from outlast.node.data.receipt import Receipt
+from outlast.node.data.sources import sources_for
+from outlast.node.data.tokens import Tokens
+from outlast.node.data.troubles import FINAL, GivenUp, Kind
+from outlast.node.data.want import Wanted
+from outlast.node.data.web.limits import HttpSettings
+from outlast.node.data.web.url import Url
+
+METHODS = "osdf,pelican,http,https"
+_FAILED = 1
+#: In an ad, which is between square brackets; strings have backslashes before quotes.
+_ATTRIBUTE = re.compile(r'\b(?P<name>[A-Za-z_]\w*)\s*=\s*"(?P<text>(?:[^"\\]|\\.)*)"')
+_LARGEST = 16 * 2**20
+
+
+def is_asked(argv: Sequence[str]) -> bool:
+    """Whether these are the arguments that HTCondor gives to a plugin."""
+    return "-classad" in argv or "-infile" in argv
+
+
+def main(argv: Sequence[str]) -> int:
+    if "-classad" in argv:
+        print(_old(_abilities()), end="")
+        return 0
+    options = dict(zip(argv, argv[1:]))
+    with open(options["-infile"], encoding="utf-8", errors="surrogateescape") as file:
+        wishes = _ads(file.read(_LARGEST))
+    answers = [_refuse(wish) if "-upload" in argv else _bring(wish) for wish in wishes]
+    # Its space is allocated already, for the case of a full disk: it must not be truncated first.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+    with open(os.open(options["-outfile"], flags, 0o644), "r+b") as out:
+        out.write("".join(_new(answer) for answer in answers).encode("utf-8", "surrogateescape"))
+        out.truncate()
+    return 0 if answers and all(answer["TransferSuccess"] for answer in answers) else _FAILED
+
+
+def _abilities() -> Mapping[str, Any]:
+    return {
+        "MultipleFileSupport": True,
+        "PluginType": "FileTransfer",
+        "PluginVersion": "1.0",
+        "ProtocolVersion": 2,
+        "SupportedMethods": METHODS,
+    }
+
+
+def _bring(wish: Mapping[str, str]) -> dict[str, Any]:
+    url, path = wish.get("Url", ""), wish.get("LocalFileName", "")
+    began = time.time()
+    answer: dict[str, Any] = {
+        "TransferUrl": url,
+        "TransferFileName": os.path.basename(path),
+        "TransferProtocol": url.partition(":")[0],
+        "TransferType": "download",
+        "TransferStartTime": int(began),
+        "TransferSuccess": False,
+    }
+    try:
+        receipt = _fetch(url, path)
+        answer.update(TransferSuccess=True, TransferTotalBytes=receipt.bytes, TransferFileBytes=receipt.bytes)
+        answer.update(DeveloperData=_told(receipt))
+    except GivenUp as error:
+        answer.update(TransferError=str(error), **_reason(error.trouble.kind))
+    except (OSError, ValueError) as error:
+        answer.update(TransferError="%s: %s" % (path, error), **_reason(Kind.DISK_FULL))
+    answer.update(TransferEndTime=int(time.time()), ConnectionTimeSeconds=time.time() - began)
+    return answer
+
+
+def _fetch(url: str, path: str) -> Receipt:
+    wanted = Wanted((url,))
+    # The director of a federation says whether a token is needed; of others HTCondor's own word counts.
+    own = [Url.parse(url).host] if url.startswith("https:") else []
+    sink = PartFile(os.path.dirname(os.path.abspath(path)), os.path.basename(path))
+    try:
+        sources = sources_for(wanted, HttpSettings(), Tokens(tuple(own)))
+        return fetch(wanted, sources, sink, FetchSettings())
+    finally:
+        sink.close()
+
+
+def _told(receipt: Receipt) -> Mapping[str, Any]:
+    troubles = receipt.costs.to_dict()
+    return {
+        "Digests": ", ".join("%s:%s" % pair for pair in receipt.digests.items()),
+        "VouchedBy": receipt.vouched,
+        "Troubles": ", ".join("%s %d" % (kind, cost["count"]) for kind, cost in troubles.items()),
+    }
+
+
+def _reason(kind: Kind) -> dict[str, Any]:
+    again = kind not in FINAL
+    return {"TransferErrorData": {"ErrorType": "Transfer", "ErrorKind": kind.value, "Retryable": again}}
+
+
+def _refuse(wish: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        "TransferUrl": wish.get("Url", ""),
+        "TransferFileName": os.path.basename(wish.get("LocalFileName", "")),
+        "TransferSuccess": False,
+        "TransferError": "this plugin brings files to jobs; it takes none away",
+    }
+
+
+def _ads(text: str) -> list[dict[str, str]]:
+    """Their strings, by name; the rest of an ad is not for us."""
+    found = []
+    for part in re.findall(r"\[((?:[^\]\"]|\"(?:[^\"\\]|\\.)*\")*)\]", text):
+        found.append({one["name"]: re.sub(r"\\(.)", r"\1", one["text"]) for one in _ATTRIBUTE.finditer(part)})
+    return found
+
+
+def _value(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        return repr(value)
+    if isinstance(value, Mapping):
+        return "[ %s]" % "".join("%s = %s; " % (name, _value(one)) for name, one in value.items())
+    text = " ".join(str(value).split())
+    return '"%s"' % text.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def _new(ad: Mapping[str, Any]) -> str:
+    return _value(ad) + "\n"
+
+
+def _old(ad: Mapping[str, Any]) -> str:
+    return "".join("%s = %s\n" % (name, _value(value)) for name, value in ad.items())

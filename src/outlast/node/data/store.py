@@ -1,0 +1,348 @@
+"""Data that has arrived, kept under its digest for whoever wants it next: on a node, or on shared scratch.
+
+    objects/KEY/content     a file, or a tree of files; whole, since it came there by one rename
+    objects/KEY/entry.json  its size and where it came from
+    objects/KEY/uses/       marks of the jobs that have it in use
+    arriving/KEY/           what is still under way, and stays there for the next process if this one dies
+    turns/KEY               who fetches it now; all others wait, and take over when that one is gone
+    doomed/                 what is being removed
+    notes/                  files elsewhere that were found to be the right ones
+
+Everything of one user lies below a directory of their own: nobody has to trust what another has written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import shutil
+import stat
+import time
+from dataclasses import dataclass
+from typing import Callable
+
+from outlast.node import files
+from outlast.node.data import uses
+from outlast.node.data.troubles import GivenUp, Kind, Trouble
+from outlast.node.data.turns import Turn
+from outlast.node.pulse import silent
+
+#: Seconds between two looks at what somebody else is fetching.
+_GLANCE = 0.5
+#: Somebody who has the turn and has not counted for so long is frozen; we fetch it for ourselves.
+_FROZEN = 600.0
+_LARGEST_ENTRY = 65536
+_OWN = "of-"
+#: Beside a turn: why the one who had it last gave up.
+_GAVE_UP = ".gave-up"
+
+
+class NoRoom(OSError):
+    """The disk has too little space, and nothing is left that could go."""
+
+
+class TurnLost(Exception):
+    """Somebody else has taken over what this process was fetching."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    key: str
+    path: str
+    size: int
+    source: str
+    #: When it was last taken into use, by the file system's clock.
+    used: float
+    in_use: bool
+
+
+@dataclass(frozen=True)
+class Held:
+    """An entry in use. `content` stays where it is until `release`."""
+
+    content: str
+    mark: uses.Mark
+
+    def release(self) -> None:
+        self.mark.remove()
+
+
+#: Makes `content` and, by `write_entry`, `entry.json` in the directory given, and calls the pulse it is given
+#: at least every few seconds. What it leaves behind when it raises stays there for the next one.
+Fill = Callable[[str, Callable[[], None]], None]
+
+
+class Store:
+    """`limit`: the most bytes that its entries may have together; None for what the disk allows."""
+
+    def __init__(self, root: str, limit: int | None = None) -> None:
+        self._shared = root
+        self.root = os.path.join(root, f"{_OWN}{os.getuid()}")
+        self._limit = limit
+        os.makedirs(root, exist_ok=True)
+        # Who may read in the cache may read what is in it.
+        mode = stat.S_IMODE(os.stat(root).st_mode) & 0o755 | 0o700
+        for place in (
+            self.root,
+            *(self._at(name) for name in ("objects", "arriving", "turns", "doomed", "notes")),
+        ):
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(place, mode)
+        status = os.lstat(self.root)
+        if status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode) or status.st_mode & 0o022:
+            raise PermissionError(errno.EACCES, "it is not a directory that only we can write to", self.root)
+
+    def of_others(self, key: str) -> list[str]:
+        """Files that other users have under this key: sources as any other, to be checked as any other."""
+        found = []
+        for name in sorted(os.listdir(self._shared)):
+            path = os.path.join(self._shared, name, "objects", key, "content")
+            with contextlib.suppress(OSError):  # theirs to show or to hide
+                if (
+                    name.startswith(_OWN)
+                    and stat.S_ISREG(os.lstat(path).st_mode)
+                    and os.access(path, os.R_OK)
+                ):
+                    found.append(path)
+        return [path for path in found if not path.startswith(os.path.join(self.root, ""))]
+
+    def find(self, key: str) -> Held | None:
+        """The entry, marked as in use; None where there is none."""
+        place = self._at("objects", key)
+        for _ in range(10):
+            try:
+                before = os.lstat(place)
+                mark = uses.Mark(os.path.join(place, "uses"))
+            except FileNotFoundError:
+                return None
+            # It may have been on its way out when it was marked.
+            with contextlib.suppress(FileNotFoundError):
+                if os.lstat(place).st_ino == before.st_ino and self._is_whole(place):
+                    with contextlib.suppress(OSError):  # only the order in which entries go depends on it
+                        os.utime(place)
+                    return Held(os.path.join(place, "content"), mark)
+            mark.remove()
+            time.sleep(0.05)
+        return None
+
+    def obtain(
+        self,
+        key: str,
+        fill: Fill,
+        pulse: Callable[[], None] = silent,
+        waiting: Callable[[str], None] = lambda who: None,
+    ) -> Held:
+        """The entry; where it is not there yet, one fills it while all others wait for that one.
+
+        `waiting` is told who that is. Where that one gives up for want of a source, so do all who waited for
+        it: their turns would only be as long. If it fails in another way the next one in the line tries.
+        """
+        turn = Turn(self._at("turns", key))
+        try:
+            private, waited_for = "", ""
+            while True:
+                held = self.find(key)
+                if held is not None:
+                    return held
+                if turn.take():
+                    break
+                if turn.silence() >= _FROZEN:
+                    private = "." + os.urandom(4).hex()
+                    break
+                holder = turn.holder()
+                waited_for = holder.mark or waited_for
+                waiting(f"{holder.host} (process {holder.pid})" if holder.host else "another job")
+                pulse()
+                time.sleep(_GLANCE)
+            held = self.find(key)  # it may have come between the look and the turn
+            if held is not None:
+                return held
+            self._raise_if_given_up(key, waited_for)
+            place = self._at("arriving", key + private)
+            os.makedirs(place, mode=0o700, exist_ok=True)
+            try:
+                fill(place, pulse if private else lambda: _keep(turn, pulse))
+            except GivenUp as given_up:
+                self._tell_given_up(key, turn.mark, given_up)
+                raise
+            self._publish(place, key)
+        finally:
+            turn.release()
+        held = self.find(key)
+        if held is None:
+            raise FileNotFoundError(f"{self._at('objects', key)} was removed as soon as it was there")
+        return held
+
+    def note_of(self, path: str) -> str:
+        """Where to remember what was found out about a file that is not in the store."""
+        return self._at("notes", hashlib.sha256(os.fsencode(path)).hexdigest())
+
+    def make_room(self, need: int, pulse: Callable[[], None] = silent) -> None:
+        """What was used longest ago goes until `need` bytes fit; never what is in use. Raises NoRoom."""
+        self._sweep()
+        entries = self.entries()
+        held = sum(entry.size for entry in entries)
+        if not self._fits(need, held):
+            self._drop_what_was_given_up()
+        for entry in entries:
+            pulse()
+            if self._fits(need, held):
+                return
+            if not entry.in_use and self.remove(entry):
+                held -= entry.size
+        if not self._fits(need, held):
+            raise NoRoom(
+                errno.ENOSPC,
+                "%s more are needed, %s are free, and all that is kept there is in use"
+                % (_bytes(need), _bytes(free_space(self.root))),
+                self.root,
+            )
+
+    def remove(self, entry: Entry) -> bool:
+        """False: somebody has it in use."""
+        return self._remove(entry.path)
+
+    def entries(self) -> list[Entry]:
+        """The one that was used longest ago first."""
+        now = uses.clock_of(self.root)
+        found = []
+        for key in os.listdir(self._at("objects")):
+            place = self._at("objects", key)
+            with contextlib.suppress(FileNotFoundError):
+                used = os.lstat(place).st_mtime
+                size, source = read_entry(place)
+                in_use = uses.in_use(os.path.join(place, "uses"), now)
+                found.append(Entry(key, place, size, source, used, in_use))
+        return sorted(found, key=lambda entry: (entry.used, entry.key))
+
+    def arriving(self) -> list[str]:
+        return sorted(os.listdir(self._at("arriving")))
+
+    def _tell_given_up(self, key: str, mark: str, given_up: GivenUp) -> None:
+        told = {"mark": mark, "kind": given_up.trouble.kind.value, "detail": str(given_up)}
+        path = self._at("turns", key + _GAVE_UP)
+        # If it cannot be written, each finds out for itself.
+        with contextlib.suppress(OSError), open(path, "w", encoding="utf-8") as file:
+            json.dump(told, file)
+
+    def _raise_if_given_up(self, key: str, waited_for: str) -> None:
+        told = _read(self._at("turns", key + _GAVE_UP))
+        if waited_for and told.get("mark") == waited_for:
+            detail = "%s (as another job that wanted it found out)" % told.get("detail")
+            raise GivenUp(detail, Trouble(Kind(told.get("kind")), detail))
+
+    def _at(self, *names: str) -> str:
+        return os.path.join(self.root, *names)
+
+    def _is_whole(self, place: str) -> bool:
+        """A file that has been changed since it came is not what its key says; trees are too large to ask."""
+        try:
+            status = os.lstat(os.path.join(place, "content"))
+        except FileNotFoundError:
+            return False
+        return stat.S_ISDIR(status.st_mode) or _stamp(status) == _stamp_of(place)
+
+    def _publish(self, place: str, key: str) -> None:
+        files.sync_directory(place)
+        goal = self._at("objects", key)
+        if os.path.isdir(goal):
+            # Another's, as good as ours; or one that was changed since it came.
+            self._doom(place if self._is_whole(goal) else goal)
+            self._sweep()
+        if os.path.isdir(place):
+            os.rename(place, goal)
+        files.sync_directory(self._at("objects"))
+
+    def _drop_what_was_given_up(self) -> None:
+        """What was begun by somebody who is gone, while nobody else can begin to go on with it."""
+        for key in self.arriving():
+            turn = Turn(self._at("turns", key))
+            try:
+                if turn.take():
+                    self._doom(self._at("arriving", key))
+            finally:
+                turn.release()
+        self._sweep()
+
+    def _fits(self, need: int, held: int) -> bool:
+        if self._limit is not None and held + need > self._limit:
+            return False
+        return free_space(self.root) >= need
+
+    def _remove(self, place: str) -> bool:
+        doomed = self._doom(place)
+        # Whoever marked it just before must not lose it; whoever comes after does not find it.
+        if doomed and uses.in_use(os.path.join(doomed, "uses"), uses.clock_of(self.root)):
+            with contextlib.suppress(OSError):
+                os.rename(doomed, place)
+            return False
+        self._sweep()
+        return bool(doomed)
+
+    def _doom(self, place: str) -> str:
+        goal = self._at("doomed", "%s.%s" % (os.path.basename(place), os.urandom(6).hex()))
+        try:
+            os.rename(place, goal)
+        except FileNotFoundError:
+            return ""
+        return goal
+
+    def _sweep(self) -> None:
+        for name in os.listdir(self._at("doomed")):
+            # Another process may be sweeping as well; what cannot be removed is tried again next time.
+            shutil.rmtree(self._at("doomed", name), ignore_errors=True)
+
+
+def _keep(turn: Turn, pulse: Callable[[], None]) -> None:
+    if not turn.beat():
+        raise TurnLost("this process stood still for so long that another one fetches the data now")
+    pulse()
+
+
+def write_entry(place: str, size: int, source: str) -> None:
+    """The last thing a fill does: `content` is whole and durable."""
+    status = os.lstat(os.path.join(place, "content"))
+    stamp = [] if stat.S_ISDIR(status.st_mode) else _stamp(status)
+    with open(os.path.join(place, "entry.json"), "w", encoding="utf-8") as file:
+        json.dump({"size": size, "source": source, "stamp": stamp}, file)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_entry(place: str) -> tuple[int, str]:
+    raw = _read(os.path.join(place, "entry.json"))
+    size = raw.get("size")
+    return size if isinstance(size, int) else 0, str(raw.get("source", ""))
+
+
+def _stamp(status: os.stat_result) -> list[int]:
+    return [status.st_size, status.st_mtime_ns]
+
+
+def _stamp_of(place: str) -> object:
+    return _read(os.path.join(place, "entry.json")).get("stamp")
+
+
+def _read(path: str) -> dict[str, object]:
+    try:
+        with files.open_file(path) as file:
+            raw = json.loads(file.read(_LARGEST_ENTRY))
+    except (OSError, ValueError):
+        return {}
+    return raw if isinstance(raw, dict) else {}
+
+
+def free_space(path: str) -> int:
+    status = os.statvfs(path)
+    return status.f_bavail * status.f_frsize
+
+
+def _bytes(number: int) -> str:
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if number < 1000:
+            return "%.3g %s" % (number, unit)
+        number //= 1000
+    return "%d TB" % number

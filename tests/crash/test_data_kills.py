@@ -1,0 +1,84 @@
+"""A process that fetches is killed with SIGKILL at random moments, again and again, until the file is there.
+
+A seed that fails prints itself: `OUTLAST_KILL_SEED=17 pytest tests/crash/test_data_kills.py` runs it again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from servers.behaviour import Behaviour, seeded
+from servers.misbehaving import Misbehaving
+
+SIZE = 3_000_000
+BLOCK = 65536
+#: What the two kernels may have under way for a process that dies: a send buffer of 16 KiB, of which Linux
+#: makes the double, and a receive window.
+IN_FLIGHT = 256 * 1024
+KILLS = 12
+PATIENCE = 60.0
+
+FETCH = (
+    """
+import sys
+from outlast.node.data.fetch import fetch
+from outlast.node.data.fetch_settings import FetchSettings
+from outlast.node.data.http import HttpSource
+from outlast.node.data.partfile import PartFile
+from outlast.node.data.want import Wanted
+
+url, folder, sha256 = sys.argv[1:]
+settings = FetchSettings(block=%d, blocks=2, margin=0)
+wanted = Wanted((url,), {"sha256": sha256})
+print(fetch(wanted, [HttpSource(url)], PartFile(folder, "a"), settings).resumed_from)
+"""
+    % BLOCK
+)
+
+
+def test_killed_again_and_again_it_goes_on_from_where_it_was(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    seed = int(os.environ.get("OUTLAST_KILL_SEED") or random.SystemRandom().randrange(10**6))
+    record_property("seeds", "seed %d" % seed)
+    print("seed %d" % seed)
+    chance, content = random.Random(seed), seeded(SIZE, seed)
+    part, target = tmp_path / ".a.part", tmp_path / "a"
+    with Misbehaving({"/a": content}, send_buffer=16384) as server:
+        server.always(Behaviour(rate=3_000_000))
+        arguments = [server.url("/a"), str(tmp_path), hashlib.sha256(content).hexdigest()]
+        kept = [0]
+        for moment in sorted(chance.randrange(1, SIZE - IN_FLIGHT) for _ in range(KILLS)):
+            _kill_at(moment - kept[-1], arguments, server)
+            assert not target.exists()
+            kept.append(part.stat().st_size)
+        done = subprocess.run(
+            [sys.executable, "-c", FETCH, *arguments],
+            check=True, capture_output=True, text=True, timeout=PATIENCE,
+        )  # fmt: skip
+        starts = [request.start for request in server.requests]
+        sent = sum(request.sent for request in server.requests)
+    assert target.read_bytes() == content
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    # Each begins at the very byte at which the one before had stopped.
+    assert starts == kept
+    assert int(done.stdout) == kept[-1]
+    assert sent - SIZE <= KILLS * (BLOCK + IN_FLIGHT)
+
+
+def _kill_at(count: int, arguments: list[str], server: Misbehaving) -> None:
+    """When it was sent about so many bytes, or its first ones."""
+    requests, sent = len(server.requests), sum(request.sent for request in server.requests)
+    process = subprocess.Popen([sys.executable, "-c", FETCH, *arguments])
+    try:
+        server.await_requests(requests + 1)
+        server.await_sent(sent + max(1, count))
+    finally:
+        process.kill()
+        process.wait(PATIENCE)
