@@ -1,4 +1,4 @@
-"""The zipapp holds the two rooms of the compute node and nothing that could be missing there."""
+"""The zipapp holds the rooms of the compute node and nothing that could be missing there."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ def _names(folder: Path) -> list[str]:
 PACKAGE = Path(outlast.__file__).parent
 NODE = sorted((PACKAGE / "node").rglob("*.py"))
 TRAINING = sorted((PACKAGE / "training").rglob("*.py"))
+DATA = sorted((PACKAGE / "data").rglob("*.py"))
 #: What a training's state may hold; imported only if the training has done so.
 OPTIONAL = {"numpy", "torch"}
 
@@ -56,6 +57,14 @@ def test_the_training_side_needs_the_standard_library_and_itself_only(source: Pa
         assert known or name.split(".")[:2] == ["outlast", "training"], name
 
 
+@pytest.mark.parametrize("source", DATA, ids=lambda path: path.name)
+def test_the_reader_of_data_needs_the_standard_library_itself_and_the_node_only(source: Path) -> None:
+    for name in _imported(source):
+        top = name.split(".")[0]
+        ours = name.split(".")[:2] in (["outlast", "data"], ["outlast", "node"])
+        assert top in sys.stdlib_module_names or ours, name
+
+
 def test_the_zipapp_is_the_same_wherever_and_whenever_it_is_built(tmp_path: Path) -> None:
     zipapp.build(tmp_path / "a.pyz")
     # In a process of its own, and over one that a job may be reading.
@@ -70,12 +79,12 @@ def test_the_zipapp_is_the_same_wherever_and_whenever_it_is_built(tmp_path: Path
     assert _names(tmp_path) == ["a.pyz", "b.pyz"]
 
 
-def test_the_zipapp_holds_the_two_rooms_and_nothing_else(tmp_path: Path) -> None:
+def test_the_zipapp_holds_the_three_rooms_and_nothing_else(tmp_path: Path) -> None:
     zipapp.build(tmp_path / "a.pyz")
     with zipfile.ZipFile(tmp_path / "a.pyz") as archive:
         assert archive.testzip() is None
         names = archive.namelist()
-    rooms = [f"outlast/{path.relative_to(PACKAGE).as_posix()}" for path in [*NODE, *TRAINING]]
+    rooms = [f"outlast/{path.relative_to(PACKAGE).as_posix()}" for path in [*NODE, *TRAINING, *DATA]]
     assert names == sorted(["__main__.py", "outlast/__init__.py", *rooms])
 
 

@@ -1,0 +1,56 @@
+"""The files in a tar, found by jumping from header to header."""
+
+from __future__ import annotations
+
+import mmap
+from typing import Iterator
+
+from outlast.data.table import AS_IT_IS, Found
+from outlast.node.archives import headers
+from outlast.node.data.sink import BadArchive
+
+#: Zeros are looked through in pieces: there may be more of them than memory.
+_CHUNK = 1 << 20
+
+
+def walk(content: mmap.mmap, place: int, end: int) -> Iterator[Found]:
+    """The regular files between two places; no other content is read. Raises BadArchive."""
+    extensions = headers.Extensions()
+    while True:
+        if place + headers.BLOCK > end:
+            raise BadArchive("it ends without the mark of a tar's end: it was cut")
+        block = content[place : place + headers.BLOCK]
+        if block == headers.END:
+            break
+        try:
+            header = extensions.apply(headers.parse(block))
+            size = header.size if headers.has_content(header) else 0
+        except BadArchive as error:
+            raise BadArchive("at byte %d: %s" % (place, error)) from None
+        place += headers.BLOCK
+        if place + size > end:
+            raise BadArchive(
+                "%s ends %d bytes beyond the archive: it was cut"
+                % (headers.shown(header.name), place + size - end)
+            )
+        if header.kind in headers.REGULAR:
+            yield header.name, place, size, AS_IT_IS
+        elif header.kind in headers.EXTENSIONS:
+            if size > headers.MAX_EXTENSION:
+                raise BadArchive("at byte %d: a name of %d bytes" % (place, size))
+            extensions.add(header.kind, content[place : place + size])
+        elif header.kind in headers.LINKS:
+            raise BadArchive(
+                "%s is a link to %s; only files can be read"
+                % (headers.shown(header.name), headers.shown(header.link))
+            )
+        elif header.kind in headers.DEVICES:
+            raise BadArchive("%s is a device; only files can be read" % headers.shown(header.name))
+        place += headers.padded(size)
+    if extensions.pending:
+        raise BadArchive("it ends with a long name that belongs to no member")
+    for start in range(place, end, _CHUNK):
+        if content[start : min(start + _CHUNK, end)].strip(b"\0"):
+            raise BadArchive(
+                "there is more after its end mark: archives that were joined are not one archive"
+            )
