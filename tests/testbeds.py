@@ -14,6 +14,7 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -22,6 +23,8 @@ HOME = Path(os.environ.get("CLUSTERS", "/var/tmp/outlast-clusters"))
 NAMES = ("slurm", "sge", "htcondor")
 #: Seconds that installing and starting a cluster may take, or another test's use of it.
 PATIENCE = 900.0
+#: Held open, and locked, as long as this process may use the cluster.
+_in_use: dict[str, IO[str]] = {}
 
 
 @functools.cache
@@ -31,6 +34,7 @@ def environment(name: str) -> Mapping[str, str]:
     Skips the test where that cannot be done; in CI it fails instead.
     """
     with exclusive(name):
+        _use(name)
         was_up = _call(name, "status").returncode == 0
         file = control(name, "up").splitlines()[-1]
         if not was_up:
@@ -69,10 +73,25 @@ def exclusive(name: str) -> Iterator[None]:
 
 
 def stop_those_for_tests() -> None:
+    """Those that another run of the tests is at work on are left to it."""
     for name in NAMES:
-        if _mark(name).exists():
+        if name in _in_use:
+            _in_use.pop(name).close()
+        if not _mark(name).exists():
+            continue
+        with exclusive(name), _users(name).open("w") as users, contextlib.suppress(BlockingIOError):
+            fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
             _call(name, "down")
             _mark(name).unlink()
+
+
+def _use(name: str) -> None:
+    _in_use[name] = _users(name).open("w")
+    fcntl.flock(_in_use[name], fcntl.LOCK_SH)
+
+
+def _users(name: str) -> Path:
+    return HOME / (name + ".users")
 
 
 def _mark(name: str) -> Path:

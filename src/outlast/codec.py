@@ -17,6 +17,7 @@ from outlast.model import (
     RunState,
     Spec,
 )
+from outlast.node.data.want import Wanted
 
 
 def dump(value: object) -> str:
@@ -59,4 +60,5 @@ def read_spec(record: str) -> Spec:
         OutputRule(**{**rule, "check": tuple(rule["check"]) if rule["check"] else None})
         for rule in raw["outputs"]
     )
+    raw["data"] = tuple(Wanted.from_dict(item) for item in raw.get("data", ()))
     return Spec(**raw)

@@ -11,26 +11,17 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from outlast import engine
-from outlast.crashpoints import reach
-from outlast.engine import Decision, Do
+from outlast import crashpoints, engine
+from outlast.decision import Decision, Do
+from outlast.dispatch import Dispatch
 from outlast.exchange import Exchange, ResultGone
-from outlast.model import Attempt, Entry, Kind, Outcome, RunState
+from outlast.model import Attempt, Entry, Kind, Outcome
 from outlast.observation import JobPhase, JobView, Report, Seen
 from outlast.records import Records
-from outlast.schedulers.base import (
-    Answer,
-    JobRequest,
-    Scheduler,
-    SchedulerUnavailable,
-    Sought,
-    Submission,
-)
+from outlast.schedulers.base import Scheduler, SchedulerUnavailable, Sought
 
 #: Rounds of decisions in one pass; a run needs four at most from the end of an attempt to the next.
 MOST_ROUNDS = 12
-#: The window in seconds that `Scheduler.submit_rate` is about.
-MINUTE = 60.0
 
 Listener = Callable[[Sequence[Entry]], None]
 
@@ -64,11 +55,9 @@ class Controller:
         self._scheduler = scheduler
         self._exchange = exchange
         self._clock = clock
-        self._new_batch = new_batch
         self._listener = listener
-        self._beat = beat
-        #: By token: when jobs were sent lately, also those that are over.
-        self._sent: dict[str, float] = {}
+        self._beat = scheduler.beat = beat
+        self._dispatch = Dispatch(records, scheduler, exchange, clock, new_batch, beat)
         #: By token: when what a running job has said was read last.
         self._read: dict[str, float] = {}
 
@@ -90,29 +79,20 @@ class Controller:
         starts = self._settle(seen, done)
         if seen.jobs is None:
             return done  # nothing is sent to a scheduler that does not answer
-        admitted = self._admit(starts)
+        admitted = self._dispatch.admit(starts, jobs)
         size = self._scheduler.batch
         for begin in range(0, len(admitted), size):
             if time.monotonic() - began > budget:
                 done.put_off = len(admitted) - begin
                 break
-            self._start(admitted[begin : begin + size], jobs, done)
+            self._dispatch.send(
+                admitted[begin : begin + size], jobs, lambda entries: self._append(entries, done)
+            )
             self._beat()
         # What was refused for good is over now, not at the next look.
         refused = [name for name, run in self._records.live().items() if run.current is None]
         self._settle(Seen(None), done, [name for name in refused if name in {one.run for one in admitted}])
         return done
-
-    def _admit(self, starts: Sequence[Decision]) -> Sequence[Decision]:
-        if not starts:
-            return starts
-        live = self._records.live().values()
-        attempts = [self._records.current(run) for run in live if run.state is RunState.ACTIVE]
-        spec, now = self._records.newest_spec(), self._clock()
-        sent = {**self._sent, **{a.token: a.intended for a in attempts if a is not None}}
-        self._sent = {token: at for token, at in sent.items() if abs(now - at) < MINUTE}
-        most = (spec.parallel if spec else None, self._scheduler.most_jobs)
-        return engine.admit(starts, len(attempts), most, len(self._sent), self._scheduler.submit_rate)
 
     def _observe(self, done: Pass) -> Seen:
         current = [self._records.current(run) for run in self._records.live().values()]
@@ -123,15 +103,17 @@ class Controller:
             done.jobs, done.trouble = None, str(error)
             return Seen(None)
         done.jobs = len(jobs)
-        reach("observe.polled")
+        done.notes.extend(self._scheduler.remarks())
+        crashpoints.reach("observe.polled")
         reports: dict[str, Report] = {}
         for attempt in attempts:
+            self._beat()
             view = jobs.get(attempt.token)
             if view is None or view.phase is JobPhase.ENDED or self._wants_a_look(attempt, view):
                 report = self._report(attempt)
                 if report is not None:
                     reports[attempt.token] = report
-        reach("observe.read")
+        crashpoints.reach("observe.read")
         self._deal_with_strays(jobs.values(), done)
         return Seen(jobs, reports)
 
@@ -182,6 +164,7 @@ class Controller:
         """Carry decisions out, and name the runs that may want another one."""
         entries: list[Entry] = []
         for decision in decisions:
+            self._beat()
             match decision.do:
                 case Do.RECORD:
                     entries.append(self._entry(decision))
@@ -203,64 +186,6 @@ class Controller:
 
     # Acts.
 
-    def _start(self, decisions: Sequence[Decision], jobs: int, done: Pass) -> None:
-        live = self._records.live()
-        hosts = self._scheduler.hosts()
-        batch = self._new_batch()
-        tokens = ["%s-%d" % (batch, index) for index in range(1, len(decisions) + 1)]
-        now = self._clock()
-        intents = [
-            Entry(
-                now,
-                decision.run,
-                Kind.INTENDED,
-                token,
-                {
-                    "number": live[decision.run].attempts + 1,
-                    "reason": decision.reason,
-                    "avoid": list(engine.choose_avoided(decision.data["avoid"], hosts)),
-                    **({"jobs": jobs} if jobs > 1 else {}),
-                },
-            )
-            for decision, token in zip(decisions, tokens, strict=True)
-        ]
-        before = {decision.run: live[decision.run] for decision in decisions}
-        self._append(intents, done)
-        self._sent.update(dict.fromkeys(tokens, now))
-        reach("start.intended")
-        requests: list[JobRequest] = []
-        answers: dict[str, Submission] = {}
-        for intent, token in zip(intents, tokens, strict=True):
-            run = before[intent.run]
-            attempt = self._records.attempt(token)
-            assert attempt is not None
-            spec = self._records.spec(run.spec)
-            try:
-                self._exchange.write_order(run, attempt, spec)
-            except OSError as error:
-                why = "the work order could not be written: %s" % error
-                answers[token] = Submission(Answer.REJECTED, reason=why, transient=True)
-                continue
-            requests.append(self._exchange.request(run, attempt, spec))
-        reach("start.ordered")
-        told = self._scheduler.submit(requests) if requests else {}
-        answers.update({token: self._believe(token, answer) for token, answer in told.items()})
-        reach("start.submitted")
-        now = self._clock()
-        self._append([_answered(now, i.run, i.token or "", answers) for i in intents], done)
-        reach("start.recorded")
-
-    def _believe(self, token: str, answer: Submission) -> Submission:
-        """A rejected job is shut out, in case it exists after all: some schedulers say no and mean yes."""
-        attempt = self._records.attempt(token)
-        if answer.answer is not Answer.REJECTED or attempt is None:
-            return answer
-        try:
-            shut_out = self._exchange.fence(attempt)
-        except OSError:
-            shut_out = False  # nobody can tell; it is looked for by its token
-        return answer if shut_out else Submission(Answer.UNKNOWN, reason="rejected: %s" % answer.reason)
-
     def _publish(self, decision: Decision, done: Pass) -> list[Entry]:
         """One result that cannot be put in its place must not keep the other runs waiting."""
         attempt = self._records.attempt(decision.token or "")
@@ -274,7 +199,7 @@ class Controller:
                 "the results of %s cannot be put in their place yet: %s" % (decision.run, error)
             )
             return []
-        reach("accept.published")
+        crashpoints.reach("accept.published")
         reason = "finished with attempt %d" % attempt.number
         return [Entry(self._clock(), decision.run, Kind.FINISHED, None, {"reason": reason})]
 
@@ -287,7 +212,7 @@ class Controller:
         except OSError as error:
             done.notes.append("%s cannot be given up yet: %s" % (decision.run, error))
             return []
-        reach("fence.claimed")
+        crashpoints.reach("fence.claimed")
         report = None if won else self._report(attempt)
         now = self._clock()
         verdict = engine.after_fence(run, attempt, report, won, self._scheduler.patience, now)
@@ -297,6 +222,7 @@ class Controller:
         """Nobody works on an attempt, and what it left behind is home, before its end is recorded."""
         kept = []
         for entry in entries:
+            self._beat()
             attempt = self._records.attempt(entry.token) if entry.kind is Kind.ENDED and entry.token else None
             try:
                 if attempt is not None:
@@ -320,7 +246,7 @@ class Controller:
         except SchedulerUnavailable as error:
             done.trouble = str(error)
             return []
-        reach("cancel.sent")
+        crashpoints.reach("cancel.sent")
         return [self._entry(decision) for decision in decisions if decision.token in jobs]
 
     def _deal_with_strays(self, views: Iterable[JobView], done: Pass) -> None:
@@ -368,9 +294,9 @@ class Controller:
         kinds = {entry.kind for entry in entries}
         for kind, point in _POINTS.items():
             if kind in kinds:
-                reach(point)
+                crashpoints.reach(point)
         if any(entry.kind is Kind.ENDED and entry.data["outcome"] == Outcome.LOST for entry in entries):
-            reach("fence.recorded")
+            crashpoints.reach("fence.recorded")
         self._listener(entries)
 
 
@@ -381,16 +307,3 @@ _POINTS = {
     Kind.FINISHED: "accept.finished",
     Kind.CANCEL_SENT: "cancel.recorded",
 }
-
-
-def _answered(now: float, run: str, token: str, answers: dict[str, Submission]) -> Entry:
-    answer = answers.get(token, Submission(Answer.UNKNOWN, reason="the scheduler said nothing about it"))
-    match answer.answer:
-        case Answer.ACCEPTED:
-            told = {"reason": answer.reason} if answer.reason else {}
-            return Entry(now, run, Kind.QUEUED, token, {"job": answer.job, **told})
-        case Answer.UNKNOWN:
-            return Entry(now, run, Kind.UNSURE, token, {"reason": answer.reason})
-        case _:
-            data = {"outcome": Outcome.REJECTED.value, "detail": answer.reason, "transient": answer.transient}
-            return Entry(now, run, Kind.ENDED, token, data)

@@ -6,12 +6,13 @@ functions. `decide` gives the next decision for one run; it is asked again until
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
+from collections.abc import Sequence
 from typing import Any
 
-from outlast.model import Attempt, AttemptState, Kind, Limits, Outcome, Phase, Run, RunState
+from outlast import ending
+from outlast.decision import Decision, Do, record
+from outlast.model import Attempt, AttemptState, Kind, Limits, Outcome, Run, RunState
+from outlast.node.repeats import Failures
 from outlast.node.words import EXIT_BAD_ORDER, EXIT_NOT_CLAIMED, EXIT_NOT_PREPARED
 from outlast.observation import JobPhase, JobView, Patience, Report, Seen
 from outlast.policy import CLUSTER_PATIENCE, Action, judge
@@ -24,26 +25,6 @@ CANCEL_AGAIN = 60.0
 MOST_RELEASES = 3
 #: Why a job waits may change with every look: the n-th is noted n times these seconds after the last.
 WAITS_AGAIN = 60.0
-
-
-class Do(Enum):
-    RECORD = "record"  # append an entry, nothing else
-    START = "start"  # a new attempt
-    FENCE = "fence"  # make sure that a job which cannot be found will never run
-    CANCEL_JOB = "cancel job"
-    RELEASE = "release"  # let a held job go on
-    PUBLISH = "publish"  # put the accepted results in their place
-
-
-@dataclass(frozen=True)
-class Decision:
-    do: Do
-    run: str
-    reason: str = ""
-    token: str | None = None
-    #: For RECORD: the entry.
-    kind: Kind | None = None
-    data: Mapping[str, Any] = field(default_factory=dict)
 
 
 def decide(
@@ -59,28 +40,31 @@ def decide(
     verdict = judge(run, limits, patience, now)
     if verdict.action is Action.ACCEPT:
         assert run.last is not None
-        return _record(run, Kind.ACCEPTED, run.last.token, verdict.reason)
+        return record(run, Kind.ACCEPTED, run.last.token, verdict.reason)
     if run.cancel_asked:
-        return _record(run, Kind.CANCELLED, None, run.cancel_asked)
+        return record(run, Kind.CANCELLED, None, run.cancel_asked)
     if verdict.action is Action.FAIL:
-        return _record(run, Kind.FAILED, None, verdict.reason)
+        return record(run, Kind.FAILED, None, verdict.reason)
     if now < verdict.due:
         return None
     sour = [host for host, at in run.sour_hosts if 0 <= now - at < SOUR_FOR]
     return Decision(Do.START, run.name, verdict.reason, data={"avoid": sour})
 
 
+#: How much of something is used, and the most that may be; None: as much as there is.
+Used = tuple[int, int | None]
+
+
 def admit(
-    starts: Sequence[Decision],
-    active: int,
-    most: Sequence[int | None],
-    lately: int = 0,
-    rate: int | None = None,
+    starts: Sequence[Decision], runs: Used, jobs: Used, lately: Used, each: int = 1
 ) -> Sequence[Decision]:
-    """The starts there is room for when no more than each of `most` may be under way, and when `lately` were
-    submitted within the last minute and no more than `rate` may be."""
-    rooms = [limit - active for limit in most if limit is not None]
-    rooms += [rate - lately] if rate is not None else []
+    """The starts there is room for: among the runs and the jobs that are under way, and among the jobs that
+    were sent within the last minute. A start is one run and `each` jobs."""
+    rooms = [
+        (most - used) // size
+        for (used, most), size in ((runs, 1), (jobs, each), (lately, each))
+        if most is not None
+    ]
     return starts[: max(0, min(rooms))] if rooms else starts
 
 
@@ -121,14 +105,14 @@ def after_fence(
         )
         outcome = Outcome.LOST
         if attempt.cancel_sent is not None:
-            outcome, detail = _why_cancelled(run, attempt)
-        return _end(run, attempt, None, None, outcome, detail, now)
+            outcome, detail = ending.why_cancelled(run, attempt)
+        return ending.end(run, attempt, None, None, outcome, detail, now)
     finished = report is not None and report.outcome is Outcome.FINISHED
-    if report is not None and (finished or _has_last_word(report, attempt.restarts)):
-        return _end_by_report(run, attempt, None, report, now)
+    if report is not None and (finished or ending.has_last_word(report, attempt.restarts)):
+        return ending.by_report(run, attempt, None, report, now)
     if report is None or _heard_lately(report, patience, now):
         return None
-    return _end(
+    return ending.end(
         run, attempt, None, report, Outcome.LOST, "the job vanished from the queue without a word", now
     )
 
@@ -139,7 +123,7 @@ def _watch(
     if attempt.state is AttemptState.INTENDED:
         # Only a controller that died in between leaves this behind.
         reason = "it is not known whether the job was submitted"
-        return _record(run, Kind.UNSURE, attempt.token, reason)
+        return record(run, Kind.UNSURE, attempt.token, reason)
     if seen.jobs is None:
         return None
     view = seen.jobs.get(attempt.token)
@@ -152,21 +136,21 @@ def _watch(
     chained = again or attempt.jobs > 1
     if chained and view.phase is not JobPhase.RUNNING and report and report.outcome is Outcome.FINISHED:
         # The last start of the job did all there was to do; whatever else waits under its token is left over.
-        return _end_by_report(run, attempt, None, report, now)
+        return ending.by_report(run, attempt, None, report, now)
     if view.phase is JobPhase.RUNNING and report and _said_long_ago(report, view, patience, now):
         # The scheduler has not noticed that the job is over. What it still lists is cancelled as a stray.
-        return _end_by_report(run, attempt, None, report, now)
+        return ending.by_report(run, attempt, None, report, now)
     if view.phase is JobPhase.RUNNING and (again or attempt.state is not AttemptState.RUNNING):
         data = {"job": view.job, "host": view.host, "started": view.started, "restarts": view.restarts}
-        return _record(run, Kind.STARTED, attempt.token, view.reason if again else "", data)
+        return record(run, Kind.STARTED, attempt.token, view.reason if again else "", data)
     if attempt.state is AttemptState.UNSURE:
-        return _record(run, Kind.QUEUED, attempt.token, "found by its token", {"job": view.job})
+        return record(run, Kind.QUEUED, attempt.token, "found by its token", {"job": view.job})
     if again:
-        return _record(run, Kind.REQUEUED, attempt.token, view.reason, {"restarts": view.restarts})
+        return record(run, Kind.REQUEUED, attempt.token, view.reason, {"restarts": view.restarts})
     if attempt.missed is not None:
-        return _record(run, Kind.SEEN, attempt.token)
+        return record(run, Kind.SEEN, attempt.token)
     if not run.cancel_asked and view.phase is not JobPhase.RUNNING and _is_news(attempt, view, now):
-        return _record(run, Kind.WAITS, attempt.token, view.reason)
+        return record(run, Kind.WAITS, attempt.token, view.reason)
     if view.phase is JobPhase.HELD and not run.cancel_asked:
         return _answer_hold(run, attempt, view, patience, now)
     return _watch_alive(run, attempt, view, report, limits, now)
@@ -175,7 +159,11 @@ def _watch(
 def _said_long_ago(report: Report, view: JobView, patience: Patience, now: float) -> bool:
     """The job had its last word in this start of it, and has been silent for as long as one that cannot be
     found is sought. Schedulers may miscount starts, so the word must be younger than the start as well."""
-    if not _has_last_word(report, view.restarts) or view.started is None or report.heard <= view.started:
+    if (
+        not ending.has_last_word(report, view.restarts)
+        or view.started is None
+        or report.heard <= view.started
+    ):
         return False
     return now - max(report.heard, view.started) > patience.missing
 
@@ -190,20 +178,32 @@ def _watch_alive(
     if not reason and view.phase is not JobPhase.RUNNING and now - run.since > limits.total:
         reason = "limits.total passed while the job was waiting"
     data: dict[str, Any] = {}
-    idle = _idle_legs(report) if report is not None else 0
-    if not reason and idle >= CLUSTER_PATIENCE * limits.without_progress:
-        reason = "the job was started %d times in a row without getting on" % idle
-        data = {"outcome": Outcome.EVICTED.value}
+    if not reason and report is not None:
+        reason, outcome = _gets_nowhere(run, attempt, report, limits)
+        data = {"outcome": outcome.value} if outcome else {}
     if not reason:
         return None
     return Decision(Do.CANCEL_JOB, run.name, reason, attempt.token, Kind.CANCEL_SENT, data)
 
 
-def _idle_legs(report: Report) -> int:
+def _gets_nowhere(run: Run, attempt: Attempt, report: Report, limits: Limits) -> tuple[str, Outcome | None]:
+    """Why it is no use to let the job be started again, and what that makes of the attempt."""
+    over = report.legs if report.outcome is not None else report.earlier
+    if attempt.jobs > 1 and over:
+        # Each job of a chain is what an attempt is elsewhere.
+        failures = ending.failures_in(over, Failures(run.failure, run.failures))
+        if failures.hopeless:
+            failed = next(leg for leg in reversed(over) if leg.signature == failures.signature)
+            return "the same failure twice: %s" % failed.detail, failed.outcome
+    idle = _idle_legs(over)
+    if idle >= CLUSTER_PATIENCE * limits.without_progress:
+        return "the job was started %d times in a row without getting on" % idle, Outcome.EVICTED
+    return "", None
+
+
+def _idle_legs(legs: Sequence[Report]) -> int:
     """How many of the last starts brought nothing that the next one could go on from."""
     idle = 0
-    # The last one may still be at work.
-    legs = report.legs if report.outcome is not None else report.earlier
     for leg in reversed(legs):
         if leg.changed or leg.saves:
             break
@@ -240,10 +240,10 @@ def _watch_missing(
 ) -> Decision | None:
     # What was evicted may be on its way back into the queue: only time tells.
     returns = attempt.cancel_sent is None and report is not None and report.outcome is Outcome.EVICTED
-    if report is not None and _has_last_word(report, attempt.restarts) and not returns:
-        return _end_by_report(run, attempt, None, report, now)
+    if report is not None and ending.has_last_word(report, attempt.restarts) and not returns:
+        return ending.by_report(run, attempt, None, report, now)
     if attempt.missed is None or now < attempt.missed:
-        return _record(run, Kind.MISSED, attempt.token, "the scheduler does not list it")
+        return record(run, Kind.MISSED, attempt.token, "the scheduler does not list it")
     # One that was to be cancelled need not be waited for: if it never began, the fence makes sure of that.
     if now - attempt.missed < patience.missing and attempt.cancel_sent is None:
         return None
@@ -257,130 +257,40 @@ def _watch_ended(
 ) -> Decision | None:
     if view.exit_code == EXIT_NOT_PREPARED and report is None:
         detail = (
-            "what the cluster's profile does before the training (modules, before, environment) failed; "
-            "`outlast logs` shows which line"
+            "what the cluster's profile does before the training (modules, before, environment, "
+            "container) failed; `outlast logs` shows which line"
         )
-        return _end(run, attempt, view, report, Outcome.CRASHED, detail, now)
+        return ending.end(run, attempt, view, report, Outcome.CRASHED, detail, now)
     did_nothing = view.exit_code in (EXIT_NOT_CLAIMED, EXIT_BAD_ORDER)
-    if report is not None and _has_last_word(report, 0 if did_nothing else view.restarts):
-        return _end_by_report(run, attempt, view, report, now)
+    if report is not None and ending.has_last_word(report, 0 if did_nothing else view.restarts):
+        return ending.by_report(run, attempt, view, report, now)
     if did_nothing:
         why = (
             "another holds its claim"
             if view.exit_code == EXIT_NOT_CLAIMED
             else "its work order was unreadable"
         )
-        return _end(run, attempt, view, report, Outcome.LOST, "the job did nothing: " + why, now)
+        return ending.end(run, attempt, view, report, Outcome.LOST, "the job did nothing: " + why, now)
     # A node program that ended by itself has had a last word, which is on the way through the file system.
     on_the_way = view.exit_code is not None and report is not None
     wait = max(patience.files, patience.missing if on_the_way else 0.0)
     if wait and (attempt.missed is None or now < attempt.missed):
-        return _record(run, Kind.MISSED, attempt.token, "its last word has not arrived")
+        return record(run, Kind.MISSED, attempt.token, "its last word has not arrived")
     if attempt.missed is not None and now - attempt.missed < wait:
         return None
     if report is not None and report.outcome is not None:
-        return _end_by_report(run, attempt, view, report, now)
+        return ending.by_report(run, attempt, view, report, now)
     if run.cancel_asked or attempt.cancel_sent is not None:
-        outcome, detail = _why_cancelled(run, attempt)
-        return _end(run, attempt, view, report, outcome, detail, now)
+        outcome, detail = ending.why_cancelled(run, attempt)
+        return ending.end(run, attempt, view, report, outcome, detail, now)
     how = view.reason or _how_it_ended(view)
     if view.outcome is Outcome.OVER_TIME:
         doing = report.spans[-1][0].value if report is not None and report.spans else "starting"
         how = "killed at the time limit, in its phase %s" % doing
     if view.outcome is not None:
-        return _end(run, attempt, view, report, view.outcome, how, now)
+        return ending.end(run, attempt, view, report, view.outcome, how, now)
     killed = view.signal is not None and report is not None
-    return _end(run, attempt, view, report, Outcome.EVICTED if killed else Outcome.LOST, how, now)
-
-
-def _has_last_word(report: Report, restarts: int) -> bool:
-    """A job that was started again has more to say than how an earlier start of it ended."""
-    return report.outcome is not None and len(report.legs) > restarts
-
-
-def _end_by_report(run: Run, attempt: Attempt, view: JobView | None, report: Report, now: float) -> Decision:
-    assert report.outcome is not None
-    outcome, detail = report.outcome, report.detail
-    if outcome is not Outcome.FINISHED and (run.cancel_asked or attempt.cancel_sent is not None):
-        outcome, detail = _why_cancelled(run, attempt)
-    elif outcome is Outcome.CRASHED and view is not None and view.outcome is Outcome.OUT_OF_MEMORY:
-        # The node program sees a process that was killed; only the scheduler knows for what.
-        outcome, detail = Outcome.OUT_OF_MEMORY, view.reason or detail
-    return _end(run, attempt, view, report, outcome, detail, now)
-
-
-def _why_cancelled(run: Run, attempt: Attempt) -> tuple[Outcome, str]:
-    if run.cancel_asked or attempt.condemned is None:
-        return Outcome.CANCELLED, run.cancel_asked or "cancelled"
-    return attempt.condemned
-
-
-def _end(
-    run: Run,
-    attempt: Attempt,
-    view: JobView | None,
-    report: Report | None,
-    outcome: Outcome,
-    detail: str,
-    now: float,
-) -> Decision:
-    """The entry that ends an attempt, with all that progress, policy and ledger are to know of it."""
-    logged = sum(seconds for leg in report.legs for _, seconds in leg.spans) if report else 0.0
-    slot = logged
-    started = attempt.started
-    if view is not None and view.elapsed is not None:
-        # Of a chain, the scheduler may have forgotten the jobs that ended first.
-        slot = max(view.elapsed, logged if attempt.jobs > 1 else 0.0)
-        started = view.started if view.started is not None else started
-    elif report is not None and started is None:
-        started = report.claimed
-    data: dict[str, Any] = {
-        "outcome": outcome.value,
-        "detail": detail,
-        "started": started,
-        "ended": view.ended if view is not None and view.ended is not None else now,
-        "host": (view.host if view else "") or (report.host if report else "") or attempt.host,
-    }
-    if report is not None:
-        data.update(
-            step=report.step,
-            changed=report.got_on,
-            computed=sum(any(phase is Phase.COMPUTE for phase, _ in leg.spans) for leg in report.legs),
-            signature=report.signature if outcome is not Outcome.CANCELLED else None,
-        )
-    if outcome in (Outcome.OUT_OF_MEMORY, Outcome.CRASHED) and not data.get("signature"):
-        data["signature"] = outcome.value if report is not None else detail
-    if outcome is Outcome.REJECTED:
-        data["transient"] = False  # the scheduler has the job and says that it will not do
-    data["account"] = {"slot": slot, **_account(report)} if slot or report else {}
-    if view is not None and view.memory is not None:
-        data["account"]["memory"] = view.memory
-    return _record(run, Kind.ENDED, attempt.token, detail, data)
-
-
-def _account(report: Report | None) -> Mapping[str, Any]:
-    if report is None:
-        return {}
-    account = {
-        "spans": [[phase.value, round(seconds, 3)] for phase, seconds in report.spans],
-        "saves": [[round(save.offset, 3), save.step] for save in report.saves],
-        "saving": round(report.saving, 3),
-        "loaded": report.loaded,
-        "resumed": report.resumed,
-        "code": report.code,
-        "signal": report.signal,
-        "tail": list(report.tail),
-        "notes": list(report.notes),
-        "earlier": [_leg(leg) for leg in report.earlier],
-    }
-    return {key: value for key, value in account.items() if value not in (None, [], 0.0)}
-
-
-def _leg(leg: Report) -> Mapping[str, Any]:
-    """What the ledger and `explain` are to know of one of the job's earlier starts."""
-    outcome = leg.outcome.value if leg.outcome is not None else None
-    told = {"host": leg.host, "outcome": outcome, **_account(leg)}
-    return {key: value for key, value in told.items() if value and key not in ("tail", "earlier")}
+    return ending.end(run, attempt, view, report, Outcome.EVICTED if killed else Outcome.LOST, how, now)
 
 
 def _sent_lately(attempt: Attempt, now: float) -> bool:
@@ -397,9 +307,3 @@ def _how_it_ended(view: JobView) -> str:
         return "killed without warning by signal %d" % view.signal
     code = "" if view.exit_code is None else ", with exit code %d" % view.exit_code
     return "ended without a word" + code
-
-
-def _record(
-    run: Run, kind: Kind, token: str | None = None, reason: str = "", data: Mapping[str, Any] | None = None
-) -> Decision:
-    return Decision(Do.RECORD, run.name, reason, token, kind, {"reason": reason, **(data or {})})

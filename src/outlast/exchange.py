@@ -18,6 +18,7 @@ from outlast.experiment import Experiment
 from outlast.filesystem import sync_directory, write_durably
 from outlast.model import Attempt, Outcome, Run, Spec
 from outlast.node import claim, legs
+from outlast.node.data.plan import DataPlan
 from outlast.node.delivery import deliver
 from outlast.node.order import WorkOrder
 from outlast.node.scratch import Scratch
@@ -99,6 +100,22 @@ class FileExchange:
             jobs=attempt.jobs,
             bell=str(place.bell) if self.rings else None,
             node_scratch=self.site.scratch or None,
+            data=self.data_plan(spec),
+        )
+
+    def data_plan(self, spec: Spec) -> DataPlan:
+        """Without a cache of its own a cluster has the experiment's: one download for all of its runs."""
+        site = self.site
+        return DataPlan(
+            items=spec.data,
+            cache=site.cache or str(self.experiment.data),
+            cache_size=site.cache_size,
+            token_hosts=site.token_hosts,
+            token_file=site.token_file,
+            token_command=site.token_command,
+            stall=site.stall,
+            patience=site.patience,
+            connections=site.connections,
         )
 
     def _previous_scratch(self, attempt: Attempt) -> str | None:

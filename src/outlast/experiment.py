@@ -43,6 +43,11 @@ class Experiment:
         return self.root / "workdir"
 
     @property
+    def data(self) -> Path:
+        """Data that has arrived, for all runs."""
+        return self.workdir / "data"
+
+    @property
     def inbox(self) -> Path:
         return self.params / "inbox"
 

@@ -19,6 +19,7 @@ from outlast.model import (
     Outcome,
     Run,
 )
+from outlast.node.repeats import Failures
 
 #: How many hosts with trouble a run remembers.
 SOUR_HOSTS = 5
@@ -200,15 +201,14 @@ def _after_ending(run: Run, attempt: Attempt, entry: Entry) -> Mapping[str, Any]
         changes["stuck_any"] = run.stuck_any + computed
         if cause is not Cause.CLUSTER:
             changes["stuck"] = run.stuck + 1
-    # What happens twice on the cluster's side is its trouble twice, not a bug of the training's.
-    signature = data.get("signature") if cause is Cause.TRAINING else None
-    if progressed and account.get("signal") is not None:
-        signature = None  # killed from outside, it seems, and it does get on
-    if signature:
-        same = signature == run.failure
-        changes.update(failure=signature, failures=run.failures + 1 if same else 1)
-    elif progressed:
-        changes.update(failure=None, failures=0)
+    failures = Failures(run.failure, run.failures).after(
+        outcome,
+        data.get("signature"),
+        progressed=progressed,
+        signal=account.get("signal"),
+        times=int(data.get("failures") or 1),
+    )
+    changes.update(failure=failures.signature, failures=failures.times)
     if cause is Cause.CLUSTER and outcome is not Outcome.EVICTED:
         changes["troubles"] = run.troubles + 1
         if attempt.host:

@@ -79,7 +79,7 @@ def _lives(holder: Mapping[str, Any]) -> bool:
 
 def describe(holder: Mapping[str, Any]) -> str:
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(float(holder["since"])))
-    return "this experiment is held by `outlast %s` (pid %s) on %s since %s" % (
+    return "this experiment is supervised by `outlast %s` (pid %s) on %s since %s" % (
         holder["purpose"],
         holder["pid"],
         holder["host"],

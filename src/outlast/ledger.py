@@ -13,12 +13,15 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
+from outlast import arrivals
 from outlast.model import Attempt, AttemptState, Outcome, Phase, Run, RunState
 
 
 class Use(str, Enum):
     USEFUL = "useful"
     SAVING = "saving"
+    DATA = "data"
+    DATA_TROUBLE = "data trouble"
     START_UP = "start-up"
     WRAP_UP = "wrap-up"
     LOST_WORK = "lost work"
@@ -32,6 +35,8 @@ class Use(str, Enum):
 MEANING: Mapping[Use, str] = {
     Use.USEFUL: "computing that is part of the result",
     Use.SAVING: "the training waited for its checkpoints",
+    Use.DATA: "data on its way into the job",
+    Use.DATA_TROUBLE: "stalls, retries and waiting for sources of data",
     Use.START_UP: "claim, staging, unpacking, environment",
     Use.WRAP_UP: "checking and delivering outputs, cleaning up",
     Use.LOST_WORK: "computed after the last checkpoint that was used, and done again",
@@ -54,6 +59,8 @@ class Booking:
     outcome: Outcome | None
     slot: float
     uses: Mapping[Use, float] = field(default_factory=dict)
+    #: The data it waited for, in all starts of its job.
+    data: Sequence[Mapping[str, Any]] = ()
 
 
 def book(run: Run, attempts: Sequence[Attempt]) -> list[Booking]:
@@ -134,6 +141,7 @@ def _book(run: Run, attempt: Attempt, horizon: _Horizon) -> Booking:
         attempt.outcome,
         slot + attempt.twin_slot,
         {use: seconds for use, seconds in uses.items() if seconds},
+        tuple(arrivals.items_of(attempt.account)),
     )
 
 
@@ -144,7 +152,12 @@ def _book_leg(run: Run, leg: _Leg, horizon: _Horizon, uses: dict[Use, float]) ->
         seconds = min(float(logged), left)
         left -= seconds
         phase = Phase(name)
-        if phase in _START_UP:
+        if phase is Phase.STAGE:
+            data = arrivals.spent(leg.account, seconds)
+            uses[Use.DATA] += data.arriving
+            uses[Use.DATA_TROUBLE] += data.troubled
+            uses[Use.START_UP] += seconds - data.arriving - data.troubled
+        elif phase in _START_UP:
             uses[Use.START_UP] += seconds
         elif phase is Phase.COMPUTE:
             _book_compute(run, leg, horizon, seconds, uses)

@@ -12,6 +12,7 @@ from enum import Enum
 from math import ceil
 from typing import Any
 
+from outlast.node.data.want import Wanted
 from outlast.node.order import OutputRule
 from outlast.node.words import Outcome, Phase
 
@@ -81,6 +82,8 @@ class Spec:
     #: At most this many runs at a time; None: as many as there are.
     parallel: int | None = None
     outputs: tuple[OutputRule, ...] = ()
+    #: What has to be there before the training starts; `method` is the way in that was chosen.
+    data: tuple[Wanted, ...] = ()
     limits: Limits = field(default_factory=Limits)
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
     #: Variables such as PATH, taken when the runs were submitted so that every attempt sees the same.

@@ -35,6 +35,8 @@ class JobView:
     ended: float | None = None
     #: Seconds the job held a slot, all its starts together; exact even if the clock jumped in between.
     elapsed: float | None = None
+    #: `elapsed` leaves out what was before this moment, of which the scheduler cannot tell; None: nothing.
+    since: float | None = None
     exit_code: int | None = None
     signal: int | None = None
     #: For ENDED and HELD: what the scheduler itself says became of it; None: nothing beyond code and signal.
@@ -97,6 +99,8 @@ class Report:
     #: Something in the checkpoint directory changed.
     changed: bool = False
     delivered: Mapping[str, Any] | None = None
+    #: The data it waited for, item by item (see `arrivals`).
+    data: tuple[Mapping[str, Any], ...] = ()
     notes: tuple[str, ...] = field(default=())
     #: The reports of the job's earlier starts, in order: it was ended from outside and started again.
     earlier: tuple[Report, ...] = ()
@@ -104,6 +108,11 @@ class Report:
     @property
     def legs(self) -> tuple[Report, ...]:
         return (*self.earlier, self)
+
+    @property
+    def logged(self) -> float:
+        """Seconds of this leg."""
+        return sum(seconds for _, seconds in self.spans)
 
     @property
     def computed(self) -> bool:

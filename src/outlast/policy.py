@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 from outlast.model import Ending, Limits, Outcome, Run
+from outlast.node.repeats import Failures
 from outlast.observation import Patience
+from outlast.sentences import counted
 
 #: Starts without progress that the cluster ended count as well, but this many times as patiently.
 CLUSTER_PATIENCE = 3
@@ -43,6 +45,9 @@ POLICY: Mapping[Outcome, Action] = {
     Outcome.LOST: Action.PAUSE,
     Outcome.REJECTED: Action.PAUSE,
 }
+
+
+_IF_REMOVED = " (if somebody removed the job: only `outlast cancel` ends a run)"
 
 
 @dataclass(frozen=True)
@@ -88,20 +93,24 @@ def _hopeless(run: Run, last: Ending, limits: Limits, now: float) -> str:
     """Why there is no point in another attempt; empty if there is."""
     if last.outcome is Outcome.REJECTED and not last.transient:
         return "the scheduler refused the job: %s" % last.detail
-    if run.failures >= 2:
+    if Failures(run.failure, run.failures).hopeless:
         return "the same failure twice: %s" % last.detail
     if run.stuck >= limits.without_progress:
         return (
-            "%d attempts in a row brought nothing new into $OUTLAST_CHECKPOINT_DIR; the last: %s. Save more "
-            "often, or raise resources.time, then `outlast retry`" % (run.stuck, last.detail)
+            "%s in a row brought nothing new into $OUTLAST_CHECKPOINT_DIR; the last: %s. Save more "
+            "often, or raise resources.time, then `outlast retry`"
+            % (counted(run.stuck, "attempt"), last.detail)
         )
     if run.stuck_any >= CLUSTER_PATIENCE * limits.without_progress:
-        return "%d starts in a row were ended by the cluster before they saved anything; the last: %s" % (
-            run.stuck_any,
+        return "%s in a row were ended by the cluster before they saved anything; the last: %s" % (
+            counted(run.stuck_any, "start"),
             last.detail,
         )
     if run.ran >= limits.attempts:
-        return "not finished after %d attempts (limits.attempts); the last: %s" % (run.ran, last.detail)
+        return "not finished after %s (limits.attempts); the last: %s" % (
+            counted(run.ran, "attempt"),
+            last.detail,
+        )
     return _overdue(run, limits, now)
 
 
@@ -115,14 +124,19 @@ def _what_happened(run: Run, last: Ending, limits: Limits) -> str:
         text += " with a new checkpoint"
     elif last.computed and run.stuck:
         text += " without progress (%d of %d)" % (run.stuck, limits.without_progress)
-    text += "; "
     match POLICY[last.outcome]:
+        case Action.GO_ON if last.outcome is Outcome.CANCELLED or "scancel" in last.detail:
+            decided = "it was removed at the scheduler, and the run goes on: only `outlast cancel` ends one"
         case Action.GO_ON:
-            return text + "continue"
+            # Grid Engine does not tell qdel from a kill on the node.
+            decided = "continue" + (_IF_REMOVED if "qdel" in last.detail else "")
         case Action.ONCE_MORE:
-            return text + "try once more, the same again would stop the run"
+            decided = "try once more, the same again would stop the run"
         case _:
-            return text + "try again after a pause"
+            decided = "try again after a pause"
+            if last.outcome is Outcome.LOST and not last.computed:
+                decided += _IF_REMOVED
+    return "%s; %s" % (text, decided)
 
 
 def _span(seconds: float) -> str:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from outlast import arrivals
 from outlast.model import Outcome, Phase
 from outlast.node import claim, travel
 from outlast.node.legs import claimed, legs
@@ -46,6 +47,16 @@ def progress_of(exchange: Path) -> Mapping[str, Any] | None:
     except OSError:
         return None  # nothing can be read this time
     return last_progress(Path(held[-1].progress_path)) if held else None
+
+
+def fetching_of(exchange: Path) -> Mapping[str, Any] | None:
+    """How far the data has got that the last start of an attempt's job waits for."""
+    try:
+        held = [leg for leg, holder in claimed(str(heard_in(exchange))) if not holder.fenced]
+    except OSError:
+        return None  # nothing can be read this time
+    log = _read(Path(held[-1].fetching_path)) if held else None
+    return next(log.lines(), None) if log else None
 
 
 def read_attempt(exchange: Path) -> Report | None:
@@ -81,6 +92,8 @@ def read_report(events: Path, progress: Path) -> Report | None:
     begins: list[tuple[Phase, float]] = []
     changes: list[float] = []
     told_by = None
+    data: list[dict[str, Any]] = []
+    fetching: Mapping[str, Any] | None = None
     last = 0.0
     for line in log.lines():
         mono = _finite(line.get("mono"))
@@ -96,6 +109,11 @@ def read_report(events: Path, progress: Path) -> Report | None:
                     begins.append((phase, mono))
             case "changed":
                 changes.append(mono)
+            case "fetching":
+                fetching = line
+            case "data":
+                fetching = None
+                data.append(arrivals.read_item(line))
             case "stop":
                 told_by = line.get("why")
             case "end":
@@ -113,6 +131,11 @@ def read_report(events: Path, progress: Path) -> Report | None:
     facts["spans"] = tuple(
         (phase, max(0.0, end - mono)) for (phase, mono), end in zip(begins, ends, strict=False)
     )
+    if fetching is not None:
+        # It was killed while the data was on its way.
+        waited = max(0.0, last - _number(fetching.get("mono")))
+        data.append(arrivals.read_item({**fetching, "arrived": False, "waited": waited}))
+    facts["data"] = tuple(data[-arrivals.MOST :])
     facts["changed"] = bool(changes) or facts.get("changed", False)
     facts.update(training)
     if not facts.get("saves"):

@@ -16,12 +16,16 @@ from outlast.exchange import FileExchange
 from outlast.filesystem import write_durably
 from outlast.model import Attempt, Run, Spec
 from outlast.node import legs, manifest, travel
+from outlast.node.data.files import path_of
+from outlast.node.data.plan import DataPlan
 from outlast.node.order import WorkOrder
 from outlast.observation import Report
 from outlast.schedulers.base import JobRequest
 from outlast.training import layout
 from outlast.training.names import LEAST_KEEP
 
+#: Where data arrives in a job's directory.
+ARRIVED = "arrived"
 #: A directory of the job's own that does not travel back; HTCondor sets it.
 NODE_SCRATCH = "$_CONDOR_SCRATCH_DIR"
 
@@ -47,6 +51,21 @@ class SandboxExchange(FileExchange):
             sandbox=True,
             commit=self.site.commit,
             commit_every=self.site.commit_every,
+        )
+
+    def data_plan(self, spec: Spec) -> DataPlan:
+        """What the scheduler carries lies beside the order under its own name. Where the site has no cache,
+        data stays in the job's directory, and so does what arrived before the job was restarted in place."""
+        plan = super().data_plan(spec)
+        token = plan.token_file
+        return replace(
+            plan,
+            items=tuple(
+                replace(item, urls=(item.name,), method="shared") if item.method == "native" else item
+                for item in plan.items
+            ),
+            cache=self.site.cache or ARRIVED,
+            token_file=Path(token).name,
         )
 
     def write_order(self, run: Run, attempt: Attempt, spec: Spec) -> None:
@@ -85,9 +104,15 @@ class SandboxExchange(FileExchange):
         return replace(
             super().request(run, attempt, spec),
             log=str(place / homecoming.JOB_LOG),
-            inputs=(*code, str(place / travel.COMMITTED)),
+            inputs=(*code, str(place / travel.COMMITTED), *self._carried(spec)),
             jobs=1,
         )
+
+    def _carried(self, spec: Spec) -> tuple[str, ...]:
+        """Data that the scheduler carries, and the file with the token for what it does not."""
+        native = [item.urls[0] for item in spec.data if item.method == "native"]
+        token = self.site.token_file
+        return (*map(path_of, native), *([os.path.expanduser(token)] if token else ()))  # noqa: PTH111
 
     def fence(self, attempt: Attempt) -> bool:
         """No claim can be placed on a machine far away. A job that has not been heard of can be kept from

@@ -61,6 +61,11 @@ def of_entry(entry: Entry, attempt: Attempt | None) -> str:
             return "CANCELLED: %s" % data.get("reason", "")
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 run`, `2 runs`."""
+    return "%s %s%s" % (format(number, ","), noun, "" if number == 1 else "s")
+
+
 def printable(text: str) -> str:
     """Without what a terminal would obey: a training's output may hold any bytes."""
     return "".join(char if char.isprintable() or char == "\t" else "�" for char in text)

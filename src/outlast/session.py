@@ -103,7 +103,7 @@ class Session:
     def _connect(self) -> Controller:
         spec = self.journal.newest_spec()
         assert spec is not None
-        self._scheduler = connect(spec, self.experiment.identity)
+        self._scheduler = connect(spec, self.experiment.identity, self.experiment.params)
         if self._timeout is not None:
             self._scheduler.timeout = min(self._timeout, self._scheduler.timeout)
         program = self.experiment.zipapp(zipapp.digest())

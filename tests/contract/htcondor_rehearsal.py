@@ -132,6 +132,19 @@ class HTCondorRehearsal(Rehearsal):
             patch.setattr(self.scheduler, "_ask", counted)
             yield made
 
+    @contextlib.contextmanager
+    def without_history(self) -> Iterator[None]:
+        """What has left the queue is nowhere to be asked for, as after the history was rotated away."""
+        history = Path(self.tool("condor_config_val", "HISTORY").strip())
+        away = history.with_name(history.name + ".away")
+        history.rename(away)
+        try:
+            yield
+        finally:
+            with away.open("ab") as before, contextlib.suppress(FileNotFoundError):
+                before.write(history.read_bytes())
+            away.rename(history)
+
     def job(self, token: str) -> str:
         return self.scheduler.poll()[token].job
 
@@ -177,18 +190,25 @@ class HTCondorRehearsal(Rehearsal):
                     return
         raise AssertionError("no starter works for %s in %s" % (token, slot))
 
+    @property
+    def ours(self) -> str:
+        """The constraint that says which jobs are of this group."""
+        return 'OutlastGroup == "%s"' % self.group
+
+    def await_empty_queue(self) -> None:
+        until = time.monotonic() + self.patience
+        while self.tool("condor_q", "-constraint", self.ours, "-af", "ClusterId"):
+            assert time.monotonic() < until, "jobs of %s stay" % self.group
+            time.sleep(0.1)
+
     def close(self) -> None:
         try:
             if self._frozen:
                 self.thaw()
             self._patch.setenv("CONDOR_CONFIG", self._config)
-            ours = 'OutlastGroup == "%s"' % self.group
             # It exits with 1 if there is none left.
-            programs.call(["condor_rm", "-constraint", ours], 30.0)
-            until = time.monotonic() + self.patience
-            while self.tool("condor_q", "-constraint", ours, "-af", "ClusterId"):
-                assert time.monotonic() < until, "jobs of %s stay" % self.group
-                time.sleep(0.1)
+            programs.call(["condor_rm", "-constraint", self.ours], 30.0)
+            self.await_empty_queue()
         finally:
             self._left.close()
             super().close()

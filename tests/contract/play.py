@@ -108,6 +108,16 @@ class Play:
         """The training has begun the step (or one after it) in the attempt or leg that is under way."""
         self.until("step %d" % step, lambda: self.cluster.newest_step(self.directory) >= step)
 
+    def until_ticks_make_it(self, state: str) -> None:
+        """Nothing but `outlast tick` looks after it until its run has come to this state."""
+
+        def made() -> bool:
+            done = self.lab.outlast("tick", self.directory)
+            assert done.returncode == 0, done.output
+            return self.states == {state}
+
+        self.until("a run that is " + state, made)
+
     # What must be true.
 
     def weights(self, run: str = "play") -> str:

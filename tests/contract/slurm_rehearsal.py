@@ -7,14 +7,12 @@ them; who uses it holds a lock, because freezing it would spoil another's test.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
 import secrets
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,23 +26,6 @@ from outlast.schedulers import programs
 from outlast.schedulers.base import JobPhase
 from outlast.schedulers.profile import Profile
 from outlast.schedulers.slurm import SlurmScheduler
-
-#: Tests before this one may take so long, in seconds.
-LONGEST_WAIT = 900.0
-
-
-@contextlib.contextmanager
-def _alone() -> Iterator[None]:
-    with open(testbeds.HOME / "slurm.in-use", "w") as lock:
-        until = time.monotonic() + LONGEST_WAIT
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                assert time.monotonic() < until, "another test holds %s" % lock.name
-                time.sleep(0.1)
-        yield
 
 
 class SlurmRehearsal(Rehearsal):
@@ -68,7 +49,7 @@ class SlurmRehearsal(Rehearsal):
         self.configuration = Path({**os.environ, **testbeds.environment(self.name)}["SLURM_CONF"])
         self.place = self.configuration.parent
         self._left = contextlib.ExitStack()
-        self._left.enter_context(_alone())
+        self._left.enter_context(testbeds.exclusive("slurm"))
         self._patch = self._left.enter_context(pytest.MonkeyPatch.context())
         self._patch.setenv("SLURM_CONF", str(self.configuration))
         self.group = "contract" + secrets.token_hex(4)

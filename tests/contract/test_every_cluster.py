@@ -151,14 +151,21 @@ def test_a_chain_of_six_jobs_that_needs_three_leaves_none_behind(play: Play) -> 
     play.set("python", "train.py", "70", "0.15", "0", resources={"time": "6s", "memory": "100MB"})
     sent = play.lab.outlast("chain", play.directory, "-n", "6")
     assert sent.returncode == 0, sent.output
-
-    def over() -> bool:
-        done = play.lab.outlast("tick", play.directory)
-        assert done.returncode == 0, done.output
-        return play.states == {"finished"}
-
-    play.until("the end of the chain", over)
+    play.until_ticks_make_it("finished")
     (attempt,) = play.attempts()
     assert attempt.jobs == 6 and 2 <= len(attempt.account["earlier"]) <= 4
     assert play.weights() == play.undisturbed("70")
+    play.assert_nothing_is_left()
+
+
+def test_a_chain_ends_with_the_second_failure_of_the_trainings_own(play: Play) -> None:
+    if play.cluster.name == "local":
+        return  # there are no chains there
+    play.set("python", "train.py", files={"train.py": "raise MemoryError('too big')\n"})
+    sent = play.lab.outlast("chain", play.directory, "-n", "6")
+    assert sent.returncode == 0, sent.output
+    play.until_ticks_make_it("failed")
+    (attempt,) = play.attempts()
+    assert attempt.outcome is Outcome.OUT_OF_MEMORY and len(attempt.account["earlier"]) == 1
+    assert "the same failure twice: MemoryError" in play.explain()["reason"]
     play.assert_nothing_is_left()

@@ -19,10 +19,6 @@ class Held(HTCondorRehearsal):
     def with_directives(self, *lines: str) -> None:
         self.profile_keys = {**type(self).profile_keys, "directives": list(lines)}
 
-    @property
-    def ours(self) -> str:
-        return 'OutlastGroup == "%s"' % self.group
-
     def holds(self) -> str:
         """The hold codes of the jobs of the experiment that are held."""
         held = self.ours + " && JobStatus == 5"

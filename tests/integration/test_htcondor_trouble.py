@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from contract.htcondor_rehearsal import PAIR, HTCondorRehearsal
+from contract.play import Play
+from laboratory import Lab
 from outlast.model import Outcome
-from outlast.schedulers.base import JobPhase, JobRequest, JobView
+from outlast.schedulers.base import JobPhase, JobRequest, JobView, Sought
 from outlast.schedulers.profile import Profile
 
 pytestmark = pytest.mark.slow
@@ -110,7 +112,24 @@ def test_an_adapter_that_starts_afresh_tells_the_same_as_the_one_before(pool: HT
     request = pool.request("raise SystemExit(3)")
     job = pool.scheduler.submit([request])[request.token].job
     before = pool.await_end(request.token)[request.token]
-    from outlast.schedulers.base import Sought
-
     fresh = pool.another_adapter()
     assert fresh.poll([Sought(request.token, job, before.started or 0.0)]) == {request.token: before}
+
+
+def test_the_end_of_a_job_that_has_left_queue_and_history_is_learnt_from_the_log(
+    pool: HTCondorRehearsal, lab: Lab
+) -> None:
+    """Nobody watched when it was removed, and it never ran: no file of its own tells of it."""
+    pool.profile_keys = {**pool.profile_keys, "directives": ["hold = true"]}
+    play = Play(pool, lab)
+    directory = play.set("true")
+    lab.outlast("submit", directory)
+    (token,) = pool.scheduler.poll()
+    pool.tool("condor_rm", pool.job(token))
+    pool.await_empty_queue()
+    with pool.without_history():
+        assert pool.another_adapter().poll([Sought(token, "", 0.0)]) == {}
+        lab.outlast("tick", directory)
+    first = play.attempts()[0]
+    assert first.outcome is Outcome.CANCELLED
+    assert "removed from the queue" in first.detail

@@ -14,7 +14,7 @@ import pytest
 from integration.test_node_program import Bench, bench, pyz  # noqa: F401 - fixtures
 from outlast.local_cluster.processes import is_alive, start_ticks
 from outlast.node import allotment, claim, legs
-from outlast.node.order import BadOrder, WorkOrder, read_order
+from outlast.node.order import BadOrder, OutputRule, WorkOrder, read_order
 from outlast.node.words import EXIT_CONTINUE, EXIT_NOT_CLAIMED
 from outlast.reports import read_attempt
 
@@ -96,10 +96,50 @@ def test_the_jobs_of_a_chain_carry_on_and_those_left_over_leave_at_once(bench: B
     assert ends(bench) == ["continue", "continue", "finished"]
 
 
-def test_a_chain_ends_after_the_same_failure_twice(bench: Bench) -> None:  # noqa: F811
-    crash = ("python", "-c", "raise ValueError('no')")
-    codes = [bench.run(*crash, jobs=6, variables={"OUTLAST_JOB": str(number)}) for number in range(20, 24)]
-    assert codes == [1, 1, 86, 86] and "failed twice in the same way" in bench.stderr
+def chain(bench: Bench, *commands: tuple[str, ...], **changes: Any) -> list[int]:  # noqa: F811
+    """The exit codes of the jobs of a chain, each with its own command."""
+    cancel = "touch '%s'" % (bench.top / "cancelled")
+    return [
+        bench.run(
+            *command,
+            jobs=len(commands),
+            variables={"OUTLAST_JOB": str(number), "OUTLAST_CANCEL_REST": cancel},
+            **changes,
+        )
+        for number, command in enumerate(commands)
+    ]
+
+
+CRASH = ("python", "-c", "raise ValueError('no')")
+OTHER_CRASH = ("python", "-c", "raise KeyError('no')")
+NO_MEMORY = ("python", "-c", "raise MemoryError")
+EVICTED = ("sh", "-c", "kill -TERM $PPID; sleep 60")
+SAVE = ("sh", "-c", "date +%N >$OUTLAST_CHECKPOINT_DIR/step; exit 85")
+WRONG = [OutputRule("metrics.json")]
+
+
+@pytest.mark.parametrize(
+    ("command", "outputs"),
+    [(CRASH, []), (NO_MEMORY, []), (("true",), WRONG)],
+    ids=["crash", "memory", "output"],
+)
+def test_a_chain_ends_after_the_same_failure_twice(
+    bench: Bench,  # noqa: F811
+    command: tuple[str, ...],
+    outputs: list[OutputRule],
+) -> None:
+    assert chain(bench, *(command,) * 2, outputs=tuple(outputs)) == [1, 1]
+    assert (bench.top / "cancelled").exists()
+    assert chain(bench, *(command,) * 2, outputs=tuple(outputs)) == [86, 86]
+    assert "failed twice in the same way" in bench.stderr
+
+
+def test_an_eviction_between_does_not_make_two_failures_of_one(bench: Bench) -> None:  # noqa: F811
+    assert chain(bench, CRASH, EVICTED, CRASH, CRASH) == [1, 85, 1, 86]
+
+
+def test_a_chain_goes_on_after_another_failure_and_after_progress(bench: Bench) -> None:  # noqa: F811
+    assert chain(bench, CRASH, OTHER_CRASH, CRASH, SAVE, CRASH, ("true",)) == [1, 1, 1, 85, 1, 0]
 
 
 def test_a_rest_that_cannot_be_cancelled_is_said_and_harms_nothing(bench: Bench) -> None:  # noqa: F811

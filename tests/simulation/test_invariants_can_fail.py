@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import pytest
 
-from outlast import controller, engine, fold, ledger, policy
-from outlast.engine import Decision, Do
+from outlast import controller, ending, engine, fold, ledger, policy
+from outlast.decision import Decision, Do
 from outlast.model import AttemptState, Kind, Outcome, RunState
 from outlast.observation import JobPhase
 from outlast.policy import Action, Verdict
@@ -92,15 +92,16 @@ def test_what_the_other_tests_let_happen_is_survived(change: Change) -> None:
 
 
 def _break(monkeypatch: pytest.MonkeyPatch, name: str, wrap: Callable[..., object]) -> None:
-    """Replace a function of the engine's by `wrap(original, *arguments)`."""
-    original = getattr(engine, name)
-    monkeypatch.setattr(engine, name, lambda *arguments: wrap(original, *arguments))
+    """Replace a function of the engine's, or of `ending`, by `wrap(original, *arguments)`."""
+    room = engine if hasattr(engine, name) else ending
+    original = getattr(room, name)
+    monkeypatch.setattr(room, name, lambda *arguments: wrap(original, *arguments))
 
 
 def test_submitting_again_at_once_without_a_fence_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def hasty(original, run, attempt, *rest):
         if attempt.state is AttemptState.UNSURE:
-            return engine._end(run, attempt, None, None, Outcome.LOST, "try again", rest[-1])
+            return ending.end(run, attempt, None, None, Outcome.LOST, "try again", rest[-1])
         return original(run, attempt, *rest)
 
     _break(monkeypatch, "_watch_missing", hasty)
@@ -109,7 +110,7 @@ def test_submitting_again_at_once_without_a_fence_is_found(monkeypatch: pytest.M
 
 def test_taking_a_missing_job_for_a_finished_one_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def credulous(original, run, attempt, report, patience, now):
-        return engine._end(run, attempt, None, report, Outcome.FINISHED, "it is gone", now)
+        return ending.end(run, attempt, None, report, Outcome.FINISHED, "it is gone", now)
 
     _break(monkeypatch, "_watch_missing", credulous)
     assert "delivered nothing" in _first_violation("2")
@@ -119,7 +120,7 @@ def test_giving_up_a_listed_job_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
     def impatient(original, run, attempt, seen, *rest):
         view = (seen.jobs or {}).get(attempt.token)
         if view is not None and view.phase is JobPhase.RUNNING and attempt.state is AttemptState.RUNNING:
-            return engine._end(run, attempt, None, None, Outcome.LOST, "it takes too long", rest[-1])
+            return ending.end(run, attempt, None, None, Outcome.LOST, "it takes too long", rest[-1])
         return original(run, attempt, seen, *rest)
 
     _break(monkeypatch, "_watch", impatient)
@@ -145,7 +146,7 @@ def test_never_counting_a_traceback_is_found(monkeypatch: pytest.MonkeyPatch) ->
         decision = original(run, attempt, view, report, outcome, detail, now)
         return replace(decision, data={**decision.data, "signature": None})
 
-    _break(monkeypatch, "_end", forgetful)
+    _break(monkeypatch, "end", forgetful)
     assert "the same way" in _first_violation("6")
 
 
@@ -156,7 +157,7 @@ def test_blaming_the_training_for_an_eviction_is_found(monkeypatch: pytest.Monke
         decision = original(run, attempt, view, report, outcome, detail, now)
         return replace(decision, data={**decision.data, "signature": "the same"})
 
-    _break(monkeypatch, "_end", unjust)
+    _break(monkeypatch, "end", unjust)
     assert _first_violation("6", saying="only the cluster")
 
 
@@ -227,7 +228,7 @@ def test_taking_a_restart_for_the_end_is_found(monkeypatch: pytest.MonkeyPatch) 
         view = (seen.jobs or {}).get(attempt.token)
         if view is not None and view.restarts > attempt.restarts:
             report = seen.reports.get(attempt.token)
-            return engine._end(run, attempt, view, report, Outcome.EVICTED, "started again", rest[-1])
+            return ending.end(run, attempt, view, report, Outcome.EVICTED, "started again", rest[-1])
         return original(run, attempt, seen, *rest)
 
     _break(monkeypatch, "_watch", hasty)
@@ -237,7 +238,7 @@ def test_taking_a_restart_for_the_end_is_found(monkeypatch: pytest.MonkeyPatch) 
 def test_ending_an_evicted_attempt_that_one_listing_lacks_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def hasty(original, run, attempt, report, patience, now):
         if report is not None and report.outcome is Outcome.EVICTED:
-            return engine._end_by_report(run, attempt, None, report, now)
+            return ending.by_report(run, attempt, None, report, now)
         return original(run, attempt, report, patience, now)
 
     _break(monkeypatch, "_watch_missing", hasty)
@@ -245,7 +246,7 @@ def test_ending_an_evicted_attempt_that_one_listing_lacks_is_found(monkeypatch: 
 
 
 def test_taking_the_word_of_an_earlier_start_for_the_last_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    _break(monkeypatch, "_has_last_word", lambda original, report, restarts: report.outcome is not None)
+    _break(monkeypatch, "has_last_word", lambda original, report, restarts: report.outcome is not None)
     assert _first_violation("2", _late, "and ended as")
 
 
@@ -325,7 +326,7 @@ def test_trying_again_what_is_held_for_good_is_found(monkeypatch: pytest.MonkeyP
         decision = original(run, attempt, view, report, outcome, detail, now)
         return replace(decision, data={**decision.data, "transient": True})
 
-    _break(monkeypatch, "_end", hopeful)
+    _break(monkeypatch, "end", hopeful)
     monkeypatch.setattr("outlast.simulation.schedule.MOST_PASSES", 300)
     assert _first_violation("1", _held_for_good)
 
@@ -361,18 +362,16 @@ def test_recording_an_end_before_it_is_settled_is_found(monkeypatch: pytest.Monk
 
 
 def test_sending_more_jobs_a_minute_than_allowed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def hasty(starts, active, most, lately, rate):
-        return original(starts, active, most, 0, None)
+    def hasty(original, starts, runs, jobs, lately, each):
+        return original(starts, runs, jobs, (0, None), each)
 
-    original = engine.admit
-    monkeypatch.setattr(engine, "admit", hasty)
+    _break(monkeypatch, "admit", hasty)
     assert "within a minute" in _first_violation("2")
 
 
 def test_having_more_jobs_than_the_cluster_allows_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def greedy(starts, active, most, *rest):
-        return original(starts, active, most[:1], *rest)
+    def greedy(original, starts, runs, jobs, lately, each):
+        return original(starts, runs, (0, None), lately, each)
 
-    original = engine.admit
-    monkeypatch.setattr(engine, "admit", greedy)
+    _break(monkeypatch, "admit", greedy)
     assert "are allowed" in _first_violation("2")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from outlast import controller as controller_module
+from outlast import crashpoints
 from outlast.controller import Controller
 from outlast.crashpoints import CRASH_POINTS
 from outlast.exchange import ResultGone
@@ -343,7 +343,7 @@ def test_the_named_points_of_a_chain_are_reached_in_their_order(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reached: list[str] = []
-    monkeypatch.setattr(controller_module, "reach", reached.append)
+    monkeypatch.setattr(crashpoints, "reach", reached.append)
     world.controller.step()
     world.list(JobPhase.RUNNING)
     world.controller.step()
@@ -378,7 +378,7 @@ def test_dying_at_a_point_submits_nothing_twice_and_finishes_all_the_same(
             armed.clear()
             raise Died
 
-    monkeypatch.setattr(controller_module, "reach", die)
+    monkeypatch.setattr(crashpoints, "reach", die)
     submit = world.scheduler.submit
 
     def queue(requests: Sequence[JobRequest]) -> Mapping[str, Submission]:

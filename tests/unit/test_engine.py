@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from outlast import engine
-from outlast.engine import CANCEL_AGAIN, SOUR_FOR, Do, admit, after_fence, choose_avoided, decide, decide_twin
+from outlast.decision import Decision, Do
+from outlast.engine import CANCEL_AGAIN, SOUR_FOR, admit, after_fence, choose_avoided, decide, decide_twin
 from outlast.model import Attempt, AttemptState, Ending, Kind, Limits, Outcome, Phase, Run, RunState
-from outlast.node.words import EXIT_BAD_ORDER, EXIT_NOT_CLAIMED
+from outlast.node.words import EXIT_BAD_ORDER, EXIT_NOT_CLAIMED, EXIT_NOT_PREPARED
 from outlast.observation import JobPhase, JobView, Patience, Report, Save, Seen
 
 NOW = 1000.0
@@ -36,12 +36,12 @@ def next_for(
     attempt: Attempt = ATTEMPT,
     run: Run = RUN,
     now: float = NOW,
-) -> engine.Decision | None:
+) -> Decision | None:
     seen = Seen({view.token: view} if view else {}, {"a": report} if report else {})
     return decide(run, attempt, seen, LIMITS, PATIENCE, now)
 
 
-def ending(decision: engine.Decision | None) -> dict[str, Any]:
+def ending(decision: Decision | None) -> dict[str, Any]:
     assert decision is not None and decision.kind is Kind.ENDED
     return dict(decision.data)
 
@@ -57,7 +57,7 @@ def test_an_accepted_result_is_published_whatever_else_is_the_matter() -> None:
     assert decision is not None and (decision.do, decision.token) == (Do.PUBLISH, "a")
 
 
-def between_attempts(outcome: Outcome, **changes: Any) -> engine.Decision | None:
+def between_attempts(outcome: Outcome, **changes: Any) -> Decision | None:
     last = Ending(1, "a", outcome, "detail", at=NOW)
     run = replace(RUN, state=RunState.WAITING, current=None, last=last, **changes)
     return decide(run, None, Seen(None), LIMITS, PATIENCE, NOW)
@@ -155,6 +155,12 @@ def test_the_nodes_last_word_decides_and_the_scheduler_gives_the_slot() -> None:
     assert account["saves"] == [[30.0, 3], [60.0, 6]]
 
 
+def test_a_job_that_left_because_it_was_removed_says_so() -> None:
+    removed = replace(ENDED, outcome=Outcome.CANCELLED, reason="cancelled with scancel")
+    data = ending(next_for(removed, replace(REPORT, outcome=Outcome.EVICTED, detail="saved and left")))
+    assert (data["outcome"], data["detail"]) == ("evicted", "cancelled with scancel: saved and left")
+
+
 def test_an_exit_without_a_last_word_is_waited_for_and_then_lost() -> None:
     decision = next_for(ENDED, REPORT)
     assert decision is not None and decision.kind is Kind.MISSED
@@ -187,7 +193,7 @@ def test_what_ends_after_a_cancellation_was_cancelled_unless_it_finished() -> No
     assert ending(next_for(killed, REPORT, run=asked))["outcome"] == "cancelled"
     crashed = replace(REPORT, outcome=Outcome.CRASHED, signature="x")
     data = ending(next_for(ENDED, crashed, run=asked))
-    assert (data["outcome"], data["detail"], data["signature"]) == ("cancelled", "enough", None)
+    assert (data["outcome"], data["detail"], data.get("signature")) == ("cancelled", "enough", None)
     finished = replace(REPORT, outcome=Outcome.FINISHED)
     assert ending(next_for(ENDED, finished, run=asked))["outcome"] == "finished"
 
@@ -207,14 +213,93 @@ def test_a_job_that_waits_beyond_the_total_time_is_cancelled_but_a_running_one_g
     assert next_for(RUNNING, now=late) is None
 
 
+CHAIN = replace(ATTEMPT, jobs=6, restarts=2, job="17,18,19")
+WAITING = replace(RUNNING, phase=JobPhase.QUEUED, restarts=2)
+
+
+def failed(outcome: Outcome = Outcome.OUT_OF_MEMORY, signature: str = "x", **changes: Any) -> Report:
+    leg = replace(REPORT, saves=(), outcome=outcome, detail="no room", signature=signature)
+    return replace(leg, **changes)
+
+
+@pytest.mark.parametrize("outcome", [Outcome.OUT_OF_MEMORY, Outcome.CRASHED, Outcome.WRONG_OUTPUT])
+def test_a_chain_is_ended_by_the_second_failure_of_its_own_as_a_run_would_be(outcome: Outcome) -> None:
+    twice = replace(failed(outcome), earlier=(failed(outcome),))
+    for view in (WAITING, replace(WAITING, phase=JobPhase.RUNNING)):
+        decision = next_for(view, twice, CHAIN)
+        assert decision is not None and (decision.do, decision.kind) == (Do.CANCEL_JOB, Kind.CANCEL_SENT)
+        assert decision.reason == "the same failure twice: no room"
+        assert decision.data["outcome"] == outcome.value
+    assert next_for(WAITING, failed(outcome), CHAIN) is None
+    before = replace(RUN, failure="x", failures=1)
+    assert next_for(WAITING, failed(outcome), CHAIN, run=before) is not None
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        replace(failed(), earlier=(failed(signature="y"),)),
+        replace(failed(), earlier=(failed(), replace(REPORT, outcome=Outcome.CONTINUE))),
+        replace(failed(Outcome.EVICTED), earlier=(failed(Outcome.EVICTED),)),
+        replace(REPORT, saves=(), earlier=(failed(),)),
+    ],
+    ids=["another failure", "progress between", "trouble of the cluster's", "a leg at work"],
+)
+def test_a_chain_goes_on_after_what_a_run_would_go_on_after(report: Report) -> None:
+    assert next_for(WAITING, report, CHAIN) is None
+
+
+def test_a_failure_that_nothing_but_trouble_of_the_clusters_divides_is_the_same_one() -> None:
+    evicted = replace(failed(Outcome.EVICTED), signature=None)
+    decision = next_for(WAITING, replace(failed(), earlier=(failed(), evicted)), CHAIN)
+    assert decision is not None and decision.do is Do.CANCEL_JOB
+
+
+def test_a_chain_that_was_ended_for_its_failures_is_not_tried_again() -> None:
+    """Also if the next leg was at work when it was ended."""
+    condemned = replace(CHAIN, cancel_sent=NOW, condemned=(Outcome.OUT_OF_MEMORY, "twice: no room"))
+    evicted = replace(REPORT, saves=(), outcome=Outcome.EVICTED, detail="told to stop")
+    for last in (replace(failed(), earlier=(failed(),)), replace(evicted, earlier=(failed(), failed()))):
+        told = ending(next_for(replace(ENDED, restarts=1), last, condemned))
+        assert (told["outcome"], told["detail"]) == ("out-of-memory", "no room")
+        assert (told["signature"], told["failures"]) == ("x", 2)
+
+
+def test_a_chain_of_which_no_job_was_prepared_has_failed_as_often_as_it_was_started() -> None:
+    view = replace(ENDED, exit_code=EXIT_NOT_PREPARED, restarts=5)
+    assert ending(next_for(view, None, CHAIN))["failures"] == 6
+    assert ending(next_for(view, None, ATTEMPT))["failures"] == 1
+
+
+def test_what_the_scheduler_cannot_tell_of_is_booked_by_the_nodes_own_clock() -> None:
+    """It knows the last start, of 80 s since 910; the one before it logged 40 s."""
+    before = replace(REPORT, claimed=850.0, outcome=Outcome.EVICTED, spans=((Phase.COMPUTE, 40.0),))
+    report = replace(REPORT, outcome=Outcome.FINISHED, earlier=(before,))
+    told = replace(ENDED, restarts=1)
+    assert ending(next_for(told, report))["account"]["slot"] == 80.0
+    assert ending(next_for(replace(told, since=910.0), report))["account"]["slot"] == 120.0
+    assert ending(next_for(replace(told, elapsed=None), report))["account"]["slot"] == 111.0
+
+
+FREE = (1, None)
+
+
 def test_as_many_are_admitted_as_there_is_room_for() -> None:
-    starts = [engine.Decision(Do.START, name) for name in "abcd"]
-    assert len(admit(starts, 1, (None, None))) == 4
-    assert [start.run for start in admit(starts, 1, (3, None))] == ["a", "b"]
-    assert [start.run for start in admit(starts, 1, (9, 2))] == ["a"]
-    assert not admit(starts, 5, (3, None))
-    assert [start.run for start in admit(starts, 1, (None, None), lately=3, rate=5)] == ["a", "b"]
-    assert not admit(starts, 1, (9,), lately=7, rate=5)
+    starts = [Decision(Do.START, name) for name in "abcd"]
+    assert len(admit(starts, FREE, FREE, FREE)) == 4
+    assert [start.run for start in admit(starts, (1, 3), FREE, FREE)] == ["a", "b"]
+    assert [start.run for start in admit(starts, (1, 9), (1, 2), FREE)] == ["a"]
+    assert not admit(starts, (5, 3), FREE, FREE)
+    assert [start.run for start in admit(starts, FREE, FREE, (3, 5))] == ["a", "b"]
+    assert not admit(starts, (1, 9), FREE, (7, 5))
+
+
+def test_a_chain_counts_as_one_run_and_as_all_of_its_jobs() -> None:
+    chains = [Decision(Do.START, name) for name in "abcd"]
+    assert len(admit(chains, (1, 4), FREE, FREE, each=5)) == 3
+    assert [start.run for start in admit(chains, FREE, (2, 12), FREE, each=5)] == ["a", "b"]
+    assert [start.run for start in admit(chains, FREE, FREE, (6, 15), each=5)] == ["a"]
+    assert not admit(chains, FREE, (0, 4), FREE, each=5)
 
 
 def test_never_all_hosts_are_avoided() -> None:

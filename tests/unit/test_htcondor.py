@@ -92,6 +92,27 @@ def test_a_hold_ends_the_time_in_the_slot_whether_or_not_an_eviction_was_told(
     assert "wall-time limit" in view.reason and "hold 47" in view.reason
 
 
+NO_CONTAINER = {
+    "ReasonCode": 45,
+    "ReasonSubCode": -1000,
+    "Reason": "Singularity test failed:FATAL: no name space",
+}
+
+
+def test_a_job_whose_container_never_started_is_taken_as_held_for_htcondor_would_try_for_ever() -> None:
+    view = told((1, 1.0, SITE), (4, 11.0, NO_CONTAINER)).view()
+    assert (view.phase, view.outcome, view.releasable) == (JobPhase.HELD, Outcome.NODE_TROUBLE, False)
+    assert "the site could not start a container" in view.reason and "no name space" in view.reason
+
+
+def test_a_job_that_has_computed_may_fail_to_start_twice_in_a_row() -> None:
+    begun = [(1, 1.0, SITE), (4, 9.0, EVICTED)]
+    failed = [(1, 10.0, SITE), (4, 20.0, NO_CONTAINER)]
+    phases = [told(*begun, *(failed * times)).view().phase for times in (1, 2, 3)]
+    assert phases == [JobPhase.QUEUED, JobPhase.QUEUED, JobPhase.HELD]
+    assert told(*begun, *failed, *failed, *begun, *failed).view().phase is JobPhase.QUEUED
+
+
 def test_a_released_job_waits_and_carries_nothing_of_its_hold() -> None:
     held = {"HoldReasonCode": 12, "HoldReason": "x"}
     view = told((1, 1.0, SITE), (12, 2.0, held), (13, 3.0, {})).view()
@@ -132,6 +153,7 @@ def test_a_job_that_somebody_put_on_hold_or_that_is_being_spooled_waits() -> Non
     for code in (1, 15, 16):
         view = told((12, 1.0, {"HoldReasonCode": code, "HoldReason": "via condor_hold (by user me)"})).view()
         assert (view.phase, view.outcome) == (JobPhase.QUEUED, None)
+        assert ("`condor_release %s` lets it go on" % view.job in view.reason) is (code == 1)
 
 
 # --- holds
@@ -151,6 +173,7 @@ def test_a_job_that_somebody_put_on_hold_or_that_is_being_spooled_waits() -> Non
         (34, 102, "memory usage exceeded request_memory", Outcome.OUT_OF_MEMORY, False),
         (26, 0, "Your job used more memory than it requested", Outcome.OUT_OF_MEMORY, False),
         (26, 0, "too many restarts", Outcome.REJECTED, False),
+        (45, -1000, "FATAL: could not open image /cvmfs/x: lstat", Outcome.NOT_FOUND, False),
         (47, 0, "", Outcome.OVER_TIME, True),
         (6, 2, "Failed to execute", Outcome.NODE_TROUBLE, True),
         (999, 0, "something new", Outcome.NODE_TROUBLE, False),
@@ -211,6 +234,22 @@ def test_an_image_that_all_sites_have_is_named_and_another_is_brought(
 ) -> None:
     (one,) = clusters([request(tmp_path)], "group", Profile(container=image))
     assert line in one.description
+
+
+def test_an_image_that_is_a_file_is_brought_and_a_directory_is_used_where_it_is(tmp_path: Path) -> None:
+    image, folder = tmp_path / "image.sif", tmp_path / "image"
+    image.touch()
+    folder.mkdir()
+    assert "transfer_container" not in described(Profile(container=str(image)), request(tmp_path))
+    there = described(Profile(container=str(folder)), request(tmp_path))
+    assert (there["container_image"], there["transfer_container"]) == (str(folder), "false")
+
+
+def test_an_image_that_is_not_there_is_not_sent(tmp_path: Path) -> None:
+    profile = Profile(container=str(tmp_path / "none.sif"))
+    sent = HTCondorScheduler("group", profile).submit([request(tmp_path)])["b-1"]
+    assert (sent.answer, sent.transient) == (Answer.REJECTED, False)
+    assert "none.sif is not there" in sent.reason
 
 
 def test_a_directory_with_a_blank_in_its_name_is_no_trouble_and_a_file_is(tmp_path: Path) -> None:

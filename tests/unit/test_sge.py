@@ -27,73 +27,7 @@ from outlast.schedulers.base import (
 from outlast.schedulers.profile import Profile
 from outlast.schedulers.programs import NoReply, NotCalled, Reply
 from outlast.schedulers.sge import SgeScheduler
-
-BATCH = "0123456789ab"
-NAME = "try.group.%s" % BATCH
-
-
-def job_xml(number: int, state: str, tasks: str, name: str = NAME, queue: str = "", at: str = "") -> str:
-    kind, time = ("running", "JAT_start_time") if queue else ("pending", "JB_submission_time")
-    return """
-    <job_list state="%s">
-      <JB_job_number>%d</JB_job_number>
-      <JAT_prio>0.50000</JAT_prio>
-      <JB_name>%s</JB_name>
-      <JB_owner>root</JB_owner>
-      <state>%s</state>
-      <%s>%s</%s>
-      <queue_name>%s</queue_name>
-      <slots>1</slots>
-      <tasks>%s</tasks>
-      <full_job_name>%s</full_job_name>
-      <hard_request name="h_rt" resource_contribution="0.000000">600</hard_request>
-      <hard_req_queue>small.q</hard_req_queue>
-      <binding>NONE</binding>
-    </job_list>""" % (
-        kind,
-        number,
-        name[:10],
-        state,
-        time,
-        at or "2026-11-15T23:40:06",
-        time,
-        queue,
-        tasks,
-        name,
-    )
-
-
-def listing_xml(*jobs: str) -> str:
-    running = "".join(job for job in jobs if 'state="running"' in job)
-    pending = "".join(job for job in jobs if 'state="pending"' in job)
-    return (
-        "<?xml version='1.0'?>\n"
-        '<job_info  xmlns:xsd="http://arc.liv.ac.uk/repos/darcs/sge/source/dist/util/resources/schemas/qstat/'
-        'qstat.xsd">\n  <queue_info>%s\n  </queue_info>\n  <job_info>%s\n  </job_info>\n</job_info>\n'
-    ) % (running, pending)
-
-
-def record(**changes: str) -> str:
-    fields = {
-        "qname": "main.q              ",
-        "hostname": "beta                ",
-        "owner": "root                ",
-        "jobname": NAME,
-        "jobnumber": "6                   ",
-        "taskid": "1                   ",
-        "qsub_time": "Sun Nov 15 23:41:21 2026",
-        "start_time": "Sun Nov 15 23:41:22 2026",
-        "end_time": "Sun Nov 15 23:41:30 2026",
-        "slots": "1                   ",
-        "failed": "0    ",
-        "exit_status": "0                   ",
-        "ru_wallclock": "8s",
-        "maxvmem": "4.707MB",
-        "category": "-q main.q -l h_rt=60",
-    }
-    lines = ["%-12s %s" % pair for pair in {**fields, **changes}.items()]
-    return "\n".join(["=" * 62, *lines, ""])
-
+from unit.sge_prints import BATCH, NAME, job_xml, listing_xml, record
 
 UNTIMED = {"qsub_time": "Thu Jan  1 00:00:00 1970", "start_time": "-/-", "end_time": "-/-"}
 RESCHEDULED = {**UNTIMED, "hostname": "alpha", "failed": "25  : rescheduling"}
@@ -303,7 +237,7 @@ def test_jobs_of_a_chain_wait_for_one_another_by_id_and_know_the_rest_by_name(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(programs, "call", qsub)
         answer = scheduler.submit([request_of(jobs=3)])
-    assert answer["%s-1" % BATCH].job == "20.1"
+    assert answer["%s-1" % BATCH].job == "20.1,21.1,22.1"
     scripts = [script for _, script in cell.calls]
     assert [re.findall(r"(?m)^#\$ -hold_jid (\S+)$", script) for script in scripts] == [[], ["20"], ["21"]]
     name = "run-01.group.%s" % BATCH
@@ -644,9 +578,16 @@ def test_of_several_records_the_last_one_counts_and_the_time_of_all(
     assert (view.job, view.exit_code, view.outcome, view.restarts, view.elapsed) == ("7.1", 0, None, 1, 16.0)
 
 
-def test_a_start_without_times_makes_the_slot_time_unknown(scheduler: SgeScheduler, cell: Cell) -> None:
-    view = one_view(scheduler, cell, record(**RESCHEDULED), record())
-    assert (view.restarts, view.elapsed, view.exit_code) == (1, None, 0)
+def test_the_slot_time_counts_from_behind_the_last_start_that_has_no_times(
+    scheduler: SgeScheduler, cell: Cell
+) -> None:
+    view = one_view(scheduler, cell, record(), record(**RESCHEDULED), record())
+    assert (view.restarts, view.elapsed, view.since, view.exit_code) == (2, 8.0, view.started, 0)
+
+
+def test_a_last_start_without_times_makes_the_slot_time_unknown(scheduler: SgeScheduler, cell: Cell) -> None:
+    view = one_view(scheduler, cell, record(), record(**RESCHEDULED))
+    assert (view.restarts, view.elapsed, view.since) == (1, None, None)
 
 
 def test_a_failed_try_to_start_is_no_start(scheduler: SgeScheduler, cell: Cell) -> None:
@@ -654,9 +595,7 @@ def test_a_failed_try_to_start_is_no_start(scheduler: SgeScheduler, cell: Cell) 
     assert (view.restarts, view.elapsed) == (0, 8.0)
 
 
-@pytest.mark.parametrize(
-    "reply", [NoReply("slow"), NotCalled("no qacct"), Reply(0, record(start_time="", exit_status="?"), "")]
-)
+@pytest.mark.parametrize("reply", [NoReply("slow"), NotCalled("no qacct")])
 def test_an_accounting_that_does_not_answer_is_left_in_peace_and_the_listing_stands(
     scheduler: SgeScheduler, cell: Cell, reply: Reply | Exception
 ) -> None:

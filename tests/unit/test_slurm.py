@@ -19,7 +19,8 @@ from outlast.schedulers.programs import NoReply, NotCalled, Reply
 from outlast.schedulers.slurm import SlurmScheduler
 from outlast.schedulers.slurm_answers import answer_of
 from outlast.schedulers.slurm_job import arrays_of, sbatch, script
-from outlast.schedulers.slurm_listing import read_sacct, read_squeue, views_of
+from outlast.schedulers.slurm_listing import read_sacct, read_squeue
+from outlast.schedulers.slurm_views import views_of
 from outlast.schedulers.slurm_words import outcome_of, phase_of, sentence
 
 PLAIN = JobRequest(
@@ -152,6 +153,24 @@ def test_a_requeued_job_that_waits_has_not_been_started_again_yet() -> None:
 def test_a_requeued_job_that_was_cancelled_while_it_waited_has_used_its_first_start() -> None:
     told = view(sacct=SACCT_REQUEUED, token="b7-2")
     assert (told.outcome, told.elapsed, told.host) == (Outcome.CANCELLED, 8.0, "n1")
+
+
+def test_without_accounting_only_the_last_start_of_a_requeued_job_is_told_of() -> None:
+    told = view(listed("9|1|COMPLETED|0|1|n2|1794786081|1794786084|0:03|None|" + NAME))
+    assert (told.restarts, told.elapsed, told.since) == (1, 3.0, 1794786081.0)
+    told = view(listed("9|1|COMPLETED|0|0|n2|1794786081|1794786084|0:03|None|" + NAME))
+    assert (told.elapsed, told.since) == (3.0, None)
+    told = view(listed("9|1|CANCELLED|0|1|n/a|1794786081|1794786084|0:00|None|" + NAME))
+    assert (told.elapsed, told.since) == (None, None)
+
+
+def test_without_accounting_a_chain_is_told_of_from_behind_its_last_requeued_job() -> None:
+    rows = [
+        "%d|1|COMPLETED|0|%d|n2|%d|%d|0:03|None|train.g.b7.1" % (job, before, 100 * job, 100 * job + 3)
+        for job, before in ((1, 0), (2, 1), (3, 0))
+    ]
+    told = view(listed(*rows))
+    assert (told.restarts, told.elapsed, told.since) == (3, 6.0, 200.0)
 
 
 def test_the_exit_code_of_a_cancelled_job_is_that_of_its_batch_step() -> None:

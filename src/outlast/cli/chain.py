@@ -19,10 +19,10 @@ from outlast.cli.common import (
     where,
     write_json,
 )
-from outlast.cli.submit import count, hand_over, tell
+from outlast.cli.submit import hand_over, tell
 from outlast.errors import BadInput
 from outlast.model import Kind, Outcome, Spec, attempts_needed
-from outlast.sentences import printable
+from outlast.sentences import counted, printable
 from outlast.submission import prepare
 
 if TYPE_CHECKING:
@@ -56,9 +56,13 @@ def command(
     kind = spec.profile.get("scheduler", spec.cluster)
     if kind == "local":
         raise BadInput("chain is for clusters: on this machine `outlast run%s` does it" % where(directory))
+    in_place = kind == "htcondor"
     number = jobs if jobs is not None else _number(spec)
-    submitted = hand_over(experiment, cluster)
+    if not in_place:
+        _refuse_what_never_fits(spec, number)
     with control(experiment, "chain") as session:
+        # Only now: whoever else held the experiment would send the runs as single jobs.
+        submitted = hand_over(experiment, cluster)
         before = session.journal.last_entry()
         done = session.step(budget=LONGEST_PASS, jobs=number)
         became = _what_became(session.journal, before)
@@ -74,7 +78,7 @@ def command(
         )
     else:
         tell(submitted)
-        _say(became, number, kind == "htcondor", done.trouble, directory)
+        _say(became, number, in_place, done.trouble, directory)
     ctx.exit(0 if complete else FAILED)
 
 
@@ -105,7 +109,7 @@ def _what_became(journal: Journal, before: int) -> _Became:
     return _Became(sent, trouble)
 
 
-_FOLLOWING = "%d jobs each, every one waiting for the one before"
+_FOLLOWING = "%s each, every one waiting for the one before"
 
 
 def _say(became: _Became, number: int, in_place: bool, trouble: str, directory: Path) -> None:
@@ -113,8 +117,10 @@ def _say(became: _Became, number: int, in_place: bool, trouble: str, directory: 
         click.echo("the scheduler did not answer, nothing was sent: %s; try again" % trouble, err=True)
         return
     if became.sent:
-        how = "one job each that starts itself again up to %d times" if in_place else _FOLLOWING
-        click.echo("sent %s as %s: %s" % (count(len(became.sent)), how % number, some(list(became.sent))))
+        how = _FOLLOWING % counted(number, "job")
+        if in_place:
+            how = "one job each that starts itself again up to %s" % counted(number, "time")
+        click.echo("sent %s as %s: %s" % (counted(len(became.sent), "run"), how, some(list(became.sent))))
     for run, why in became.trouble.items():
         click.echo("%s: %s" % (run, printable(why)), err=True)
     if not became.sent and not became.trouble:
@@ -136,3 +142,16 @@ def _number(spec: Spec) -> int:
         )
     needed = attempts_needed(spec)
     return min(MOST_JOBS, needed + max(1, needed // SPARE))
+
+
+def _refuse_what_never_fits(spec: Spec, number: int) -> None:
+    """All jobs of a chain are sent together and stay in the queue together."""
+    limits = (("most_jobs", "at once"), ("submit_rate", "in a minute"))
+    for key, when in limits:
+        most = spec.profile.get(key)
+        if most is not None and number > most:
+            raise BadInput(
+                "a chain of %d jobs can never be sent: the profile of cluster %s allows %d jobs %s (%s). Say "
+                "`-n %d`, or less; `outlast chain` again sends the next ones once these have ended"
+                % (number, spec.cluster, most, when, key, most)
+            )

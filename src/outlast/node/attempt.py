@@ -15,8 +15,9 @@ from outlast.node.legs import Leg, is_superseded
 from outlast.node.order import WorkOrder
 from outlast.node.process import signal_name
 from outlast.node.pulse import TAKEN_OVER, Interrupted, Pulse
-from outlast.node.scratch import Scratch
+from outlast.node.scratch import Scratch, on_node_name
 from outlast.node.signals import Signals
+from outlast.node.staging import NotHere, Staging
 from outlast.node.supervise import TO_COMMIT, Ended, Limits, Stops, run_bounded, supervise
 from outlast.node.watch import Watch
 from outlast.node.words import EXIT_CONTINUE, Outcome, Phase
@@ -66,27 +67,39 @@ class Attempt:
         self._stops = stops
         self._signals = signals
         self._events = events
-        self._pulse = Pulse(
-            signals, events, limits.last_moment, order.grace, lambda: is_superseded(order, leg)
-        )
         self._scratch = Scratch(order.scratch, _place_on_node(order))
-        names = [rule.path for rule in order.outputs]
-        self._workplace = Workplace(names, self._scratch.output, self._scratch.working)
+        self._staging = Staging(order.data, self._scratch.data, leg.fetching_path, events)
+        self._pulse = Pulse(
+            signals,
+            events,
+            limits.last_moment,
+            order.grace,
+            lambda: is_superseded(order, leg),
+            self._staging.beat,
+        )
+        paths = [rule.path for rule in order.outputs]
+        self._workplace = Workplace(paths, self._scratch.output, self._scratch.working)
         self._environment: dict[str, str] = {}
         self._log = 2
         self._log_start = 0
+        self._occupied: int | None = None
 
     def carry_out(self) -> End:
         """All phases after the claim. Only a bug in Outlast makes it raise."""
-        end = self._prepare()
-        if end is None:
-            self._open_log()
-            try:
-                end = self._compute_and_hand_over()
-            finally:
-                if self._log != 2:
-                    os.close(self._log)
+        try:
+            end = self._prepare()
+            if end is None:
+                self._open_log()
+                try:
+                    end = self._compute_and_hand_over()
+                finally:
+                    if self._log != 2:
+                        os.close(self._log)
+        finally:
+            self._staging.release()
         self._clean_up(end.outcome)
+        if self._occupied is not None:
+            os.close(self._occupied)
         return end
 
     def _prepare(self) -> End | None:
@@ -96,7 +109,10 @@ class Attempt:
         try:
             self._begin(phase)
             self._scratch.prepare(order.previous_scratch)
+            self._occupied = self._scratch.occupy()
+            self._scratch.sweep_up(self._limits.stop_at, self._pulse)
             os.makedirs(order.checkpoints, exist_ok=True)
+            self._staging.bring(self._pulse)
             phase = Phase.UNPACK
             self._begin(phase)
             if order.code is not None:
@@ -105,6 +121,8 @@ class Attempt:
             self._workplace.look(self._pulse)
         except bundle.BadBundle as error:
             return End(Outcome.CORRUPT_INPUT, f"{error}.", signature=failure.signature_of("bundle"))
+        except NotHere as error:
+            return End(error.outcome, f"{error}.", signature=failure.signature_of(error.sign))
         except OSError as error:
             return self._trouble(phase, error)
         except Interrupted as interrupted:
@@ -294,4 +312,4 @@ def _place_on_node(order: WorkOrder) -> str | None:
     if not os.path.isabs(place) or not os.path.isdir(place):
         say(f"the scratch directory {order.node_scratch} is not there; working in {order.scratch}")
         return None
-    return os.path.join(place, f"outlast-{order.token}")
+    return os.path.join(place, on_node_name(order.token))

@@ -12,12 +12,14 @@ import json
 import os
 import time
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, Iterator
 
 from outlast.node import claim
 from outlast.node.claim import Claim
 from outlast.node.order import WorkOrder
 from outlast.node.pulse import BEAT
+from outlast.node.repeats import Failures
 from outlast.node.words import Outcome
 
 #: A job that is started more often than this gets nowhere.
@@ -51,6 +53,11 @@ class Leg:
         return os.path.join(self.directory, "progress.jsonl")
 
     @property
+    def fetching_path(self) -> str:
+        """How far the data has got that the attempt waits for; gone once it is there."""
+        return os.path.join(self.directory, "fetching.json")
+
+    @property
     def delivery_path(self) -> str:
         """The directory of delivered outputs; it appears whole, by a rename."""
         return os.path.join(self.directory, "output")
@@ -76,13 +83,12 @@ def claimed(exchange: str) -> list[tuple[Leg, Claim]]:
 
 def take(order: WorkOrder, job: str, host: str) -> tuple[WorkOrder, Leg]:
     """Claim the next leg: the order as this start of the job is to carry it out. Raises NotOurs, OSError."""
-    before: list[Leg] = []
+    failures = Failures()
     for leg in legs(order.exchange):
         _make(leg)
         if claim.take(leg.claim_path, order.token, job, host):
             return _order_of(order, leg), leg
         holder = claim.read(leg.claim_path) or Claim()
-        before.append(leg)
         if holder.fenced:
             raise NotOurs(f"was given up by {holder.by}")
         if order.jobs == 1 and (not job or holder.job != job):
@@ -90,7 +96,10 @@ def take(order: WorkOrder, job: str, host: str) -> tuple[WorkOrder, Leg]:
             raise NotOurs(whose)
         if not order.sandbox:  # there, nobody else can be at work on what came along
             _let_it_end(leg, order.grace)
-        _see_whether_it_goes_on(before, chained=order.jobs > 1)
+        failures = _count(failures, leg)
+        over = _why_over(order, leg, failures)
+        if over:
+            raise NotOurs(over)
     raise NotOurs(f"was started {MOST} times")
 
 
@@ -148,31 +157,64 @@ def _let_it_end(leg: Leg, grace: float) -> None:
         time.sleep(_GLANCE)
 
 
-def _see_whether_it_goes_on(before: list[Leg], chained: bool) -> None:
-    """Nothing is left to do once a leg has finished or, in a chain, has failed as the one before it."""
-    last = [_end(leg) for leg in before[-2:]]
-    if last[-1].get("outcome") == Outcome.FINISHED.value:
-        raise NotOurs("has finished")
-    if not chained:
-        return  # the controller looks after it
-    signatures = {end.get("signature") for end in last}
-    failed = all(end.get("outcome") in (Outcome.CRASHED.value, Outcome.WRONG_OUTPUT.value) for end in last)
-    if len(last) == 2 and failed and len(signatures) == 1 and not any(end.get("progressed") for end in last):
-        raise NotOurs("has failed twice in the same way")
+def nothing_left(order: WorkOrder, leg: Leg) -> str:
+    """Why no later leg than this one, which has ended, has anything to do; empty if one has."""
+    failures = Failures()
+    for one in islice(legs(order.exchange), leg.number):
+        failures = _count(failures, one)
+    return _why_over(order, leg, failures)
+
+
+def _why_over(order: WorkOrder, last: Leg, failures: Failures) -> str:
+    if _end(last).get("outcome") == Outcome.FINISHED.value:
+        return "has finished"
+    # Of a job that is started again, and no chain, the controller decides that.
+    return "has failed twice in the same way" if order.jobs > 1 and failures.hopeless else ""
+
+
+def _count(failures: Failures, leg: Leg) -> Failures:
+    end = _end(leg)
+    return failures.after(
+        _outcome(end),
+        end.get("signature"),
+        progressed=bool(end.get("progressed")) or _changed(leg),
+        signal=end.get("signal"),
+    )
+
+
+def _outcome(end: dict[str, Any]) -> Outcome | None:
+    try:
+        return Outcome(end.get("outcome"))
+    except ValueError:
+        return None  # killed, or of another version
 
 
 def _end(leg: Leg) -> dict[str, Any]:
     """The last line of a leg's event log, if it tells how the leg ended."""
-    line = _last_line(leg)
-    return line if line.get("event") == "end" else {}
+    lines = _last_lines(leg)
+    return lines[-1] if lines and lines[-1].get("event") == "end" else {}
 
 
-def _last_line(leg: Leg) -> dict[str, Any]:
+def _changed(leg: Leg) -> bool:
+    """Something new was in the checkpoint directory, as far as the end of the log tells."""
+    return any(line.get("event") == "changed" for line in _last_lines(leg))
+
+
+def _last_lines(leg: Leg) -> list[dict[str, Any]]:
+    """Without the ones that a kill has torn."""
     try:
         with open(leg.events_path, "rb") as file:
             file.seek(0, os.SEEK_END)
             file.seek(max(0, file.tell() - _TAIL))
-            line = json.loads(file.read().rstrip(b"\n").rpartition(b"\n")[2])
-    except (OSError, ValueError):
-        return {}  # torn by a kill, or not readable
+            texts = file.read().splitlines()
+    except OSError:
+        return []  # not readable
+    return [line for line in map(_parsed, texts) if line]
+
+
+def _parsed(text: bytes) -> dict[str, Any]:
+    try:
+        line = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
     return line if isinstance(line, dict) else {}

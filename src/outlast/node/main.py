@@ -35,6 +35,11 @@ _CANCELLING = 30.0
 
 
 def main(argv: Sequence[str]) -> int:
+    if argv and argv[0].startswith("-"):
+        from outlast.node.data import plugin
+
+        if plugin.is_asked(argv):
+            return plugin.main(argv)
     if len(argv) != 1:
         say("usage: python3 outlast.pyz ORDER.json")
         return EXIT_BAD_ORDER
@@ -94,11 +99,12 @@ def run(order_path: str, job: str = "") -> int:
         events.sync()
         events.close()
         _ring(order.bell)
-        if end.outcome is Outcome.FINISHED and order.jobs > 1:
+        over = end.outcome is Outcome.FINISHED or bool(legs.nothing_left(order, leg))
+        if over and order.jobs > 1:
             _cancel_the_rest(os.environ.get("OUTLAST_CANCEL_REST", ""))
     if order.sandbox:
         # There the code for going on means: take what I have with me and start me again in this place.
-        goes_on = end.outcome is not Outcome.FINISHED and leg.number < order.jobs
+        goes_on = not over and leg.number < order.jobs
         return EXIT_CONTINUE if goes_on or (commits is not None and commits.restarts) else 0
     return _EXIT_CODES.get(end.outcome, _EXIT_FAILED)
 

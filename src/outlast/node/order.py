@@ -7,6 +7,8 @@ import os
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from outlast.node.data.plan import DataPlan
+
 VERSION = 1
 _PATHS = ("exchange", "scratch", "checkpoints", "log", "previous_scratch", "code", "zipapp")
 
@@ -77,6 +79,8 @@ class WorkOrder:
     #: In a sandbox: how checkpoints get out while the job runs (auto, chirp, restart, never), and how often.
     commit: str = "never"
     commit_every: float = 1800.0
+    #: What has to be there before the training starts.
+    data: DataPlan = field(default_factory=DataPlan)
 
     @property
     def home(self) -> str:
@@ -104,6 +108,7 @@ def read_order(path: str) -> WorkOrder:
         for name in _PATHS:
             if isinstance(raw.get(name), str):
                 raw[name] = os.path.join(here, raw[name])
+        raw["data"] = DataPlan.from_dict(raw.get("data", {})).located(here)
         return WorkOrder(**raw)
     except (OSError, ValueError, TypeError, KeyError) as error:
         if isinstance(error, BadOrder):

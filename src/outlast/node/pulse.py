@@ -43,10 +43,12 @@ class Pulse:
         last_moment: float,
         grace: float,
         is_superseded: Callable[[], bool] = lambda: False,
+        at_each_beat: Callable[[], None] = silent,
     ) -> None:
         #: Another has the attempt now: nothing that this job does counts any more.
         self.taken_over = False
         self._is_superseded = is_superseded
+        self._at_each_beat = at_each_beat
         self.signals = signals
         self.events = events
         self.next_beat = time.monotonic() + BEAT
@@ -72,6 +74,7 @@ class Pulse:
             self.events.write("beat")
             self.next_beat = now + BEAT
             self.taken_over = self._is_superseded()
+            self._at_each_beat()
 
     def stop_signal(self) -> int | None:
         """The first stop signal so far. The grace is counted from when it is first seen here."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import math
 import os
 import shutil
+import stat
 import time
 from dataclasses import dataclass
 from typing import Callable
@@ -15,6 +17,9 @@ from outlast.node.pulse import silent
 
 #: A longer row of attempts that were each killed while carrying outputs on does not come about.
 _MOST_HOPS = 100
+#: Locked by whoever works in a directory on the node; what has none was left by somebody if it is not young.
+_ALIVE = ".alive"
+_YOUNG = 86400.0
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,25 @@ class Scratch:
                 file.write(previous)
         os.makedirs(self.working, exist_ok=True)
         os.makedirs(self.data, exist_ok=True)
+
+    def occupy(self) -> int | None:
+        """Where the node has room of its own: keep it from being swept up, until the descriptor is closed."""
+        if self.on_node is None:
+            return None
+        descriptor = os.open(os.path.join(self.on_node, _ALIVE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with contextlib.suppress(OSError):  # no locks here: it is young, and that keeps it as well
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return descriptor
+
+    def sweep_up(self, until: float, pulse: Callable[[], None] = silent) -> None:
+        """Remove what attempts that were killed on this node have left: nobody else comes by to do it."""
+        if self.on_node is None:
+            return
+        place, prefix = os.path.split(self.on_node)[0], on_node_name("")
+        with contextlib.suppress(OSError), os.scandir(place) as entries:
+            for entry in entries:
+                if entry.name.startswith(prefix) and entry.path != self.on_node and _is_abandoned(entry):
+                    _remove(entry.path, until, pulse)
 
     def carry_on(self, previous: str | None, pulse: Callable[[], None] = silent) -> None:
         """Take over an earlier attempt's unfinished outputs, whole, then remove its scratch.
@@ -98,6 +122,32 @@ class Scratch:
         if not keep_output:
             os.rmdir(self.top)
         return True
+
+
+def on_node_name(token: str) -> str:
+    """What the directory of an attempt is called in the room that the node has for all."""
+    return f"outlast-{token}"
+
+
+def _is_abandoned(entry: os.DirEntry[str]) -> bool:
+    status = entry.stat(follow_symlinks=False)
+    if status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode):
+        return False
+    try:
+        descriptor = os.open(os.path.join(entry.path, _ALIVE), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return time.time() - status.st_mtime > _YOUNG
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    except BlockingIOError:
+        return False
+    except OSError:
+        return time.time() - status.st_mtime > _YOUNG
+    finally:
+        os.close(descriptor)
 
 
 def _remove(path: str, until: float, pulse: Callable[[], None]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from outlast.errors import BadInput
@@ -13,12 +14,16 @@ if TYPE_CHECKING:
     from outlast.schedulers.profile import Profile
 
 
-def connect(spec: Spec, group: str) -> Scheduler:
-    """The scheduler that the runs of `spec` go to; `group` tells this experiment's jobs from others."""
+def connect(spec: Spec, group: str, place: Path | None = None) -> Scheduler:
+    """The scheduler that the runs of `spec` go to; `group` tells this experiment's jobs from others.
+
+    `place` is the directory of the zipapps that it was, and will be, given. What a scheduler itself writes
+    about an experiment's jobs is there, and a controller that begins anew reads it.
+    """
     from outlast.schedulers.profile import Profile
 
     profile = Profile.of({**spec.profile, "name": spec.cluster})
-    scheduler = _adapter(spec, group, profile)
+    scheduler = _adapter(spec, group, profile, place)
     scheduler.most_jobs = profile.most_jobs
     scheduler.submit_rate = profile.submit_rate
     if profile.interval is not None:
@@ -28,7 +33,7 @@ def connect(spec: Spec, group: str) -> Scheduler:
     return scheduler
 
 
-def _adapter(spec: Spec, group: str, profile: Profile) -> Scheduler:
+def _adapter(spec: Spec, group: str, profile: Profile, place: Path | None) -> Scheduler:
     kind = spec.profile.get("scheduler", spec.cluster)
     if kind == "local":
         from outlast.schedulers.local import Host, LocalScheduler
@@ -46,5 +51,5 @@ def _adapter(spec: Spec, group: str, profile: Profile) -> Scheduler:
     if kind == "htcondor":
         from outlast.schedulers.htcondor import HTCondorScheduler
 
-        return HTCondorScheduler(group, profile)
+        return HTCondorScheduler(group, profile, place)
     raise BadInput("cluster %s: this version of Outlast cannot talk to %s" % (spec.cluster, kind))

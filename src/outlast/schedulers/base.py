@@ -13,7 +13,7 @@ other. A scheduler's own job id is for people and for `cancel`; it may be reused
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -116,6 +116,8 @@ class Scheduler(ABC):
     batch: int = 500
     #: Jobs see the experiment's directory. If not, everything travels with them (see `outlast.sandbox`).
     shares_files: bool = True
+    #: A chain is one job, which starts itself again in its place.
+    chains_in_place: bool = False
     #: `wait` notices by itself when something happens to a job.
     hears: bool = False
     #: The signal (without SIG) by which it tells a job that its limit is near, where that means nothing else.
@@ -123,6 +125,9 @@ class Scheduler(ABC):
     #: The most jobs at once, and the most submitted in a minute; None: as many as there are.
     most_jobs: int | None = None
     submit_rate: int | None = None
+    #: Called before each of the many calls that one submission may need: the controller says that it lives.
+    #: It raises if another one is in charge by now, and nothing more is to be sent.
+    beat: Callable[[], None] = staticmethod(lambda: None)
 
     @abstractmethod
     def render(self, requests: Sequence[JobRequest]) -> str:
@@ -151,6 +156,10 @@ class Scheduler(ABC):
     def release(self, views: Sequence[JobView]) -> None:
         """Let these held jobs go on. Raises SchedulerUnavailable; a job no longer held is no error."""
         raise NotImplementedError("no job is ever HELD here")
+
+    def remarks(self) -> Sequence[str]:
+        """What was odd about the scheduler's answers since this was last asked; each oddity once."""
+        return ()
 
     def forget(self, tokens: Sequence[str]) -> None:
         """These jobs' ends are in the journal; the scheduler need not remember them. Best effort."""

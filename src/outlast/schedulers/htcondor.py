@@ -29,10 +29,11 @@ from outlast.schedulers.base import (
     Sought,
     Submission,
 )
-from outlast.schedulers.htcondor_ads import story_of, why_idle
+from outlast.schedulers.htcondor_ads import by_token, story_of, why_idle
 from outlast.schedulers.htcondor_events import Story
 from outlast.schedulers.htcondor_log import EventLog
-from outlast.schedulers.htcondor_submit import Cluster, Unfit, clusters, event_log
+from outlast.schedulers.htcondor_submit import Cluster, Unfit, clusters, event_log, event_log_in
+from outlast.schedulers.oddities import Oddities
 from outlast.schedulers.profile import Profile
 from outlast.schedulers.programs import NoReply, NotCalled, call
 
@@ -48,6 +49,7 @@ class HTCondorScheduler(Scheduler):
     """The local access point, seen by one experiment (`group`)."""
 
     shares_files = False
+    chains_in_place = True
     #: The event log is what tells of changes.
     hears = True
 
@@ -55,6 +57,7 @@ class HTCondorScheduler(Scheduler):
         self,
         group: str,
         profile: Profile,
+        place: Path | None = None,
         *,
         timeout: float = 30.0,
         patience: Patience = Patience(missing=60.0, heartbeat=7200.0, pause=5.0, longest_pause=600.0),  # noqa: B008
@@ -67,11 +70,15 @@ class HTCondorScheduler(Scheduler):
         self.timeout = timeout
         self.patience = patience
         self.interval = interval
+        #: That of `place` is known from the start: it tells of jobs that have left queue and history.
         self._logs: dict[Path, EventLog] = {}
+        if place is not None:
+            self._logs[event_log_in(place)] = EventLog(event_log_in(place))
         self._forgotten: set[str] = set()
         self._offer: list[dict[str, Any]] = []
         self._offer_until = 0.0
         self._asked = 0.0
+        self._oddities = Oddities()
 
     def render(self, requests: Sequence[JobRequest]) -> str:
         parts = []
@@ -130,11 +137,11 @@ class HTCondorScheduler(Scheduler):
         )
         self._asked = now
         self._learn(reply)
-        queue = {ad["OutlastToken"]: ad for ad in reply["queue"]}
-        history = {ad["OutlastToken"]: ad for ad in reply["history"]}
+        queue = by_token(reply["queue"], self._oddities.of("condor_q"))
+        history = by_token(reply["history"], self._oddities.of("condor_history"))
         ads = {**history, **queue}
         # Read after the queue was: what has left the queue is in the log by now.
-        told = self._stories(Path(ad["UserLog"]) for ad in ads.values() if "UserLog" in ad)
+        told = self._stories(Path(str(ad["UserLog"])) for ad in ads.values() if "UserLog" in ad)
         views: dict[str, JobView] = {}
         for token in (*told, *(token for token in ads if token not in told)):
             story = told.get(token)
@@ -175,6 +182,9 @@ class HTCondorScheduler(Scheduler):
             rested = time.monotonic() - self._asked >= self.interval / 5
             if rested and any(log.grown for log in self._logs.values()):
                 return
+
+    def remarks(self) -> Sequence[str]:
+        return self._oddities.take()
 
     def hosts(self) -> Sequence[str]:
         if time.monotonic() > self._offer_until:

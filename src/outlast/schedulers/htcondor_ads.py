@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from outlast.schedulers.base import JobPhase
 from outlast.schedulers.htcondor_events import MEGABYTE, Story, held, removed
+from outlast.schedulers.oddities import Odd
 
 Ad = Mapping[str, Any]
 _IDLE, _RUNNING, _REMOVED, _COMPLETED, _HELD, _TRANSFERRING, _SUSPENDED = range(1, 8)
@@ -21,6 +23,18 @@ _WISHES = (
 )
 
 
+def by_token(ads: Iterable[Any], odd: Odd) -> dict[str, Ad]:
+    """Those that can be read. Whoever owns a job may write anything into its ad."""
+    found: dict[str, Ad] = {}
+    for ad in ads:
+        try:
+            _moment(ad, "EnteredCurrentStatus")
+            found[story_of(ad).token] = ad
+        except (KeyError, TypeError, ValueError, OverflowError):
+            odd("%s" % ad)
+    return found
+
+
 def story_of(ad: Ad) -> Story:
     """As much of the story as the ad holds."""
     story = Story(
@@ -28,7 +42,7 @@ def story_of(ad: Ad) -> Story:
         job="%d.%d" % (ad["ClusterId"], ad["ProcId"]),
         host=_host(ad),
         starts=int(ad.get("NumShadowStarts", 0)),
-        started=ad.get("JobCurrentStartExecutingDate"),
+        started=_moment(ad, "JobCurrentStartExecutingDate"),
         spent=float(ad.get("RemoteWallClockTime", 0.0)),
         memory=int(ad["MemoryUsage"]) * MEGABYTE if ad.get("MemoryUsage") else None,
     )
@@ -37,17 +51,21 @@ def story_of(ad: Ad) -> Story:
         codes = int(ad.get("HoldReasonCode", 0)), int(ad.get("HoldReasonSubCode", 0))
         return held(story, *codes, str(ad.get("HoldReason", "")))
     if status == _REMOVED:
-        ended = ad.get("EnteredCurrentStatus")
+        ended = _moment(ad, "EnteredCurrentStatus")
         return removed(replace(story, ended=ended), str(ad.get("RemoveReason", "")))
     if status == _COMPLETED:
-        ended = ad.get("CompletionDate") or ad.get("EnteredCurrentStatus")
+        ended = _moment(ad, "CompletionDate") or _moment(ad, "EnteredCurrentStatus")
         story = replace(story, phase=JobPhase.ENDED, ended=ended)
         if ad.get("ExitBySignal"):
-            return replace(story, signal=ad.get("ExitSignal"))
-        return replace(story, exit_code=ad.get("ExitCode"))
+            return replace(story, signal=int(ad["ExitSignal"]) if "ExitSignal" in ad else None)
+        return replace(story, exit_code=int(ad["ExitCode"]) if "ExitCode" in ad else None)
     if status in (_RUNNING, _TRANSFERRING, _SUSPENDED) and story.started is not None:
         return replace(story, phase=JobPhase.RUNNING)
     return story
+
+
+def _moment(ad: Ad, name: str) -> float | None:
+    return float(ad[name]) if name in ad else None
 
 
 def _host(ad: Ad) -> str:
@@ -60,8 +78,8 @@ def _host(ad: Ad) -> str:
 def why_idle(ad: Ad, offer: Sequence[Ad]) -> str:
     """Why a waiting job is not started, as far as can be seen. `offer`: the pool's slots, if known."""
     for wish, slot, words, unit in _WISHES:
-        asked = ad.get(wish, 0)
-        if not isinstance(asked, (int, float)) or not offer:
+        asked = _number(ad.get(wish))
+        if not offer:
             continue
         most = max((_number(one.get(slot)) for one in offer), default=0.0)
         if asked > most:
@@ -77,4 +95,9 @@ def why_idle(ad: Ad, offer: Sequence[Ad]) -> str:
 
 
 def _number(value: Any) -> float:
-    return float(value) if isinstance(value, (int, float)) else 0.0
+    """0 for what is no number, or none that a machine can have."""
+    try:
+        number = float(value) if isinstance(value, (int, float)) else 0.0
+    except OverflowError:
+        return 0.0
+    return number if math.isfinite(number) else 0.0

@@ -13,9 +13,13 @@ from typing import Any
 
 from outlast.model import Outcome
 from outlast.schedulers.base import JobPhase, JobView
-from outlast.schedulers.htcondor_holds import BY_HAND, NOT_YET, explain
+from outlast.schedulers.htcondor_holds import BY_HAND, NOT_YET, by_hand, explain
 
 MEGABYTE = 2**20
+#: The code of a hold that HTCondor does not put, though it says so: a site that could not start a container.
+_NO_CONTAINER = 45
+#: So many such starts in a row, and the job is taken as held.
+MOST_FAILED_STARTS = 3
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,8 @@ class Story:
     reason: str = ""
     host: str = ""
     starts: int = 0
+    #: How many of the last starts failed before the job's program had begun.
+    failed_starts: int = 0
     started: float | None = None
     ended: float | None = None
     #: The job is in a slot since then; None: it is in none.
@@ -138,7 +144,14 @@ def _evicted(story: Story, event: Event) -> Story:
     place = " from %s" % story.host if story.host else ""
     why = _said(event)
     reason = "was evicted%s and waits to be started again%s" % (place, " (%s)" % why if why else "")
-    return replace(_leaves_slot(story, event), phase=JobPhase.QUEUED, reason=reason)
+    code = int(event.facts.get("ReasonCode", 0))
+    failed = story.failed_starts + 1 if code == _NO_CONTAINER else 0
+    story = replace(_leaves_slot(story, event), failed_starts=failed)
+    if failed >= MOST_FAILED_STARTS or 0 < failed == story.starts:
+        # HTCondor would try for ever, and at the same site. A job that never began has nothing to lose.
+        hold = explain(code, int(event.facts.get("ReasonSubCode", 0)), why)
+        return replace(story, phase=JobPhase.HELD, outcome=hold.outcome, reason=hold.words)
+    return replace(story, phase=JobPhase.QUEUED, reason=reason)
 
 
 def _broken_off(story: Story, event: Event) -> Story:
@@ -179,8 +192,7 @@ def held(story: Story, code: int, subcode: int, said: str) -> Story:
             story, phase=JobPhase.QUEUED, reason="waits for its input files to reach the access point"
         )
     if code == BY_HAND:
-        words = " ".join(said.split())
-        return replace(story, phase=JobPhase.QUEUED, reason="somebody put it on hold (%s)" % words)
+        return replace(story, phase=JobPhase.QUEUED, reason=by_hand(story.job, said))
     hold = explain(code, subcode, said)
     return replace(
         story, phase=JobPhase.HELD, outcome=hold.outcome, reason=hold.words, releasable=hold.releasable

@@ -70,6 +70,7 @@ _DETAILS: tuple[tuple[int, str, Hold], ...] = (
         r"reading from file .*errno %d\b" % errno.ENOENT,
         Hold(Outcome.NOT_FOUND, "a file that it was to bring along is not on the access point any more"),
     ),
+    (45, r"could not open image", Hold(Outcome.NOT_FOUND, "its container image is not at the site")),
     (13, r"\b(404|410|403|401)\b", Hold(Outcome.NOT_FOUND, "a URL among its input cannot be fetched")),
     (
         12,
@@ -79,6 +80,11 @@ _DETAILS: tuple[tuple[int, str, Hold], ...] = (
 )
 _FULL = Hold(Outcome.OUT_OF_DISK, "there was no room for its files", releasable=True)
 _OUT_OF_MEMORY = re.compile(r"memory", re.IGNORECASE)
+
+
+def by_hand(job: str, said: str) -> str:
+    """Of a job that somebody put on hold, who alone knows what for."""
+    return "somebody put it on hold (%s); `condor_release %s` lets it go on" % (" ".join(said.split()), job)
 
 
 def explain(code: int, subcode: int, said: str) -> Hold:

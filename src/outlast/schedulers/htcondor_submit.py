@@ -55,7 +55,11 @@ class Cluster:
 
 
 def event_log(request: JobRequest) -> Path:
-    return Path(request.zipapp).parent / LOG_NAME
+    return event_log_in(Path(request.zipapp).parent)
+
+
+def event_log_in(place: Path) -> Path:
+    return place / LOG_NAME
 
 
 def clusters(requests: Sequence[JobRequest], group: str, profile: Profile) -> list[Cluster]:
@@ -107,8 +111,10 @@ def _script(profile: Profile) -> list[str]:
     return [
         shebang(profile),
         "mkdir -p %s" % TRAVEL,
-        # HTCondor sets neither; without PATH a Python does not know its own name.
-        'export PATH HOME="${HOME:-$PWD}"',
+        # HTCondor sets neither, or a home that a container does not see; without PATH a Python does not know
+        # its own name.
+        '[ -d "${HOME:-}" ] || HOME=$PWD',
+        "export PATH HOME",
         # The slot's own ad knows the site; the name of the host means nothing to the pool.
         'site=$(sed -n \'s/^GLIDEIN_ResourceName = "\\(.*\\)"$/\\1/p\' "${_CONDOR_MACHINE_AD:-/dev/null}")',
         '[ -z "$site" ] || export OUTLAST_HOST="$site"',
@@ -148,7 +154,15 @@ def _container(image: str) -> dict[str, str]:
     if image.startswith("/cvmfs/"):
         # An image that every site of the pool has mounted; `container_image` would carry it from here.
         return {"My.SingularityImage": '"%s"' % _checked(image)}
-    return {"container_image": _checked(image)}
+    carried = {"container_image": _checked(image)}
+    if "://" in image:
+        return carried
+    if Path(image).is_dir():
+        # HTCondor cannot carry the links to directories that are in every one: it is where the sites have it.
+        return {**carried, "transfer_container": "false"}
+    if not Path(image).exists():
+        raise Unfit("container: %s is not there; build it, or correct the profile" % image)
+    return carried
 
 
 def _item(request: JobRequest) -> dict[str, str]:

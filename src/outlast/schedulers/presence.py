@@ -6,11 +6,13 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from outlast.schedulers.profile import Profile
 from outlast.schedulers.programs import NoReply, NotCalled, Reply, call
+from outlast.sentences import counted
 
 #: The programs that an adapter calls, in the order in which people know them.
 PROGRAMS: Mapping[str, tuple[str, ...]] = {
@@ -24,6 +26,8 @@ _REMEDIES = {
     "htcondor": "run this on an access point, or set CONDOR_CONFIG to its configuration",
 }
 _CONTAINERS = ("apptainer", "singularity")
+#: Sites of a pool that are named.
+MOST_SITES = 10
 
 #: Runs in a process of its own: these calls know no bound, and importing may complain on stderr.
 _ASK_HTCONDOR = """
@@ -33,6 +37,8 @@ try:
 except ImportError as error:
     sys.exit(json.dumps({"problem": "import", "why": str(error)}))
 told = {"version": htcondor2.version().split()[1]}
+told["name"] = htcondor2.param.get("SCHEDD_NAME") or htcondor2.param.get("FULL_HOSTNAME")
+told["limits"] = {kind: htcondor2.param.get("MAX_TRANSFER_%s_MB" % kind) for kind in ("INPUT", "OUTPUT")}
 try:
     schedd = htcondor2.Schedd()
     schedd.query(constraint="false", projection=["ClusterId"], limit=1)
@@ -88,6 +94,23 @@ def look_for(scheduler: str, timeout: float) -> Presence:
     if lacks:
         return Presence(found=_paths(PROGRAMS.get(scheduler, ())), problems=lacks)
     return _LOOKS[scheduler](timeout)
+
+
+def pool(timeout: float) -> str:
+    """What HTCondor's pool has now, in a sentence; glideins come and go."""
+    asking = [sys.executable, "-m", "outlast.schedulers.htcondor_ask"]
+    reply, why = _ask(asking, timeout, given=json.dumps({"do": "offer"}))
+    told = (_read(reply.out) if reply is not None else None) or {"trouble": why}
+    if "offer" not in told:
+        return "its slots are not known (%s)" % (told.get("trouble") or "the answer cannot be read")
+    slots: Sequence[Mapping[str, Any]] = told["offer"]
+    cpus, gpus = (int(sum(slot.get(key, 0) for slot in slots)) for key in ("TotalSlotCpus", "TotalSlotGPUs"))
+    text = "%s with %s and %s" % (counted(len(slots), "slot"), counted(cpus, "cpu"), counted(gpus, "gpu"))
+    sites = sorted({str(slot["GLIDEIN_ResourceName"]) for slot in slots if "GLIDEIN_ResourceName" in slot})
+    if not sites:
+        return text
+    named = ", ".join(sites[:MOST_SITES]) + (", …" if len(sites) > MOST_SITES else "")
+    return "%s at %s (%s)" % (text, counted(len(sites), "site"), named)
 
 
 def containers(timeout: float) -> Presence:
@@ -148,7 +171,11 @@ def _look_at_htcondor(timeout: float) -> Presence:
         return Presence(found=found, problems=("htcondor2 cannot be imported: %s" % why,))
     if told.get("problem"):
         return Presence(version, found, (_useless("no schedd answers", why, "htcondor"),))
-    return Presence(version, found)
+    notes = ["access point %s" % told["name"]] if told.get("name") else []
+    for kind, limit in told.get("limits", {}).items():
+        if isinstance(limit, (int, float)) and limit >= 0:
+            notes.append("a job may carry at most %g MB of %s" % (limit, kind.lower()))
+    return Presence(version, found, notes=tuple(notes))
 
 
 _LOOKS = {
@@ -163,10 +190,12 @@ def _useless(what: str, why: str, scheduler: str) -> str:
     return "%s (%s): %s" % (what, why, _REMEDIES[scheduler])
 
 
-def _ask(arguments: list[str], timeout: float, codes: Iterable[int] = (0,)) -> tuple[Reply | None, str]:
+def _ask(
+    arguments: list[str], timeout: float, codes: Iterable[int] = (0,), given: str = ""
+) -> tuple[Reply | None, str]:
     """The reply; or None and, in a few words, why there is none that says anything."""
     try:
-        reply = call(arguments, timeout)
+        reply = call(arguments, timeout, given)
     except (NotCalled, NoReply) as error:
         return None, str(error)
     if reply.code in codes:
@@ -176,7 +205,7 @@ def _ask(arguments: list[str], timeout: float, codes: Iterable[int] = (0,)) -> t
     return None, " ".join(last[0].split())[:200] if last else reply.complaint
 
 
-def _read(text: str) -> dict[str, str] | None:
+def _read(text: str) -> dict[str, Any] | None:
     """The last line, as JSON; importing may have printed others before."""
     try:
         told = json.loads(text.strip().splitlines()[-1])

@@ -29,7 +29,8 @@ def queue_limits(scheduler: str, profile: Profile, timeout: float) -> tuple[list
     """
     if scheduler == "slurm":
         named = [profile.queue] if profile.queue and "," not in profile.queue else []
-        arguments, read = ["scontrol", "--oneliner", "show", "partition", *named], _partitions
+        # --all: also those that are hidden, or for other groups.
+        arguments, read = ["scontrol", "--oneliner", "--all", "show", "partition", *named], _partitions
     elif scheduler == "sge":
         arguments, read = ["qconf", "-sq", profile.queue or "*"], _queues
     else:

@@ -29,6 +29,7 @@ from outlast.schedulers.base import (
     Sought,
     Submission,
 )
+from outlast.schedulers.oddities import Oddities
 from outlast.schedulers.profile import Profile
 from outlast.schedulers.programs import NoReply, NotCalled, Reply
 from outlast.schedulers.sge_script import Array, arrays, script_of
@@ -78,6 +79,7 @@ class SgeScheduler(Scheduler):
         self._reasons: dict[tuple[str, JobPhase], str] = {}
         self._pauses = _Pauses()
         self._hosts: tuple[str, ...] = ()
+        self._oddities = Oddities()
 
     # Sending.
 
@@ -92,30 +94,33 @@ class SgeScheduler(Scheduler):
     def submit(self, requests: Sequence[JobRequest]) -> Mapping[str, Submission]:
         answers: dict[str, Submission] = {}
         for array in arrays(requests, self.group):
-            number, answer = self._submit(array)
+            numbers, answer = self._submit(array)
             for request in array.requests:
-                job = "%s.%d" % (number, request.index) if number else ""
+                job = ",".join("%s.%d" % (number, request.index) for number in numbers)
                 answers[request.token] = replace(answer, job=job)
         return answers
 
-    def _submit(self, array: Array) -> tuple[str, Submission]:
-        """The first job's number, and what came of it. A chain that breaks off is shorter, not refused."""
+    def _submit(self, array: Array) -> tuple[list[str], Submission]:
+        """The jobs' numbers, and what came of it. A chain that breaks off is shorter, not refused."""
         try:
             for request in array.requests:
                 Path(request.log).parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            return "", Submission(Answer.REJECTED, reason="no place for the log: %s" % error, transient=True)
-        first, after = "", ""
+            return [], Submission(Answer.REJECTED, reason="no place for the log: %s" % error, transient=True)
+        numbers: list[str] = []
         for position in range(1, array.first.jobs + 1):
-            after, answer = self._qsub(script_of(array, self.profile, position, after))
-            if position == 1:
-                first, told = after, answer
-            if not after:
+            after = numbers[-1] if numbers else ""
+            number, answer = self._qsub(script_of(array, self.profile, position, after))
+            if not number and not numbers:
+                return [], answer
+            if not number:
                 reason = "only %d of %d jobs were sent: %s" % (position - 1, array.first.jobs, answer.reason)
-                return first, replace(told, reason=reason) if first else told
-        return first, told
+                return numbers, Submission(Answer.ACCEPTED, reason=reason)
+            numbers.append(number)
+        return numbers, answer
 
     def _qsub(self, script: str) -> tuple[str, Submission]:
+        self.beat()
         try:
             reply = programs.call(["qsub", "-terse"], self.timeout, script)
         except NotCalled as error:
@@ -146,7 +151,7 @@ class SgeScheduler(Scheduler):
     def _list(self) -> dict[str, list[text.Listed]]:
         reply = self._ask(["qstat", "-u", _user(), "-r", "-xml"], _UTC)
         try:
-            tasks = text.listing(reply.out)
+            tasks = text.listing(reply.out, self._oddities.of("qstat"))
         except text.Unreadable as error:
             raise SchedulerUnavailable("Grid Engine: %s: %s" % (error, reply.complaint)) from error
         found: dict[str, list[text.Listed]] = {}
@@ -192,8 +197,8 @@ class SgeScheduler(Scheduler):
         try:
             # It exits with 1 if there is no such job.
             reply = programs.call(["qacct", "-j", pattern], self.timeout, environment=_UTC)
-            records = text.accounting(reply.out)
-        except (NoReply, NotCalled, text.Unreadable):
+            records = text.accounting(reply.out, self._oddities.of("qacct"))
+        except (NoReply, NotCalled):
             self._pauses.accounting = time.monotonic() + self.accounting_pause
             return {}
         found: dict[str, list[text.Record]] = {}
@@ -227,6 +232,9 @@ class SgeScheduler(Scheduler):
         for token in tokens:
             self._ended.pop(token, None)
             self._deleted.pop(token, None)
+
+    def remarks(self) -> Sequence[str]:
+        return self._oddities.take()
 
     def hosts(self) -> Sequence[str]:
         if not self._hosts:

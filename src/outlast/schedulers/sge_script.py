@@ -6,12 +6,10 @@ Requests that may share an array job become one script; its task numbers are the
 from __future__ import annotations
 
 import math
-import os
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from pathlib import Path
 
 from outlast.schedulers.base import JobRequest
 from outlast.schedulers.naming import name_of
@@ -71,10 +69,7 @@ def script_of(array: Array, profile: Profile, position: int = 1, after: str = ""
     rest = [array.name(later) for later in range(position + 1, array.first.jobs + 1)]
     if rest:
         lines.append('export OUTLAST_CANCEL_REST="qdel %s -t $SGE_TASK_ID"' % " ".join(rest))
-    node = become_node_program(
-        profile, array.first.zipapp, '"$order"', gpus=array.first.gpus, bind=_seen_from(array.requests)
-    )
-    return "\n".join([*lines, node, ""])
+    return "\n".join([*lines, *become_node_program(profile, array.requests), ""])
 
 
 def _directives(array: Array, profile: Profile, position: int, after: str) -> Iterator[str]:
@@ -116,11 +111,3 @@ def _choose_task(requests: Sequence[JobRequest]) -> list[str]:
         cases = ["  %d) %s ;;" % (one.index, words) for one, words in zip(requests, chosen, strict=True)]
         lines = ['case "$SGE_TASK_ID" in', *cases, "esac"]
     return [*lines, 'exec >>"$log" 2>&1']
-
-
-def _seen_from(requests: Sequence[JobRequest]) -> list[str]:
-    """Directories that a container must see: the one that has all of them in it, if that is not too much."""
-    files = [path for one in requests for path in (one.order, one.zipapp, one.log)]
-    places = {str(Path(path).parent) for path in files} | {one.directory for one in requests if one.directory}
-    common = os.path.commonpath(sorted(places))
-    return [common] if common.count("/") > 1 else sorted(places)

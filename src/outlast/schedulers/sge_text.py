@@ -13,10 +13,13 @@ from dataclasses import dataclass, field
 from xml.etree import ElementTree
 
 from outlast.observation import JobPhase
+from outlast.schedulers.oddities import Odd, nothing_odd, tasks_between, whole, whole_or_none
 
 #: Son of Grid Engine and the older ones; Univa's and Altair's.
 _TIME_FORMATS = ("%Y-%m-%dT%H:%M:%S", "%a %b %d %H:%M:%S %Y", "%m/%d/%Y %H:%M:%S")
 _UNITS = {"": 1, "B": 1, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
+#: What qacct has in place of a task's number.
+_NO_TASK = "undefined"
 _LIMIT = re.compile(r"\b(h_rt|h_vmem)=([^,\s]+)")
 
 
@@ -88,30 +91,40 @@ class Detail:
     waits: list[str] = field(default_factory=list)
 
 
-def listing(text: str) -> list[Listed]:
+def listing(text: str, odd: Odd = nothing_odd) -> list[Listed]:
     """From `qstat -r -xml`."""
     try:
         root = ElementTree.fromstring(text)
-    except ElementTree.ParseError as error:
+    except (ElementTree.ParseError, ValueError) as error:
         raise Unreadable("qstat printed no XML: %s" % error) from error
-    return [listed for job in root.iter("job_list") for listed in _tasks_of(job)]
+    found: list[Listed] = []
+    for job in root.iter("job_list"):
+        try:
+            found += _tasks_of(job)
+        except ValueError:
+            odd(" ".join(job.itertext()))
+    return found
 
 
-def _tasks_of(job: ElementTree.Element) -> Iterator[Listed]:
+def _tasks_of(job: ElementTree.Element) -> list[Listed]:
+    """None for what is no array job. Raises ValueError."""
+    tasks = job.findtext("tasks")
+    if not tasks:
+        return []
     name = job.findtext("full_job_name") or job.findtext("JB_name") or ""
-    number = int(job.findtext("JB_job_number") or 0)
+    number = whole((job.findtext("JB_job_number") or "").strip())
     host = (job.findtext("queue_name") or "").partition("@")[2]
     at = moment(job.findtext("JAT_start_time") or job.findtext("JB_submission_time") or "")
-    for task in numbers(job.findtext("tasks") or ""):
-        yield Listed(name, number, task, job.findtext("state") or "", host, at)
+    state = job.findtext("state") or ""
+    return [Listed(name, number, task, state, host, at) for task in numbers(tasks)]
 
 
 def numbers(text: str) -> Iterator[int]:
-    """The task numbers of `3`, `4-6:1` or `2,4,7-9:1`."""
-    for part in filter(None, text.split(",")):
+    """The task numbers of `3`, `4-6:1` or `2,4,7-9:1`. Raises ValueError."""
+    for part in filter(None, text.strip().split(",")):
         ends, _, step = part.partition(":")
         first, _, last = ends.partition("-")
-        yield from range(int(first), int(last or first) + 1, int(step or 1))
+        yield from tasks_between(first, last or first, step or "1")
 
 
 def moment(text: str) -> float | None:
@@ -125,42 +138,52 @@ def moment(text: str) -> float | None:
     return None
 
 
-def accounting(text: str) -> list[Record]:
-    """From `qacct -j`, in the order in which it was written: the last record of a task is its end."""
-    records = []
+def accounting(text: str, odd: Odd = nothing_odd) -> list[Record]:
+    """From `qacct -j`, in the order in which it was written: the last record of a task is its end.
+
+    Of a task with a record that cannot be read nothing is told: that may have been its end.
+    """
+    records, unread = [], set()
     for block in re.split(r"^=+$", text, flags=re.MULTILINE):
         pairs = (line.partition(" ") for line in block.splitlines())
         fields = {key: value.strip() for key, _, value in pairs if key}
-        if fields.get("taskid", "undefined").isdigit():
-            records.append(_record(fields))
-    return records
+        if fields.get("taskid", _NO_TASK) == _NO_TASK:
+            continue
+        try:
+            records.append((_identity(fields), _record(fields)))
+        except (KeyError, ValueError, IndexError):
+            unread.add(_identity(fields))
+            odd(block)
+    return [record for identity, record in records if identity not in unread]
+
+
+def _identity(fields: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(fields.get(key, "") for key in ("jobname", "jobnumber", "taskid"))
 
 
 def _record(fields: Mapping[str, str]) -> Record:
+    """Raises KeyError, ValueError, IndexError."""
     code, _, what = fields.get("failed", "0").partition(":")
     limits = dict(_LIMIT.findall(fields.get("category", "")))
-    try:
-        return Record(
-            name=fields["jobname"],
-            number=int(fields["jobnumber"]),
-            task=int(fields["taskid"]),
-            host=fields["hostname"],
-            started=moment(fields["start_time"]),
-            ended=moment(fields["end_time"]),
-            failed=int(code),
-            what=what.strip(),
-            status=int(fields["exit_status"].split()[0]),
-            memory=int(amount(fields.get("maxvmem", "")) or 0),
-            time_limit=_seconds(limits.get("h_rt", "")),
-            memory_limit=amount(limits.get("h_vmem", "")),
-        )
-    except (KeyError, ValueError, IndexError) as error:
-        raise Unreadable("qacct printed a record that cannot be read (%s)" % error) from error
+    return Record(
+        name=fields["jobname"],
+        number=whole(fields["jobnumber"]),
+        task=whole(fields["taskid"]),
+        host=fields["hostname"],
+        started=moment(fields["start_time"]),
+        ended=moment(fields["end_time"]),
+        failed=whole(code.strip()),
+        what=what.strip(),
+        status=whole(fields["exit_status"].split()[0]),
+        memory=int(amount(fields.get("maxvmem", "")) or 0),
+        time_limit=_seconds(limits.get("h_rt", "")),
+        memory_limit=amount(limits.get("h_vmem", "")),
+    )
 
 
 def amount(text: str) -> float | None:
     """Bytes of `4.707MB`, `500M` or `12`."""
-    match = re.fullmatch(r"([\d.]+)([KMGT]?)B?", text.strip(), flags=re.IGNORECASE)
+    match = re.fullmatch(r"([0-9]{1,18}(?:\.[0-9]{1,18})?)([KMGT]?)B?", text.strip(), flags=re.IGNORECASE)
     return float(match[1]) * _UNITS[match[2].upper()] if match else None
 
 
@@ -168,9 +191,10 @@ def _seconds(text: str) -> float | None:
     """Of `3600` or `1:00:00`."""
     total = 0.0
     for part in text.split(":"):
-        if not part.isdigit():
+        number = whole_or_none(part)
+        if number is None:
             return None
-        total = total * 60 + int(part)
+        total = total * 60 + number
     return total
 
 
@@ -181,8 +205,10 @@ def details(text: str) -> Mapping[int, Detail]:
     for line in text.splitlines():
         key, _, value = line.partition(":")
         if key == "job_number":
-            current = found.setdefault(int(value), Detail())
-        task = re.fullmatch(r"error reason\s+(\d+)", key)
+            number = whole_or_none(value.strip())
+            # What follows a number that cannot be read is about nobody.
+            current = found.setdefault(number, Detail()) if number is not None else Detail()
+        task = re.fullmatch(r"error reason\s+([0-9]{1,18})", key)
         if task:
             current.errors[int(task[1])] = _without_stamp(value)
         in_waits = key == "scheduling info" or (in_waits and line[:1].isspace())
@@ -200,13 +226,13 @@ def hosts(text: str) -> list[str]:
     """From `qhost -xml`."""
     try:
         names: Iterable[str | None] = [host.get("name") for host in ElementTree.fromstring(text).iter("host")]
-    except ElementTree.ParseError as error:
+    except (ElementTree.ParseError, ValueError) as error:
         raise Unreadable("qhost printed no XML: %s" % error) from error
     return [name for name in names if name and name != "global"]
 
 
 def deleted(text: str) -> tuple[set[int], set[str]]:
     """What `qdel` says it took out of the queue: numbers of whole jobs, and tasks as ID.TASK."""
-    jobs = {int(number) for number in re.findall(r"has deleted job (\d+)\b(?!\.)", text)}
+    jobs = {int(number) for number in re.findall(r"has deleted job ([0-9]{1,18})\b(?!\.)", text)}
     tasks = set(re.findall(r"has deleted job-array task (\d+\.\d+)", text))
     return jobs, tasks

@@ -8,6 +8,7 @@ from outlast.model import Outcome
 from outlast.observation import JobPhase, JobView
 from outlast.schedulers import sge_words as words
 from outlast.schedulers.naming import batch_in
+from outlast.schedulers.oddities import whole_or_none
 from outlast.schedulers.sge_text import Listed, Record
 
 #: Why a job waits or is in error, as far as it was looked up.
@@ -25,7 +26,7 @@ def token_of(job: Listed | Record, group: str) -> str:
 def _batch_and_position(name: str, group: str) -> tuple[str, int]:
     """Later jobs of a chain have their position behind the batch in their names."""
     batch, _, position = (batch_in(name, group) or "").partition(".")
-    return batch, int(position) if position.isdigit() else 1
+    return batch, whole_or_none(position) or 1
 
 
 def alive(token: str, jobs: Sequence[Listed], reasons: Reasons, group: str) -> JobView:
@@ -56,8 +57,9 @@ def ended(token: str, records: Sequence[Record]) -> JobView:
     starts = [one for one in records if one.started is not None or one.failed in words.CUT_SHORT]
     code, signal = words.code_and_signal(last)
     outcome, reason = words.ending_of(last)
-    # A start that was cut short is recorded without its times.
-    timed = all(one.started is not None for one in starts)
+    # A start that was cut short is recorded without its times; it and those before it are not told of.
+    untimed = [at for at, one in enumerate(starts, 1) if one.started is None]
+    told = starts[max(untimed, default=0) :]
     return JobView(
         token=token,
         job=last.job,
@@ -65,7 +67,8 @@ def ended(token: str, records: Sequence[Record]) -> JobView:
         host=last.host,
         started=last.started,
         ended=last.ended,
-        elapsed=sum(one.elapsed for one in starts) if timed else None,
+        elapsed=sum(one.elapsed for one in told) if told or not starts else None,
+        since=told[0].started if told and untimed else None,
         exit_code=code,
         signal=signal,
         outcome=outcome,

@@ -23,6 +23,7 @@ from outlast.schedulers.base import (
     Sought,
     Submission,
 )
+from outlast.schedulers.oddities import Oddities
 from outlast.schedulers.profile import Profile
 from outlast.schedulers.programs import NoReply, NotCalled, Reply
 from outlast.schedulers.slurm_answers import answer_of, is_silence
@@ -31,12 +32,11 @@ from outlast.schedulers.slurm_listing import (
     SACCT_FORMAT,
     SQUEUE_FORMAT,
     Row,
-    give_number,
     read_sacct,
     read_squeue,
     usable_nodes,
-    views_of,
 )
+from outlast.schedulers.slurm_views import give_number, views_of
 
 #: Times as seconds since the epoch, and nothing of the user's own taste in formats.
 _PLAIN = {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
@@ -69,6 +69,7 @@ class SlurmScheduler(Scheduler):
         #: Starts that are over, from accounting; each is asked for once.
         self._past: dict[tuple[str, str, float | None], Row] = {}
         self._has_accounting = True
+        self._oddities = Oddities()
 
     # Sending.
 
@@ -117,6 +118,7 @@ class SlurmScheduler(Scheduler):
 
     def _sbatch(self, array: ArrayJob, after: str) -> Submission:
         words = sbatch(array, self.profile, os.environ, after)
+        self.beat()
         try:
             return answer_of(programs.call(words, self.timeout, script(array, self.profile)))
         except NotCalled as error:
@@ -129,7 +131,8 @@ class SlurmScheduler(Scheduler):
 
     def poll(self, sought: Sequence[Sought] = ()) -> Mapping[str, JobView]:
         told = self._ask("squeue", "--me", "--array", "--noheader", "--states=all", "-O", SQUEUE_FORMAT)
-        listed = give_number(read_squeue(told.out, self.group), sought)
+        rows_told = read_squeue(told.out, self.group, self._oddities.of("squeue"))
+        listed = give_number(rows_told, sought)
         of_interest = {row.token for row in listed} | {one.token for one in sought}
         self._past = {key: row for key, row in self._past.items() if row.token in of_interest}
         rows: dict[str, list[Row]] = {}
@@ -166,7 +169,8 @@ class SlurmScheduler(Scheduler):
         except (NotCalled, NoReply):
             return
         if told.code == 0:
-            rows = give_number(read_sacct(told.out, self.group), sought)
+            read = read_sacct(told.out, self.group, self._oddities.of("sacct"))
+            rows = give_number(read, sought)
             self._past.update({_key(row): row for row in rows if row.over})
         elif "storage is disabled" in told.complaint.lower():
             self._has_accounting = False
@@ -183,6 +187,9 @@ class SlurmScheduler(Scheduler):
         names = usable_nodes(told.out, any_partition=bool(where))
         self._hosts = (time.monotonic(), names)
         return names
+
+    def remarks(self) -> Sequence[str]:
+        return self._oddities.take()
 
     # Changing.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os.path
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -98,11 +97,7 @@ def script(array: ArrayJob, profile: Profile) -> str:
     if first.jobs > 1:
         lines += ['export OUTLAST_CANCEL_REST="scancel --quiet --state=PENDING --name=%s"' % array.name]
     lines += prepare(profile)
-    if profile.container and profile.scratch:
-        lines += ["export APPTAINER_BIND=%s SINGULARITY_BIND=%s" % (('"%s"' % profile.scratch,) * 2)]
-    places = [Path(path).parent for one in array.requests for path in (one.order, one.log, one.zipapp)]
-    bind = [os.path.commonpath(places)]
-    lines += [become_node_program(profile, first.zipapp, '"$order"', gpus=first.gpus, bind=bind)]
+    lines += become_node_program(profile, array.requests)
     return "\n".join(lines) + "\n"
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from outlast import controller as controller_module
+from outlast import crashpoints
 from outlast.controller import Controller
 from outlast.engine import CANCEL_AGAIN
 from outlast.model import Attempt, Entry, Kind, Outcome, Run, RunState
@@ -299,9 +299,9 @@ class _Schedule:
 @contextmanager
 def _reach(hook: Callable[[str], None]) -> Iterator[None]:
     """Have the controller call `hook` at its named points, in place of what kills a real process."""
-    known = vars(controller_module)["reach"]
-    setattr(controller_module, "reach", hook)  # noqa: B010 - a name that the module does not export
+    known = crashpoints.reach
+    setattr(crashpoints, "reach", hook)  # noqa: B010 - a function is replaced, which types do not allow
     try:
         yield
     finally:
-        setattr(controller_module, "reach", known)  # noqa: B010
+        setattr(crashpoints, "reach", known)  # noqa: B010

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from outlast.controller import MINUTE
+from outlast.dispatch import MINUTE
 from outlast.engine import CANCEL_AGAIN, MOST_RELEASES
 from outlast.model import Attempt, Run, RunState
 from outlast.observation import JobPhase, JobView, Report

@@ -1,0 +1,43 @@
+"""The same failure twice stops a run: the one way of counting, for attempts and for the legs of a chain.
+
+The controller counts across attempts. A chain is one attempt, and its jobs count by themselves: nobody else
+may be there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from outlast.node.words import Outcome
+
+#: So often the same failure is met before it is believed: some are flukes.
+MOST = 2
+#: The training's own doing; what happens twice on the cluster's side is its trouble twice.
+OF_THE_TRAINING = (Outcome.CRASHED, Outcome.WRONG_OUTPUT, Outcome.OUT_OF_MEMORY)
+
+
+@dataclass(frozen=True)
+class Failures:
+    """The last failure of the training's own, and how often it has come without another between."""
+
+    signature: str | None = None
+    times: int = 0
+
+    @property
+    def hopeless(self) -> bool:
+        return self.times >= MOST
+
+    def after(
+        self,
+        outcome: Outcome | None,
+        signature: str | None,
+        *,
+        progressed: bool,
+        signal: int | None,
+        times: int = 1,
+    ) -> Failures:
+        """One more start (or attempt) ended so; an attempt may have met its failure several times."""
+        from_outside = progressed and signal is not None  # killed, it seems, and it does get on
+        if signature and outcome in OF_THE_TRAINING and not from_outside:
+            return Failures(signature, self.times + times if signature == self.signature else times)
+        return Failures() if progressed else self
