@@ -165,12 +165,13 @@ def test_all_views_work_on_a_running_experiment(lab: Lab) -> None:
     lab.until("the start is recorded", lambda: "running" in lab.outlast("status", live).stdout)
     status = lab.outlast("status", live)
     assert (
-        "step 3 of 4 (75 %)" in status.stdout and "held by `outlast run` (pid %d)" % run.pid in status.stdout
+        "step 3 of 4 (75 %)" in status.stdout
+        and "supervised by `outlast run` (pid %d)" % run.pid in status.stdout
     )
     assert lab.outlast("status", live, "--json").json["runs"][0]["attempt"] == "running"
     assert "attempt 1: running" in lab.outlast("explain", cwd=live).stdout
     assert json.loads(lab.outlast("explain", "live", "-C", live, "--json").stdout)["state"] == "active"
-    assert "1 attempts are running" in lab.outlast("report", live).stdout
+    assert "1 attempt is running; its time" in lab.outlast("report", live).stdout
     assert lab.outlast("report", live, "--json").json["attempts"] == []
     assert "waits for" in lab.outlast("logs", cwd=live).stdout
     gate.touch()
@@ -249,6 +250,23 @@ def test_a_fresh_experiment_runs_as_it_is(lab: Lab) -> None:
     ended = lab.outlast("run", cwd=fresh)
     assert ended.returncode == 0, ended.output
     assert (fresh / "results" / "fresh" / "model.json").exists()
+
+
+def test_a_reader_that_has_seen_enough_ends_a_command_without_a_word(mixed: Mixed) -> None:
+    lab, mix, _ = mixed
+    for command in ("status", "explain", "logs"):
+        process = lab.start(command, mix if command == "status" else mix / BUG)
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        assert (process.wait(60), process.stderr.read()) == (141, "")
+
+
+def test_a_program_that_does_not_read_what_it_is_given_ends_nobody(mixed: Mixed) -> None:
+    lab, mix, _ = mixed
+    unread = "import subprocess; subprocess.run(['true'], input=b'x' * 10**6)"
+    prelude = "import outlast.session as s\ncontrol = s.control\ndef unread(*a, **k):\n    %s\n" % unread
+    ended = lab.outlast("tick", mix, prelude=prelude + "    return control(*a, **k)\ns.control = unread")
+    assert ended.returncode == 0 and "1 finished" in ended.stdout
 
 
 def test_up_goes_on_when_nobody_reads_its_output_any_more(lab: Lab) -> None:

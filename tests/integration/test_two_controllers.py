@@ -32,7 +32,7 @@ def test_a_second_controller_is_told_who_holds_the_experiment_where_and_since_wh
         second = lab.outlast(command, gated)
         assert second.returncode == 2
         assert (
-            "held by `outlast run` (pid %d) on %s since 2" % (first.pid, socket.gethostname())
+            "supervised by `outlast run` (pid %d) on %s since 2" % (first.pid, socket.gethostname())
             in second.stderr
         )
         assert "Traceback" not in second.output

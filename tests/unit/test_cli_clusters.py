@@ -11,30 +11,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from fake_programs import grid_engine, printing, program, slurm
 from outlast.cli import clusters
+from outlast.schedulers import presence
 from outlast.schedulers.presence import Presence, look_for
-
-PARTITIONS = """\
-PartitionName=main AllowGroups=ALL Default=YES QoS=N/A MaxNodes=UNLIMITED MaxTime=UNLIMITED MinNodes=0
-PartitionName=short AllowGroups=ALL Default=NO QoS=N/A MaxNodes=UNLIMITED MaxTime=1-00:00:00 MinNodes=0
-"""
-QUEUES = """\
-qname                 main.q
-slots                 8
-s_rt                  INFINITY
-h_rt                  12:00:00
-h_cpu                 INFINITY
-
-qname                 gpu.q
-h_rt                  INFINITY,[@gpu=24:00:00], \\
-                      [@old=1:0:0]
-"""
-SUMMARY = """\
-CLUSTER QUEUE                   CQLOAD   USED    RES  AVAIL  TOTAL aoACDS  cdsuE
---------------------------------------------------------------------------------
-gpu.q                             0.25      0      0      2      8      0      0
-main.q                            0.25      0      0      8      8      0      0
-"""
+from outlast.schedulers.programs import Reply
 
 
 @pytest.fixture
@@ -53,38 +34,6 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def directory(tmp_path: Path) -> Path:
     (tmp_path / "experiment").mkdir()
     return tmp_path / "experiment"
-
-
-def program(place: Path, name: str, script: str) -> None:
-    (place / name).write_text("#!/bin/sh\n" + script + "\n")
-    (place / name).chmod(0o755)
-
-
-def printing(text: str) -> str:
-    return "while IFS= read -r line; do echo \"$line\"; done <<'EOF'\n%sEOF" % text.replace("\\", "\\\\")
-
-
-def slurm(place: Path) -> None:
-    for name in ("squeue", "scancel", "sacct"):
-        program(place, name, "exit 1")
-    program(place, "sbatch", "echo slurm-wlm 22.05.8")
-    config = "AccountingStorageType   = accounting_storage/slurmdbd\nClusterName             = test\n"
-    program(
-        place,
-        "scontrol",
-        'if [ "$2" = config ]; then\n%s\nelse\n%s\nfi' % (printing(config), printing(PARTITIONS)),
-    )
-
-
-def grid_engine(place: Path) -> None:
-    for name in ("qsub", "qdel", "qacct"):
-        program(place, name, "exit 1")
-    program(
-        place,
-        "qstat",
-        'if [ "$1" = -help ]; then echo SGE 8.1.9; exit 1; fi\n' + printing(SUMMARY),
-    )
-    program(place, "qconf", printing(QUEUES))
 
 
 def ask(*arguments: str | Path) -> Result:
@@ -215,3 +164,44 @@ def test_a_name_that_is_not_known_is_told_the_nearest_one(programs: Path, direct
     result = ask("slrum", "-C", directory)
     assert result.exit_code != 0
     assert 'did you mean "slurm"? (known: local, slurm, sge, htcondor)' in str(result.exception)
+
+
+def test_a_profile_whose_scheduler_is_misspelt_is_not_listed_as_another(
+    programs: Path, directory: Path
+) -> None:
+    (directory / "clusters.yaml").write_text("farm: {scheduler: slrum}\n")
+    listed = ask("-C", directory)
+    assert "farm      not known  clusters.yaml:1, with 1 mistake" in listed.stdout
+    assert 'farm.scheduler: the text "slrum" is not a choice; did you mean "slurm"?' in listed.stderr
+    assert json.loads(ask("-C", directory, "--json").stdout)["clusters"][-1]["scheduler"] is None
+    one = ask("farm", "-C", directory)
+    assert one.stdout == "farm: its scheduler is not known, clusters.yaml:1, with 1 mistake\n"
+    assert 'did you mean "slurm"?' in one.stderr
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (
+            '{"offer": [{"GLIDEIN_ResourceName": "beta", "TotalSlotCpus": 4, "TotalSlotGPUs": 1},'
+            ' {"GLIDEIN_ResourceName": "alpha", "TotalSlotCpus": 8}]}',
+            "2 slots with 12 cpus and 1 gpu at 2 sites (alpha, beta)",
+        ),
+        ('{"offer": [{"Machine": "here", "TotalSlotCpus": 1}]}', "1 slot with 1 cpu and 0 gpus"),
+        ('{"trouble": "Failed communication with collector."}', "its slots are not known (Failed"),
+        ("", "its slots are not known (the answer cannot be read)"),
+    ],
+)
+def test_what_a_pool_has_now_is_a_sentence(monkeypatch: pytest.MonkeyPatch, answer: str, told: str) -> None:
+    monkeypatch.setattr(presence, "call", lambda *arguments: Reply(0, answer, ""))
+    assert presence.pool(1.0).startswith(told)
+
+
+def test_an_access_point_tells_its_name_and_what_it_will_carry(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = '{"version": "25.0.1", "name": "ap40", "limits": {"INPUT": 5000, "OUTPUT": -1}}'
+    monkeypatch.setattr(presence, "missing_programs", lambda scheduler: ())
+    monkeypatch.setattr(presence, "call", lambda *arguments: Reply(0, answer, ""))
+    assert look_for("htcondor", 1.0).notes == (
+        "access point ap40",
+        "a job may carry at most 5000 MB of input",
+    )

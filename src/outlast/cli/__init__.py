@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import signal
 import sys
 from typing import Any, TextIO, cast
 
@@ -15,6 +14,8 @@ from outlast.errors import OutlastError
 
 #: Exit codes: 0 done, 1 a run failed or was cancelled, 2 wrong input or cannot go on, 130 interrupted.
 FAILED, CANNOT, INTERRUPTED = 1, 2, 130
+#: Whoever read our output left before its end; what a shell shows for a program that SIGPIPE ended.
+UNREAD = 141
 
 _COMMANDS = {
     "init": ("init", "Make an experiment directory with a params.yaml that runs as it is."),
@@ -31,6 +32,7 @@ _COMMANDS = {
     "cancel": ("cancel", "End runs that are under way."),
     "retry": ("retry", "Give failed or cancelled runs another chance, from their checkpoints."),
     "report": ("report", "Where the time went."),
+    "data": ("data", "Fetch, check and pin data by hand, or look into a cache of it."),
     "local": ("local", "Look at the local cluster, or make trouble on it."),
     "demo": ("demo", "See a training outlast kills, limits and a torn checkpoint."),
 }
@@ -61,6 +63,15 @@ class _Lazy(click.Group):
             raise click.UsageError("no such command: %s%s" % (args[0], hint))
         return super().resolve_command(ctx, args)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            # The reader (head, less) has seen enough. SIGPIPE itself stays ignored: a scheduler's program
+            # that leaves without reading what it is given must not end us.
+            _mute(sys.stdout)
+            ctx.exit(UNREAD)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
@@ -77,9 +88,7 @@ def group() -> None:
 
 def main() -> None:
     """The entry point: no traceback reaches a user."""
-    if not _SUPERVISING & set(sys.argv[1:2]):
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # the reader (head, less) may have seen enough
-    elif sys.stdout is not None:
+    if _SUPERVISING & set(sys.argv[1:2]) and sys.stdout is not None:
         sys.stdout = cast(TextIO, _GoesOn(sys.stdout))
     try:
         sys.exit(group.main(standalone_mode=False) or 0)
@@ -112,22 +121,23 @@ class _GoesOn:
         try:
             self._stream.write(text)
         except BrokenPipeError:
-            self._mute()
+            _mute(self._stream)
         return len(text)
 
     def flush(self) -> None:
         try:
             self._stream.flush()
         except BrokenPipeError:
-            self._mute()
-
-    def _mute(self) -> None:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, self._stream.fileno())
-        os.close(nowhere)
+            _mute(self._stream)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
+
+
+def _mute(stream: TextIO) -> None:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
 
 
 def _unexpected(error: Exception) -> str:

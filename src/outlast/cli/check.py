@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from outlast.cli.common import cluster_option, json_option
+from outlast.sentences import counted
 
 if TYPE_CHECKING:
+    from outlast.cli.objections import Objections
     from outlast.model import RunPlan
+    from outlast.node.data.want import Wanted
     from outlast.node.order import OutputRule
     from outlast.spec import Mistake, Parsed
 
@@ -27,10 +30,16 @@ if TYPE_CHECKING:
 def command(context: click.Context, directory: Path, cluster: str | None, as_json: bool) -> None:
     """Check the experiment in DIR: every mistake at once, with its line. Nothing is submitted.
 
+    The cluster's scheduler is asked, for ten seconds at most, whether its queue is there and gives the time.
     Exits with 0 if it could be submitted, with 2 if not.
     """
     parsed, mistakes = examine(directory, cluster)
-    warnings = (*parsed.warnings, *_lacking(parsed)) if parsed else ()
+    warnings: tuple[Mistake, ...] = ()
+    asked = True
+    if parsed:
+        told = _told_by_the_cluster(parsed, directory)
+        asked = told.answered
+        mistakes, warnings = (*mistakes, *told.mistakes), (*parsed.warnings, *told.warnings)
     if as_json:
         click.echo(json.dumps(_as_json(parsed, mistakes, warnings), indent=2))
     else:
@@ -39,10 +48,9 @@ def command(context: click.Context, directory: Path, cluster: str | None, as_jso
         for warning in warnings:
             click.echo(f"warning: {warning}", err=True)
         if mistakes:
-            count = "1 mistake" if len(mistakes) == 1 else f"{len(mistakes)} mistakes"
-            click.echo(f"{count}, nothing was submitted", err=True)
+            click.echo(f"{counted(len(mistakes), 'mistake')}, nothing was submitted", err=True)
         elif parsed:
-            click.echo("\n".join(summary(parsed, directory, cluster)))
+            click.echo("\n".join([*summary(parsed), _next(directory, cluster, asked)]))
     context.exit(2 if mistakes else 0)
 
 
@@ -63,17 +71,16 @@ def examine(directory: Path, cluster: str | None = None) -> tuple[Parsed | None,
     return parsed, mistakes
 
 
-def _lacking(parsed: Parsed) -> tuple[Mistake, ...]:
-    """What this machine has not, and the one that submits or the nodes may have."""
-    from outlast.schedulers.presence import missing_here
-    from outlast.spec import Mistake
+def _told_by_the_cluster(parsed: Parsed, directory: Path) -> Objections:
+    from outlast.cli.objections import objections
+    from outlast.spec.clusters import Library
 
-    cluster = parsed.cluster
-    where = "cluster %s" % cluster.name
-    return tuple(Mistake(where, None, None, text) for text in missing_here(cluster.scheduler, cluster.site))
+    cluster = Library(directory).find(parsed.cluster.name)
+    assert cluster is not None
+    return objections(parsed, cluster)
 
 
-def summary(parsed: Parsed, directory: Path, cluster: str | None = None) -> list[str]:
+def summary(parsed: Parsed) -> list[str]:
     """What would run, in a few lines."""
     from outlast.spec.command import arguments
     from outlast.spec.units import show_duration
@@ -87,18 +94,31 @@ def summary(parsed: Parsed, directory: Path, cluster: str | None = None) -> list
         f"  attempts  {time} each; per run at most {spec.limits.attempts:,} and {total} in all",
     ]
     lines += [f"            {note}" for note in parsed.notes]
+    for item, way in zip(spec.data, parsed.ways, strict=True):
+        lines += [f"  data      {data_line(item)}", f"            by {way.method}: {way.why}"]
     lines += [f"  output    {_rule(rule)}" for rule in spec.outputs]
     if not spec.outputs:
         lines.append("  outputs   none are named, so none are checked")
+    return lines
+
+
+def data_line(item: Wanted) -> str:
+    """What comes, where it goes, and what proves it."""
+    to = f"$OUTLAST_DATA_DIR/{item.to}" if item.to else "$OUTLAST_DATA_DIR"
+    goes = {"no": "to", "yes": "unpacked to", "nested": "unpacked, with archives inside it, to"}[item.unpack]
+    pinned = f"{' and '.join(item.digests)} pinned" if item.digests else "no digest pinned"
+    return f"{item.name}, {goes} {to}; {pinned}"
+
+
+def _next(directory: Path, cluster: str | None, asked: bool) -> str:
+    found = "No mistakes." if asked else "No mistakes in the files; the cluster could not be asked."
     words = ["" if directory == Path() else str(directory), *(["--cluster", cluster] if cluster else [])]
-    return [*lines, " ".join(["No mistakes. Next: outlast run", *_quoted([word for word in words if word])])]
+    return " ".join([found, "Next: outlast run", *_quoted([word for word in words if word])])
 
 
 def _runs(runs: Sequence[RunPlan]) -> str:
     shown = ", ".join(run.name for run in runs[:3])
-    if len(runs) == 1:
-        return f"1 run ({shown})"
-    return f"{len(runs):,} runs ({shown}{', …' if len(runs) > 3 else ''})"
+    return f"{counted(len(runs), 'run')} ({shown}{', …' if len(runs) > 3 else ''})"
 
 
 def _rule(rule: OutputRule) -> str:
@@ -145,6 +165,10 @@ def _as_json(
         "checkpoints": asdict(spec.checkpoints),
         "parallel": spec.parallel,
         "outputs": [asdict(rule) for rule in spec.outputs],
+        "data": [
+            {**item.to_dict(), "name": item.name, "why": way.why}
+            for item, way in zip(spec.data, parsed.ways, strict=True)
+        ],
         "runs": [{"name": run.name, "params": dict(run.params)} for run in parsed.runs],
         "first_command": arguments(spec.command, parsed.runs[0].params),
     }

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, fields
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,12 +12,16 @@ import click
 
 from outlast.cli.common import here_option, json_option, table, write_json
 from outlast.errors import BadInput
+from outlast.sentences import counted
 
 if TYPE_CHECKING:
     from outlast.schedulers.presence import Presence
     from outlast.schedulers.queues import QueueLimit
     from outlast.spec.clusters import KnownCluster, Library
+    from outlast.spec.mistakes import Mistake
 
+#: In place of a scheduler, where the profile has a mistake that keeps it from being known.
+UNKNOWN = "not known"
 #: Seconds that one question to a scheduler may take.
 _PATIENCE = 10.0
 
@@ -37,8 +41,7 @@ def command(name: str | None, directory: Path, as_json: bool) -> None:
     if name is not None:
         cluster = library.find(name)
         if cluster is None:
-            for mistake in library.mistakes:
-                click.echo(str(mistake), err=True)
+            _say_mistakes([*library.mistakes, *library.mistakes_near(name)])
             raise BadInput('"%s" is not a cluster; %s' % (name, library.instead_of(name)))
         _show_one(cluster, as_json)
         return
@@ -60,24 +63,28 @@ def _show_all(library: Library, as_json: bool) -> None:
             }
         )
         return
-    rows = [(one.profile.name, one.profile.scheduler, _place(one)) for one in clusters]
+    rows = [(one.profile.name, one.profile.scheduler or UNKNOWN, _place(one)) for one in clusters]
     click.echo(table(("CLUSTER", "SCHEDULER", "FROM"), rows))
     click.echo("\non this machine")
     for kind, found in here.items():
         for line in _lines(kind, found):
             click.echo("  " + line)
-    for mistake in mistakes:
-        click.echo(str(mistake), err=True)
+    _say_mistakes(mistakes)
 
 
 def _show_one(cluster: KnownCluster, as_json: bool) -> None:
+    from outlast.schedulers.presence import pool
     from outlast.schedulers.queues import queue_limits
 
     profile = cluster.profile
-    here = _look((profile.scheduler,), images=bool(profile.site.container))
+    known = (profile.scheduler,) if profile.scheduler else ()
+    here = _look(known, images=bool(profile.site.container)) if known else {}
     limits: list[QueueLimit] = []
     trouble = ""
-    if not here[profile.scheduler].problems:
+    if known and not here[profile.scheduler].problems:
+        if profile.scheduler == "htcondor":
+            found = here["htcondor"]
+            here["htcondor"] = replace(found, notes=(*found.notes, pool(_PATIENCE)))
         limits, trouble = queue_limits(profile.scheduler, profile.site, _PATIENCE)
     if as_json:
         write_json(
@@ -90,7 +97,12 @@ def _show_one(cluster: KnownCluster, as_json: bool) -> None:
             }
         )
         return
-    click.echo("%s: %s, %s" % (profile.name, profile.scheduler, _place(cluster)))
+    click.echo(
+        "%s: %s, %s" % (profile.name, profile.scheduler or "its scheduler is not known", _place(cluster))
+    )
+    if not known:
+        _say_mistakes(cluster.mistakes)
+        return
     settings = dict(_settings(cluster))
     for key, value in settings.items():
         if _is_set(value):
@@ -102,7 +114,11 @@ def _show_one(cluster: KnownCluster, as_json: bool) -> None:
             click.echo("  " + line)
     for line in _about_limits(cluster, limits, trouble):
         click.echo(line)
-    for mistake in cluster.mistakes:
+    _say_mistakes(cluster.mistakes)
+
+
+def _say_mistakes(mistakes: Iterable[Mistake]) -> None:
+    for mistake in dict.fromkeys(mistakes):
         click.echo(str(mistake), err=True)
 
 
@@ -125,9 +141,10 @@ def _look(schedulers: tuple[str, ...], *, images: bool = True) -> dict[str, Pres
 def _this_machine() -> Presence:
     from outlast.local_cluster.hosts import this_machine
     from outlast.schedulers.presence import Presence
+    from outlast.spec.fit import sized
 
     ((name, host),) = this_machine().items()
-    return Presence(notes=("%s, %d cpus, %d gpus" % (name, host.cpus, host.gpus),))
+    return Presence(notes=("%s, %s" % (name, sized(host.cpus, host.gpus)),))
 
 
 def _lines(kind: str, found: Presence) -> Iterator[str]:
@@ -142,7 +159,7 @@ def _origin(cluster: KnownCluster) -> dict[str, Any]:
     profile = cluster.profile
     return {
         "name": profile.name,
-        "scheduler": profile.scheduler,
+        "scheduler": profile.scheduler or None,
         "file": cluster.file or None,
         "line": cluster.line,
     }
@@ -152,8 +169,8 @@ def _place(cluster: KnownCluster) -> str:
     if not cluster.file:
         return "built in"
     wrong = len(cluster.mistakes)
-    counted = ", with %d mistake%s" % (wrong, "" if wrong == 1 else "s") if wrong else ""
-    return "%s:%s%s" % (cluster.file, cluster.line, counted)
+    told = ", with %s" % counted(wrong, "mistake") if wrong else ""
+    return "%s:%s%s" % (cluster.file, cluster.line, told)
 
 
 def _settings(cluster: KnownCluster) -> Iterator[tuple[str, Any]]:
@@ -175,21 +192,20 @@ def _is_set(value: Any) -> bool:
 
 
 def _shown(key: str, value: Any) -> str:
+    from outlast.spec.fit import sized
     from outlast.spec.units import show_duration, show_size
 
-    if key in ("longest", "commit_every", "interval", "lag"):
+    if key in ("longest", "commit_every", "interval", "lag", "stall", "patience"):
         return show_duration(value)
-    if key == "largest_transfer":
+    if key in ("largest_transfer", "cache_size"):
         return show_size(value)
     if isinstance(value, Mapping):
-        return ", ".join(
-            "%s (%d cpus, %d gpus)" % (name, one["cpus"], one["gpus"]) for name, one in value.items()
-        )
+        return ", ".join("%s (%s)" % (name, sized(one["cpus"], one["gpus"])) for name, one in value.items())
     return "; ".join(value) if isinstance(value, tuple) else str(value)
 
 
 def _about_limits(cluster: KnownCluster, limits: list[QueueLimit], trouble: str) -> Iterator[str]:
-    from outlast.spec.units import in_one_unit
+    from outlast.spec.units import show_limit, written
 
     if trouble:
         yield "its limits are not known: %s" % trouble
@@ -199,9 +215,8 @@ def _about_limits(cluster: KnownCluster, limits: list[QueueLimit], trouble: str)
         if limit.longest is None:
             yield "%s: the limit is %s" % (where, limit.written)
             continue
-        number, unit = in_one_unit(limit.longest)
-        said = "%s: jobs end after %g %s" % (where, number, unit)
+        said = "%s: jobs end after %s" % (where, show_limit(limit.longest))
         used = cluster.profile.site.queue == limit.name or limit.default
         if used and (longest is None or longest > limit.longest):
-            said += "; write longest: %g%s into the profile" % (number, unit)
+            said += "; write longest: %s into the profile" % written(limit.longest)
         yield said

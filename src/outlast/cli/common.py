@@ -80,13 +80,17 @@ def open_journal(experiment: Experiment) -> Journal:
         waiting = len(Inbox(experiment.inbox).names())
         if waiting:
             raise BadInput(
-                "%s: %d request(s) wait for a controller; type `outlast up` to begin"
-                % (experiment.root, waiting)
+                "%s: %s for a controller; type `outlast up` to begin"
+                % (experiment.root, requests_wait(waiting))
             )
         raise BadInput(
             "%s: nothing has been submitted here yet; type `outlast run` to begin" % experiment.root
         )
     return Journal(experiment.journal)
+
+
+def requests_wait(number: int) -> str:
+    return "1 request waits" if number == 1 else "%d requests wait" % number
 
 
 def locate(target: str | None, directory: Path) -> tuple[Experiment, str | None]:

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from outlast import ledger
+from outlast.arrivals import items_of, troubles_in
 from outlast.cli.common import (
     clock,
     find_run,
@@ -19,10 +20,12 @@ from outlast.cli.common import (
     paint,
     write_json,
 )
+from outlast.cli.refusals import advice
+from outlast.cli.starts import when, where
 from outlast.journal import Journal
-from outlast.model import Attempt, AttemptState, Run
+from outlast.model import Attempt, AttemptState, Entry, Run
 from outlast.sentences import printable
-from outlast.spec.units import show_duration
+from outlast.spec.units import show_duration, show_size
 
 
 @click.command()
@@ -39,7 +42,7 @@ def command(run: str | None, directory: Path, as_json: bool) -> None:
         if as_json:
             write_json(_facts(journal, found, attempts))
         else:
-            click.echo(_text(journal, found, attempts))
+            click.echo(_text(journal, found, attempts, experiment.root, directory))
     finally:
         journal.close()
 
@@ -58,7 +61,7 @@ def _facts(journal: Journal, run: Run, attempts: list[Attempt]) -> dict[str, Any
     }
 
 
-def _text(journal: Journal, run: Run, attempts: list[Attempt]) -> str:
+def _text(journal: Journal, run: Run, attempts: list[Attempt], root: Path, directory: Path) -> str:
     spec = journal.spec(run.spec)
     lines = [
         "%s: %s%s"
@@ -68,14 +71,19 @@ def _text(journal: Journal, run: Run, attempts: list[Attempt]) -> str:
     if run.params:
         lines.append("  with " + ", ".join("%s=%s" % item for item in run.params.items()))
     bookings = {booking.number: booking for booking in ledger.book(run, attempts)}
+    entries = [row.entry for row in journal.entries(run.name)]
     for attempt in attempts:
-        lines += ["", *_attempt(attempt, bookings.get(attempt.number))]
+        its_own = [entry for entry in entries if entry.token == attempt.token]
+        lines += ["", *_attempt(attempt, its_own, bookings.get(attempt.number))]
+    hint = advice(journal, run, root, directory)
+    if hint:
+        lines += ["", hint]
     if not run.state.over and run.last is not None and run.current is None:
         lines += ["", "between attempts: %s" % run.last.detail]
     return "\n".join(lines)
 
 
-def _attempt(attempt: Attempt, booking: ledger.Booking | None) -> list[str]:
+def _attempt(attempt: Attempt, entries: list[Entry], booking: ledger.Booking | None) -> list[str]:
     ended = attempt.state is AttemptState.ENDED and attempt.outcome is not None
     word = attempt.outcome.value if ended and attempt.outcome else attempt.state.value
     lines = ["attempt %d: %s" % (attempt.number, paint(word))]
@@ -83,15 +91,16 @@ def _attempt(attempt: Attempt, booking: ledger.Booking | None) -> list[str]:
     if attempt.avoid:
         lines.append("  not on     %s" % ", ".join(attempt.avoid))
     if attempt.job or attempt.host:
-        lines.append("  where      job %s%s" % (attempt.job, " on %s" % attempt.host if attempt.host else ""))
+        lines.append("  where      %s" % where(attempt, entries))
     if attempt.started:
-        until = " to %s" % clock(attempt.ended) if ended else ""
-        lines.append("  when       %s%s%s" % (clock(attempt.started), until, _waited(attempt)))
+        lines.append("  when       %s" % when(attempt, entries))
     if attempt.waits and not ended:
         lines.append("  waiting    %s" % printable(attempt.waits))
     account = attempt.account
     for leg in account.get("earlier", ()):
         lines.append("  before     %s" % _leg(leg))
+    for item in items_of(account):
+        lines.append("  data       %s" % printable(_item(item)))
     if account.get("loaded"):
         resumed = account.get("resumed")
         lines.append("  went on    %s" % ("from the start" if resumed is None else "from step %d" % resumed))
@@ -110,6 +119,26 @@ def _attempt(attempt: Attempt, booking: ledger.Booking | None) -> list[str]:
     return lines
 
 
+def _item(item: Mapping[str, Any]) -> str:
+    """One item of data, and what went wrong on its way."""
+    if item.get("found"):
+        text = "%s was there already" % item["name"]
+    else:
+        size = show_size(item["bytes"]) + " " if item.get("bytes") else ""
+        how = "in" if item.get("arrived") else "had not arrived after"
+        text = "%s: %s%s %s" % (item["name"], size, how, show_duration(item.get("waited", 0.0)))
+        if item.get("sources"):
+            text += " from %s" % ", ".join(item["sources"])
+        if item.get("vouched") == "nobody":
+            text += "; nothing proved that it was the right data"
+    troubles = troubles_in([item])
+    told = [
+        "%s %d× (%s)" % (kind, cost["count"], show_duration(cost["seconds"]))
+        for kind, cost in troubles.items()
+    ]
+    return text + ("; %s" % ", ".join(told) if told else "")
+
+
 def _leg(leg: Mapping[str, Any]) -> str:
     """One of the earlier starts of the attempt's job."""
     seconds = sum(float(seconds) for _, seconds in leg.get("spans", ()))
@@ -117,9 +146,3 @@ def _leg(leg: Mapping[str, Any]) -> str:
     saved = ", step %d is saved" % saves[-1][1] if saves and saves[-1][1] is not None else ""
     ended = leg.get("outcome", "ended without a word")
     return "%s on %s: %s%s" % (show_duration(seconds), leg.get("host", "a host without a name"), ended, saved)
-
-
-def _waited(attempt: Attempt) -> str:
-    if attempt.queued is None or attempt.started is None or attempt.started - attempt.queued < 1:
-        return ""
-    return ", after %s in the queue" % show_duration(attempt.started - attempt.queued)

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from outlast import reports, sentences
 from outlast.cli.common import COLOURS, on_terminal
+from outlast.cli.refusals import advice
+from outlast.cli.silence import Silence
 from outlast.controller import Pass
 from outlast.experiment import Experiment
 from outlast.journal import Journal
 from outlast.model import Attempt, Entry, Kind
+from outlast.spec.units import show_size
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -31,12 +35,14 @@ _MACHINE = (Kind.QUEUED, Kind.SEEN, Kind.ACCEPTED)
 
 
 class Display:
-    def __init__(self, experiment: Experiment, *, quiet: bool = False) -> None:
+    def __init__(self, experiment: Experiment, *, directory: Path | None = None, quiet: bool = False) -> None:
+        """`directory`: the experiment's, as the user named it."""
         self._experiment = experiment
+        self._directory = directory
         self._quiet = quiet
         self._journal: Journal | None = None
         self._live: Live | None = None
-        self._trouble = ""
+        self._silence = Silence()
         self._notes: frozenset[str] = frozenset()
         self._counted = 0.0
 
@@ -64,28 +70,42 @@ class Display:
             attempt = self._journal.attempt(entry.token) if entry.token else None
             text = sentences.of_entry(entry, attempt)
             if entry.kind is Kind.FAILED:
-                text += self._last_words(entry.run)
+                text += self._what_to_do(entry.run) + self._last_words(entry.run)
             self._say(entry.at, entry.run, text, COLOURS.get(entry.kind.value))
         if many:
             self._count()
 
     def passed(self, done: Pass) -> None:
-        """After each pass: trouble with the scheduler is said once, and its end too."""
+        """After each pass: trouble with the scheduler is said again from time to time, and its end too."""
         if self._quiet:
             return
         for note in done.notes:
             if note not in self._notes:
                 self._say(time.time(), "note", note, "yellow")
         self._notes = frozenset(done.notes)
-        if done.trouble != self._trouble:
-            text = "does not answer: %s; waiting" % done.trouble if done.trouble else "answers again"
-            self._say(time.time(), "scheduler", text, "yellow")
-            self._trouble = done.trouble
+        told = self._silence.after(self._plainly(done.trouble), time.time())
+        if told:
+            self._say(time.time(), "scheduler", told, "yellow")
         self.refresh()
+
+    def _plainly(self, trouble: str) -> str:
+        """Where the scheduler's programs are not here, that says more than what came of calling one."""
+        spec = self._journal.newest_spec() if trouble and self._journal is not None else None
+        if spec is None:
+            return trouble
+        from outlast.schedulers.presence import missing_programs
+
+        return "; ".join(missing_programs(spec.profile.get("scheduler", spec.cluster))) or trouble
 
     def refresh(self) -> None:
         if self._live is not None:
             self._live.refresh()
+
+    def _what_to_do(self, name: str) -> str:
+        assert self._journal is not None
+        run = self._journal.run(name)
+        hint = advice(self._journal, run, self._experiment.root, self._directory) if run else ""
+        return "\n  %s" % hint if hint else ""
 
     def _last_words(self, name: str) -> str:
         assert self._journal is not None
@@ -142,9 +162,11 @@ class Display:
 
 def progress_of(experiment: Experiment, attempt: Attempt) -> str:
     """How far a training says it is, such as `step 12 of 30 (40 %) loss=0.21`."""
-    said = reports.progress_of(experiment.exchange_of(attempt))
+    exchange = experiment.exchange_of(attempt)
+    said = reports.progress_of(exchange)
     if said is None:
-        return ""
+        fetching = reports.fetching_of(exchange)
+        return sentences.printable(_fetching(fetching)) if fetching else ""
     step, total, metrics = said.get("step"), said.get("total"), said.get("metrics")
     text = "step %s" % step
     if isinstance(step, (int, float)) and isinstance(total, (int, float)) and total > 0:
@@ -153,3 +175,19 @@ def progress_of(experiment: Experiment, attempt: Attempt) -> str:
         for name, value in list(metrics.items())[:4]:
             text += " %s=%s" % (name, "%.4g" % value if isinstance(value, float) else value)
     return sentences.printable(text)
+
+
+def _fetching(said: Mapping[str, Any]) -> str:
+    """`fetches train.tar: 45 % of 150 GB, 57 MB/s from cache.example.org`."""
+    if said.get("waits_for"):
+        return "waits for %s, which is fetched by %s" % (said.get("name"), said["waits_for"])
+    text = "fetches %s: " % said.get("name")
+    done, total, rate = (said.get(key) for key in ("done", "total", "rate"))
+    if isinstance(done, int) and isinstance(total, int) and total > 0:
+        text += "%d %% of %s" % (100 * done // total, show_size(total))
+    elif isinstance(done, int):
+        text += show_size(done)
+    if said.get("trouble"):
+        return "%s; %s" % (text, said["trouble"])
+    speed = ", %s/s" % show_size(rate) if isinstance(rate, int) and rate > 0 else ""
+    return text + speed + (" from %s" % said["source"] if said.get("source") else "")

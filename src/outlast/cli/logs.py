@@ -14,6 +14,7 @@ from outlast.experiment import Experiment
 from outlast.journal import Journal
 from outlast.node import travel
 from outlast.reports import heard_in
+from outlast.sentences import counted
 
 CHUNK = 65536
 
@@ -37,7 +38,8 @@ def command(run: str | None, directory: Path, follow: bool, number: int | None) 
             raise BadInput("%s has had no attempt yet" % found.name)
         if number is not None and not 1 <= number <= found.attempts:
             raise BadInput(
-                "%s has had %d attempts; there is no attempt %d" % (found.name, found.attempts, number)
+                "%s has had %s; there is no attempt %d"
+                % (found.name, counted(found.attempts, "attempt"), number)
             )
         if follow:
             _follow(experiment, journal, found.name, number)

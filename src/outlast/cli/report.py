@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from outlast.arrivals import troubles_in
 from outlast.cli.common import (
     directory_argument,
     experiment_at,
@@ -19,11 +20,14 @@ from outlast.cli.common import (
 )
 from outlast.journal import Journal
 from outlast.ledger import MEANING, Booking, Use, book, total
-from outlast.spec.units import show_duration
+from outlast.sentences import counted
+from outlast.spec.units import show_duration, show_size
 
 #: Runs listed one by one; of more only the sum is shown.
 SHOWN = 30
 BAR = 40
+#: The least share that is drawn, which is one that is not shown as 0.0 %.
+VISIBLE = 0.0005
 
 
 @click.command()
@@ -44,7 +48,10 @@ def command(directory: Path, as_json: bool, everything: bool) -> None:
         return
     click.echo(text(bookings, everything))
     if running:
-        click.echo("%d attempts are running; their time is booked when they end" % running)
+        are = "is running; its time is booked when it ends"
+        if running > 1:
+            are = "are running; their time is booked when they end"
+        click.echo("%s %s" % (counted(running, "attempt"), are))
 
 
 def _bookings(journal: Journal) -> Any:
@@ -61,6 +68,7 @@ def _facts(bookings: list[Booking]) -> dict[str, Any]:
     return {
         "slot": sum(booking.slot for booking in bookings),
         "uses": {use.value: seconds for use, seconds in total(bookings).items()},
+        "troubles": troubles_in(item for booking in bookings for item in booking.data),
         "attempts": [
             {
                 "run": booking.run,
@@ -69,6 +77,7 @@ def _facts(bookings: list[Booking]) -> dict[str, Any]:
                 "outcome": booking.outcome.value if booking.outcome else None,
                 "slot": booking.slot,
                 "uses": {use.value: seconds for use, seconds in booking.uses.items()},
+                "data": list(booking.data),
             }
             for booking in bookings
         ],
@@ -85,6 +94,9 @@ def text(bookings: list[Booking], everything: bool = False) -> str:
         parts.append(_per_run(runs, sums))
     elif len(runs) > 1:
         parts.append("%d runs; --all lists them" % len(runs))
+    troubles = _data_troubles(bookings)
+    if troubles:
+        parts.append(troubles)
     hosts = _per_host(bookings)
     if hosts:
         parts.append(hosts)
@@ -96,7 +108,7 @@ def _in_all(sums: dict[Use, float], slot: float) -> str:
     for use, seconds in sums.items():
         if seconds > 0 or use is Use.USEFUL:
             share = seconds / slot
-            bar = "█" * max(round(share * BAR), 1 if seconds else 0)
+            bar = "█" * round(share * BAR) or ("▏" if share >= VISIBLE else "")
             rows.append(
                 (paint(use.value), show_duration(seconds), "%.1f %%" % (100 * share), bar, MEANING[use])
             )
@@ -114,6 +126,16 @@ def _per_run(runs: dict[str, list[Booking]], sums: dict[Use, float]) -> str:
         rows.append((name, str(len(bookings)), show_duration(slot), *cells))
     head = ("RUN", "ATTEMPTS", "SLOT", *(use.value.upper() for use in columns))
     return table(head, rows, right=range(1, len(head)))
+
+
+def _data_troubles(bookings: list[Booking]) -> str:
+    """What went wrong with data on its way, and what that has cost."""
+    sums = troubles_in(item for booking in bookings for item in booking.data)
+    rows = [
+        (kind, "%d" % cost["count"], show_duration(cost["seconds"]), show_size(cost["bytes"]))
+        for kind, cost in sums.items()
+    ]
+    return table(("DATA TROUBLE", "TIMES", "TIME", "FETCHED AGAIN"), rows, right=(1, 2, 3)) if rows else ""
 
 
 def _per_host(bookings: list[Booking]) -> str:

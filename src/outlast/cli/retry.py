@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -21,13 +20,11 @@ from outlast.cli.common import (
     where,
     write_json,
 )
+from outlast.cli.sending import Sending
 from outlast.errors import BadInput
 from outlast.journal import Journal
 from outlast.model import Run, RunState
 from outlast.submission import retry
-
-if TYPE_CHECKING:
-    from outlast.session import Session
 
 
 @click.command()
@@ -57,6 +54,7 @@ def command(runs: tuple[str, ...], directory: Path, cluster: str | None, failed:
                 raise BadInput(
                     "%s is %s; only a failed or cancelled run can be retried" % (run.name, run.state.value)
                 )
+        chained = _were_chained(journal, found)
         if found:
             parsed = read(experiment.root, cluster)
             if cluster is None:
@@ -64,16 +62,30 @@ def command(runs: tuple[str, ...], directory: Path, cluster: str | None, failed:
             retry(experiment, parsed, journal, tuple(found))
     finally:
         journal.close()
-    held = carry_out(experiment, "retry", _step) if found else ""
     names = [run.name for run in found]
+    # A chain is for login nodes where nobody supervises: one job alone would go on for nobody.
+    sending = Sending(experiment, directory, budget=0.0 if chained else LONGEST_PASS)
+    held = carry_out(experiment, "retry", sending) if found else ""
     if as_json:
-        write_json({"retried": names, "held": held or None})
+        write_json({"retried": names, "sent": sending.jobs, "refused": sending.refused, "held": held or None})
         return
     click.echo("to be tried again: %s" % some(names) if names else "no run has failed")
     if held:
         click.echo(held)
     elif names:
-        click.echo("go on with `outlast up%s`" % where(directory))
+        sending.tell_jobs()
+        sending.tell_trouble()
+        up, chain = "outlast up%s" % where(directory), "outlast chain%s" % where(directory)
+        if chained:
+            click.echo("nothing was sent yet: `%s` sends a chain again, `%s` one job at a time" % (chain, up))
+        elif sending.live:
+            click.echo("go on with `%s`" % up)
+
+
+def _were_chained(journal: Journal, runs: Sequence[Run]) -> bool:
+    """The last attempt of one of them was sent as a chain."""
+    tokens = [run.last.token for run in runs if run.last is not None]
+    return any(attempt is not None and attempt.jobs > 1 for attempt in map(journal.attempt, tokens))
 
 
 def _refuse_a_silent_move(journal: Journal, runs: Sequence[Run], cluster: str) -> None:
@@ -85,7 +97,3 @@ def _refuse_a_silent_move(journal: Journal, runs: Sequence[Run], cluster: str) -
                 "%s was on cluster %s, and params.yaml says %s; say which one is meant with `--cluster %s` "
                 "or `--cluster %s`" % (run.name, before, cluster, before, cluster)
             )
-
-
-def _step(session: Session) -> None:
-    session.step(budget=LONGEST_PASS)

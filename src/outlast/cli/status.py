@@ -17,6 +17,7 @@ from outlast.cli.common import (
     on_terminal,
     open_journal,
     paint,
+    requests_wait,
     table,
     where,
     write_json,
@@ -149,7 +150,7 @@ def _who(experiment: Experiment, journal: Journal, counts: Mapping[str, int], di
     holder = living_holder(journal)
     waiting = len(Inbox(experiment.inbox).names())
     if waiting:
-        lines.append("%d request(s) wait to be carried out" % waiting)
+        lines.append("%s to be carried out" % requests_wait(waiting))
     if holder:
         lines.append(describe(holder))
     elif waiting or _under_way(counts):

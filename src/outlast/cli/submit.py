@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from outlast.cli.common import (
-    LONGEST_PASS,
     carry_out,
     cluster_option,
     directory_argument,
@@ -19,13 +17,12 @@ from outlast.cli.common import (
     where,
     write_json,
 )
+from outlast.cli.sending import Sending
 from outlast.experiment import Experiment
 from outlast.journal import Journal
 from outlast.journalfile import is_blank
+from outlast.sentences import counted
 from outlast.submission import Submitted, prepare, submit
-
-if TYPE_CHECKING:
-    from outlast.session import Session
 
 
 @click.command()
@@ -43,21 +40,24 @@ def command(directory: Path, cluster: str | None, dry_run: bool, as_json: bool) 
         _show(experiment, cluster, as_json)
         return
     submitted = hand_over(experiment, cluster)
-    held = carry_out(experiment, "submit", _first_pass) if submitted.new else ""
+    first = Sending(experiment, directory)
+    held = carry_out(experiment, "submit", first) if submitted.new else ""
     if as_json:
         write_json(
             {
                 "submitted": [plan.name for plan in submitted.new],
                 "known": [plan.name for plan in submitted.known],
                 "changed": [plan.name for plan in submitted.changed],
+                "refused": first.refused,
                 "held": held or None,
             }
         )
         return
     tell(submitted)
+    first.tell_trouble()
     if held:
         click.echo(held)
-    elif submitted.new:
+    elif submitted.new and first.live:
         click.echo(
             "go on with `outlast up%s`, or with `outlast tick%s` from cron" % ((where(directory),) * 2)
         )
@@ -70,6 +70,8 @@ def hand_over(experiment: Experiment, cluster: str | None = None) -> Submitted:
     parsed = read(experiment.root, cluster)
     for warning in parsed.warnings:
         click.echo("warning: %s" % warning, err=True)
+    for item, way in zip(parsed.spec.data, parsed.ways, strict=True):
+        click.echo("data: %s comes by %s: %s" % (item.name, way.method, way.why), err=True)
     journal = None if is_blank(experiment.journal) else Journal(experiment.journal)
     try:
         return submit(experiment, parsed, journal)
@@ -81,27 +83,16 @@ def hand_over(experiment: Experiment, cluster: str | None = None) -> Submitted:
 def tell(submitted: Submitted) -> None:
     if submitted.new:
         names = [plan.name for plan in submitted.new]
-        click.echo("submitted %s: %s" % (count(len(names)), some(names)))
+        click.echo("submitted %s: %s" % (counted(len(names), "run"), some(names)))
     if submitted.known:
-        click.echo("%s known already and left alone" % count(len(submitted.known)))
+        click.echo("%s known already and left alone" % counted(len(submitted.known), "run"))
     if submitted.changed:
         names = [plan.name for plan in submitted.changed]
         click.echo(
             "%s known already; params.yaml or the code has changed since, which a run that is under way does "
             "not see (`outlast retry RUN` takes the new one once it has ended): %s"
-            % (count(len(names)), some(names))
+            % (counted(len(names), "run"), some(names))
         )
-
-
-def count(number: int) -> str:
-    return "1 run" if number == 1 else "%d runs" % number
-
-
-def _first_pass(session: Session) -> None:
-    """Send the first jobs at once."""
-    done = session.step(budget=LONGEST_PASS)
-    if done.trouble:
-        click.echo("the scheduler did not answer yet: %s" % done.trouble, err=True)
 
 
 def _show(experiment: Experiment, cluster: str | None, as_json: bool) -> None:
@@ -125,7 +116,8 @@ def _show(experiment: Experiment, cluster: str | None, as_json: bool) -> None:
     if as_json:
         write_json({"runs": [plan.name for plan in parsed.runs], "order": order, "job": rendered})
         return
-    click.echo("%s would be submitted: %s" % (count(len(parsed.runs)), some([p.name for p in parsed.runs])))
+    names = [one.name for one in parsed.runs]
+    click.echo("%s would be submitted: %s" % (counted(len(names), "run"), some(names)))
     click.echo("\nthe job of %s's first attempt (%s):\n%s" % (plan.name, spec.cluster, rendered))
     click.echo("\nits work order:")
     json.dump(order, sys.stdout, indent=2)

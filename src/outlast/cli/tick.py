@@ -35,5 +35,6 @@ def command(directory: Path, as_json: bool) -> None:
     for note in done.notes:
         click.echo("note: %s" % note, err=True)
     if done.trouble:
-        click.echo("the scheduler did not answer: %s" % done.trouble, err=True)
+        text = "the scheduler did not answer: %s; nothing is lost, and the next tick asks again"
+        click.echo(text % done.trouble, err=True)
     click.echo(", ".join("%d %s" % (number, state) for state, number in sorted(counts.items())) or "no runs")

@@ -39,7 +39,7 @@ def supervise(experiment: Experiment, directory: Path, as_json: bool, purpose: s
             "%s: nothing has been submitted here yet; type `outlast run` to begin" % experiment.root
         )
     signal.signal(signal.SIGTERM, _interrupt)
-    display = Display(experiment, quiet=as_json)
+    display = Display(experiment, directory=directory, quiet=as_json)
     try:
         with control(experiment, purpose, display.entries) as session, display.showing(session.journal):
             while True:
