@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from outlast import crashpoints, engine
+from outlast import crashpoints, engine, outage
 from outlast.decision import Decision, Do
 from outlast.dispatch import Dispatch
 from outlast.exchange import Exchange, ResultGone
@@ -79,7 +79,7 @@ class Controller:
         starts = self._settle(seen, done)
         if seen.jobs is None:
             return done  # nothing is sent to a scheduler that does not answer
-        admitted = self._dispatch.admit(starts, jobs)
+        admitted = self._dispatch.admit(self._hold_back(starts), jobs)
         size = self._scheduler.batch
         for begin in range(0, len(admitted), size):
             if time.monotonic() - began > budget:
@@ -93,6 +93,14 @@ class Controller:
         refused = [name for name, run in self._records.live().items() if run.current is None]
         self._settle(Seen(None), done, [name for name in refused if name in {one.run for one in admitted}])
         return done
+
+    def _hold_back(self, starts: Sequence[Decision]) -> Sequence[Decision]:
+        def has_data(attempt: Attempt) -> bool:
+            report = self._report(attempt)
+            return report is not None and report.computed
+
+        live = self._records.live().values()
+        return outage.hold_back(starts, live, self._records, has_data, self._clock()) if starts else starts
 
     def _observe(self, done: Pass) -> Seen:
         current = [self._records.current(run) for run in self._records.live().values()]

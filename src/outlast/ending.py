@@ -7,7 +7,7 @@ from typing import Any
 
 from outlast.decision import Decision, record
 from outlast.model import Attempt, Kind, Outcome, Phase, Run
-from outlast.node.repeats import OF_THE_TRAINING, Failures
+from outlast.node.repeats import OF_THE_DATA, OF_THE_TRAINING, Failures
 from outlast.observation import JobView, Report
 
 
@@ -70,6 +70,8 @@ def end(
     data.update(_failure(attempt, view, report, outcome, detail))
     if outcome is Outcome.REJECTED:
         data["transient"] = False  # the scheduler has the job and says that it will not do
+    elif outcome in OF_THE_DATA and data.get("signature"):
+        data["transient"] = False  # the sources are there, and what they have is not what is wanted
     data["account"] = {"slot": slot, **_account(report)} if slot or report else {}
     if view is not None and view.memory is not None:
         data["account"]["memory"] = view.memory
@@ -106,6 +108,8 @@ def _failure(
     met = failures_in(report.legs)
     if outcome in OF_THE_TRAINING and met.signature:
         return {"signature": met.signature, "failures": met.times}
+    if outcome in OF_THE_DATA and report.outcome is not outcome:
+        return {}  # the scheduler's word, whose troubles pass
     unsigned = outcome.value if outcome in (Outcome.OUT_OF_MEMORY, Outcome.CRASHED) else None
     return {"signature": report.signature or unsigned}
 

@@ -178,21 +178,23 @@ def _after_ending(run: Run, attempt: Attempt, entry: Entry) -> Mapping[str, Any]
         if run.best_step is not None and (resumed is None or resumed < run.best_step):
             # Checkpoints were lost. That is no progress, and the next attempt is measured from here.
             best_step = step
+    last = Ending(
+        number=attempt.number,
+        token=attempt.token,
+        outcome=outcome,
+        detail=data["detail"],
+        at=entry.at,
+        host=attempt.host,
+        step=step,
+        progressed=progressed,
+        computed=computed > 0,
+        transient=data.get("transient", True),
+    )
     changes: dict[str, Any] = {
         "current": None,
-        "last": Ending(
-            number=attempt.number,
-            token=attempt.token,
-            outcome=outcome,
-            detail=data["detail"],
-            at=entry.at,
-            host=attempt.host,
-            step=step,
-            progressed=progressed,
-            computed=computed > 0,
-            transient=data.get("transient", True),
-        ),
-        "ran": run.ran + (1 if account.get("slot") else 0),
+        "last": last,
+        # What was only turned back has not been tried.
+        "ran": run.ran + (1 if account.get("slot") and not last.turned_back else 0),
         "best_step": best_step,
     }
     if progressed:
@@ -211,7 +213,7 @@ def _after_ending(run: Run, attempt: Attempt, entry: Entry) -> Mapping[str, Any]
     changes.update(failure=failures.signature, failures=failures.times)
     if cause is Cause.CLUSTER and outcome is not Outcome.EVICTED:
         changes["troubles"] = run.troubles + 1
-        if attempt.host:
+        if attempt.host and outcome is not Outcome.NOT_FOUND:  # which is the same everywhere
             others = (sour for sour in run.sour_hosts if sour[0] != attempt.host)
             changes["sour_hosts"] = (*others, (attempt.host, entry.at))[-SOUR_HOSTS:]
     elif computed:

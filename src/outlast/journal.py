@@ -65,6 +65,7 @@ class Journal(Records):
         #: The epoch of the lease under which we write; None: read only.
         self.epoch: int | None = None
         self._loaded = False
+        self._computed_known = False
         if path.is_dir():
             raise JournalDamaged(damaged(path, "it is a directory"))
         if not create and not path.exists():
@@ -141,6 +142,14 @@ class Journal(Records):
         with self._sense():
             for (record,) in self._db.execute("SELECT record FROM runs ORDER BY position"):
                 yield read_run(record)
+
+    def last_computed(self, spec: int) -> float:
+        if not self._computed_known:
+            # Asked for only while data cannot be had; what comes later is noted as it comes.
+            for run in self.runs():
+                self._note_computed(run)
+            self._computed_known = True
+        return super().last_computed(spec)
 
     def telling_runs(self, most: int) -> list[Run]:
         """The runs one would look at first: failed, then under way, then waiting, then the rest."""

@@ -261,7 +261,14 @@ class Ending:
     progressed: bool = False
     #: The training itself was running at some time.
     computed: bool = False
+    #: It may pass by itself: for a job that the scheduler refused, and for data that did not arrive.
     transient: bool = True
+
+    @property
+    def turned_back(self) -> bool:
+        """It came for data that could not be had, for now: no fault of the run's, nor of the host's."""
+        outage = self.outcome in (Outcome.NOT_FOUND, Outcome.NETWORK, Outcome.STALLED)
+        return outage and self.transient and not self.computed
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from outlast.fold import apply
@@ -18,6 +19,7 @@ class Records:
         self._runs: dict[str, Run] = {}
         self._attempts: dict[str, Attempt] = {}
         self._specs: dict[int, Spec] = {}
+        self._computed: dict[int, float] = {}
 
     # What is known.
 
@@ -33,6 +35,10 @@ class Records:
 
     def attempt(self, token: str) -> Attempt | None:
         return self._attempts.get(token)
+
+    def last_computed(self, spec: int) -> float:
+        """When an attempt at a run of this spec ended that got as far as its training; -inf if none has."""
+        return self._computed.get(spec, -math.inf)
 
     def spec(self, number: int) -> Spec:
         return self._specs[number]
@@ -66,12 +72,17 @@ class Records:
                 attempts[attempt.token] = attempt
         self._persist(entries, runs.values(), attempts.values())
         for run in runs.values():
+            self._note_computed(run)
             if run.state.over:
                 self._runs.pop(run.name, None)
             else:
                 self._runs[run.name] = run
         self._attempts.update(attempts)
         self._dismiss(runs.values())
+
+    def _note_computed(self, run: Run) -> None:
+        if run.last is not None and run.last.computed:
+            self._computed[run.spec] = max(run.last.at, self._computed.get(run.spec, -math.inf))
 
     def _persist(self, entries: Sequence[Entry], runs: Iterable[Run], attempts: Iterable[Attempt]) -> None:
         """Make them durable, before they are believed."""

@@ -151,6 +151,8 @@ def test_the_same_failure_is_counted_across_attempts() -> None:
     run = ending(run, Outcome.CRASHED, signature="x")
     assert run.failures == 2
     assert ending(run, Outcome.CRASHED, signature="y").failures == 1
+    assert ending(run, Outcome.CRASHED, signature="y", failures=2).failures == 2
+    assert ending(run, Outcome.CRASHED, signature="x", failures=2).failures == 4
     assert ending(run, Outcome.CONTINUE, step=1).failures == 0
 
 
@@ -159,8 +161,21 @@ def test_the_same_trouble_of_the_clusters_is_no_failure_of_the_trainings() -> No
     for _ in range(3):
         run = ending(run, Outcome.OUT_OF_DISK, signature="no space")
     assert (run.failures, run.troubles) == (0, 3)
-    run = ending(a_run(failure="x", failures=1), Outcome.CORRUPT_INPUT, signature="bundle")
+    run = ending(a_run(failure="x", failures=1), Outcome.CORRUPT_INPUT)
     assert (run.failure, run.failures) == ("x", 1)
+
+
+def test_data_that_is_not_what_is_wanted_is_a_failure_when_that_is_for_good() -> None:
+    run = ending(ending(a_run(), Outcome.NOT_FOUND, signature="x"), Outcome.NOT_FOUND, signature="x")
+    assert run.failures == 2
+    assert ending(ending(a_run(), Outcome.NOT_FOUND), Outcome.NOT_FOUND).failures == 0
+
+
+def test_an_attempt_that_was_turned_back_for_want_of_data_is_not_counted() -> None:
+    run = ending(a_run(), Outcome.NETWORK, account={"slot": 10.0})
+    assert (run.ran, run.troubles) == (0, 1)
+    assert ending(a_run(), Outcome.NETWORK, account={"slot": 10.0}, computed=1).ran == 1
+    assert ending(a_run(), Outcome.NOT_FOUND, account={"slot": 10.0}, transient=False).ran == 1
 
 
 def test_troubles_lengthen_until_an_attempt_computes() -> None:

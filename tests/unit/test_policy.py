@@ -14,7 +14,9 @@ PATIENCE = Patience(missing=60.0, heartbeat=60.0, pause=10.0, longest_pause=100.
 
 def ended(outcome: Outcome, **changes: object) -> Run:
     facts: dict[str, object] = {"number": 1, "token": "a", "outcome": outcome, "detail": "the detail"}
-    facts.update(at=100.0, **{key: changes.pop(key) for key in ("transient", "step") if key in changes})
+    facts.update(
+        at=100.0, **{key: changes.pop(key) for key in ("transient", "step", "detail") if key in changes}
+    )
     base: dict[str, object] = {"name": "r", "position": 0, "spec": 1, "params": {}, "added": 0.0}
     base.update(state=RunState.WAITING, since=0.0, attempts=1, last=Ending(**facts))  # type: ignore[arg-type]
     return Run(**{**base, **changes})  # type: ignore[arg-type]
@@ -86,6 +88,30 @@ def test_a_refusal_for_good_fails_the_run_and_a_passing_one_does_not() -> None:
     assert decided(ended(Outcome.REJECTED, transient=True))[0] is Action.PAUSE
     action, reason = decided(ended(Outcome.REJECTED, transient=False))
     assert action is Action.FAIL and "refused" in reason
+
+
+@pytest.mark.parametrize(
+    ("outcome", "detail"),
+    [(Outcome.CANCELLED, "removed from the queue"), (Outcome.EVICTED, "cancelled with scancel: saved")],
+)
+def test_a_run_whose_job_was_removed_goes_on_and_says_what_would_end_it(
+    outcome: Outcome, detail: str
+) -> None:
+    action, reason = decided(ended(outcome, detail=detail))
+    assert action is Action.GO_ON
+    assert reason.endswith(
+        "; it was removed at the scheduler, and the run goes on: only `outlast cancel` ends one"
+    )
+
+
+@pytest.mark.parametrize(
+    ("outcome", "detail"), [(Outcome.EVICTED, "ended by qdel, or on the node"), (Outcome.LOST, "vanished")]
+)
+def test_where_a_removal_cannot_be_told_from_trouble_it_is_only_hinted_at(
+    outcome: Outcome, detail: str
+) -> None:
+    assert "(if somebody removed the job: only `outlast cancel`" in decided(ended(outcome, detail=detail))[1]
+    assert "outlast cancel" not in decided(ended(Outcome.EVICTED))[1]
 
 
 def test_pauses_double_up_to_the_longest() -> None:

@@ -120,9 +120,10 @@ class Attempt:
             self._scratch.carry_on(order.previous_scratch, self._pulse)
             self._workplace.look(self._pulse)
         except bundle.BadBundle as error:
-            return End(Outcome.CORRUPT_INPUT, f"{error}.", signature=failure.signature_of("bundle"))
+            return End(Outcome.CORRUPT_INPUT, f"{error}.")  # another host may read it well
         except NotHere as error:
-            return End(error.outcome, f"{error}.", signature=failure.signature_of(error.sign))
+            signature = failure.signature_of("data", error.sign) if error.sign else None
+            return End(error.outcome, f"{error}.", signature=signature)
         except OSError as error:
             return self._trouble(phase, error)
         except Interrupted as interrupted:

@@ -14,11 +14,13 @@ from outlast.node.words import Outcome
 MOST = 2
 #: The training's own doing; what happens twice on the cluster's side is its trouble twice.
 OF_THE_TRAINING = (Outcome.CRASHED, Outcome.WRONG_OUTPUT, Outcome.OUT_OF_MEMORY)
+#: With a signature they are for good: the sources answer, and have no such file, or another one.
+OF_THE_DATA = (Outcome.NOT_FOUND, Outcome.CORRUPT_INPUT)
 
 
 @dataclass(frozen=True)
 class Failures:
-    """The last failure of the training's own, and how often it has come without another between."""
+    """The last failure of the training's or of its data, and how often it came without another between."""
 
     signature: str | None = None
     times: int = 0
@@ -38,6 +40,6 @@ class Failures:
     ) -> Failures:
         """One more start (or attempt) ended so; an attempt may have met its failure several times."""
         from_outside = progressed and signal is not None  # killed, it seems, and it does get on
-        if signature and outcome in OF_THE_TRAINING and not from_outside:
+        if signature and outcome in (*OF_THE_TRAINING, *OF_THE_DATA) and not from_outside:
             return Failures(signature, self.times + times if signature == self.signature else times)
         return Failures() if progressed else self

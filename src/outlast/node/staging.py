@@ -22,7 +22,10 @@ _TELL = 3.0
 
 
 class NotHere(Exception):
-    """The data did not arrive; in words, with what that means for the attempt."""
+    """The data did not arrive; in words, with what that means for the attempt.
+
+    `sign` tells what will be the same next time, from other things that will; empty: it may pass.
+    """
 
     def __init__(self, outcome: Outcome, detail: str, sign: str) -> None:
         super().__init__(detail)
@@ -59,7 +62,7 @@ class Staging:
 
     def _bring_all(self, arrivals: Arrivals) -> None:
         from outlast.node.data.store import TurnLost
-        from outlast.node.data.troubles import GivenUp
+        from outlast.node.data.troubles import FINAL, GivenUp
 
         for item in self._plan.items:
             began = time.monotonic()
@@ -69,10 +72,11 @@ class Staging:
                 self._events.write("data", **{**arrived.to_dict(), "waited": time.monotonic() - began})
             except GivenUp as given_up:
                 self._book(item, began, given_up.costs.to_dict())
-                sign = "data %s" % given_up.trouble.kind.value
+                kind = given_up.trouble.kind
+                sign = "%s %s" % (item.name, kind.value) if kind in FINAL else ""
                 raise NotHere(given_up.outcome, str(given_up), sign) from given_up
             except TurnLost as lost:
-                raise NotHere(Outcome.NODE_TROUBLE, str(lost), "data") from lost
+                raise NotHere(Outcome.NODE_TROUBLE, str(lost), "") from lost
             except ValueError as error:
                 raise NotHere(Outcome.CRASHED, str(error), "data") from error
             except BaseException:

@@ -122,7 +122,7 @@ class NodeProgram:
 
     def _meet(self, trouble: Outcome) -> None:
         if self.alive and not self._cleaning_up:
-            self._end(trouble, "trouble of the host's: %s" % trouble.value, Cause.CLUSTER, trouble.value)
+            self._end(trouble, "trouble of the host's: %s" % trouble.value, Cause.CLUSTER)
 
     def _compute(self) -> None:
         if not self.alive or self._cleaning_up:

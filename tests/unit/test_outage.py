@@ -1,0 +1,94 @@
+"""While data cannot be had, one attempt at a time finds out whether it is back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from outlast.decision import Decision, Do
+from outlast.model import Attempt, AttemptState, Ending, Outcome, Run, RunState
+from outlast.outage import SCOUTS_FOR, hold_back
+
+NOW = 10_000.0
+
+
+def ended(
+    at: float, outcome: Outcome = Outcome.NOT_FOUND, computed: bool = False, transient: bool = True
+) -> Ending:
+    return Ending(1, "old", outcome, "no data", at=at, computed=computed, transient=transient)
+
+
+def a_run(number: int, last: Ending | None, current: str | None = None, spec: int = 1) -> Run:
+    return Run(f"r{number}", number, spec, {}, RunState.ACTIVE, 0.0, 0.0, last=last, current=current)
+
+
+@dataclass
+class World:
+    attempts: Mapping[str, Attempt] = field(default_factory=dict)
+    computed: float = -math.inf
+    with_data: frozenset[str] = frozenset()
+
+    def current(self, run: Run) -> Attempt | None:
+        return self.attempts.get(run.current) if run.current else None
+
+    def last_computed(self, spec: int) -> float:
+        return self.computed
+
+    def started(self, runs: list[Run]) -> list[str]:
+        starts = [Decision(Do.START, run.name) for run in runs if run.current is None]
+        kept = hold_back(starts, runs, self, lambda attempt: attempt.token in self.with_data, NOW)
+        return [start.run for start in kept]
+
+
+def under_way(run: str, intended: float, started: float | None = None) -> dict[str, Attempt]:
+    state = AttemptState.QUEUED if started is None else AttemptState.RUNNING
+    return {"now": Attempt(run, 2, "now", state, intended=intended, started=started)}
+
+
+def test_of_all_that_were_turned_back_the_one_longest_ago_goes_as_a_scout() -> None:
+    runs = [a_run(1, ended(9000.0)), a_run(2, ended(8000.0)), a_run(3, ended(8500.0))]
+    assert World().started(runs) == ["r2"]
+
+
+def test_those_that_were_never_tried_wait_for_the_scout_too() -> None:
+    runs = [a_run(1, ended(9000.0)), a_run(2, None, current="now"), a_run(3, None)]
+    assert World(under_way("r2", 9500.0)).started(runs) == []
+
+
+def test_as_soon_as_the_scout_has_its_data_all_go() -> None:
+    runs = [a_run(1, ended(9000.0), current="now"), a_run(2, ended(9000.0)), a_run(3, None)]
+    attempts = under_way("r1", 9500.0, started=9600.0)
+    assert World(attempts).started(runs) == []
+    assert World(attempts, with_data=frozenset({"now"})).started(runs) == ["r2", "r3"]
+
+
+def test_a_training_that_began_before_the_outage_proves_nothing() -> None:
+    runs = [a_run(1, None, current="now"), a_run(2, ended(9000.0)), a_run(3, ended(9000.0))]
+    attempts = under_way("r1", 100.0, started=200.0)
+    assert World(attempts, with_data=frozenset({"now"})).started(runs) == ["r2"]
+
+
+def test_one_that_got_through_since_ends_the_outage_for_all() -> None:
+    runs = [a_run(1, ended(9000.0)), a_run(2, ended(9100.0))]
+    assert World(computed=9200.0).started(runs) == ["r1", "r2"]
+    assert World(computed=9050.0).started(runs) == ["r1"]
+
+
+def test_a_scout_that_waits_in_the_queue_for_long_is_joined_by_another() -> None:
+    runs = [a_run(1, ended(1000.0), current="now"), a_run(2, ended(1000.0)), a_run(3, ended(1000.0))]
+    assert World(under_way("r1", NOW - SCOUTS_FOR - 1)).started(runs) == ["r2"]
+
+
+def test_runs_that_want_other_data_are_not_held_back() -> None:
+    runs = [a_run(1, ended(9000.0)), a_run(2, ended(9000.0)), a_run(3, None, spec=2)]
+    assert World().started(runs) == ["r1", "r3"]
+
+
+def test_a_failure_of_the_training_or_data_that_is_gone_for_good_holds_nobody_back() -> None:
+    for last in (
+        ended(9000.0, Outcome.CRASHED, computed=True),
+        ended(9000.0, Outcome.NETWORK, computed=True),
+        ended(9000.0, Outcome.NOT_FOUND, transient=False),
+    ):
+        assert World().started([a_run(1, last), a_run(2, last)]) == ["r1", "r2"]
