@@ -10,7 +10,7 @@ import pytest
 from outlast.model import attempts_needed
 from outlast.schedulers.profile import Profile
 from outlast.spec import BadSpec, ClusterProfile, Host, Parsed, read
-from outlast.spec.clusters import configuration_directory
+from outlast.spec.clusters import Library, configuration_directory
 from outlast.spec.fit import too_much_input
 
 
@@ -107,7 +107,7 @@ def test_more_cpus_than_any_host_has_are_a_mistake(directory: Path) -> None:
     clusters = "local: {hosts: {alpha: 2, beta: {cpus: 1, gpus: 1}}}\n"
     assert parsed(directory, "local", "resources: {cpus: 2}\n", clusters)
     (found,) = mistakes(directory, "local", "resources: {cpus: 2, gpus: 1}\n", clusters)
-    assert "no host of cluster local has 2 cpus and 1 gpus" in found
+    assert "no host of cluster local has 2 cpus and 1 gpu" in found
 
 
 @pytest.mark.parametrize("asked", ["{cpus: 5}", "{gpus: 2}", "{cpus: 4, gpus: 2}"])
@@ -120,7 +120,7 @@ def test_more_than_this_machine_has_is_a_mistake_where_no_hosts_are_listed(
     assert parsed(directory, cluster, "resources: {cpus: 4, gpus: 1}\n", clusters)
     (found,) = mistakes(directory, cluster, f"resources: {asked}\n")
     assert found.startswith(f"params.yaml:3: resources: no host of cluster {cluster} has ")
-    assert found.endswith("; ask for less: this machine has 4 cpus and 1 gpus")
+    assert found.endswith("; ask for less: this machine has 4 cpus and 1 gpu")
     assert parsed(directory, "rehearsal", f"resources: {asked}\n")
     assert parsed(directory, "slurm", f"resources: {asked}\n")
 
@@ -167,6 +167,36 @@ def test_a_mistake_in_the_profile_is_reported_in_its_file(
 
 def test_a_mistake_in_a_profile_that_is_not_used_stands_in_nobodys_way(directory: Path) -> None:
     assert parsed(directory, "local", clusters="farm: {scheduler: pbs}\n").cluster.name == "local"
+
+
+def test_a_misspelt_name_does_not_hide_what_is_wrong_with_the_profile_that_was_meant(directory: Path) -> None:
+    clusters = "farm: {scheduler: slurm, longest: 24}\nother: {scheduler: pbs}\n"
+    assert [line.partition(";")[0] for line in mistakes(directory, "frm", clusters=clusters)] == [
+        'params.yaml:2: cluster: "frm" is not a cluster',
+        "clusters.yaml:1: farm.longest: 24 has no unit",
+    ]
+    every = mistakes(directory, "xyzzy", clusters=clusters)
+    assert len(every) == 3, "where no name is near, any of them may have been meant"
+
+
+def test_a_misspelt_scheduler_is_not_taken_for_another_and_hides_nothing(directory: Path) -> None:
+    clusters = "farm: {scheduler: slrum, commit: auto}\nbare: {longest: 24}\n"
+    (directory / "clusters.yaml").write_text(clusters)
+    found = Library(directory).find("farm")
+    assert found is not None and found.profile.scheduler == ""
+    assert [line.partition("; ")[2] for line in mistakes(directory, "farm")] == [
+        'did you mean "slurm"? it can be local, slurm, sge or htcondor',
+        "remove it",
+    ]
+    told = mistakes(directory, "bare")
+    assert "24 has no unit; write 24h, 24min or 24s" in told[0]
+    assert "bare: does not say which scheduler it is" in told[1]
+
+
+def test_an_empty_file_of_clusters_is_told_what_to_write(directory: Path, user: Path) -> None:
+    user.write_text("# nothing yet\n")
+    hint = "write a profile into it, such as `mine: {scheduler: slurm}`, or remove it"
+    assert mistakes(directory, "local") == [f"{user}: is empty; {hint}"]
 
 
 def test_a_file_of_clusters_that_is_not_yaml_is_reported_with_its_place(directory: Path, user: Path) -> None:

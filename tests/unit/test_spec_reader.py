@@ -111,7 +111,7 @@ checkpoints: {keep: 1}
 """
     assert mistakes(directory, text) == [
         'params.yaml:1: nam: is not known here; did you mean "name"? (known: name, command, code, cluster, '
-        "resources, runs, sweep, parallel, outputs, limits, checkpoints)",
+        "resources, runs, sweep, parallel, data, outputs, limits, checkpoints)",
         f'params.yaml:2: command: trian.py is not in {directory}; did you mean "train.py"?',
         'params.yaml:2: command: nothing is known to put in for {lrr}: sweep has lr; did you mean "lr"?',
         'params.yaml:3: code[2]: "missing.py" is not there',
@@ -149,7 +149,7 @@ checkpoints: {keep: 1}
         ("resources: {gpus: -1}", "resources.gpus: -1 is too small; it must be at least 0"),
         ("resources: {memory: 2}", "resources.memory: 2 has no unit; write 2MB or 2GB"),
         ("resources: {memory: [2]}", "resources.memory: must be a size; write it like"),
-        ("resources: {time: 90}", "resources.time: 90 has no unit; write 90s or 90min"),
+        ("resources: {time: 90}", "resources.time: 90 has no unit; write 90h, 90min or 90s"),
         ("resources: {time: 0}", "resources.time: must be more than zero"),
         ("resources: {time: .nan}", 'resources.time: "nan" is not a duration'),
         ("resources: {time: -5s}", "a duration cannot be negative"),

@@ -43,7 +43,7 @@ def test_a_duration_is_read_as_it_is_meant(text: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("text", ["90", "1.5", "1e3"])
 def test_a_duration_without_a_unit_is_refused_with_two_ways_to_write_it(text: str) -> None:
-    with pytest.raises(ValueError, match=rf"^{text} has no unit; write {text}s or {text}min$"):
+    with pytest.raises(ValueError, match=rf"^{text} has no unit; write {text}h, {text}min or {text}s$"):
         duration(text)
 
 

@@ -102,8 +102,9 @@ def test_an_error_of_the_yaml_library_that_is_not_its_own_is_a_mistake_too() -> 
 
 
 @pytest.mark.parametrize("text", ["", "# only a comment\n", "---\n", "~"])
-def test_an_empty_file_is_told_how_to_get_one(text: str) -> None:
-    assert str(mistakes_of(text)[0]) == "params.yaml: is empty; `outlast init` writes one that runs"
+def test_an_empty_file_is_told_what_to_do_with_it(text: str) -> None:
+    with pytest.raises(BadSpec, match=r"^clusters\.yaml: is empty; remove it$"):
+        parse(text, "clusters.yaml", "remove it")
 
 
 @pytest.mark.parametrize("text", ["- a\n", "just words"])

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from outlast.local_cluster.hosts import Host, this_machine
 from outlast.spec.document import Document
-from outlast.spec.mistakes import BadSpec, Mistake, did_you_mean
+from outlast.spec.document import Mapping as MappingNode
+from outlast.spec.mistakes import BadSpec, Mistake, nearest
 from outlast.spec.profiles import ClusterProfile, read_profile
 from outlast.spec.schema import SCHEDULERS
 from outlast.spec.yamlfile import load
@@ -30,6 +31,7 @@ __all__ = [
 ]
 
 FILE = "clusters.yaml"
+_EMPTY = "write a profile into it, such as `mine: {scheduler: slurm}`, or remove it"
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,8 @@ class KnownCluster:
     #: The line of that file.
     line: int | None
     mistakes: tuple[Mistake, ...] = ()
+    #: The lines of the keys that the profile has.
+    lines: Mapping[str, int] = field(default_factory=dict)
 
 
 class Library:
@@ -53,7 +57,7 @@ class Library:
         for path, shown in ((own, FILE), (users, str(users))):
             if os.path.lexists(path):
                 try:
-                    self._documents.append((load(path, shown), path.parent))
+                    self._documents.append((load(path, shown, _EMPTY), path.parent))
                 except BadSpec as bad:
                     self.mistakes += bad.mistakes
 
@@ -67,14 +71,21 @@ class Library:
         for document, folder in self._documents:
             if name in document.root.entries:
                 profile, mistakes = read_profile(name, document, folder)
-                line = document.line((name,), of_key=True)
-                return KnownCluster(profile, document.file, line, tuple(mistakes))
+                line, node = document.line((name,), of_key=True), document.root.entries[name]
+                lines = node.key_lines if isinstance(node, MappingNode) else {}
+                return KnownCluster(profile, document.file, line, tuple(mistakes), lines)
         return KnownCluster(ClusterProfile(name, name), "", None) if name in SCHEDULERS else None
 
     def instead_of(self, name: str) -> str:
         """What to write for a name that is not known."""
-        near, known = did_you_mean(name, self.names), ", ".join(self.names)
-        return f"{near} (known: {known})" if near else f"known are {known}"
+        near, known = nearest(name, self.names), ", ".join(self.names)
+        return f'did you mean "{near}"? (known: {known})' if near else f"known are {known}"
+
+    def mistakes_near(self, name: str) -> list[Mistake]:
+        """What is wrong with the profile that was probably meant; where none is near, with any of them."""
+        near = nearest(name, self.names)
+        found = [self.find(one) for one in ([near] if near else self.names)]
+        return [mistake for one in found if one is not None for mistake in one.mistakes]
 
 
 def configuration_directory() -> Path:
@@ -88,12 +99,13 @@ def configuration_directory() -> Path:
 def find_cluster(name: str, directory: Path) -> tuple[ClusterProfile | None, str, list[Mistake]]:
     """The profile called `name`; or None and, if there is no such name, what to write instead.
 
-    The mistakes are those of the `clusters.yaml` files. Only the profile that is asked for is looked into.
+    The mistakes are those of the `clusters.yaml` files. Only the profile that is asked for is looked into,
+    and for a name that is misspelt, the one that was probably meant.
     """
     library = Library(directory)
     found = library.find(name)
     if found is None:
-        return None, library.instead_of(name), library.mistakes
+        return None, library.instead_of(name), [*library.mistakes, *library.mistakes_near(name)]
     return found.profile, "", [*library.mistakes, *found.mistakes]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterable
 
 from outlast.spec.mistakes import shorten
 
@@ -67,6 +68,12 @@ def directive_mistake(line: str, scheduler: str) -> tuple[str, str]:
         if name in _TIME[scheduler]:
             return f"sets {name}, which resources.time in params.yaml does", "remove it, or write longest:"
     return "", ""
+
+
+def options_set(lines: Iterable[str], scheduler: str) -> frozenset[str]:
+    """The names of the options that native lines of Slurm's or Grid Engine's set."""
+    prefix = _SLURM if scheduler == "slurm" else _SGE
+    return frozenset(name for line in lines for name in _options(line, prefix))
 
 
 def _attribute(name: str) -> str:

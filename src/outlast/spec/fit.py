@@ -8,9 +8,11 @@ from pathlib import Path
 
 from outlast.model import Spec, attempts_needed
 from outlast.node import bundle
+from outlast.node.data.files import path_of
+from outlast.sentences import counted
 from outlast.spec.clusters import ClusterProfile, known_hosts
 from outlast.spec.schema import ResourcesKeys
-from outlast.spec.units import in_one_unit, show_duration, show_size
+from outlast.spec.units import in_one_unit, show_duration, show_limit, show_size
 
 
 def too_small_hosts(cluster: ClusterProfile, wanted: ResourcesKeys) -> tuple[str, str]:
@@ -18,11 +20,16 @@ def too_small_hosts(cluster: ClusterProfile, wanted: ResourcesKeys) -> tuple[str
     hosts = known_hosts(cluster)
     if not hosts or any(one.cpus >= wanted.cpus and one.gpus >= wanted.gpus for one in hosts.values()):
         return "", ""
-    here = [f": this machine has {one.cpus} cpus and {one.gpus} gpus" for one in hosts.values()]
-    asked = f"{wanted.cpus} cpus and {wanted.gpus} gpus"
+    here = [f": this machine has {sized(one.cpus, one.gpus)}" for one in hosts.values()]
+    asked = sized(wanted.cpus, wanted.gpus)
     return f"no host of cluster {cluster.name} has {asked}", "ask for less" + (
         "" if cluster.hosts else here[0]
     )
+
+
+def sized(cpus: int, gpus: int) -> str:
+    """`4 cpus and 1 gpu`."""
+    return f"{counted(cpus, 'cpu')} and {counted(gpus, 'gpu')}"
 
 
 def about_attempts(spec: Spec) -> str:
@@ -30,11 +37,10 @@ def about_attempts(spec: Spec) -> str:
     needed = attempts_needed(spec)
     if needed == 1:
         return ""
-    number, unit = in_one_unit(spec.job_time)
     long, its_unit = in_one_unit(spec.resources.time)
     word = {"d": "day", "h": "hour", "min": "minute", "s": "second"}[its_unit]
     return (
-        f"this cluster ends jobs after {number:g} {unit}; "
+        f"this cluster ends jobs after {show_limit(spec.job_time)}; "
         f"your {long:g}-{word} training will take about {needed:,} attempts"
     )
 
@@ -47,7 +53,8 @@ def too_few_attempts(spec: Spec) -> list[tuple[tuple[str, str], str, str]]:
     found = []
     if limits.attempts < needed:
         text = (
-            f"{limits.attempts:,} attempts are too few for {wanted} in jobs of {show_duration(spec.job_time)}"
+            f"{counted(limits.attempts, 'attempt')} {'is' if limits.attempts == 1 else 'are'} too few "
+            f"for {wanted} in jobs of {show_duration(spec.job_time)}"
         )
         found.append((("limits", "attempts"), text, f"write {needed * 2:,}"))
     if limits.total <= spec.resources.time:
@@ -59,12 +66,17 @@ def too_few_attempts(spec: Spec) -> list[tuple[tuple[str, str], str, str]]:
 
 def native_input(spec: Spec, cluster: ClusterProfile, directory: Path) -> dict[str, int]:
     """What HTCondor's own transfer would carry to each job, in bytes, by what it is."""
-    sizes = {"code": 0, "container": 0}
+    sizes = {"code": 0, "container": 0, "data": 0}
     with suppress(OSError, ValueError):  # packing it says what is wrong with it
         sizes["code"] = bundle.size(directory, spec.code)
     image = Path(cluster.site.container)
     with suppress(OSError, ValueError):  # a URL, or a file of another machine's
         sizes["container"] = image.stat().st_size if image.is_file() else 0
+    for item in spec.data:
+        # URLs go past the pool's limit: a plugin fetches them on the node.
+        if item.method == "native" and item.urls[0].startswith("file:"):
+            with suppress(OSError, ValueError):  # that it is not there has been said
+                sizes["data"] += Path(path_of(item.urls[0])).stat().st_size
     return sizes
 
 

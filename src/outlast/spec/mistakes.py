@@ -39,9 +39,15 @@ class BadSpec(BadInput):
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
     """`did you mean "time"?`, or nothing if no choice is near."""
+    near = nearest(word, choices)
+    return f'did you mean "{near}"?' if near else ""
+
+
+def nearest(word: str, choices: Iterable[str]) -> str:
+    """The choice that was probably meant; empty if none is near."""
     by_lower = {choice.lower(): choice for choice in choices}
     near = get_close_matches(word.lower()[:100], by_lower, n=1, cutoff=0.6)
-    return f'did you mean "{by_lower[near[0]]}"?' if near else ""
+    return by_lower[near[0]] if near else ""
 
 
 def one_of(choices: Iterable[str]) -> str:

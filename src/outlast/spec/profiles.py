@@ -14,9 +14,11 @@ from outlast.schedulers.profile import Profile
 from outlast.spec.directives import directive_mistake
 from outlast.spec.document import Document, Path_
 from outlast.spec.document import Mapping as MappingNode
-from outlast.spec.mistakes import Mistake, one_of
+from outlast.spec.mistakes import Mistake, nearest, one_of
 from outlast.spec.schema import SCHEDULERS, ProfileKeys
+from outlast.spec.tokenfile import token_mistakes
 from outlast.spec.validate import validate
+from outlast.spec.ways import SHARING
 
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 _BATCH = ("slurm", "sge", "htcondor")
@@ -53,7 +55,7 @@ _ALIASES = {"account": "project", "partition": "queue"}
 @dataclass(frozen=True)
 class ClusterProfile:
     name: str
-    #: local, slurm, sge or htcondor.
+    #: local, slurm, sge or htcondor; empty where a mistake keeps that from being known.
     scheduler: str
     #: For local: names that stand for machines. Empty: this machine, under its own name.
     hosts: Mapping[str, Host] = field(default_factory=dict)
@@ -80,22 +82,31 @@ def is_for(key: str, scheduler: str) -> bool:
 def read_profile(name: str, document: Document, folder: Path) -> tuple[ClusterProfile, list[Mistake]]:
     """The profile called `name`; paths in it are relative to `folder`, where the file is."""
     keys, mistakes = validate(ProfileKeys, document, (name,))
-    given = keys.model_fields_set
-    scheduler = keys.scheduler if "scheduler" in given or name not in SCHEDULERS else name
-    if "scheduler" not in given and name not in SCHEDULERS:
-        if not mistakes:
-            hint = f"add scheduler: with {', '.join(SCHEDULERS)}"
-            mistakes.append(
-                document.mistake((name,), "does not say which scheduler it is", hint, of_key=True)
-            )
-    else:
+    node = document.find((name,))
+    written = isinstance(node, MappingNode) and "scheduler" in node.entries
+    scheduler: str = keys.scheduler if "scheduler" in keys.model_fields_set else ""
+    if not written and name in SCHEDULERS:
+        scheduler = name
+    elif not written and isinstance(node, MappingNode):
+        hint = f"add scheduler: with {one_of(SCHEDULERS)}"
+        mistakes.append(document.mistake((name,), "does not say which scheduler it is", hint, of_key=True))
+    # One that is misspelt does not hide what else is wrong.
+    meant = scheduler or nearest(document.text((name, "scheduler")) or "", SCHEDULERS)
+    if meant:
         mistakes += [
             document.mistake((name, *path), text, hint, of_key=len(path) == 1)
-            for path, text, hint in [*_misplaced(keys, scheduler), *_unfit(keys, scheduler)]
+            for path, text, hint in [
+                *_misplaced(keys, meant),
+                *_unfit(keys, meant),
+                *token_mistakes(keys.token),
+            ]
         ]
     mistakes += _hosts_mistakes(name, document, keys)
     hosts = {host: Host(one.cpus, one.gpus) for host, one in keys.hosts.items()}
-    return ClusterProfile(name, scheduler, hosts, _site(keys, folder)), [*document.mistakes, *mistakes]
+    return ClusterProfile(name, scheduler, hosts, _site(keys, folder, scheduler)), [
+        *document.mistakes,
+        *mistakes,
+    ]
 
 
 def _misplaced(keys: ProfileKeys, scheduler: str) -> Iterator[tuple[Path_, str, str]]:
@@ -132,7 +143,7 @@ def _hosts_mistakes(name: str, document: Document, keys: ProfileKeys) -> Iterato
             yield document.mistake((name, "hosts", host), "is not a host's name", hint, of_key=True)
 
 
-def _site(keys: ProfileKeys, folder: Path) -> Profile:
+def _site(keys: ProfileKeys, folder: Path, scheduler: str) -> Profile:
     told = keys.model_dump(exclude_unset=True)
     for alias, word in _ALIASES.items():
         if alias in keys.model_fields_set:
@@ -142,6 +153,11 @@ def _site(keys: ProfileKeys, folder: Path) -> Profile:
         told["environment"] = _located(environment, folder) if "/" in environment else environment
     if container := told.get("container"):
         told["container"] = container if "://" in container else _located(container, folder)
+    told.update({f"token_{key}": value for key, value in told.pop("token", {}).items()})
+    told.update(told.pop("transfers", {}))
+    if scheduler in SHARING:
+        # Elsewhere both are places on the node, and a "~" is the home that a job has there.
+        told.update({key: _located(told[key], folder) for key in ("cache", "token_file") if told.get(key)})
     return Profile.of(told)
 
 

@@ -14,12 +14,15 @@ from outlast.model import Checkpoints, Limits, Resources, RunPlan, Spec
 from outlast.node.order import OutputRule
 from outlast.spec import command as commands
 from outlast.spec import files, fit, runs, units
-from outlast.spec.clusters import ClusterProfile, find_cluster
+from outlast.spec.clusters import ClusterProfile, Library, find_cluster
 from outlast.spec.commandline import command_mistakes, command_warnings
+from outlast.spec.data import read_data
 from outlast.spec.document import Document, Mapping
 from outlast.spec.mistakes import BadSpec, Mistake, did_you_mean, shorten
 from outlast.spec.schema import OutputKeys, ParamsKeys
+from outlast.spec.tokenfile import token_objections
 from outlast.spec.validate import validate
+from outlast.spec.ways import Way
 from outlast.spec.yamlfile import load
 
 FILE = "params.yaml"
@@ -34,6 +37,8 @@ class Parsed:
     warnings: tuple[Mistake, ...] = ()
     #: What follows from the cluster's limits, and is as it should be.
     notes: tuple[str, ...] = ()
+    #: How each of `spec.data` gets into a job, and why.
+    ways: tuple[Way, ...] = ()
 
 
 def read(directory: Path, cluster: str | None = None) -> Parsed:
@@ -59,7 +64,7 @@ def _load(directory: Path) -> Document:
     if not there:
         hint = f"`outlast init {directory}` writes one that runs"
         raise BadSpec([Mistake(FILE, None, None, f"there is none in {directory}", hint)])
-    return load(path, FILE)
+    return load(path, FILE, f"remove it, and `outlast init {directory}` writes one that runs")
 
 
 class _Reading:
@@ -81,6 +86,15 @@ class _Reading:
         code = self._code(plans)
         cluster = self._cluster()
         keys = self.keys
+        data = read_data(
+            self.document,
+            keys.data,
+            self.directory,
+            cluster.scheduler if cluster else "",
+            keys.resources.disk,
+        )
+        self.mistakes += data.mistakes
+        self.warnings += data.warnings
         spec = Spec(
             name=name,
             command=keys.command,
@@ -90,19 +104,21 @@ class _Reading:
             resources=Resources(**keys.resources.model_dump()),
             parallel=keys.parallel if self._given("parallel") else None,
             outputs=outputs,
+            data=tuple(data.items),
             limits=Limits(**keys.limits.model_dump()),
             checkpoints=Checkpoints(**keys.checkpoints.model_dump()),
         )
         self._times(spec, cluster)
         if cluster is not None:
             self._transfer(spec, cluster)
+            self._token(cluster)
         if self.mistakes or cluster is None:
             # Checks may meet at one place; each sentence is said once.
             found = dict.fromkeys(self.mistakes)
             raise BadSpec(sorted(found, key=lambda one: (one.file != FILE, one.file, one.line or 0)))
         warnings = sorted(dict.fromkeys(self.warnings), key=lambda one: one.line or 0)
         notes = tuple(note for note in (fit.about_attempts(spec),) if note)
-        return Parsed(spec, tuple(plans), cluster, tuple(warnings), notes)
+        return Parsed(spec, tuple(plans), cluster, tuple(warnings), notes, tuple(data.ways))
 
     def _given(self, key: str) -> bool:
         """Whether a top-level key was written and understood."""
@@ -297,7 +313,15 @@ class _Reading:
         sizes = fit.native_input(spec, cluster, self.directory)
         text, hint = fit.too_much_input(sizes, cluster.site.largest_transfer)
         if text:
-            self._mistake(("code",), text, hint)
+            self._mistake(("data",) if sizes["data"] else ("code",), text, hint)
+
+    def _token(self, cluster: ClusterProfile) -> None:
+        if not self.keys.data:
+            return
+        known = Library(self.directory).find(cluster.name)
+        mistakes, warnings = token_objections(known) if known is not None else ([], [])
+        self.mistakes += mistakes
+        self.warnings += warnings
 
     def _times(self, spec: Spec, cluster: ClusterProfile | None) -> None:
         at = ("resources", "time")

@@ -23,6 +23,7 @@ from pydantic import (
 
 from outlast.model import Checkpoints, Limits, Resources
 from outlast.schedulers.profile import Profile
+from outlast.spec import command as commands
 from outlast.spec import units
 from outlast.spec.mistakes import did_you_mean, shorten
 
@@ -131,6 +132,49 @@ def _lines_are_enough(value: Any) -> Any:
     )
 
 
+def _url_is_enough(value: Any) -> Any:
+    """`- https://…` is short for `- {url: https://…}`. An entry that was left out has no key at all."""
+    if value is Entry.LEFT_OUT:
+        return {}
+    return {"url": value} if isinstance(value, str) else value
+
+
+def _one_is_enough(value: Any) -> Any:
+    """A text is short for a list with it alone."""
+    return [value] if isinstance(value, str) else value
+
+
+def _yes_or_no(value: Any) -> Any:
+    """`yes` and `no` are text here; `true` and `false` mean the same."""
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else value
+
+
+def _exact(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError("must be the exact number of bytes; write it without a unit, such as 147897477120")
+    if not 0 <= value <= units.LARGEST:
+        raise ValueError("is not the size of any file")
+    return value
+
+
+def _where_a_token_is(value: Any) -> Any:
+    # What was written in its place may be the token: it is not repeated.
+    if isinstance(value, str):
+        raise ValueError(
+            "must say where a token is, never be one; write {file: ~/.my-token, hosts: [data.example.org]}"
+        )
+    return value
+
+
+def _command_words(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return commands.split(value) or [value]
+    except ValueError:
+        raise ValueError("a quote is opened and not closed") from None
+
+
 def _cpus_are_enough(value: Any) -> Any:
     """`alpha: 2` is short for `alpha: {cpus: 2}`."""
     return {"cpus": value} if isinstance(value, int) and not isinstance(value, bool) else value
@@ -148,6 +192,11 @@ Words = Annotated[
 Lines = Annotated[
     list[Annotated[Line, WrapValidator(_empty_if_left_out)]], BeforeValidator(_lines_are_enough)
 ]
+#: Like `Lines`, but a text is one entry, whatever is in it.
+OneOrMore = Annotated[
+    list[Annotated[Line, WrapValidator(_empty_if_left_out)]], BeforeValidator(_one_is_enough)
+]
+Exact = Annotated[int, BeforeValidator(_exact)]
 Bound = Annotated[float, AfterValidator(_finite)]
 #: Bounded so that it fits every scheduler's and the journal's integers.
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
@@ -173,6 +222,21 @@ class OutputKeys(Strict):
     check: Text = ""
 
 
+class DataKeys(Strict):
+    url: OneOrMore = []
+    #: Digests are read by `outlast.spec.data` as they were written: some of them look like numbers.
+    sha256: Any = None
+    sha1: Any = None
+    md5: Any = None
+    crc32c: Any = None
+    crc32: Any = None
+    adler32: Any = None
+    size: Exact = 0
+    unpack: Annotated[Literal["no", "yes", "nested"], BeforeValidator(_yes_or_no)] = "no"
+    to: Line = ""
+    method: Literal["auto", "http", "osdf", "native", "shared"] = "auto"
+
+
 class LimitsKeys(Strict):
     attempts: Count = Limits.attempts
     without_progress: Count = Limits.without_progress
@@ -196,6 +260,7 @@ class ParamsKeys(Strict):
     #: Read by `outlast.spec.runs`, which needs the values as they were written.
     sweep: Any = None
     parallel: Count = 1
+    data: list[Annotated[DataKeys, BeforeValidator(_url_is_enough)]] = []
     outputs: list[Annotated[OutputKeys, BeforeValidator(_path_is_enough)]] = []
     limits: LimitsKeys = LimitsKeys()
     checkpoints: CheckpointsKeys = CheckpointsKeys()
@@ -204,6 +269,20 @@ class ParamsKeys(Strict):
 class HostKeys(Strict):
     cpus: Count = 1
     gpus: Annotated[int, Field(ge=0, le=1_000_000)] = 0
+
+
+class TokenKeys(Strict):
+    file: Line = ""
+    command: Annotated[
+        list[Annotated[Line, WrapValidator(_empty_if_left_out)]], BeforeValidator(_command_words)
+    ] = []
+    hosts: OneOrMore = []
+
+
+class TransfersKeys(Strict):
+    stall: Duration = Profile.stall
+    patience: Duration = Profile.patience
+    connections: Annotated[int, Field(ge=1, le=32)] = Profile.connections
 
 
 class ProfileKeys(Strict):
@@ -233,3 +312,7 @@ class ProfileKeys(Strict):
     commit_every: Duration = Profile.commit_every
     interval: Duration = 0.0
     lag: Duration = 0.0
+    cache: Line = ""
+    cache_size: Size = 0
+    token: Annotated[TokenKeys, BeforeValidator(_where_a_token_is)] = TokenKeys()
+    transfers: TransfersKeys = TransfersKeys()

@@ -37,7 +37,8 @@ def duration(text: str) -> float:
             if float(written) == 0:
                 raise ValueError("must be more than zero")
             if not written.startswith("-"):
-                raise ValueError(f"{_shown(text)} has no unit; write {_shown(text)}s or {_shown(text)}min")
+                number = _shown(text)
+                raise ValueError(f"{number} has no unit; write {number}h, {number}min or {number}s")
         if written.startswith("-"):
             raise ValueError(f'"{_shown(text)}": a duration cannot be negative; {DURATION_EXAMPLES}')
         raise ValueError(f'"{_shown(text)}" is not a duration; {DURATION_EXAMPLES}')
@@ -122,6 +123,19 @@ def in_one_unit(seconds: float) -> tuple[float, str]:
     whole = [(unit, size) for unit, size in fitting if seconds % size == 0 and seconds / size < 1000]
     unit, size = (whole or fitting)[0]
     return round(seconds / size, 1), unit
+
+
+def show_limit(seconds: float) -> str:
+    """`24 h`, `14 d`."""
+    number, unit = in_one_unit(seconds)
+    return f"{number:g} {unit}"
+
+
+def written(seconds: float) -> str:
+    """`24h`, `90min`: as it would stand in a file, and never longer than `seconds`."""
+    number, unit = in_one_unit(seconds)
+    text = f"{number:g}{unit}"
+    return text if duration(text) <= seconds else f"{int(seconds)}s"
 
 
 def show_size(number: float) -> str:

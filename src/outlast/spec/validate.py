@@ -127,7 +127,10 @@ def _sentence(error: ErrorDetails, model: type[BaseModel], written: str | None) 
         quote = f'; write "{written}" with quotes' if written else "; put quotes around it"
         return f"must be text, not {what}{quote}"
     if kind.startswith("list"):
-        return f"must be a list, not {what}" + (f"; write [{written}]" if written else "")
+        hint = f"; write [{written}]" if written else ""
+        if isinstance(given, dict):
+            hint = '; begin each entry with "- "'
+        return f"must be a list, not {what}{hint}"
     if kind.startswith(("model", "dict")):
         keys = keys_of(model, error["loc"])
         return f"must be a group of keys, not {what}" + (f"; known are {', '.join(keys)}" if keys else "")

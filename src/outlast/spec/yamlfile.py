@@ -33,9 +33,12 @@ MOST_NODES = 110_000
 DEEPEST = 20
 
 
-def load(path: Path, shown: str) -> Document:
-    """Read a YAML file whose top is a mapping. Raises BadSpec; `shown` is the file's name in messages."""
-    return parse(_read_text(path, shown), shown)
+def load(path: Path, shown: str, instead: str = "") -> Document:
+    """Read a YAML file whose top is a mapping. Raises BadSpec; `shown` is the file's name in messages.
+
+    `instead` says what to do with an empty one.
+    """
+    return parse(_read_text(path, shown), shown, instead)
 
 
 def _read_text(path: Path, shown: str) -> str:
@@ -57,7 +60,7 @@ def _read_text(path: Path, shown: str) -> str:
         raise BadSpec([Mistake(shown, line, None, text, "save the file as UTF-8")]) from error
 
 
-def parse(text: str, shown: str) -> Document:
+def parse(text: str, shown: str, instead: str = "") -> Document:
     builder = _Builder(shown)
     try:
         node = builder.document(YAML(typ="safe", pure=True).parse(text))
@@ -67,7 +70,7 @@ def parse(text: str, shown: str) -> Document:
         # ruamel.yaml lets ValueError, IndexError and others out for some broken input besides its own errors.
         raise BadSpec([_syntax_mistake(error, text, shown)]) from error
     if node is None or (isinstance(node, Scalar) and node.value is None):
-        raise BadSpec([Mistake(shown, None, None, "is empty", "`outlast init` writes one that runs")])
+        raise BadSpec([Mistake(shown, None, None, "is empty", instead)])
     if not isinstance(node, Mapping):
         raise BadSpec([Mistake(shown, node.line, None, "must be lines of the form `key: value`")])
     return Document(shown, node, tuple(builder.mistakes))

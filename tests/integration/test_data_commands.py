@@ -1,0 +1,134 @@
+"""`outlast data` as a process: interrupted and gone on with, on a terminal and in a pipe, keeping secrets."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from servers.behaviour import Behaviour, seeded
+from servers.certificates import Authority
+from servers.misbehaving import Misbehaving
+
+OUTLAST = str(Path(sys.executable).parent / "outlast")
+#: Longer than anything takes on a busy machine.
+PATIENCE = 90.0
+BODY = seeded(30_000_000)
+
+
+@pytest.fixture
+def server() -> Iterator[Misbehaving]:
+    with Misbehaving({"/a.bin": BODY}) as running:
+        yield running
+
+
+@contextlib.contextmanager
+def typing(*arguments: str | Path, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [OUTLAST, *map(str, arguments)],
+        env={**os.environ, **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate(timeout=PATIENCE)
+
+
+def typed(*arguments: str | Path, **environment: str) -> tuple[int, str, str]:
+    with typing(*arguments, **environment) as process:
+        out, err = process.communicate(timeout=PATIENCE)
+        return process.returncode, out, err
+
+
+def test_ctrl_c_says_how_to_go_on_and_the_same_command_goes_on(server: Misbehaving, tmp_path: Path) -> None:
+    server.always(Behaviour(stall_after=20_000_000))
+    arguments = ("data", "fetch", server.url("/a.bin"), "--to", tmp_path, "--connections", "1")
+    with typing(*arguments) as process:
+        server.await_sent(20_000_000)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130
+    assert "type the same command again to go on from there" in err
+    assert "Traceback" not in err
+    assert not (tmp_path / "a.bin").exists()
+    kept = (tmp_path / ".a.bin.part").stat().st_size
+    assert kept
+    server.always(Behaviour())
+    before = len(server.requests)
+    code, out, _ = typed(*arguments)
+    assert (code, (tmp_path / "a.bin").read_bytes() == BODY) == (0, True)
+    assert " of it from before" in out
+    assert [request.start for request in server.requests[before:] if request.method == "GET"] == [kept]
+
+
+def test_on_a_terminal_there_is_a_bar_and_in_a_pipe_there_are_lines(
+    server: Misbehaving, tmp_path: Path
+) -> None:
+    server.always(Behaviour(rate=15_000_000))
+    ours, theirs = pty.openpty()
+    try:
+        process = subprocess.Popen(
+            [OUTLAST, "data", "fetch", server.url("/a.bin"), "--to", str(tmp_path), "--connections", "1"],
+            env={**os.environ, "TERM": "xterm", "COLUMNS": "120"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=theirs,
+        )
+        os.close(theirs)
+        shown = b""
+        # Reading ends with an error when the last who had the terminal has closed it.
+        with contextlib.suppress(OSError):
+            while block := os.read(ours, 65536):
+                shown += block
+        assert process.wait(PATIENCE) == 0
+    finally:
+        os.close(ours)
+    text = shown.decode()
+    for word in ("━", " of 30 MB (", "MB/s", " left", "from %s" % server.url("/a.bin")):
+        assert word in text
+    code, out, err = typed("data", "fetch", server.url("/a.bin"), "--to", tmp_path / "again")
+    assert (code, "━" in out + err, "\x1b" in out + err) == (0, False, False)
+
+
+def test_a_token_of_the_profile_is_used_and_never_shown(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "authority")
+    experiment = tmp_path / "experiment"
+    experiment.mkdir()
+    token = tmp_path / "token"
+    token.write_text("hunter2")
+    token.chmod(0o600)
+    (experiment / "clusters.yaml").write_text("local: {token: {file: %s, hosts: 127.0.0.1}}\n" % token)
+    with Misbehaving({"/a.bin": BODY}, authority.issue()) as server:
+        (experiment / "params.yaml").write_text("command: sh -c true\ndata: [%s]\n" % server.url("/a.bin"))
+        trust = {"SSL_CERT_FILE": str(authority.bundle)}
+        shown = [typed("data", part, experiment, **trust) for part in ("check", "pin", "check")]
+        shown += [typed("check", experiment), typed("submit", "--dry-run", experiment)]
+        assert {request.headers.get("authorization") for request in server.requests} == {"Bearer hunter2"}
+    assert [code for code, _, _ in shown] == [0] * 5
+    assert "yes, with a token" in shown[0][1]
+    assert "hunter2" not in "".join(out + err for _, out, err in shown)
+    assert "hunter2" not in (experiment / "params.yaml").read_text()
+    assert hashlib.sha256(BODY).hexdigest() in (experiment / "params.yaml").read_text()
+
+
+def test_submitting_says_by_which_way_data_comes(tmp_path: Path) -> None:
+    (tmp_path / "own.csv").touch()
+    (tmp_path / "params.yaml").write_text("command: sh -c true\ndata: [own.csv]\ncluster: slurm\n")
+    code, _, err = typed("submit", tmp_path, PATH="/nowhere")
+    assert code == 0
+    assert "data: own.csv comes by shared: it is read where it lies: jobs of Slurm see" in err
