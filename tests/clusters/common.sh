@@ -54,3 +54,67 @@ install_packages() {
   [ -z "$made" ] || rm -f $policy
   say "installed: ${missing[*]}"
 }
+
+# --- programs of a newer Debian, in a directory of their own ---------------------------------------------------
+
+needs_debian() {
+  command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null || die "$1 come from Debian's packages; this is no Debian"
+}
+
+# private_apt DIRECTORY SUITE: from now on apt knows that suite of Debian only, and keeps everything in that directory.
+private_apt() {
+  local mirror
+  mirror=${DEBIAN_MIRROR:-$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | grep -m1 '/debian/$')} ||
+    die "no Debian mirror is known here; set DEBIAN_MIRROR"
+  mkdir -p "$1"/{lists/partial,archives/partial,empty}
+  : >"$1/status"
+  echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror $2 main" >"$1/sources.list"
+  # A mirror that stands still is welcome: the packages are signed whatever their day.
+  cat >"$1/apt.conf" <<END
+Acquire::Check-Valid-Until "false";
+Dir::Etc::SourceList "$1/sources.list";
+Dir::Etc::SourceParts "$1/empty";
+Dir::Etc::Parts "$1/empty";
+Dir::Etc::PreferencesParts "$1/empty";
+Dir::State "$1";
+Dir::State::Lists "$1/lists";
+Dir::State::Status "$1/status";
+Dir::Cache "$1";
+Dir::Cache::Archives "$1/archives";
+Dir::Log "$1";
+APT::Sandbox::User "$(id -un)";
+APT::Install-Recommends "false";
+Acquire::Languages "none";
+Acquire::Retries "3";
+Debug::NoLocking "true";
+END
+  export APT_CONFIG=$1/apt.conf
+  apt-get -qq update
+}
+
+# with_dependencies PACKAGE...: these, and all that they need in turn.
+with_dependencies() { apt-get -qq install -y --print-uris "$@" | sed -n "s/^'[^']*' \([^_]*\)_.*/\1/p"; }
+
+# unpack DIRECTORY ROOT: the packages in that directory.
+unpack() {
+  local package
+  mkdir -p "$2"
+  for package in "$1"/*.deb; do dpkg-deb -x "$package" "$2"; done
+}
+
+# settle_programs ROOT PLACE LIBRARIES...: what was unpacked into ROOT, patchelf among it, will be in PLACE. Its
+# programs use the C library that came with them, and libraries in these directories of it.
+settle_programs() {
+  local root=$1 place=$2 libraries loader program search
+  libraries=$(dirname "$(find "$root/usr/lib" -name libc.so.6 | head -n 1)")
+  loader=$(find "$libraries" -maxdepth 1 -name 'ld-linux*.so.*' | head -n 1)
+  search=$(printf "$place/%s:" "${@:3}")$place${libraries#"$root"}
+  cp "$root/usr/bin/patchelf" "$root.patchelf"
+  local patchelf=("$loader" --library-path "$libraries" "$root.patchelf")
+  find "$root/usr" -type f -perm -u+x ! -name '*.so*' -print0 |
+    while IFS= read -r -d '' program; do
+      "${patchelf[@]}" --print-interpreter "$program" >/dev/null 2>&1 || continue # a script, or a library
+      "${patchelf[@]}" --set-interpreter "$place${loader#"$root"}" --force-rpath --set-rpath "$search" "$program"
+    done
+  rm "$root.patchelf"
+}
