@@ -38,11 +38,14 @@ def _troubles(raw: object) -> Iterator[tuple[str, dict[str, Any]]]:
     known = {kind.value for kind in Kind}
     for kind, cost in raw.items() if isinstance(raw, Mapping) else ():
         if kind in known and isinstance(cost, Mapping):
-            yield kind, {
-                "count": _count(cost.get("count")),
-                "bytes": _count(cost.get("bytes")),
-                "seconds": round(_seconds(cost.get("seconds")), 3),
-            }
+            yield (
+                kind,
+                {
+                    "count": _count(cost.get("count")),
+                    "bytes": _count(cost.get("bytes")),
+                    "seconds": round(_seconds(cost.get("seconds")), 3),
+                },
+            )
 
 
 def _count(value: object) -> int:

@@ -207,3 +207,11 @@ def test_a_shared_file_is_used_where_it_lies_and_looked_at_once(tmp_path: Path, 
     file.write_bytes(b"wrong" * 1000)
     with pytest.raises(GivenUp, match="sha256"):
         arrivals(tmp_path, store, "changed").bring(wanted)
+
+
+def test_a_shared_folder_is_linked_as_it_is(tmp_path: Path, store: Store) -> None:
+    folder = tmp_path / "images"
+    folder.mkdir()
+    (folder / "a.png").write_bytes(b"a")
+    arrivals(tmp_path, store).bring(Wanted((folder.as_uri(),), method="shared", to="train"))
+    assert content(tmp_path / "data") == {"train/images/a.png": b"a"}

@@ -150,7 +150,8 @@ def test_all_mistakes_are_said_at_once_with_their_lines(directory: Path) -> None
         ("{url: own.csv, size: 4}", "has 5,000 bytes, and size says 4"),
         ("own.cvs", 'is not there; did you mean "own.csv"?'),
         ("$SCRATCH/x", "variables such as $SCRATCH are not put in here"),
-        ("/tmp", "/tmp is a folder; pack it into a tar"),
+        ("{url: /tmp, unpack: yes}", "/tmp is a folder, there is nothing to unpack"),
+        ("{url: /tmp, size: 4}", "/tmp is a folder, which has neither digest nor size"),
     ],
 )
 def test_a_mistake_says_what_and_what_to_write_instead(directory: Path, entry: str, sentence: str) -> None:
@@ -406,3 +407,11 @@ def test_a_file_that_is_no_longer_what_it_was_is_left_alone() -> None:
     for text in ("command: x\n", "data: [a]\n", "data: [\n"):
         with pytest.raises(CannotPin):
             pin(text, 1, PINS)
+
+
+def test_a_folder_is_used_where_it_lies_and_carried_nowhere(directory: Path) -> None:
+    (directory / "images").mkdir()
+    (item,) = parsed(directory, "  - images\n").spec.data
+    assert (item.method, item.name) == ("shared", "images")
+    (found,) = mistakes(directory, "  - images\n", cluster="htcondor")
+    assert "images is a folder; pack it into a tar" in found

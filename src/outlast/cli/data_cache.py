@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -13,6 +12,7 @@ import click
 
 from outlast.cli.common import clock, here_option, json_option, table, write_json
 from outlast.errors import BadInput
+from outlast.experiment import Experiment
 from outlast.sentences import counted, printable
 from outlast.spec.units import show_size
 
@@ -48,7 +48,9 @@ def command(
     removed: list[dict[str, Any]] = []
     if clear or keep is not None:
         removed = list(_make_room(store, -1 if keep is None else _size(keep), clear))
-    told = _told(root, list(_entries(store)), list(_arriving(store)), removed, free_space(str(root)))
+    told = _told(
+        root, list(_entries(store)), [asdict(one) for one in store.arriving()], removed, free_space(str(root))
+    )
     if as_json:
         write_json(told)
     else:
@@ -96,6 +98,7 @@ def _state(one: Mapping[str, Any]) -> str:
 def _cache_of(name: str | None, directory: Path) -> Path:
     from outlast.spec import read
     from outlast.spec.clusters import Library
+    from outlast.spec.ways import SHARING
 
     if name is None:
         if not (directory / "params.yaml").exists():
@@ -108,6 +111,8 @@ def _cache_of(name: str | None, directory: Path) -> Path:
             raise BadInput('"%s" is not a cluster; %s' % (name, library.instead_of(name)))
         profile = found.profile
     if not profile.site.cache:
+        if (directory / "params.yaml").exists() and profile.scheduler in SHARING:
+            return Experiment(directory.absolute()).data
         raise BadInput(
             "cluster %s names no cache; write cache: into its profile, or say --path DIR" % profile.name
         )
@@ -136,44 +141,13 @@ def _entries(store: Store) -> Iterator[dict[str, Any]]:
         yield told
 
 
-def _arriving(store: Store) -> Iterator[dict[str, Any]]:
-    from outlast.node.data.turns import Turn
-
-    for key in store.arriving():
-        holder = Turn(os.path.join(store.root, "turns", key)).holder()
-        by = "%s (process %d)" % (holder.host, holder.pid) if holder.host else ""
-        yield {"key": key, "size": _used(os.path.join(store.root, "arriving", key)), "by": by}
-
-
 def _make_room(store: Store, keep: int, everything: bool) -> Iterator[dict[str, Any]]:
     """The one that was used longest ago goes first; unfinished ones only where all are to go."""
-    from outlast.node.data.turns import Turn
-
     entries = store.entries()
     held = sum(entry.size for entry in entries)
     for entry in entries:
         if held > keep and not entry.in_use and store.remove(entry):
             held -= entry.size
             yield {"key": entry.key, "size": entry.size}
-    for key in store.arriving() if everything else ():
-        turn, place = Turn(os.path.join(store.root, "turns", key)), os.path.join(store.root, "arriving", key)
-        try:
-            # Whoever has the turn is fetching it now.
-            if turn.take():
-                size = _used(place)
-                shutil.rmtree(place)
-                yield {"key": key, "size": size}
-        finally:
-            turn.release()
-
-
-def _used(folder: str) -> int:
-    """What is below it, in bytes. Files may vanish meanwhile."""
-    total = 0
-    for place, _, names in os.walk(folder):
-        for name in names:
-            try:
-                total += os.lstat(os.path.join(place, name)).st_size
-            except FileNotFoundError:
-                continue
-    return total
+    for one in store.drop_unfinished() if everything else ():
+        yield {"key": one.key, "size": one.size}

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from outlast.errors import BadInput
+from outlast.node.data.plugin import METHODS as PLUGIN_METHODS
 from outlast.node.words import EXIT_CONTINUE
 from outlast.schedulers.base import JobRequest
 from outlast.schedulers.profile import Profile, fill
@@ -101,6 +102,9 @@ def _cluster(requests: Sequence[JobRequest], group: str, profile: Profile) -> Cl
         "ulog_execute_attrs": "GLIDEIN_ResourceName, Machine",
         "job_machine_attrs": "GLIDEIN_ResourceName, Machine",
     }
+    if any(_is_url(path) for request in requests for path in request.inputs):
+        # The node program is a transfer plugin as well: it resumes, finds stalls, and checks.
+        settings["transfer_plugins"] = "%s=%s" % (PLUGIN_METHODS, _checked(one.zipapp))
     lines = ["%s = %s" % (key, value) for key, value in settings.items()]
     lines += [line for line in profile.directives if not _REQUIREMENTS.match(line)]
     items = tuple(_item(request) for request in requests)
@@ -170,12 +174,16 @@ def _item(request: JobRequest) -> dict[str, str]:
     inputs = [request.order, request.zipapp, *request.inputs]
     # Relative, because HTCondor takes a blank or a comma as the end of a name, and these are often
     # in the part of the path that all of them have in common.
-    relative = [os.path.relpath(path, directory) for path in inputs]
+    relative = [path if _is_url(path) else os.path.relpath(path, directory) for path in inputs]
     for path in relative:
         if re.search(r"[\s,]", path):
             raise Unfit("HTCondor cannot carry %r: there is a blank or a comma in its name" % path)
     values = (request.token, directory, Path(request.order).name, request.log, ",".join(relative))
     return {name: _checked(value) for name, value in zip(_ITEM, values, strict=True)}
+
+
+def _is_url(path: str) -> bool:
+    return "://" in path
 
 
 def _checked(text: str) -> str:

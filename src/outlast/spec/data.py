@@ -138,7 +138,7 @@ class _Reading:
             self._mistake(path, none.text.removeprefix("method: ") if written else none.text, none.hint)
             return
         if self._scheduler in ways.SHARING or way.method == "native":
-            self._missing_files(index, wanted)
+            self._missing_files(index, wanted, way.method)
         if way.method == "native" and len(wanted.urls) > 1:
             text = "HTCondor's own transfer takes one URL: the other mirrors are not used"
             self._warn(self._place(index, 1), text, "write method: auto to have them used")
@@ -146,14 +146,16 @@ class _Reading:
         self._found.items.append(item)
         self._found.ways.append(way)
 
-    def _missing_files(self, index: int, wanted: Wanted) -> None:
+    def _missing_files(self, index: int, wanted: Wanted, method: str) -> None:
         for number, url in enumerate(wanted.urls):
             if urls.kind_of(url) != "file":
                 continue
             path, place = Path(path_of(url)), self._place(index, number)
-            text, hint = _file_mistake(path)
+            text, hint = _file_mistake(path, wanted, method)
             if text:
                 self._mistake(place, text, hint)
+            elif path.is_dir():
+                continue  # a folder on a shared file system is used as it is
             elif wanted.size is not None and path.stat().st_size != wanted.size:
                 text = f"has {path.stat().st_size:,} bytes, and size says {wanted.size:,}"
                 self._mistake(place, text, "remove what is pinned, and `outlast data pin` writes it anew")
@@ -198,19 +200,30 @@ class _Reading:
         self._found.warnings.append(self._document.mistake(path, text, hint))
 
 
-def _file_mistake(path: Path) -> tuple[str, str]:
+def _file_mistake(path: Path, wanted: Wanted, method: str) -> tuple[str, str]:
     try:
         if not path.exists():
             near = did_you_mean(path.name, _names(path.parent))
             variable = "variables such as $SCRATCH are not put in here" if "$" in str(path) else ""
             return f"{path} is not there", variable or near or "a relative path begins beside params.yaml"
         if path.is_dir():
-            return f"{path} is a folder", "pack it into a tar and write unpack: yes, or name it in command"
+            return _folder_mistake(path, wanted, method)
         if not path.is_file():
             return f"{path} is not a file", ""
     except (OSError, ValueError) as error:
         return f"{path} cannot be looked at: {getattr(error, 'strerror', None) or error}", ""
     return ("", "") if os.access(path, os.R_OK) else (f"{path} cannot be read", f"chmod u+r {path}")
+
+
+def _folder_mistake(path: Path, wanted: Wanted, method: str) -> tuple[str, str]:
+    """A folder that the node sees is used as it is."""
+    if method != "shared":
+        return f"{path} is a folder", "pack it into a tar and write unpack: yes"
+    if wanted.unpack != "no":
+        return f"{path} is a folder, there is nothing to unpack", "remove unpack:"
+    if wanted.digests or wanted.size is not None:
+        return f"{path} is a folder, which has neither digest nor size", "remove them, or pack it into a tar"
+    return "", ""
 
 
 def _names(folder: Path) -> list[str]:

@@ -23,7 +23,7 @@ from outlast.node.data.room import WithRoom
 from outlast.node.data.sink import Sink
 from outlast.node.data.source import Source
 from outlast.node.data.sources import sources_for
-from outlast.node.data.store import Held, Store, write_entry
+from outlast.node.data.store import Held, Store, size_of, write_entry
 from outlast.node.data.tokens import Tokens
 from outlast.node.data.want import ALGORITHMS, Wanted
 from outlast.node.data.web.limits import HttpSettings
@@ -118,7 +118,7 @@ class Arrivals:
             sink = unpacking = Unpacking(content, wanted.name, wanted.unpack == "nested", pulse=pulse)
             if unpacking.recover(identify(wanted, sources, settings, tell, pulse)):
                 unpacking.close()
-                write_entry(place, _size_of(content), sources[0].name)
+                write_entry(place, size_of(content), sources[0].name)
                 return None
         # Another user's copy spares the network, and is checked as whatever comes from there.
         near: list[Source] = (
@@ -162,12 +162,6 @@ class Arrivals:
 
 
 _UNPACKED = {"yes": "unpacked", "nested": "nested"}
-
-
-def _size_of(top: str) -> int:
-    return sum(
-        os.lstat(os.path.join(place, name)).st_size for place, _, names in os.walk(top) for name in names
-    )
 
 
 def _link_all(content: str, directory: str) -> None:

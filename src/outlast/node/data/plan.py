@@ -42,7 +42,7 @@ class DataPlan:
             replace(item, urls=tuple(_located(url, here) for url in item.urls)) for item in self.items
         )
         cache = os.path.expandvars(os.path.expanduser(self.cache))
-        token = os.path.expanduser(self.token_file)
+        token = os.path.expandvars(os.path.expanduser(self.token_file))
         return replace(
             self,
             items=items,

@@ -19,8 +19,10 @@ _LARGEST = 65536
 
 
 def checked(wanted: Wanted, store: Store, pulse: Callable[[], None] = silent) -> str:
-    """Its path, once it is known to be the right file. Raises GivenUp, ValueError."""
+    """Its path, once it is known to be the right file; of a folder nothing is known. Raises GivenUp."""
     path = path_of(wanted.urls[0])
+    if os.path.isdir(path) and not wanted.digests and wanted.size is None:
+        return path
     source = FileSource(path)
     try:
         size = source.version().size

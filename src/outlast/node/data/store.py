@@ -60,6 +60,14 @@ class Entry:
 
 
 @dataclass(frozen=True)
+class Unfinished:
+    key: str
+    size: int
+    #: Who fetches it, or did last; empty: nobody says so.
+    by: str
+
+
+@dataclass(frozen=True)
 class Held:
     """An entry in use. `content` stays where it is until `release`."""
 
@@ -154,7 +162,7 @@ class Store:
                     break
                 holder = turn.holder()
                 waited_for = holder.mark or waited_for
-                waiting(f"{holder.host} (process {holder.pid})" if holder.host else "another job")
+                waiting(str(holder) or "another job")
                 pulse()
                 time.sleep(_GLANCE)
             held = self.find(key)  # it may have come between the look and the turn
@@ -186,7 +194,7 @@ class Store:
         entries = self.entries()
         held = sum(entry.size for entry in entries)
         if not self._fits(need, held):
-            self._drop_what_was_given_up()
+            self.drop_unfinished()
         for entry in entries:
             pulse()
             if self._fits(need, held):
@@ -218,8 +226,12 @@ class Store:
                 found.append(Entry(key, place, size, source, used, in_use))
         return sorted(found, key=lambda entry: (entry.used, entry.key))
 
-    def arriving(self) -> list[str]:
-        return sorted(os.listdir(self._at("arriving")))
+    def arriving(self) -> list[Unfinished]:
+        found = []
+        for key in sorted(os.listdir(self._at("arriving"))):
+            holder = Turn(self._at("turns", key)).holder()
+            found.append(Unfinished(key, size_of(self._at("arriving", key)), str(holder)))
+        return found
 
     def _tell_given_up(self, key: str, mark: str, given_up: GivenUp) -> None:
         told = {"mark": mark, "kind": given_up.trouble.kind.value, "detail": str(given_up)}
@@ -256,16 +268,19 @@ class Store:
             os.rename(place, goal)
         files.sync_directory(self._at("objects"))
 
-    def _drop_what_was_given_up(self) -> None:
+    def drop_unfinished(self) -> list[Unfinished]:
         """What was begun by somebody who is gone, while nobody else can begin to go on with it."""
-        for key in self.arriving():
-            turn = Turn(self._at("turns", key))
+        dropped = []
+        for one in self.arriving():
+            turn = Turn(self._at("turns", one.key))
             try:
                 if turn.take():
-                    self._doom(self._at("arriving", key))
+                    self._doom(self._at("arriving", one.key))
+                    dropped.append(one)
             finally:
                 turn.release()
         self._sweep()
+        return dropped
 
     def _fits(self, need: int, held: int) -> bool:
         if self._limit is not None and held + need > self._limit:
@@ -333,6 +348,16 @@ def _read(path: str) -> dict[str, object]:
     except (OSError, ValueError):
         return {}
     return raw if isinstance(raw, dict) else {}
+
+
+def size_of(top: str) -> int:
+    """Of all files below it together. Files may vanish meanwhile."""
+    total = 0
+    for place, _, names in os.walk(top):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                total += os.lstat(os.path.join(place, name)).st_size
+    return total
 
 
 def free_space(path: str) -> int:

@@ -35,6 +35,9 @@ class Holder:
     mark: str = ""
     count: int = 0
 
+    def __str__(self) -> str:
+        return "%s (process %d)" % (self.host, self.pid) if self.host else ""
+
 
 class Turn:
     """A descriptor is open from the first `take` to `release`; it is not inherited by programs."""
