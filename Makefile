@@ -40,9 +40,12 @@ lint: $(VENV)/.dev
 types: $(VENV)/.dev
 	$(BIN)/mypy
 
-bench: $(VENV)/.bench
+# The servers to fetch from are those of the tests.
+bench: $(VENV)/.dev $(VENV)/.bench
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python benchmarks/run.py
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python benchmarks/clusters.py
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python benchmarks/reading.py
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python benchmarks/transfers.py
 
 lock: $(VENV)/.dev $(VENV)/.bench
 	$(BIN)/pip freeze --exclude-editable > constraints.txt

@@ -20,6 +20,10 @@ class Disk:
         self._image = image
 
     @property
+    def is_private(self) -> bool:
+        return self._image is not None
+
+    @property
     def description(self) -> str:
         if self._image is None:
             return (

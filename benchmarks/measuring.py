@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,16 +25,27 @@ class Cost:
 
 def outlast(*arguments: str) -> Cost:
     """`outlast …` in a process of its own. Raises if it fails."""
+    return cost([sys.executable, "-m", "outlast", *arguments])
+
+
+def cost(command: Sequence[str], limit: float = 3600.0) -> Cost:
+    """Of a process, and those that it has waited for. Raises if it fails, or is not done after `limit` s."""
     began = time.monotonic()
     with tempfile.TemporaryFile("w+") as out:
-        process = subprocess.Popen([sys.executable, "-m", "outlast", *arguments], stdout=out, stderr=out)
-        _, status, usage = os.wait4(process.pid, 0)
+        process = subprocess.Popen(command, stdout=out, stderr=out)
+        clock = threading.Timer(limit, process.kill)
+        clock.start()
+        try:
+            _, status, usage = os.wait4(process.pid, 0)
+        finally:
+            clock.cancel()
+        wall = time.monotonic() - began
         process.returncode = os.waitstatus_to_exitcode(status)
         out.seek(0)
         text = out.read()
     if process.returncode:
-        raise RuntimeError("outlast %s: exit %d\n%s" % (" ".join(arguments), process.returncode, text))
-    return Cost(time.monotonic() - began, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, text)
+        raise RuntimeError("%s: exit %d\n%s" % (" ".join(command), process.returncode, text))
+    return Cost(wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, text)
 
 
 @contextlib.contextmanager

@@ -12,7 +12,6 @@ import stat
 import subprocess
 import sys
 import tarfile
-import threading
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from archives_made import snapshot, tar_of, zip_of
-from outlast.node.archives import decoders, moving, zstd
+from outlast.node.archives import decoders, moving, writeback, zstd
 from outlast.node.archives.staging import Late, Staging
 from outlast.node.archives.unpacking import Unpacking, unpack_file
 from outlast.node.data.sink import BadArchive
@@ -264,7 +263,7 @@ def test_all_is_on_disk_before_it_is_called_whole(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     story: list[str] = []
-    monkeypatch.setattr(moving, "sync", lambda path, pulse: story.append("synced"))
+    monkeypatch.setattr(writeback, "sync_file_system", lambda descriptor, path: story.append("synced"))
     write_state, move = Staging.write_state, moving.move
 
     def writing(staging: Staging, identity: str, moving: list[Late] | None = None) -> None:
@@ -275,21 +274,6 @@ def test_all_is_on_disk_before_it_is_called_whole(
     monkeypatch.setattr(moving, "move", lambda *args: (story.append("moved"), move(*args)))
     assert unpacked(tmp_path, tar_of(FILES)) == WANTED
     assert story == ["begun", "synced", "whole", "moved"]
-
-
-def test_a_sync_waits_and_is_heard_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
-    heard = threading.Event()
-    monkeypatch.setattr(moving, "_syncfs", lambda path: heard.wait(PATIENCE))
-    moving.sync(str(tmp_path), heard.set)
-    assert heard.is_set()
-
-    def failing(path: str) -> None:
-        raise OSError(5, "broken disk")
-
-    monkeypatch.setattr(moving, "_syncfs", failing)
-    with pytest.raises(OSError, match="broken disk"):
-        moving.sync(str(tmp_path))
 
 
 @pytest.mark.parametrize("kind", ["link", "file"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-import threading
 from typing import Callable, Iterator
 
 from outlast.node.archives.headers import shown
@@ -50,43 +49,6 @@ def move(staging: Staging, lates: list[Late], pulse: Callable[[], None] = silent
         else:
             os.rename(staging.tree, staging.target)
     sync_directory(os.path.dirname(staging.target))
-
-
-def sync(path: str, pulse: Callable[[], None] = silent) -> None:
-    """Put on disk what was written to the file system of `path`, all files at once."""
-    failed: list[OSError] = []
-
-    def work() -> None:
-        try:
-            _syncfs(path)
-        except OSError as error:
-            failed.append(error)
-
-    # A thread: nobody can say how long it takes, and the job must be heard of meanwhile.
-    thread = threading.Thread(target=work, name="sync", daemon=True)
-    thread.start()
-    while thread.is_alive():
-        thread.join(0.5)
-        pulse()
-    if failed:
-        raise failed[0]
-
-
-def _syncfs(path: str) -> None:
-    try:
-        import ctypes
-
-        function = ctypes.CDLL(None, use_errno=True).syncfs
-    except (ImportError, OSError, AttributeError):
-        os.sync()  # a Python or a C library that has nothing better
-        return
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        if function(descriptor):
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number), path)
-    finally:
-        os.close(descriptor)
 
 
 def _place(staging: Staging, late: Late) -> str:

@@ -18,6 +18,7 @@ from outlast.node.archives.limits import Account, Limits
 from outlast.node.archives.shelf import Shelf, named
 from outlast.node.archives.staging import Late, Staging
 from outlast.node.archives.whole import Whole
+from outlast.node.archives.writeback import WriteBack
 from outlast.node.data.sink import BadArchive, Block
 from outlast.node.files import blocks, open_file
 from outlast.node.pulse import silent
@@ -48,6 +49,7 @@ class Unpacking:
         self._head = b""
         self._shelf = self._new_shelf()
         self._reader: Chain | Whole | None = None
+        self._write_back: WriteBack | None = None
 
     def recover(self, identity: str) -> bool:
         """Whether an earlier process had all of it and was ended while showing it: that is done now."""
@@ -80,6 +82,7 @@ class Unpacking:
             block = self._settle()
         if self._reader is not None:
             self._reader.write(block)
+            self._to_disk().wrote(len(block))
 
     def restart(self) -> None:
         if not self._staging.is_open:
@@ -102,7 +105,7 @@ class Unpacking:
             self._shelf.zips.pop(0)
         lates = self._shelf.lates
         moving.check(self._staging, lates, self._pulse)
-        moving.sync(self._staging.path, self._pulse)
+        self._to_disk().finish(self._pulse)
         self._staging.write_state(self._identity, lates)
         self._move(lates)
 
@@ -143,6 +146,11 @@ class Unpacking:
         self._reader = Chain(self._shelf) if kind is Kind.TAR else self._new_whole()
         return head
 
+    def _to_disk(self) -> WriteBack:
+        if self._write_back is None:
+            self._write_back = WriteBack(self._staging.path)
+        return self._write_back
+
     def _new_shelf(self) -> Shelf:
         return Shelf(self._staging, Account(self._limits), self._nested, self._pulse)
 
@@ -165,6 +173,9 @@ class Unpacking:
         if self._reader is not None:
             self._reader.close()
             self._reader = None
+        if self._write_back is not None:
+            self._write_back.close()
+            self._write_back = None
         for waiting in self._shelf.zips:
             waiting.placing.close()
         self._shelf = self._new_shelf()
