@@ -98,7 +98,8 @@ def _apply_attempt(attempt: Attempt | None, entry: Entry) -> Attempt:
         case Kind.CANCEL_SENT:
             outcome = data.get("outcome")
             condemned = (Outcome(outcome), data["reason"]) if outcome else attempt.condemned
-            return replace(attempt, cancel_sent=entry.at, condemned=condemned)
+            lasting = data.get("lasting", attempt.lasting)
+            return replace(attempt, cancel_sent=entry.at, condemned=condemned, lasting=lasting)
         case Kind.ENDED:
             return replace(
                 attempt,
@@ -213,7 +214,8 @@ def _after_ending(run: Run, attempt: Attempt, entry: Entry) -> Mapping[str, Any]
     changes.update(failure=failures.signature, failures=failures.times)
     if cause is Cause.CLUSTER and outcome is not Outcome.EVICTED:
         changes["troubles"] = run.troubles + 1
-        if attempt.host and outcome is not Outcome.NOT_FOUND:  # which is the same everywhere
+        is_the_sources = outcome is Outcome.NOT_FOUND and account.get("data")
+        if attempt.host and not is_the_sources:  # which say the same everywhere
             others = (sour for sour in run.sour_hosts if sour[0] != attempt.host)
             changes["sour_hosts"] = (*others, (attempt.host, entry.at))[-SOUR_HOSTS:]
     elif computed:

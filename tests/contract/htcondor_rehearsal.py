@@ -166,7 +166,13 @@ class HTCondorRehearsal(Rehearsal):
 
     def logs(self, experiment: Path) -> Sequence[Path]:
         """Of what runs now: a log comes home with its job."""
-        return list(self._pool.glob("execute/*/dir_*/**/travel/training.log"))
+        # Jobs remove directories meanwhile, which a search by a pattern takes for an error.
+        walked = (found for place in self._pool.glob("execute/*/dir_*") for found in os.walk(place))
+        return [
+            Path(place, "training.log")
+            for place, _, files in walked
+            if place.endswith("/travel") and "training.log" in files
+        ]
 
     def kill_without_warning(self, token: str) -> None:
         job = self.job(token)

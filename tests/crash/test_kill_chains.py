@@ -167,8 +167,8 @@ class _Chain:
                     return
                 held.wait()
 
-    def _connect(self, spec: Spec, group: str) -> LocalScheduler:
-        del spec
+    def _connect(self, spec: Spec, group: str, place: Path) -> LocalScheduler:
+        del spec, place
         return _impatient(group, self.cluster, self.clusters)
 
     def _scheduler(self) -> LocalScheduler:

@@ -99,8 +99,9 @@ def run(order_path: str, job: str = "") -> int:
         events.sync()
         events.close()
         _ring(order.bell)
-        over = end.outcome is Outcome.FINISHED or bool(legs.nothing_left(order, leg))
-        if over and order.jobs > 1:
+        chained = order.jobs > 1
+        over = end.outcome is Outcome.FINISHED or (chained and bool(legs.nothing_left(order, leg)))
+        if over and chained:
             _cancel_the_rest(os.environ.get("OUTLAST_CANCEL_REST", ""))
     if order.sandbox:
         # There the code for going on means: take what I have with me and start me again in this place.

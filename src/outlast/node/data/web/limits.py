@@ -20,8 +20,8 @@ class HttpSettings:
     connect_limit: float = 15.0
     #: Seconds from the request until its answer's headers are there.
     first_byte_limit: float = 15.0
-    #: Seconds without a byte in the middle of a body.
-    stall_limit: float = 15.0
+    #: Seconds without a byte in the middle of a body. The next source's first byte is to come within 15.
+    stall_limit: float = 14.0
     #: A file with the certificates to trust instead of the system's.
     ca_file: str = ""
     #: Take a body whose length nobody announced and whose end is where the connection ends. It may have been
