@@ -195,3 +195,30 @@ def test_no_bytes_lead_to_another_error(content: bytes, records: bytes) -> None:
 def test_a_name_is_shown_so_that_a_terminal_takes_no_harm() -> None:
     assert headers.shown(b"a\x1b[2Jb\n\xff") == "a\\x1b[2Jb\\n\\xff"
     assert len(headers.shown(b"x" * 5000)) <= 200
+
+
+def test_of_what_is_said_for_all_members_only_what_matters_is_kept() -> None:
+    extensions = Extensions()
+    for number in range(100):
+        extensions.add(b"g", b"".join(record(b"k%d-%d" % (number, key), b"v") for key in range(100)))
+    extensions.add(b"g", record(b"path", b"named"))
+    found = extensions.apply(parse(header("name")))
+    assert found.name == b"named"
+    assert len(extensions._global) == 1
+
+
+def test_a_sparse_map_for_all_members_is_refused_however_often_it_is_said() -> None:
+    extensions = Extensions()
+    for number in range(100):
+        extensions.add(b"g", record(b"GNU.sparse.%d" % number, b"1"))
+    assert len(extensions._global) == 1
+    with pytest.raises(BadArchive, match="sparse"):
+        extensions.apply(parse(header("name")))
+
+
+def record(key: bytes, value: bytes) -> bytes:
+    """Of a pax header."""
+    length = len(key) + len(value) + 3
+    while len(str(length)) + len(key) + len(value) + 3 != length:
+        length = len(str(length)) + len(key) + len(value) + 3
+    return b"%d %s=%s\n" % (length, key, value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import io
@@ -384,6 +385,55 @@ def test_a_process_ended_anywhere_in_the_last_steps_is_finished_by_the_next(
             assert finished(place, mixed) == wanted
     assert snapshot(place / "target") == wanted
     assert count > recovered > 5
+
+
+def test_a_tree_that_is_half_thrown_away_is_never_shown(tmp_path: Path, mixed: bytes) -> None:
+    """All was there but the moving; then other bytes were wanted, and that process was ended, too."""
+    for moment in range(1, 40):
+        place = tmp_path / str(moment)
+        place.mkdir()
+        sink, _ = resumed(place, mixed)
+        sink.write(mixed)
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+            patch.setattr("outlast.node.archives.moving.move", _kill)
+            sink.finish()
+        sink.close()
+        left = [moment]
+
+        def pulse(left: list[int] = left) -> None:
+            left[0] -= 1
+            if not left[0]:
+                raise Killed
+
+        other = Unpacking(str(place / "target"), "it", nested=True, pulse=pulse)
+        with contextlib.suppress(Killed):
+            other.resume("another", lambda block: None)
+        other.close()
+        if left[0] > 0:
+            break
+        again = sink_at(place)
+        if again.recover("it"):
+            assert snapshot(place / "target") == snapshot(tmp_path / "1" / "target")
+        again.close()
+    assert moment > 5
+
+
+def test_who_is_ended_while_tidying_up_has_nothing_to_fetch_again(tmp_path: Path, mixed: bytes) -> None:
+    """What was moved is there: the next process must be able to know."""
+    removed: list[str] = []
+    sink, _ = resumed(tmp_path, mixed)
+    sink.write(mixed)
+    real = os.unlink
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            os, "unlink", lambda path, **more: (removed.append(Path(path).name), real(path, **more))
+        )
+        sink.finish()
+    assert removed[-2:] == ["state.json", "lock"]
+
+
+def _kill(*args: object) -> None:
+    raise Killed
 
 
 def test_digests_of_what_is_replayed_and_what_follows_are_those_of_the_whole(

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from archives_made import snapshot, tar_of, zip_of
-from outlast.node.archives import decoders, moving, writeback, zstd
+from outlast.node.archives import decoders, moving, writeback, zips, zstd
 from outlast.node.archives.staging import Late, Staging
 from outlast.node.archives.unpacking import Unpacking, unpack_file
 from outlast.node.data.sink import BadArchive
@@ -287,3 +287,21 @@ def test_what_is_in_the_way_of_the_staging_directory_is_not_followed(kind: str, 
     with pytest.raises(OSError, match="in the way"):
         Unpacking(str(tmp_path / "target"), "it.tar").resume("it", lambda block: None)
     assert not names_in(tmp_path / "elsewhere")
+
+
+def _descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_a_thousand_zips_in_an_archive_need_no_thousand_descriptors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = tmp_path / "a.tar"
+    archive.write_bytes(tar_of({"%d.zip" % number: zip_of({"x": b"x"}) for number in range(1000)}))
+    most: list[int] = []
+    unpack = zips.unpack
+    monkeypatch.setattr(zips, "unpack", lambda *args: (most.append(_descriptors()), unpack(*args)))
+    before = _descriptors()
+    unpack_file(str(archive), str(tmp_path / "out"), nested=True)
+    assert len(most) == len(list((tmp_path / "out").iterdir())) == 1000
+    assert max(most) < before + 50

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import tarfile
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from outlast.node.data.arrival import Arrivals
+from outlast.node.data.fetch_settings import FetchSettings
 from outlast.node.data.plan import DataPlan
 from outlast.node.data.store import Store
 from outlast.node.data.troubles import GivenUp, Kind
@@ -35,8 +37,12 @@ OTHER = tar_of({"z.txt": b"z"})
 FILES = {"/train.tar": TRAIN, "/other.tar": OTHER, "/plain.bin": b"plain" * 1000}
 
 
+def sha256(content: bytes) -> dict[str, str]:
+    return {"sha256": hashlib.sha256(content).hexdigest()}
+
+
 def pin(path: str) -> dict[str, str]:
-    return {"sha256": hashlib.sha256(FILES[path]).hexdigest()}
+    return sha256(FILES[path])
 
 
 @pytest.fixture
@@ -165,6 +171,64 @@ def test_another_users_copy_spares_the_network_and_a_wrong_one_does_no_harm(
     assert content(tmp_path / "again") == {"plain.bin": FILES["/plain.bin"]}
 
 
+def test_a_longer_copy_of_another_users_keeps_no_mirror_from_being_asked(
+    tmp_path: Path, store: Store, server: Misbehaving
+) -> None:
+    digests = pin("/plain.bin")
+    theirs = tmp_path / "cache" / "of-99999" / "objects" / f"sha256-{digests['sha256']}"
+    theirs.mkdir(parents=True)
+    (theirs / "content").write_bytes(b"rubbish, and longer" * 1000)
+    mirrors = (server.url("/plain.bin"), server.url("/nowhere.bin"))
+    arrivals(tmp_path, store).bring(Wanted(mirrors, digests))
+    assert content(tmp_path / "data") == {"plain.bin": FILES["/plain.bin"]}
+
+
+def test_another_users_copy_is_no_source_where_a_checksum_is_all_that_is_pinned(
+    tmp_path: Path, store: Store, server: Misbehaving
+) -> None:
+    server.put("/right.bin", b"plumless")
+    wanted = Wanted((server.url("/right.bin"),), {"crc32": "4ddb0c25"})
+    arrivals(tmp_path, store, "first").bring(wanted)
+    (entry,) = store.entries()
+    theirs = tmp_path / "other" / "of-99999" / "objects" / entry.key
+    theirs.mkdir(parents=True)
+    (theirs / "content").write_bytes(b"buckeroo")
+    arrivals(tmp_path, Store(str(tmp_path / "other"))).bring(wanted)
+    assert content(tmp_path / "data") == {"right.bin": b"plumless"}
+
+
+def test_two_files_of_the_same_checksum_are_two(tmp_path: Path, store: Store, server: Misbehaving) -> None:
+    # As weak as a checksum of 32 bits is, these two have the same.
+    files = {"/one.bin": b"plumless", "/two.bin": b"buckeroo"}
+    assert len({zlib.crc32(data) for data in files.values()}) == 1
+    wanted = []
+    for path, data in files.items():
+        server.put(path, data)
+        wanted.append(Wanted((server.url(path),), {"crc32": "%08x" % zlib.crc32(data)}))
+    both = arrivals(tmp_path, store)
+    for item in wanted:
+        both.bring(item)
+    assert content(tmp_path / "data") == {path[1:]: data for path, data in files.items()}
+
+
+def test_what_is_half_unpacked_needs_room_for_the_other_half_only(
+    tmp_path: Path, store: Store, server: Misbehaving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    big = tar_of({"big": bytes(3_000_000)})
+    server.put("/big.tar", big)
+    wanted = Wanted((server.url("/big.tar"),), sha256(big), len(big), unpack="yes")
+    server.always(Behaviour(status=500))
+    server.plan(Behaviour(close_after=2_500_000))
+    with pytest.raises(GivenUp):
+        arrivals(tmp_path, store).bring(wanted)
+    server.always(Behaviour())
+    margin = FetchSettings().margin
+    monkeypatch.setattr("outlast.node.data.space._free", lambda place: margin + 1_000_000)
+    monkeypatch.setattr("outlast.node.data.store.free_space", lambda place: margin + 1_000_000)
+    arrivals(tmp_path, store).bring(wanted)
+    assert content(tmp_path / "data") == {"big": bytes(3_000_000)}
+
+
 def test_wrong_bytes_reach_neither_the_data_directory_nor_the_store(
     tmp_path: Path, store: Store, server: Misbehaving
 ) -> None:
@@ -215,3 +279,22 @@ def test_a_shared_folder_is_linked_as_it_is(tmp_path: Path, store: Store) -> Non
     (folder / "a.png").write_bytes(b"a")
     arrivals(tmp_path, store).bring(Wanted((folder.as_uri(),), method="shared", to="train"))
     assert content(tmp_path / "data") == {"train/images/a.png": b"a"}
+
+
+@pytest.mark.parametrize("unpack", ["no", "yes"])
+def test_what_was_whole_when_a_process_was_killed_is_not_fetched_again(
+    tmp_path: Path, store: Store, server: Misbehaving, monkeypatch: pytest.MonkeyPatch, unpack: str
+) -> None:
+    wanted = Wanted((server.url("/other.tar"),), pin("/other.tar"), unpack=unpack, to="x")
+
+    def killed(place: str, size: int, source: str) -> None:
+        raise InterruptedError
+
+    with monkeypatch.context() as patch, pytest.raises(InterruptedError):
+        patch.setattr("outlast.node.data.arrival.write_entry", killed)
+        arrivals(tmp_path, store).bring(wanted)
+    before = gets(server)
+    arrivals(tmp_path, store, "next").bring(wanted)
+    assert gets(server) == before == 1
+    expected = {"x/z.txt": b"z"} if unpack == "yes" else {"x/other.tar": OTHER}
+    assert content(tmp_path / "next") == expected

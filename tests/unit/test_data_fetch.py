@@ -370,6 +370,14 @@ def test_a_mirror_with_another_file_is_left_out(two: Scene) -> None:
     assert receipt.costs.by_kind[Kind.CHANGED].count == 1
 
 
+def test_with_a_pin_a_mirror_that_contradicts_a_liar_is_heard_once_the_liar_is_found(two: Scene) -> None:
+    two.servers[0].put(PATH, OTHER + b"more")
+    two.servers[0].plan(Behaviour(close_after=30_000))
+    receipt = two.fetch(PINNED)
+    _assert_whole(two)
+    assert receipt.costs.by_kind[Kind.WRONG_DIGEST].count == 1
+
+
 # From one process to the next
 
 
@@ -403,6 +411,18 @@ def test_what_is_left_of_another_file_is_not_gone_on_with(scene: Scene) -> None:
     receipt = scene.fetch(PINNED)
     _assert_whole(scene)
     assert receipt.resumed_from == 0
+
+
+def test_where_nothing_tells_two_files_apart_they_are_not_mixed(scene: Scene) -> None:
+    server, untold = scene.servers[0], (("ETag", ""), ("Last-Modified", ""))
+    server.plan(Behaviour(headers=untold), Behaviour(headers=untold, close_after=30_000))
+    server.always(Behaviour(status=500))
+    with pytest.raises(GivenUp):
+        scene.fetch()
+    server.put(PATH, OTHER)
+    server.always(Behaviour(headers=untold))
+    assert scene.fetch().resumed_from == 0
+    _assert_whole(scene, OTHER)
 
 
 def test_a_part_that_is_whole_is_only_checked(scene: Scene) -> None:

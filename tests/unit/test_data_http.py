@@ -315,11 +315,21 @@ def test_how_long_a_busy_server_wants_us_to_wait_is_passed_on(server: Misbehavin
     seconds = trouble_when_opened(server, Behaviour(status=429, headers=(("Retry-After", "17"),)))
     later = formatdate(time.time() + 100, usegmt=True)
     date = trouble_when_opened(server, Behaviour(status=503, headers=(("Retry-After", later),)))
-    rubbish = trouble_when_opened(server, Behaviour(status=503, headers=(("Retry-After", "soon"),)))
+    rubbish = [
+        trouble_when_opened(server, Behaviour(status=503, headers=(("Retry-After", value),))).retry_after
+        for value in ("soon", "\xb2", "-1e9", "1, 2")
+    ]
 
     assert seconds.retry_after == 17
     assert date.retry_after is not None and 0 < date.retry_after <= 100
-    assert rubbish.retry_after is None
+    assert rubbish == [None] * 4
+
+
+@pytest.mark.parametrize(
+    "location", ["http://[bad", "http://a:b/", "http://a..b/", "http://.a/", "http://%s/" % ("a" * 64)]
+)
+def test_a_redirect_to_what_is_no_host_is_nonsense(server: Misbehaving, location: str) -> None:
+    assert trouble_when_opened(server, Behaviour(redirect=location)).kind is Kind.NONSENSE
 
 
 def test_nobody_at_the_port_is_no_answer() -> None:

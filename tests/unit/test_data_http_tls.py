@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ import pytest
 from outlast.node.data.http import HttpSource
 from outlast.node.data.tokens import Tokens
 from outlast.node.data.troubles import Kind, Trouble
+from outlast.node.data.web.connection import Connection
 from outlast.node.data.web.limits import HttpSettings
 from outlast.node.data.web.request import ask
 from outlast.node.data.web.url import Url
@@ -24,6 +26,7 @@ from servers.misbehaving import Misbehaving
 from servers.proxy import Proxy
 
 CONTENT = seeded(300_000)
+
 SECRET = "sesame-open-0123456789"
 
 
@@ -359,3 +362,26 @@ def test_a_host_in_no_proxy_is_asked_directly(
     monkeypatch.setenv("no_proxy", exempt)
 
     assert read(HttpSource(server.url("/a.bin"), settings)) == CONTENT
+
+
+class _Trickling:
+    """TLS of which one byte is read at a time, and none makes a record whole."""
+
+    def __init__(self, plain: socket.socket) -> None:
+        self.fileno, self.settimeout, self.close = plain.fileno, plain.settimeout, plain.close
+        self._plain = plain
+
+    def recv_into(self, buffer: memoryview) -> int:
+        self._plain.recv(1)
+        raise ssl.SSLWantReadError
+
+
+def test_bits_of_a_record_that_trickle_in_do_not_put_off_a_stall() -> None:
+    ours, theirs = socket.socketpair()
+    theirs.sendall(bytes(100_000))
+    connection = Connection(_Trickling(ours), "host")  # type: ignore[arg-type]
+    connection._is_tls = True
+    with theirs, pytest.raises(socket.timeout):
+        connection.receive_into(memoryview(bytearray(10)), 0.01)
+    assert ours.recv(1), "it did not wait for the last of them"
+    ours.close()

@@ -90,7 +90,8 @@ def test_a_server_without_tls_is_left_out_where_a_token_is_needed() -> None:
 
 
 @pytest.mark.parametrize(
-    "location", ["", "ftp://a/x", "/x", "https://u:p@a/x", "https://a:b/x", "https://a/\x01"]
+    "location",
+    ["", "ftp://a/x", "/x", "https://u:p@a/x", "https://a:b/x", "https://a/\x01", "https://\xfc../x"],
 )
 def test_a_redirect_to_nowhere_is_nonsense(location: str) -> None:
     with pytest.raises(Nonsense):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from outlast.node.data.files import path_of
 from outlast.node.data.pelican import OSDF, Address
+from outlast.node.data.plan import DataPlan
 from outlast.node.data.sources import DISCOVERY_VARIABLE, osdf_host, sources_for
 from outlast.node.data.tokens import Tokens
 from outlast.node.data.want import Wanted
@@ -68,3 +70,13 @@ def test_another_osdf_may_be_named_by_host_or_url() -> None:
         assert osdf_host({DISCOVERY_VARIABLE: said}) == "fed.example:8443"
     with pytest.raises(ValueError, match=DISCOVERY_VARIABLE):
         osdf_host({DISCOVERY_VARIABLE: "http://fed.example"})
+
+
+@pytest.mark.parametrize("name", ["a#b.tar", "a?b.tar", "a%20b.tar", "50%.tar", "12:30.tar"])
+def test_a_path_is_no_url_whatever_its_letters(name: str) -> None:
+    wanted = Wanted((name,))
+    assert wanted.name == name
+    (url,) = DataPlan(items=(wanted,)).located("/job").items[0].urls
+    assert (Wanted((url,)).name, path_of(url)) == (name, "/job/" + name)
+    (source,) = sources_for(Wanted((url,)), HttpSettings(), Tokens())
+    assert source.name == "/job/" + name

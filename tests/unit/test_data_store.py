@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import signal
@@ -13,7 +14,8 @@ import pytest
 
 from outlast.node.data import store as stores
 from outlast.node.data import uses
-from outlast.node.data.store import NoRoom, Store, TurnLost, write_entry
+from outlast.node.data.entry import write_entry
+from outlast.node.data.store import NoRoom, Store, TurnLost
 from outlast.node.data.troubles import GivenUp, Kind, Trouble
 from outlast.node.data.turns import Turn
 
@@ -340,3 +342,109 @@ def test_who_waited_for_one_that_gave_up_gives_up_too_and_who_comes_later_tries(
     assert [process.exitcode for process in processes] == [7, 7, 7]
     assert tried.read_text() == "one\n"
     put(Store(str(tmp_path / "cache")), "key")
+
+
+def test_who_may_read_in_the_cache_may_read_what_is_in_it(tmp_path: Path) -> None:
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o1777)
+    (tmp_path / "private").mkdir(mode=0o700)
+    for name, mode in (("open", 0o755), ("private", 0o700)):
+        store = Store(str(tmp_path / name))
+        put(store, "key")
+        for place in (store.root, *(os.path.join(store.root, "objects", below) for below in ("", "key"))):
+            assert Path(place).stat().st_mode & 0o777 == mode
+
+
+def test_what_is_in_use_is_where_it_was_at_every_moment_of_making_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(str(tmp_path))
+    put(store, "key")
+    (entry,) = store.entries()
+    held = store.find("key")
+    assert held is not None
+    monkeypatch.setattr(os, "rename", lambda *args: pytest.fail("it was away for a moment"))
+    assert not store.remove(entry)
+
+
+def test_the_pulse_is_heard_while_a_tree_is_removed(tmp_path: Path) -> None:
+    store = Store(str(tmp_path), limit=1000)
+
+    def fill(place: str, pulse: Callable[[], None]) -> None:
+        Path(place, "content").mkdir()
+        for number in range(50):
+            Path(place, "content", str(number)).touch()
+        Path(place, "content", "link").symlink_to("/etc")
+        write_entry(place, 900, "")
+
+    store.obtain("tree", fill).release()
+    beats: list[int] = []
+    store.make_room(500, lambda: beats.append(1))
+    assert keys(store) == []
+    assert len(beats) > 50
+    assert list(Path(store.root, "doomed").iterdir()) == []
+
+
+def test_room_is_made_where_not_even_an_empty_file_can_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(str(tmp_path), limit=100)
+    put(store, "old", 90)
+    real = os.open
+
+    def full(path: str, flags: int, *rest: int, **more: int) -> int:
+        if flags & os.O_CREAT:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        return real(path, flags, *rest, **more)
+
+    monkeypatch.setattr(os, "open", full)
+    store.make_room(50)
+    assert keys(store) == []
+
+
+def test_what_is_fetched_beside_a_frozen_filler_is_not_taken_for_abandoned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stores, "_FROZEN", 0.0)
+    store = Store(str(tmp_path))
+    frozen = Turn(os.path.join(store.root, "turns", "key"))
+    assert frozen.take()
+
+    def fill(place: str, pulse: Callable[[], None]) -> None:
+        assert Store(str(tmp_path)).drop_unfinished() == []
+        fill_with(b"own")(place, pulse)
+
+    assert Path(store.obtain("key", fill).content).read_bytes() == b"own"
+    frozen.release()
+
+
+def test_a_process_in_another_container_of_this_host_counts_although_it_cannot_be_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(str(tmp_path))
+    put(store, "key")
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(uses, "_namespace", lambda: "4026539999")
+        elsewhere.setattr(os, "getpid", lambda: 2**22 + 1)
+        held = store.find("key")
+    assert held is not None
+    assert [entry.in_use for entry in store.entries()] == [True]
+
+
+def test_room_is_made_where_files_are_what_the_disk_can_have_no_more_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(str(tmp_path))
+    for number in range(3):
+        put(store, "key%d" % number, used=1000.0 + number)
+    real = os.statvfs
+
+    def few(path: str) -> os.stat_result:
+        left = [1, 5_000, 20_000, 20_000][3 - len(list(Path(store.root, "objects").iterdir()))]
+        fields = list(real(path))
+        fields[5], fields[7] = 100_000_000, left
+        return os.statvfs_result(fields)  # type: ignore[return-value]
+
+    monkeypatch.setattr(os, "statvfs", few)
+    store.make_room(1)
+    assert keys(store) == ["key2"]

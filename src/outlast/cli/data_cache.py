@@ -31,7 +31,8 @@ def command(
     cluster: str | None, path: Path | None, clear: bool, keep: str | None, directory: Path, as_json: bool
 ) -> None:
     """List what a cache of data holds. What is in use is never removed."""
-    from outlast.node.data.store import Store, free_space
+    from outlast.node.data.entry import free_space
+    from outlast.node.data.store import Store
 
     if clear and keep is not None:
         raise BadInput("--clear and --keep: say one of them")

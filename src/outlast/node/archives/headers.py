@@ -41,6 +41,7 @@ _POSIX = b"ustar\0"
 _ADLER = 65521
 #: No sparse map is read: one of these, and the content in the archive is not the file's.
 _PAX_SPARSE = b"GNU.sparse."
+_HEEDED = (b"path", b"linkpath", b"size")
 
 
 class Header(NamedTuple):
@@ -112,10 +113,10 @@ class Extensions:
     def add(self, kind: bytes, content: bytes) -> None:
         """The content of a member whose kind is in EXTENSIONS. Raises BadArchive."""
         if kind == PAX_GLOBAL:
-            self._global.update(pax_records(content))
+            self._global.update(_heeded(pax_records(content)))
             return
         if kind in PAX:
-            self._records = pax_records(content)
+            self._records = _heeded(pax_records(content))
         else:
             self._long[kind] = content.partition(b"\0")[0]
         self.pending = True
@@ -136,10 +137,18 @@ class Extensions:
         link = records.get(b"linkpath") or link
         if b"\0" in name:
             raise BadArchive("%s: a name cannot have a zero byte" % shown(name))
-        if any(key.startswith(_PAX_SPARSE) for key in records):
+        if _PAX_SPARSE in records:
             raise BadArchive("%s is a sparse file; pack it without --sparse" % shown(name))
         size = records.get(b"size")
         return header._replace(name=name, link=link, size=_decimal(size) if size else header.size)
+
+
+def _heeded(records: dict[bytes, bytes]) -> dict[bytes, bytes]:
+    """Only what counts: what is said for all members is kept to the end, and looked at for each of them."""
+    kept = {key: records[key] for key in _HEEDED if key in records}
+    if any(key.startswith(_PAX_SPARSE) for key in records):
+        kept[_PAX_SPARSE] = b""
+    return kept
 
 
 def pax_records(content: bytes) -> dict[bytes, bytes]:

@@ -21,9 +21,13 @@ def check(staging: Staging, lates: list[Late], pulse: Callable[[], None] = silen
         folder = os.path.dirname(late.path)
         with contextlib.closing(Tree(staging.late_folder(late.parent))) as tree:
             tree.folder(os.fsencode(folder))
-    places = [_place(staging, late) for late in lates]
-    for place, late in zip(places, lates):
-        if os.path.lexists(place) or places.count(place) > 1:
+    places: set[str] = set()
+    for late in lates:
+        pulse()
+        place = _place(staging, late)
+        is_taken = place in places or os.path.lexists(place)
+        places.add(place)
+        if is_taken:
             raise BadArchive(
                 "an archive inside the archive is to become %s, and there is something of that name already; "
                 "with `unpack: yes` the archives inside stay as they are" % shown(os.fsencode(late.path))

@@ -167,20 +167,21 @@ class Reader:
     def close(self) -> None:
         if self._decoder is not None:
             self._decoder.close()
-        if self._placing is not None and self._kind is not Kind.ZIP:
+        if self._placing is not None:
             self._placing.close()
 
     def _settle(self) -> bytes:
         head, self._head = self._head, b""
         self._kind = kinds.of(head)
-        if self._kind is not Kind.OTHER:
-            self._placing = Placing(self._shelf, self._number, self._depth)
+        if self._kind is Kind.OTHER:
+            return head
         if self._kind is Kind.ZIP:
-            assert self._placing is not None
-            self._shelf.zips.append(Zip(self._file, self._placing, self._path))
-        elif self._kind is Kind.TAR:
+            self._shelf.zips.append(Zip(self._file, self._number, self._depth, self._path))
+            return head
+        self._placing = Placing(self._shelf, self._number, self._depth)
+        if self._kind is Kind.TAR:
             self._parser = TarParser(self._shelf.account, self._shelf.nested, self._depth)
-        elif self._kind is not Kind.OTHER:
+        else:
             self._decoder = decoders.decoder(self._kind)
         return head
 

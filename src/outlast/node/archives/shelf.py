@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Callable, Iterator, NamedTuple
+from collections import deque
+from typing import Callable, Iterator, NamedTuple
 
 from outlast.node.archives.headers import shown
 from outlast.node.archives.limits import Account
 from outlast.node.archives.staging import Late, Staging
 from outlast.node.data.sink import BadArchive
 
-if TYPE_CHECKING:
-    from outlast.node.archives.placing import Placing
-
 
 class Zip(NamedTuple):
     """One that is all there, to be unpacked at the end: a zip has its table of contents at its end."""
 
     file: str
-    placing: Placing
+    #: Its number among the archives, and how many there are inside one another: there may be thousands, so
+    #: nothing is open for any of them before its turn.
+    number: int
+    depth: int
     #: Its path in the archive around it; empty for the outermost one.
     path: bytes
 
@@ -32,7 +33,7 @@ class Shelf:
         self.nested = nested
         self.pulse = pulse
         self.lates: list[Late] = []
-        self.zips: list[Zip] = []
+        self.zips: deque[Zip] = deque()
         self._last = 0
 
     def number(self) -> int:

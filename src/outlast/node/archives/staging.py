@@ -111,17 +111,22 @@ class Staging:
         return os.path.join(self.kept, str(number))
 
     def clear(self, pulse: Callable[[], None] = silent, but: tuple[str, ...] = ()) -> None:
-        """Remove all but the lock, and what is named."""
-        for name in os.listdir(self.path):
+        """Remove all but the lock, and what is named.
+
+        The state goes first: a tree that is half removed must not be taken for one that is to be shown.
+        """
+        state = os.path.basename(self._state)
+        for name in sorted(os.listdir(self.path), key=lambda name: name != state):
             if name not in ("lock", *but):
                 remove(os.path.join(self.path, name), pulse)
 
     def remove(self, pulse: Callable[[], None] = silent) -> None:
-        """Leave nothing, and let others."""
+        """Leave nothing, and let others. The state goes last: until then the next process can know."""
         if self.is_open:
-            self.clear(pulse)
-            with contextlib.suppress(FileNotFoundError):  # somebody has tidied up by hand
-                os.unlink(os.path.join(self.path, "lock"))
+            self.clear(pulse, but=(os.path.basename(self._state),))
+            for path in (self._state, os.path.join(self.path, "lock")):
+                with contextlib.suppress(FileNotFoundError):  # none, or somebody has tidied up by hand
+                    os.unlink(path)
             # Not empty: another process has made its own lock in it this moment, and it is theirs now.
             with contextlib.suppress(OSError):
                 os.rmdir(self.path)

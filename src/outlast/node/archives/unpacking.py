@@ -6,6 +6,7 @@ else is kept as it came until the end, and what was compressed is unpacked on th
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from typing import Any, Callable
@@ -15,6 +16,7 @@ from outlast.node.archives.chain import Chain
 from outlast.node.archives.headers import shown
 from outlast.node.archives.kinds import Kind
 from outlast.node.archives.limits import Account, Limits
+from outlast.node.archives.placing import Placing
 from outlast.node.archives.shelf import Shelf, named
 from outlast.node.archives.staging import Late, Staging
 from outlast.node.archives.whole import Whole
@@ -40,6 +42,7 @@ class Unpacking:
     ) -> None:
         """`target` becomes a directory, or gets more if it is one. `name` is what the archive is called."""
         self._staging = Staging(target, name)
+        self.place = os.path.dirname(self._staging.path)
         self._name = name
         self._nested = nested
         self._limits = limits or Limits()
@@ -59,6 +62,10 @@ class Unpacking:
             return False
         self._move([Late(**late) for late in moves])
         return True
+
+    def needs(self, size: int) -> int:
+        """How many more bytes of disk it takes at least; what is compressed takes more."""
+        return size - self._shelf.account.taken
 
     def resume(self, identity: str, replay: Callable[[Block], None]) -> int:
         self.close()
@@ -98,11 +105,9 @@ class Unpacking:
         assert self._reader is not None
         self._reader.finish()
         while self._shelf.zips:
-            file, placing, path = self._shelf.zips[0]
-            with named(path):
+            file, number, depth, path = self._shelf.zips.popleft()
+            with named(path), contextlib.closing(Placing(self._shelf, number, depth)) as placing:
                 zips.unpack(file, placing)
-            placing.close()
-            self._shelf.zips.pop(0)
         lates = self._shelf.lates
         moving.check(self._staging, lates, self._pulse)
         self._to_disk().finish(self._pulse)
@@ -176,8 +181,6 @@ class Unpacking:
         if self._write_back is not None:
             self._write_back.close()
             self._write_back = None
-        for waiting in self._shelf.zips:
-            waiting.placing.close()
         self._shelf = self._new_shelf()
 
 

@@ -7,15 +7,17 @@ any other on the same node or file system, finds it there, whole or half.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from dataclasses import dataclass, field
-from typing import Any, Callable
+from typing import Any, Callable, Mapping
 
 from outlast.node.archives.unpacking import Unpacking
-from outlast.node.data import shared
+from outlast.node.data import carried, shared
+from outlast.node.data.entry import size_of, write_entry
 from outlast.node.data.fetch import fetch, identify
 from outlast.node.data.fetch_settings import FetchSettings
-from outlast.node.data.files import FileSource
+from outlast.node.data.files import FileSource, path_of
 from outlast.node.data.partfile import PartFile
 from outlast.node.data.plan import DataPlan
 from outlast.node.data.receipt import Progress, Receipt
@@ -23,9 +25,9 @@ from outlast.node.data.room import WithRoom
 from outlast.node.data.sink import Sink
 from outlast.node.data.source import Source
 from outlast.node.data.sources import sources_for
-from outlast.node.data.store import Held, Store, size_of, write_entry
+from outlast.node.data.store import Held, Store
 from outlast.node.data.tokens import Tokens
-from outlast.node.data.want import ALGORITHMS, Wanted
+from outlast.node.data.want import Wanted
 from outlast.node.data.web.limits import HttpSettings
 from outlast.node.pulse import silent
 
@@ -33,7 +35,9 @@ from outlast.node.pulse import silent
 def sources_of(plan: DataPlan, wanted: Wanted) -> list[Source]:
     """Raises ValueError, in words for the user."""
     tokens = Tokens(plan.token_hosts, plan.token_file, plan.token_command)
-    return sources_for(wanted, HttpSettings(plan.stall, plan.stall, plan.stall), tokens)
+    # Left a little before, so that another source's bytes are there by then.
+    stall = plan.stall - min(1.0, 0.1 * plan.stall)
+    return sources_for(wanted, HttpSettings(plan.stall, plan.stall, stall), tokens)
 
 
 def settings_of(plan: DataPlan) -> FetchSettings:
@@ -42,13 +46,19 @@ def settings_of(plan: DataPlan) -> FetchSettings:
 
 @dataclass(frozen=True)
 class Arrived:
-    """One item that is there. `receipt` is None where it was there before."""
+    """One item that is there. `receipt` is None where it was there before.
+
+    What the scheduler brought has `carried`, which may be empty.
+    """
 
     wanted: Wanted
     path: str
     receipt: Receipt | None
+    carried: Mapping[str, Any] | None = None
 
     def to_dict(self) -> dict[str, Any]:
+        if self.carried is not None:
+            return {"name": self.wanted.name, **self.carried, "carried": True}
         told = self.receipt.to_dict() if self.receipt else {"bytes": 0, "seconds": 0.0, "troubles": {}}
         return {"name": self.wanted.name, "found": self.receipt is None, **told}
 
@@ -67,10 +77,11 @@ class Arrivals:
 
     def bring(self, wanted: Wanted) -> Arrived:
         """Raises GivenUp, OSError (NoRoom), ValueError for a plan that cannot be carried out."""
-        if wanted.method == "shared" and wanted.unpack == "no":
+        brought = carried.told(path_of(wanted.urls[0])) if wanted.method == "native" else None
+        if wanted.method in ("shared", "native") and wanted.unpack == "no":
             path = shared.checked(wanted, self.store, self.pulse)
             self._place(wanted, path)
-            return Arrived(wanted, path, None)
+            return Arrived(wanted, path, None, brought)
         sources = sources_of(self.plan, wanted)
         receipts: list[Receipt | None] = []
 
@@ -81,7 +92,7 @@ class Arrivals:
         held = self.store.obtain(key, fill, self.pulse, lambda who: self.waiting(wanted, who))
         self._held.append(held)
         self._place(wanted, held.content)
-        return Arrived(wanted, held.content, receipts[0] if receipts else None)
+        return Arrived(wanted, held.content, receipts[0] if receipts else None, brought)
 
     def beat(self) -> None:
         """The data is in use as long as this is called now and then."""
@@ -94,35 +105,34 @@ class Arrivals:
         self._held.clear()
 
     def _key(self, wanted: Wanted, sources: list[Source]) -> str:
-        pinned = [name for name in ALGORITHMS if name in wanted.digests]
-        if pinned:
-            key = "%s-%s" % (pinned[0], wanted.digests[pinned[0]].lower())
+        if wanted.digests:
+            key = "%s-%s" % (wanted.strongest, wanted.digests[wanted.strongest].lower())
+            if not wanted.is_named_by_digest:
+                key += "-" + _sha256([sorted(wanted.digests.items()), wanted.size, *wanted.urls])[:16]
         else:
             said = identify(wanted, sources, settings_of(self.plan), self._telling(wanted), self.pulse)
-            key = "unpinned-%s" % hashlib.sha256(said.encode()).hexdigest()
+            key = "unpinned-%s" % _sha256(said)
         return key if wanted.unpack == "no" else "%s-%s" % (key, _UNPACKED[wanted.unpack])
 
     def _fetch(
         self, wanted: Wanted, sources: list[Source], key: str, place: str, pulse: Callable[[], None]
     ) -> Receipt | None:
         """None: an earlier process had all of it, and was ended while it put it in its place."""
-        content, settings, tell = (
-            os.path.join(place, "content"),
-            settings_of(self.plan),
-            self._telling(wanted),
-        )
+        content, settings = os.path.join(place, "content"), settings_of(self.plan)
+        tell = self._telling(wanted)
         sink: Sink
         if wanted.unpack == "no":
             sink = PartFile(place, "content")
         else:
             sink = unpacking = Unpacking(content, wanted.name, wanted.unpack == "nested", pulse=pulse)
-            if unpacking.recover(identify(wanted, sources, settings, tell, pulse)):
-                unpacking.close()
-                write_entry(place, size_of(content), sources[0].name)
-                return None
+            unpacking.recover(identify(wanted, sources, settings, tell, pulse))
+        if os.path.lexists(content):  # it got that name only when it was whole and checked
+            sink.close()
+            write_entry(place, size_of(content, pulse), sources[0].name)
+            return None
         # Another user's copy spares the network, and is checked as whatever comes from there.
         near: list[Source] = (
-            [FileSource(path) for path in self.store.of_others(key)] if wanted.digests else []
+            [FileSource(path) for path in self.store.of_others(key)] if wanted.is_named_by_digest else []
         )
         roomy = WithRoom(sink, self.store, settings.margin, pulse)
         try:
@@ -162,6 +172,10 @@ class Arrivals:
 
 
 _UNPACKED = {"yes": "unpacked", "nested": "nested"}
+
+
+def _sha256(value: object) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()
 
 
 def _link_all(content: str, directory: str) -> None:

@@ -107,6 +107,12 @@ class Choice:
         """For good."""
         self.standings[index].gone = self.standings[index].last = trouble
 
+    def reconsider(self) -> None:
+        """What was begun is thrown away: that a source contradicted it is no reason any more."""
+        for standing in self.standings:
+            if standing.gone is not None and standing.gone.kind is Kind.CHANGED:
+                standing.gone = None
+
     def failed(self, index: int, trouble: Trouble, gained: int) -> None:
         """`gained`: new bytes that it had given since it was asked."""
         standing, now = self.standings[index], self._clock.now()

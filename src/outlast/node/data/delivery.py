@@ -206,5 +206,4 @@ class Delivery:
             self._endured.add(index)
             known.tolerate(index)
         else:
-            known.forget()
             raise StartAgain(trouble)

@@ -11,7 +11,8 @@ import json
 import re
 from dataclasses import dataclass
 from typing import Mapping
-from urllib.parse import urlsplit
+
+from outlast.node.data.web.url import BadUrl, Url
 
 DISCOVERY = "/.well-known/pelican-configuration"
 ORIGINS = "/api/v1.0/director/origin"
@@ -83,14 +84,7 @@ def _needs_token(header: str) -> bool:
 def _split(url: str) -> tuple[str, str] | None:
     """Scheme and host; None for what is no http(s) URL."""
     try:
-        parts = urlsplit(url)
-        usable = (
-            parts.scheme in {"http", "https"}
-            and bool(parts.hostname)
-            and (parts.port is None or parts.port > 0)
-        )
-    except ValueError:
+        parsed = Url.parse(url)
+    except BadUrl:
         return None
-    if not usable or parts.username is not None or re.search(r"[\x00-\x20\x7f]", url):
-        return None
-    return parts.scheme, parts.hostname or ""
+    return (parsed.scheme, parsed.host) if parsed.port else None

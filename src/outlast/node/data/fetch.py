@@ -11,6 +11,7 @@ books      what was given by whom, and what every trouble cost
 
 from __future__ import annotations
 
+import os
 from typing import Callable, Sequence
 
 from outlast.node.data import digests, space
@@ -78,6 +79,7 @@ class _Fetch:
         self._crawl = Crawl(affairs.settings)
         self._began = affairs.clock.now()
         self._restarts = 0
+        self._nonce = os.urandom(8).hex()
         self._resumed_from: int | None = None
         self._connections = 1
         #: How often a source that was alone gave wrong bytes.
@@ -101,7 +103,7 @@ class _Fetch:
         """How many bytes are there from an earlier process, and the delivery of the rest."""
         affairs, hashed = self._affairs, digests.Digests(self._affairs.proof.algorithms)
         try:
-            left_over = self._sink.resume(affairs.known.identity(), self._replaying(hashed))
+            left_over = self._sink.resume(self._identity(), self._replaying(hashed))
             size = affairs.known.size
             if size is not None and left_over > size:
                 self._sink.restart()
@@ -114,6 +116,12 @@ class _Fetch:
             self._resumed_from = left_over
         affairs.done = left_over
         return left_over, Delivery(affairs, self._sink, self._crawl, hashed, left_over)
+
+    def _identity(self) -> str:
+        """Half of one file and half of the next are no file: where they cannot be told apart, nothing that
+        another process left is gone on with."""
+        known = self._affairs.known
+        return known.identity() if known.is_told_apart else "%s %s" % (known.identity(), self._nonce)
 
     def _replaying(self, hashed: digests.Digests) -> Callable[[Block], None]:
         def replay(block: Block) -> None:
@@ -177,6 +185,9 @@ class _Fetch:
         self._restarts += 1
         if self._restarts > affairs.settings.restarts:
             raise affairs.given_up(trouble, "begun again %d times; " % affairs.settings.restarts)
+        # What was said of the file may have been said by whoever gave wrong bytes.
+        affairs.known.forget()
+        affairs.choice.reconsider()
         if trouble.kind is not Kind.CHANGED:
             self._blame(trouble, delivery, left_over)
         affairs.check_hope()

@@ -62,12 +62,18 @@ class Known:
             if self.size is None:
                 self.size = size
 
+    @property
+    def is_told_apart(self) -> bool:
+        """Whether it would show if another file of the same size came to be behind the same URLs."""
+        version = self.version or Version()
+        return bool(self.pinned or version.etag or version.modified or version.digests)
+
     def identity(self) -> str:
         """The same for two processes that want the same bytes. No word of a URL can be read from it."""
         if self.pinned:
             return " ".join("%s:%s" % pair for pair in sorted(self.pinned.items()))
         version = self.version or Version()
-        telling = bool(version.etag or version.modified or version.digests)
+        telling = self.is_told_apart
         # A signed URL has another query each time; where nothing else tells two files apart it counts.
         urls = [urlsplit(url)._replace(query="").geturl() if telling else url for url in self._wanted.urls]
         said = [urls, self.size, version.etag, version.modified, sorted(version.digests.items())]

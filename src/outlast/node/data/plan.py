@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, replace
 from typing import Any, Mapping
 
-from outlast.node.data.want import Wanted
+from outlast.node.data.want import Wanted, is_path
 
 
 @dataclass(frozen=True)
@@ -52,4 +52,4 @@ class DataPlan:
 
 
 def _located(url: str, here: str) -> str:
-    return url if ":" in url else os.path.join(here, url)
+    return os.path.join(here, url) if is_path(url) else url

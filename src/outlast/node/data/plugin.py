@@ -1,29 +1,33 @@
 """HTCondor's file transfer plugin: the starter calls us for `transfer_input_files` that are URLs.
 
-It runs where the job will, outside of the job's container and network, and has the job's directory. Whatever
-it fetches is checked again by the node program: what is pinned is known there only.
+It runs where the job will, outside of the job's container and network, in the job's directory. HTCondor has
+brought the work order there before: it says what is pinned, how patient to be, and who may have a token.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import time
+from dataclasses import replace
 from typing import Any, Mapping, Sequence
 
+from outlast.node.data import carried
+from outlast.node.data.arrival import settings_of, sources_of
 from outlast.node.data.fetch import fetch
-from outlast.node.data.fetch_settings import FetchSettings
 from outlast.node.data.partfile import PartFile
+from outlast.node.data.plan import DataPlan
+from outlast.node.data.plugin_codes import METHODS, code_of
 from outlast.node.data.receipt import Receipt
-from outlast.node.data.sources import sources_for
-from outlast.node.data.tokens import Tokens
 from outlast.node.data.troubles import FINAL, GivenUp, Kind
 from outlast.node.data.want import Wanted
-from outlast.node.data.web.limits import HttpSettings
-from outlast.node.data.web.url import Url
+from outlast.node.order import read_order
 
-METHODS = "osdf,pelican,http,https"
+_ORDER = "order.json"
+#: Of the node's own troubles.
 _FAILED = 1
+_KIND = "ErrorKind"
 #: In an ad, which is between square brackets; strings have backslashes before quotes.
 _ATTRIBUTE = re.compile(r'\b(?P<name>[A-Za-z_]\w*)\s*=\s*"(?P<text>(?:[^"\\]|\\.)*)"')
 _LARGEST = 16 * 2**20
@@ -47,7 +51,13 @@ def main(argv: Sequence[str]) -> int:
     with open(os.open(options["-outfile"], flags, 0o644), "r+b") as out:
         out.write("".join(_new(answer) for answer in answers).encode("utf-8", "surrogateescape"))
         out.truncate()
-    return 0 if answers and all(answer["TransferSuccess"] for answer in answers) else _FAILED
+    failed = [answer for answer in answers if not answer["TransferSuccess"]]
+    return _code_of(failed[0]) if failed else 0 if answers else _FAILED
+
+
+def _code_of(answer: Mapping[str, Any]) -> int:
+    kind = answer.get("TransferErrorData", {}).get(_KIND)
+    return _FAILED if kind is None else code_of(Kind(kind))
 
 
 def _abilities() -> Mapping[str, Any]:
@@ -78,21 +88,32 @@ def _bring(wish: Mapping[str, str]) -> dict[str, Any]:
     except GivenUp as error:
         answer.update(TransferError=str(error), **_reason(error.trouble.kind))
     except (OSError, ValueError) as error:
-        answer.update(TransferError="%s: %s" % (path, error), **_reason(Kind.DISK_FULL))
+        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        answer.update(TransferError="%s: %s" % (path, error), **_reason(Kind.DISK_FULL if full else None))
     answer.update(TransferEndTime=int(time.time()), ConnectionTimeSeconds=time.time() - began)
     return answer
 
 
 def _fetch(url: str, path: str) -> Receipt:
-    wanted = Wanted((url,))
-    # The director of a federation says whether a token is needed; of others HTCondor's own word counts.
-    own = [Url.parse(url).host] if url.startswith("https:") else []
-    sink = PartFile(os.path.dirname(os.path.abspath(path)), os.path.basename(path))
+    folder, name = os.path.split(os.path.abspath(path))
+    plan, wanted = _plan(folder), Wanted((url,))
+    wanted = next((replace(item, urls=(url,)) for item in plan.items if item.name == wanted.name), wanted)
+    sink = PartFile(folder, name)
     try:
-        sources = sources_for(wanted, HttpSettings(), Tokens(tuple(own)))
-        return fetch(wanted, sources, sink, FetchSettings())
+        receipt = fetch(wanted, sources_of(plan, wanted), sink, settings_of(plan))
     finally:
         sink.close()
+    final = os.path.join(folder, wanted.name)
+    if name != wanted.name and not os.path.lexists(final):
+        os.link(os.path.join(folder, name), final)  # HTCondor leaves %20 and the like in names
+    carried.note(final, receipt)
+    return receipt
+
+
+def _plan(folder: str) -> DataPlan:
+    """What the work order says. Jobs of others, which have none, may use the plugin as well."""
+    path = os.path.join(folder, _ORDER)
+    return read_order(path).data if os.path.exists(path) else DataPlan()
 
 
 def _told(receipt: Receipt) -> Mapping[str, Any]:
@@ -104,9 +125,10 @@ def _told(receipt: Receipt) -> Mapping[str, Any]:
     }
 
 
-def _reason(kind: Kind) -> dict[str, Any]:
-    again = kind not in FINAL
-    return {"TransferErrorData": {"ErrorType": "Transfer", "ErrorKind": kind.value, "Retryable": again}}
+def _reason(kind: Kind | None) -> dict[str, Any]:
+    """None: the node is at fault."""
+    told = {} if kind is None else {_KIND: kind.value}
+    return {"TransferErrorData": {"ErrorType": "Transfer", "Retryable": kind not in FINAL, **told}}
 
 
 def _refuse(wish: Mapping[str, str]) -> dict[str, Any]:

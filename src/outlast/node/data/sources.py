@@ -13,7 +13,7 @@ from outlast.node.data.files import FileSource, path_of
 from outlast.node.data.http import HttpSource
 from outlast.node.data.source import Source
 from outlast.node.data.tokens import Tokens
-from outlast.node.data.want import Wanted
+from outlast.node.data.want import Wanted, is_path
 from outlast.node.data.web.limits import HttpSettings
 
 #: The host that describes the OSDF, if it is another than the real one; Pelican's own client knows it too.
@@ -30,14 +30,14 @@ def sources_for(
     federations: dict[str, Federation] = {}
     found: list[Source] = []
     for url in wanted.urls:
-        scheme = urlsplit(url).scheme.lower()
+        scheme = "file" if is_path(url) else urlsplit(url).scheme.lower()
         if scheme in {"http", "https"}:
             found.append(HttpSource(url, settings, tokens))
         elif scheme in {"osdf", "pelican"}:
             address = pelican.Address.parse(url, osdf_host(environment))
             federation = federations.setdefault(address.federation, Federation(address.federation, settings))
             found.extend(pelican.sources(address, federation, tokens))
-        elif scheme == "file" or "://" not in url:
+        elif scheme == "file":
             found.append(FileSource(path_of(url)))
         else:
             raise ValueError(

@@ -53,7 +53,7 @@ def full(sink: object, error: OSError, done: int, size: int | None) -> GivenUp:
         os.strerror(error.errno or errno.ENOSPC),
         _in_words(done),
         " of %s" % _in_words(size) if size is not None else "",
-        ", %s free" % _in_words(free) if free is not None else "",
+        "" if free is None else ", %s free%s" % (_in_words(free), _without_inodes(place)),
     )
     return GivenUp(detail, Trouble(Kind.DISK_FULL, detail))
 
@@ -64,6 +64,14 @@ def _free(place: str) -> int | None:
     except OSError:
         return None  # then it shows when it is written
     return found.f_bavail * found.f_frsize
+
+
+def _without_inodes(place: str) -> str:
+    try:
+        found = os.statvfs(place)
+    except OSError:
+        return ""  # then the number of bytes has to do
+    return ", but no more files can be made" if found.f_files and not found.f_favail else ""
 
 
 def _in_words(count: int) -> str:

@@ -18,7 +18,6 @@ import errno
 import hashlib
 import json
 import os
-import shutil
 import stat
 import time
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from typing import Callable
 
 from outlast.node import files
 from outlast.node.data import uses
+from outlast.node.data.entry import free_space, is_whole, read_entry, read_json, size_of
 from outlast.node.data.troubles import GivenUp, Kind, Trouble
 from outlast.node.data.turns import Turn
 from outlast.node.pulse import silent
@@ -34,7 +34,8 @@ from outlast.node.pulse import silent
 _GLANCE = 0.5
 #: Somebody who has the turn and has not counted for so long is frozen; we fetch it for ourselves.
 _FROZEN = 600.0
-_LARGEST_ENTRY = 65536
+#: With fewer left than this, and less than a hundredth of all, room is made.
+_INODES = 10_000
 _OWN = "of-"
 #: Beside a turn: why the one who had it last gave up.
 _GAVE_UP = ".gave-up"
@@ -92,13 +93,13 @@ class Store:
         self._limit = limit
         os.makedirs(root, exist_ok=True)
         # Who may read in the cache may read what is in it.
-        mode = stat.S_IMODE(os.stat(root).st_mode) & 0o755 | 0o700
+        self._mode = stat.S_IMODE(os.stat(root).st_mode) & 0o755 | 0o700
         for place in (
             self.root,
             *(self._at(name) for name in ("objects", "arriving", "turns", "doomed", "notes")),
         ):
             with contextlib.suppress(FileExistsError):
-                os.mkdir(place, mode)
+                os.mkdir(place, self._mode)
         status = os.lstat(self.root)
         if status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode) or status.st_mode & 0o022:
             raise PermissionError(errno.EACCES, "it is not a directory that only we can write to", self.root)
@@ -128,7 +129,7 @@ class Store:
                 return None
             # It may have been on its way out when it was marked.
             with contextlib.suppress(FileNotFoundError):
-                if os.lstat(place).st_ino == before.st_ino and self._is_whole(place):
+                if os.lstat(place).st_ino == before.st_ino and is_whole(place):
                     with contextlib.suppress(OSError):  # only the order in which entries go depends on it
                         os.utime(place)
                     return Held(os.path.join(place, "content"), mark)
@@ -150,7 +151,7 @@ class Store:
         """
         turn = Turn(self._at("turns", key))
         try:
-            private, waited_for = "", ""
+            place, waited_for = self._at("arriving", key), ""
             while True:
                 held = self.find(key)
                 if held is not None:
@@ -158,7 +159,10 @@ class Store:
                 if turn.take():
                     break
                 if turn.silence() >= _FROZEN:
-                    private = "." + os.urandom(4).hex()
+                    name = "%s.%s" % (key, os.urandom(4).hex())
+                    turn.release()
+                    turn, place = Turn(self._at("turns", name)), self._at("arriving", name)
+                    turn.take()
                     break
                 holder = turn.holder()
                 waited_for = holder.mark or waited_for
@@ -169,10 +173,9 @@ class Store:
             if held is not None:
                 return held
             self._raise_if_given_up(key, waited_for)
-            place = self._at("arriving", key + private)
             os.makedirs(place, mode=0o700, exist_ok=True)
             try:
-                fill(place, pulse if private else lambda: _keep(turn, pulse))
+                fill(place, lambda: _keep(turn, pulse))
             except GivenUp as given_up:
                 self._tell_given_up(key, turn.mark, given_up)
                 raise
@@ -190,16 +193,16 @@ class Store:
 
     def make_room(self, need: int, pulse: Callable[[], None] = silent) -> None:
         """What was used longest ago goes until `need` bytes fit; never what is in use. Raises NoRoom."""
-        self._sweep()
+        self._sweep(pulse)
         entries = self.entries()
         held = sum(entry.size for entry in entries)
         if not self._fits(need, held):
-            self.drop_unfinished()
+            self.drop_unfinished(pulse)
         for entry in entries:
             pulse()
             if self._fits(need, held):
                 return
-            if not entry.in_use and self.remove(entry):
+            if not entry.in_use and self.remove(entry, pulse):
                 held -= entry.size
         if not self._fits(need, held):
             raise NoRoom(
@@ -209,9 +212,18 @@ class Store:
                 self.root,
             )
 
-    def remove(self, entry: Entry) -> bool:
+    def remove(self, entry: Entry, pulse: Callable[[], None] = silent) -> bool:
         """False: somebody has it in use."""
-        return self._remove(entry.path)
+        if self._is_in_use(entry.path):
+            return False
+        doomed = self._doom(entry.path)
+        # Whoever marked it just before must not lose it; whoever comes after does not find it.
+        if doomed and self._is_in_use(doomed):
+            with contextlib.suppress(OSError):
+                os.rename(doomed, entry.path)
+            return False
+        self._sweep(pulse)
+        return bool(doomed)
 
     def entries(self) -> list[Entry]:
         """The one that was used longest ago first."""
@@ -226,11 +238,11 @@ class Store:
                 found.append(Entry(key, place, size, source, used, in_use))
         return sorted(found, key=lambda entry: (entry.used, entry.key))
 
-    def arriving(self) -> list[Unfinished]:
+    def arriving(self, pulse: Callable[[], None] = silent) -> list[Unfinished]:
         found = []
         for key in sorted(os.listdir(self._at("arriving"))):
             holder = Turn(self._at("turns", key)).holder()
-            found.append(Unfinished(key, size_of(self._at("arriving", key)), str(holder)))
+            found.append(Unfinished(key, size_of(self._at("arriving", key), pulse), str(holder)))
         return found
 
     def _tell_given_up(self, key: str, mark: str, given_up: GivenUp) -> None:
@@ -241,7 +253,7 @@ class Store:
             json.dump(told, file)
 
     def _raise_if_given_up(self, key: str, waited_for: str) -> None:
-        told = _read(self._at("turns", key + _GAVE_UP))
+        told = read_json(self._at("turns", key + _GAVE_UP))
         if waited_for and told.get("mark") == waited_for:
             detail = "%s (as another job that wanted it found out)" % told.get("detail")
             raise GivenUp(detail, Trouble(Kind(told.get("kind")), detail))
@@ -249,29 +261,21 @@ class Store:
     def _at(self, *names: str) -> str:
         return os.path.join(self.root, *names)
 
-    def _is_whole(self, place: str) -> bool:
-        """A file that has been changed since it came is not what its key says; trees are too large to ask."""
-        try:
-            status = os.lstat(os.path.join(place, "content"))
-        except FileNotFoundError:
-            return False
-        return stat.S_ISDIR(status.st_mode) or _stamp(status) == _stamp_of(place)
-
     def _publish(self, place: str, key: str) -> None:
+        os.chmod(place, self._mode)
         files.sync_directory(place)
         goal = self._at("objects", key)
         if os.path.isdir(goal):
             # Another's, as good as ours; or one that was changed since it came.
-            self._doom(place if self._is_whole(goal) else goal)
-            self._sweep()
+            self._doom(place if is_whole(goal) else goal)
         if os.path.isdir(place):
             os.rename(place, goal)
         files.sync_directory(self._at("objects"))
 
-    def drop_unfinished(self) -> list[Unfinished]:
+    def drop_unfinished(self, pulse: Callable[[], None] = silent) -> list[Unfinished]:
         """What was begun by somebody who is gone, while nobody else can begin to go on with it."""
         dropped = []
-        for one in self.arriving():
+        for one in self.arriving(pulse):
             turn = Turn(self._at("turns", one.key))
             try:
                 if turn.take():
@@ -279,23 +283,16 @@ class Store:
                     dropped.append(one)
             finally:
                 turn.release()
-        self._sweep()
+        self._sweep(pulse)
         return dropped
 
     def _fits(self, need: int, held: int) -> bool:
         if self._limit is not None and held + need > self._limit:
             return False
-        return free_space(self.root) >= need
+        return free_space(self.root) >= need and _has_inodes(self.root)
 
-    def _remove(self, place: str) -> bool:
-        doomed = self._doom(place)
-        # Whoever marked it just before must not lose it; whoever comes after does not find it.
-        if doomed and uses.in_use(os.path.join(doomed, "uses"), uses.clock_of(self.root)):
-            with contextlib.suppress(OSError):
-                os.rename(doomed, place)
-            return False
-        self._sweep()
-        return bool(doomed)
+    def _is_in_use(self, place: str) -> bool:
+        return uses.in_use(os.path.join(place, "uses"), uses.clock_of(self.root))
 
     def _doom(self, place: str) -> str:
         goal = self._at("doomed", "%s.%s" % (os.path.basename(place), os.urandom(6).hex()))
@@ -305,10 +302,18 @@ class Store:
             return ""
         return goal
 
-    def _sweep(self) -> None:
-        for name in os.listdir(self._at("doomed")):
-            # Another process may be sweeping as well; what cannot be removed is tried again next time.
-            shutil.rmtree(self._at("doomed", name), ignore_errors=True)
+    def _sweep(self, pulse: Callable[[], None]) -> None:
+        """Remove what is doomed, which may be a million files: the pulse is heard for each."""
+        for place, folders, names in os.walk(self._at("doomed"), topdown=False):
+            # Links to folders count as folders here; those that are some are gone already.
+            for name in (*names, *folders):
+                pulse()
+                # Another process may be sweeping as well; what cannot be removed is tried again next time.
+                with contextlib.suppress(OSError):
+                    os.unlink(os.path.join(place, name))
+            if place != self._at("doomed"):
+                with contextlib.suppress(OSError):
+                    os.rmdir(place)
 
 
 def _keep(turn: Turn, pulse: Callable[[], None]) -> None:
@@ -317,52 +322,11 @@ def _keep(turn: Turn, pulse: Callable[[], None]) -> None:
     pulse()
 
 
-def write_entry(place: str, size: int, source: str) -> None:
-    """The last thing a fill does: `content` is whole and durable."""
-    status = os.lstat(os.path.join(place, "content"))
-    stamp = [] if stat.S_ISDIR(status.st_mode) else _stamp(status)
-    with open(os.path.join(place, "entry.json"), "w", encoding="utf-8") as file:
-        json.dump({"size": size, "source": source, "stamp": stamp}, file)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def read_entry(place: str) -> tuple[int, str]:
-    raw = _read(os.path.join(place, "entry.json"))
-    size = raw.get("size")
-    return size if isinstance(size, int) else 0, str(raw.get("source", ""))
-
-
-def _stamp(status: os.stat_result) -> list[int]:
-    return [status.st_size, status.st_mtime_ns]
-
-
-def _stamp_of(place: str) -> object:
-    return _read(os.path.join(place, "entry.json")).get("stamp")
-
-
-def _read(path: str) -> dict[str, object]:
-    try:
-        with files.open_file(path) as file:
-            raw = json.loads(file.read(_LARGEST_ENTRY))
-    except (OSError, ValueError):
-        return {}
-    return raw if isinstance(raw, dict) else {}
-
-
-def size_of(top: str) -> int:
-    """Of all files below it together. Files may vanish meanwhile."""
-    total = 0
-    for place, _, names in os.walk(top):
-        for name in names:
-            with contextlib.suppress(FileNotFoundError):
-                total += os.lstat(os.path.join(place, name)).st_size
-    return total
-
-
-def free_space(path: str) -> int:
+def _has_inodes(path: str) -> bool:
+    """How many files an archive has shows only when they are unpacked: some must be possible."""
     status = os.statvfs(path)
-    return status.f_bavail * status.f_frsize
+    # A file system that makes inodes as it needs them says 0.
+    return not status.f_files or status.f_favail >= min(_INODES, status.f_files // 100)
 
 
 def _bytes(number: int) -> str:

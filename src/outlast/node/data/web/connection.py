@@ -62,14 +62,16 @@ class Connection:
         if self._late is not None:
             late, self._late = self._late, None
             raise late
-        filled = 0
+        filled, deadline = 0, 0.0
         while filled < len(buffer):
             try:
                 count = self._socket.recv_into(buffer[filled:])
             except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as want:
                 if filled:
                     break
-                self._wait(isinstance(want, ssl.SSLWantReadError), seconds)
+                # Bits of a record may trickle in for ever, and are no byte of the file.
+                deadline = deadline or time.monotonic() + seconds
+                self._wait(isinstance(want, ssl.SSLWantReadError), deadline - time.monotonic())
                 continue
             except OSError as error:
                 if not filled:
@@ -83,7 +85,7 @@ class Connection:
 
     def _wait(self, for_reading: bool, seconds: float) -> None:
         self._poller.register(self._socket, select.POLLIN if for_reading else select.POLLOUT)
-        if not self._poller.poll(seconds * 1000):
+        if seconds <= 0 or not self._poller.poll(seconds * 1000):
             raise socket.timeout("timed out")
 
     def send(self, data: bytes, seconds: float) -> None:

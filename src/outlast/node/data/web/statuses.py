@@ -48,7 +48,7 @@ def _words(status: int) -> str:
 
 def _retry_after(value: str) -> float | None:
     """Seconds; the header has those, or a date."""
-    if value.isdigit() and len(value) < 10:
+    if value.isdecimal() and len(value) < 10:
         return float(value)
     try:
         return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())

@@ -8,6 +8,8 @@ from urllib.parse import quote, urljoin, urlsplit
 
 _PORTS = {"http": 80, "https": 443}
 _FORBIDDEN = re.compile(r"[\x00-\x20\x7f]")
+#: Labels of up to 63 letters; what the resolver or TLS would choke on is none. IPv6 is left to them.
+_HOST = re.compile(r"[^.]{1,63}(\.[^.]{1,63})*\.?")
 #: Left as they are in a path or query that is already quoted.
 _SAFE = "/%:@!$&'()*+,;=~?[]"
 
@@ -45,7 +47,9 @@ class Url:
         try:
             host = parts.hostname if parts.hostname.isascii() else parts.hostname.encode("idna").decode()
         except UnicodeError:
-            raise BadUrl("the host of %s is no name that a host can have" % shown) from None
+            host = ""
+        if ":" not in host and not _HOST.fullmatch(host):
+            raise BadUrl("the host of %s is no name that a host can have" % shown)
         return Url(
             scheme=parts.scheme,
             host=host.lower(),
@@ -56,7 +60,11 @@ class Url:
 
     def join(self, location: str) -> Url:
         """Where a redirect leads. Raises BadUrl."""
-        return Url.parse(urljoin(self.whole, location.strip()))
+        try:
+            whole = urljoin(self.whole, location.strip())
+        except ValueError:
+            raise BadUrl("a redirect leads to something that is no URL") from None
+        return Url.parse(whole)
 
     @property
     def is_tls(self) -> bool:
