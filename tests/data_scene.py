@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from laboratory import Lab
 from outlast.experiment import Experiment
 from servers.behaviour import seeded
 
@@ -30,6 +31,16 @@ FILES = {"look.py": LOOK}
 
 #: What is in a nested archive, by the path it is unpacked to.
 CLASSES = {"%s/%d.img" % (name, i): seeded(30_000, i) for name in ("cat", "dog") for i in range(3)}
+
+
+def local_experiment(
+    lab: Lab, data: Sequence[Any], profile: Mapping[str, Any], files: Mapping[str, str] = FILES, **params: Any
+) -> Path:
+    """One on a local cluster of this profile, whose trainings look at their data."""
+    directory = lab.experiment("e", files, **{**LOOKING, "cluster": "here", "data": list(data), **params})
+    told = {"here": {"scheduler": "local", **profile}}
+    (directory / "clusters.yaml").write_text(json.dumps(told) + "\n")
+    return directory
 
 
 def sha256(content: bytes) -> str:

@@ -331,5 +331,15 @@ def processes_of(tokens: Mapping[str, Any]) -> list[int]:
     return found
 
 
+def processes_with(text: str) -> list[int]:
+    """Processes that have `text` in their arguments or in the environment they were started with."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it ended while we looked, or is not ours to look into
+            if text.encode() in (folder / "cmdline").read_bytes() + (folder / "environ").read_bytes():
+                found.append(int(folder.name))
+    return found
+
+
 def _story(entries: list[Entry]) -> str:
     return "\n".join("%.3f %s %s %s %s" % (e.at, e.run, e.kind.value, e.token, e.data) for e in entries)

@@ -25,6 +25,8 @@ def read_item(line: Mapping[str, Any]) -> dict[str, Any]:
         "name": str(line.get("name", ""))[:_LONGEST],
         "arrived": line.get("arrived") is not False,
         "found": line.get("found") is True,
+        "carried": line.get("carried") is True,
+        "seconds": round(_seconds(line.get("seconds")), 3) if line.get("carried") is True else 0.0,
         "bytes": _count(line.get("bytes")),
         "waited": round(_seconds(line.get("waited")), 3),
         "vouched": str(line.get("vouched", ""))[:20],
@@ -59,18 +61,30 @@ def _seconds(value: object) -> float:
 
 @dataclass(frozen=True)
 class Spent:
-    """Seconds that data took in one start of a job: on its way, and held up by troubles."""
+    """Seconds that data took: on its way, and held up by troubles."""
 
     arriving: float
     troubled: float
 
 
 def spent(account: Mapping[str, Any], most: float) -> Spent:
-    """`most`: the seconds of the phase in which data arrives; no more is booked."""
+    """In one start of a job, in its own phase for that, whose seconds are `most`."""
     items = account.get("data", ())
     waited = min(most, sum(float(item.get("waited", 0.0)) for item in items))
-    lost = sum(float(cost["seconds"]) for cost in troubles_in(items).values())
-    return Spent(waited - min(waited, lost), min(waited, lost))
+    lost = min(waited, _lost(item for item in items if not item.get("carried")))
+    return Spent(waited - lost, lost)
+
+
+def spent_before(account: Mapping[str, Any], slot: float) -> Spent:
+    """In all starts of a job, by the scheduler's own transfer, before the job began; at most `slot`."""
+    in_vain = min(slot, float(account.get("in_vain") or 0.0))
+    brought = min(slot - in_vain, float(account.get("bringing") or 0.0))
+    lost = min(brought, _lost(item for item in items_of(account) if item.get("carried")))
+    return Spent(brought - lost, in_vain + lost)
+
+
+def _lost(items: Iterable[Mapping[str, Any]]) -> float:
+    return sum(float(cost["seconds"]) for cost in troubles_in(items).values())
 
 
 def items_of(account: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

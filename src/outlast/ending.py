@@ -73,8 +73,9 @@ def end(
     elif outcome in OF_THE_DATA and data.get("signature"):
         data["transient"] = False  # the sources are there, and what they have is not what is wanted
     data["account"] = {"slot": slot, **_account(report)} if slot or report else {}
-    if view is not None and view.memory is not None:
-        data["account"]["memory"] = view.memory
+    if view is not None:
+        told = {"memory": view.memory, "bringing": view.bringing, "in_vain": view.brought_in_vain}
+        data["account"].update({key: value for key, value in told.items() if value})
     return record(run, Kind.ENDED, attempt.token, detail, data)
 
 
@@ -99,6 +100,8 @@ def _failure(
     """What tells a failure from others, and how often it was met in this attempt."""
     if outcome is Outcome.CANCELLED:
         return {}
+    if attempt.lasting and attempt.condemned is not None and outcome is attempt.condemned[0]:
+        return {"signature": attempt.lasting}
     if report is None:
         if outcome not in (Outcome.OUT_OF_MEMORY, Outcome.CRASHED):
             return {}

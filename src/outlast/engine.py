@@ -231,7 +231,7 @@ def _answer_hold(
     if _sent_lately(attempt, now):
         return None
     outcome = view.outcome or Outcome.NODE_TROUBLE
-    data = {"outcome": outcome.value}
+    data = {"outcome": outcome.value, "lasting": view.lasting}
     return Decision(Do.CANCEL_JOB, run.name, view.reason, attempt.token, Kind.CANCEL_SENT, data)
 
 

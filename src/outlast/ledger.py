@@ -35,7 +35,7 @@ class Use(str, Enum):
 MEANING: Mapping[Use, str] = {
     Use.USEFUL: "computing that is part of the result",
     Use.SAVING: "the training waited for its checkpoints",
-    Use.DATA: "data on its way into the job",
+    Use.DATA: "data on its way into the job, and other input that the scheduler brings",
     Use.DATA_TROUBLE: "stalls, retries and waiting for sources of data",
     Use.START_UP: "claim, staging, unpacking, environment",
     Use.WRAP_UP: "checking and delivering outputs, cleaning up",
@@ -94,12 +94,19 @@ class _Leg:
         return sum(float(seconds) for _, seconds in self.account.get("spans", ()))
 
 
+def _in_program(attempt: Attempt) -> float:
+    """Slot time without that of the scheduler's own transfers, before the job's program began."""
+    slot = float(attempt.account.get("slot") or 0.0)
+    before = arrivals.spent_before(attempt.account, slot)
+    return slot - before.arriving - before.troubled
+
+
 def _legs(run: Run, attempt: Attempt) -> list[_Leg]:
     """The slot time is known for all of them together: what nobody logged is booked with the last.
 
     An earlier one may have logged more than its slot time, at work when the scheduler had lost it already.
     """
-    left = float(attempt.account.get("slot") or 0.0)
+    left = _in_program(attempt)
     last = _Leg(attempt.account, 0.0, accepted=run.accepted == attempt.token)
     earlier = [_Leg(account, 0.0, accepted=False) for account in attempt.account.get("earlier", ())]
     legs: list[_Leg] = []
@@ -133,6 +140,9 @@ def _book(run: Run, attempt: Attempt, horizon: _Horizon) -> Booking:
     for leg in reversed(_legs(run, attempt)):
         _book_leg(run, leg, horizon, uses)
         horizon.pass_over(leg)
+    before = arrivals.spent_before(attempt.account, slot)
+    uses[Use.DATA] += before.arriving
+    uses[Use.DATA_TROUBLE] += before.troubled
     uses[Use.DUPLICATE] += attempt.twin_slot
     return Booking(
         run.name,

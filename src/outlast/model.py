@@ -330,6 +330,8 @@ class Attempt:
     cancel_sent: float | None = None
     #: The outcome and the reason for which its job was cancelled; None: because somebody asked for it.
     condemned: tuple[Outcome, str] | None = None
+    #: What tells that from other failures, if it will be the same next time.
+    lasting: str = ""
     #: How often the scheduler has started its job again.
     restarts: int = 0
     #: Why its job waits or is held, since when, and how often that has changed.

@@ -35,6 +35,10 @@ class JobView:
     ended: float | None = None
     #: Seconds the job held a slot, all its starts together; exact even if the clock jumped in between.
     elapsed: float | None = None
+    #: Of `elapsed`, seconds in which the scheduler brought the job's input there: before the job began, and
+    #: in starts that came to nothing.
+    bringing: float = 0.0
+    brought_in_vain: float = 0.0
     #: `elapsed` leaves out what was before this moment, of which the scheduler cannot tell; None: nothing.
     since: float | None = None
     exit_code: int | None = None
@@ -47,6 +51,8 @@ class JobView:
     restarts: int = 0
     #: For HELD: it may go on as it is once it is released.
     releasable: bool = False
+    #: For HELD: what tells this from other failures, if it will be the same next time.
+    lasting: str = ""
     #: The most memory it used, in bytes, where the scheduler knows.
     memory: int | None = None
 

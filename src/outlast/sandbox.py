@@ -61,8 +61,7 @@ class SandboxExchange(FileExchange):
         return replace(
             plan,
             items=tuple(
-                replace(item, urls=(item.name,), method="shared") if item.method == "native" else item
-                for item in plan.items
+                replace(item, urls=(item.name,)) if item.method == "native" else item for item in plan.items
             ),
             cache=self.site.cache or ARRIVED,
             token_file=Path(token).name,
@@ -112,7 +111,7 @@ class SandboxExchange(FileExchange):
         """Data that the scheduler carries, and the file with the token for what it does not."""
         native = [item.urls[0] for item in spec.data if item.method == "native"]
         token = self.site.token_file
-        return (*map(path_of, native), *([os.path.expanduser(token)] if token else ()))  # noqa: PTH111
+        return (*map(path_of, native), *([token] if token else ()))
 
     def fence(self, attempt: Attempt) -> bool:
         """No claim can be placed on a machine far away. A job that has not been heard of can be kept from

@@ -13,6 +13,7 @@ from typing import Any
 from contract.rehearsal import Rehearsal
 from laboratory import PATIENCE, Lab, open_journal, states
 from outlast.experiment import Experiment
+from outlast.journalfile import is_blank
 from outlast.model import Attempt
 from outlast.schedulers.base import JobPhase, JobView
 
@@ -79,6 +80,8 @@ class Play:
         return told
 
     def attempts(self) -> list[Attempt]:
+        if is_blank(self.directory / "journal.sqlite"):
+            return []
         with open_journal(self.directory) as journal:
             return list(journal.attempts())
 

@@ -30,7 +30,7 @@ def test_a_job_runs_to_its_end_and_its_exit_code_is_told(cluster: Rehearsal, cod
     assert (view.exit_code, view.signal, view.outcome) == (code, None, None)
     assert view.host in cluster.scheduler.hosts()
     assert view.started is not None and view.ended is not None and view.elapsed is not None
-    assert view.elapsed == pytest.approx(view.ended - view.started, abs=1.0)
+    assert view.elapsed == pytest.approx(view.bringing + view.ended - view.started, abs=1.0)
 
 
 def test_a_job_at_its_wall_time_limit_is_warned_and_then_killed(cluster: Rehearsal) -> None:

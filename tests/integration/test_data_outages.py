@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from data_scene import FILES, LOOKING, digests, found, sha256
+from data_scene import FILES, LOOKING, digests, found, local_experiment, sha256
 from laboratory import Lab, open_journal, states
 from outlast.journalfile import is_blank
-from outlast.model import Attempt, AttemptState, Outcome
+from outlast.model import Attempt, Outcome
 from servers.behaviour import PELICAN, Behaviour, seeded
 from servers.misbehaving import Misbehaving
 
 CONTENT = seeded(200_000)
 #: What an ingress answers while the server behind it restarts.
 OUT = Behaviour(status=404, server="")
-RUNS = 20
 #: Scouts that are turned back before the source comes back.
-SCOUTS = 4
+SCOUTS = 3
 
 
 @pytest.fixture
@@ -32,11 +32,9 @@ def server() -> Iterator[Misbehaving]:
 
 def experiment(lab: Lab, url: str, content: bytes = CONTENT, **params: Any) -> Path:
     item = {"url": url, "sha256": sha256(content)}
-    directory = lab.experiment("e", FILES, **{**LOOKING, "cluster": "here", "data": [item], **params})
-    (directory / "clusters.yaml").write_text(
-        "here: {scheduler: local, hosts: {alpha: 2, beta: 2}, transfers: {patience: 1s, stall: 1s}}\n"
-    )
-    return directory
+    transfers = {"patience": "1s", "stall": "1s"}
+    profile = {"hosts": {"alpha": 4, "beta": 4}, "transfers": transfers}
+    return local_experiment(lab, [item], profile, **params)
 
 
 def attempts(directory: Path) -> list[Attempt]:
@@ -66,13 +64,13 @@ def looked_after_by_ticks(lab: Lab, directory: Path) -> None:
     lab.until("the end of all runs", all_over)
 
 
-@pytest.mark.parametrize("looked_after", [looked_after_by_run, looked_after_by_ticks])
-def test_an_outage_costs_twenty_runs_one_try_each_and_then_one_at_a_time(
-    lab: Lab, server: Misbehaving, looked_after: Any
+@pytest.mark.parametrize("looked_after, runs", [(looked_after_by_run, 20), (looked_after_by_ticks, 5)])
+def test_an_outage_costs_each_run_one_try_and_then_one_of_them_at_a_time_finds_out(
+    lab: Lab, server: Misbehaving, looked_after: Callable[[Lab, Path], None], runs: int
 ) -> None:
     server.always(OUT)
-    directory = experiment(lab, server.url("/a.bin"), runs=RUNS, limits={"attempts": 1})
-    watched = threading.Thread(target=_end_outage, args=(lab, server, directory))
+    directory = experiment(lab, server.url("/a.bin"), runs=runs, limits={"attempts": 1})
+    watched = threading.Thread(target=_end_outage, args=(lab, server, directory, runs + SCOUTS))
     watched.start()
     looked_after(lab, directory)
     watched.join()
@@ -80,37 +78,49 @@ def test_an_outage_costs_twenty_runs_one_try_each_and_then_one_at_a_time(
     wanted = digests({"a.bin": CONTENT})
     assert all(found(directory, run) == wanted for run in states(directory))
     back = turned_back(directory)
-    assert RUNS <= len(back) <= RUNS + SCOUTS + 1
+    assert runs + SCOUTS <= len(back) <= runs + SCOUTS + 1
     scouts = sorted((one for one in back if one.number > 1), key=lambda one: one.intended)
-    for before, after in zip(scouts, scouts[1:], strict=False):
+    for before, after in itertools.pairwise(scouts):
         assert before.ended is not None and before.ended <= after.intended
-    assert len(attempts(directory)) == len(back) + RUNS
+    assert len(attempts(directory)) == len(back) + runs
 
 
-def _end_outage(lab: Lab, server: Misbehaving, directory: Path) -> None:
+def _end_outage(lab: Lab, server: Misbehaving, directory: Path, count: int) -> None:
     try:
-        lab.until("scouts that were turned back", lambda: len(turned_back(directory)) >= RUNS + SCOUTS)
+        lab.until("scouts that were turned back", lambda: len(turned_back(directory)) >= count)
     finally:
         server.always(Behaviour())
 
 
 @pytest.mark.parametrize(
-    "behaviour, pinned, outcome, told",
+    "behaviour, pinned, outcome, told, advice",
     [
-        (Behaviour(status=404, server=PELICAN), CONTENT, Outcome.NOT_FOUND, "404"),
-        (Behaviour(), b"something else", Outcome.CORRUPT_INPUT, "sha256"),
+        (Behaviour(status=404, server=PELICAN), CONTENT, Outcome.NOT_FOUND, "404", "`outlast data check"),
+        (Behaviour(), b"something else", Outcome.CORRUPT_INPUT, "sha256", "`outlast data pin"),
     ],
     ids=["missing", "wrong pin"],
 )
 def test_what_will_never_be_there_ends_the_run_after_two_attempts_with_the_cause(
-    lab: Lab, server: Misbehaving, behaviour: Behaviour, pinned: bytes, outcome: Outcome, told: str
+    lab: Lab,
+    server: Misbehaving,
+    behaviour: Behaviour,
+    pinned: bytes,
+    outcome: Outcome,
+    told: str,
+    advice: str,
 ) -> None:
     server.always(behaviour)
     directory = experiment(lab, server.url("/a.bin"), pinned)
     ended = lab.outlast("run", directory)
     assert ended.returncode == 1, ended.output
     assert [one.outcome for one in attempts(directory)] == [outcome] * 2
-    print(ended.output)
-    for command in ("explain", "status", "report"):
-        print(lab.outlast(command, directory).output)
-    assert told in lab.outlast("explain", directory / "e").stdout
+    explained = lab.outlast("explain", directory / "e").stdout
+    assert told in explained and told in lab.outlast("status", directory).stdout
+    assert advice in explained and advice in ended.output
+    # What it says to type leads on.
+    server.always(Behaviour())
+    item = {"url": server.url("/a.bin"), "sha256": sha256(CONTENT)}
+    lab.params(directory, **LOOKING, name="e", cluster="here", data=[item], code=list(FILES))
+    assert lab.outlast("retry", "e", "-C", directory).returncode == 0
+    assert lab.outlast("up", directory).returncode == 0
+    assert found(directory, "e") == digests({"a.bin": CONTENT})

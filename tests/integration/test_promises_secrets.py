@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
-from laboratory import GATED, Lab
+from laboratory import GATED, Lab, processes_with
 
 SECRET = "hunter2-%s" % os.urandom(8).hex()
 NAMES = ("SECRET_TOKEN", "AWS_SECRET_ACCESS_KEY", "WANDB_API_KEY", "HF_TOKEN", "SSH_AUTH_SOCK")
@@ -21,7 +20,7 @@ def test_no_secret_is_in_a_file_a_job_name_an_argument_or_a_jobs_environment(lab
     for name in (*NAMES, "https_proxy"):
         del lab.environment[name]
     shown = [lab.outlast(command, quiet, "--json").stdout for command in ("status", "report")]
-    assert not [pid for pid in _processes_with(SECRET) if pid != run.pid], "a process shows the secret"
+    assert not [pid for pid in processes_with(SECRET) if pid != run.pid], "a process shows the secret"
     gate.touch()
     ended = lab.finish(run)
     assert ended.returncode == 0, ended.output
@@ -29,16 +28,3 @@ def test_no_secret_is_in_a_file_a_job_name_an_argument_or_a_jobs_environment(lab
     assert {"journal.sqlite", "jobs.jsonl", "001.log"} <= {path.name for path in files}
     assert [path for path in files if SECRET.encode() in path.read_bytes()] == []
     assert SECRET not in ended.output + "".join(shown)
-
-
-def _processes_with(text: str) -> list[int]:
-    """Processes that have `text` in their arguments or in the environment they were started with."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            told = (folder / "cmdline").read_bytes() + (folder / "environ").read_bytes()
-        except OSError:
-            continue  # it ended while we looked, or is not ours to look into
-        if text.encode() in told:
-            found.append(int(folder.name))
-    return found

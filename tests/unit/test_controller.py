@@ -650,6 +650,24 @@ def test_what_a_job_was_condemned_for_is_not_forgotten_when_it_vanishes(world: W
     assert world.run().state is RunState.FAILED and "too much input" in world.run().reason
 
 
+@pytest.mark.parametrize("lasting", ["data a.bin missing", ""])
+def test_a_hold_that_will_be_the_same_next_time_ends_the_run_when_it_has_come_twice(
+    world: World, lasting: str
+) -> None:
+    for number in range(2):
+        world.now += 61
+        world.controller.step()
+        token = "t%d-1" % number
+        why = {"outcome": Outcome.NOT_FOUND, "reason": "404", "lasting": lasting}
+        world.scheduler.jobs[token] = JobView(token, "17", JobPhase.HELD, **why)  # type: ignore[arg-type]
+        world.controller.step()
+        world.list(JobPhase.ENDED, token)
+        world.controller.step()
+        assert world.attempt(token).outcome is Outcome.NOT_FOUND
+    assert (world.run().state is RunState.FAILED) is bool(lasting)
+    assert ("the same failure twice: 404" in world.run().reason) is bool(lasting)
+
+
 def test_files_that_cannot_be_read_now_are_no_reason_to_end_the_pass(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,8 @@ import pytest
 pytest.importorskip("htcondor2", reason="the htcondor package is not installed")
 
 from outlast.model import Outcome
+from outlast.node.data.plugin_codes import code_of
+from outlast.node.data.troubles import Kind
 from outlast.schedulers import htcondor
 from outlast.schedulers.base import Answer, JobPhase, JobRequest, SchedulerUnavailable, Sought
 from outlast.schedulers.htcondor import HTCondorScheduler
@@ -90,6 +92,26 @@ def test_a_hold_ends_the_time_in_the_slot_whether_or_not_an_eviction_was_told(
     assert (view.phase, view.outcome, view.releasable) == (JobPhase.HELD, Outcome.OVER_TIME, True)
     assert view.elapsed == 7.0
     assert "wall-time limit" in view.reason and "hold 47" in view.reason
+
+
+STARTS_BRINGING = (40, 2.0, {"Type": 2})
+
+
+def test_the_transfer_of_input_holds_a_slot_and_is_told_apart() -> None:
+    brings = told(STARTS_BRINGING).view()
+    assert (brings.phase, brings.elapsed, brings.bringing) == (JobPhase.QUEUED, None, 0.0)
+    ended = (5, 50.0, {"TerminatedNormally": True, "ReturnValue": 0})
+    view = told(STARTS_BRINGING, (40, 40.0, {"Type": 3}), (1, 42.0, SITE), ended).view()
+    assert (view.elapsed, view.bringing, view.brought_in_vain) == (48.0, 40.0, 0.0)
+
+
+def test_a_transfer_that_came_to_nothing_was_in_vain() -> None:
+    held = {"HoldReasonCode": 13, "HoldReasonSubCode": 256, "HoldReason": "no"}
+    first = (STARTS_BRINGING, (12, 12.0, held))
+    assert (told(*first).view().elapsed, told(*first).view().brought_in_vain) == (10.0, 10.0)
+    view = told(*first, (13, 20.0, {}), (40, 30.0, {"Type": 1}), (40, 31.0, {"Type": 2}), (1, 35.0, SITE),
+                (12, 36.0, held)).view()  # fmt: skip
+    assert (view.elapsed, view.bringing, view.brought_in_vain) == (16.0, 5.0, 10.0)
 
 
 NO_CONTAINER = {
@@ -185,6 +207,19 @@ def test_a_hold_is_told_in_plain_words_with_what_follows(
     hold = explain(code, subcode, said)
     assert (hold.outcome, hold.releasable) == (outcome, releasable)
     assert "hold %d" % code in hold.words and said.rstrip(".") in hold.words
+
+
+def test_trouble_of_our_plugin_is_known_by_its_exit_code_and_told_in_its_own_words() -> None:
+    words = "a.bin did not arrive: http://h/a.bin: h answers 404 Not Found (missing 1×)"
+    said = "Transfer input files failure at s@h using protocol http. Details: %s ( URL file = u )|"
+    gone, out = (
+        explain(13, code_of(kind) << 8, said % words) for kind in (Kind.MISSING, Kind.MISSING_FOR_NOW)
+    )
+    assert gone.words == out.words == words and gone.outcome is out.outcome is Outcome.NOT_FOUND
+    assert (gone.releasable, gone.lasting) == (False, "data a.bin missing")
+    assert (out.releasable, out.lasting) == (True, "")
+    full = explain(13, code_of(Kind.DISK_FULL) << 8, said % "a.bin did not arrive: no room")
+    assert (full.outcome, full.releasable) == (Outcome.OUT_OF_DISK, True)
 
 
 # --- what is sent

@@ -127,3 +127,39 @@ def test_an_attempt_that_held_no_slot_costs_nothing_and_one_under_way_is_not_boo
     going = Attempt(run="r", number=2, token="t2", state=AttemptState.RUNNING, intended=0.0)
     [booking] = book(a_run(), [never, going])
     assert booking.slot == 0.0 and not booking.uses
+
+
+STALL = {"stall": {"count": 1, "bytes": 0, "seconds": 3.0}}
+
+
+def test_what_the_scheduler_brings_before_the_job_is_data_and_what_held_it_up_is_trouble() -> None:
+    item = {"name": "a", "arrived": True, "carried": True, "waited": 0.5, "troubles": STALL}
+    attempt = an_attempt(1, 60.0, 20.0, bringing=20.0, in_vain=10.0, data=[item])
+    [booking] = book(a_run(RunState.FINISHED, "t1"), [attempt])
+    assert booked(booking) == {
+        "useful": 20.0,
+        "data": 17.5,
+        "data trouble": 13.0,
+        "start-up": 1.5,
+        "unlogged": 8.0,
+    }
+
+
+def test_a_job_that_never_began_held_its_slot_for_its_input() -> None:
+    attempt = Attempt(
+        "r",
+        1,
+        "t1",
+        AttemptState.ENDED,
+        0.0,
+        outcome=Outcome.NOT_FOUND,
+        account={"slot": 9.0, "in_vain": 9.0},
+    )
+    [booking] = book(a_run(), [attempt])
+    assert booked(booking) == {"data trouble": 9.0}
+
+
+def test_troubles_of_data_are_a_part_of_the_wait_for_it() -> None:
+    item = {"name": "a", "arrived": True, "waited": 1.2, "troubles": STALL}
+    [booking] = book(a_run(), [an_attempt(1, 2.0, data=[item])])
+    assert booked(booking) == {"data trouble": 1.2, "start-up": 0.8}

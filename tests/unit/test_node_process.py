@@ -52,6 +52,15 @@ def _environment(order: WorkOrder, own: dict[str, str]) -> dict[str, str]:
     return environment.for_training(order, 12.3456, 5, "/s/data", "/s/output", "/x/progress.jsonl", own)
 
 
+def test_data_comes_by_the_proxies_and_certificates_that_the_training_has_unless_the_node_has_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    submitted = {"https_proxy": "http://p:1", "NO_PROXY": "a", "SSL_CERT_FILE": "/mine", "PATH": "/there"}
+    monkeypatch.setattr(os, "environ", {"NO_PROXY": "of the node"})
+    environment.reach_out(_order(environment=submitted))
+    assert os.environ == {"https_proxy": "http://p:1", "NO_PROXY": "of the node", "SSL_CERT_FILE": "/mine"}
+
+
 def test_the_training_finds_its_places_and_its_deadline_in_the_environment() -> None:
     found = _environment(_order(cpus=3, zipapp="/z.pyz", environment={"LR": "1"}), {"HOME": "/h"})
     expected = {

@@ -313,8 +313,9 @@ def test_places_of_a_profile_begin_where_its_file_is_if_jobs_see_them(directory:
     (directory / "t").touch(0o600)
     found = profile(directory, keys)
     assert (found.cache, found.token_file) == (str(directory / "c"), str(directory / "t"))
-    found = profile(directory, "cache: c, token: {file: ~/t, hosts: a.org}", "htcondor")
-    assert (found.cache, found.token_file) == ("c", "~/t")
+    # The file with the token travels from here.
+    found = profile(directory, keys, "htcondor")
+    assert (found.cache, found.token_file) == ("c", str(directory / "t"))
 
 
 @pytest.mark.parametrize(
@@ -415,3 +416,23 @@ def test_a_folder_is_used_where_it_lies_and_carried_nowhere(directory: Path) -> 
     assert (item.method, item.name) == ("shared", "images")
     (found,) = mistakes(directory, "  - images\n", cluster="htcondor")
     assert "images is a folder; pack it into a tar" in found
+
+
+@pytest.mark.parametrize(
+    "second, told",
+    [
+        ("{url: sub/own.csv, to: elsewhere}", "HTCondor brings own.csv to the same place as that of line 4"),
+        ("{url: https://a.org/own.csv, method: native, to: x}", "the same place as that of line 4"),
+        ("sub/order.json", "a job has another order.json"),
+    ],
+)
+def test_what_htcondor_would_put_to_the_same_place_is_a_mistake(
+    directory: Path, second: str, told: str
+) -> None:
+    (directory / "sub").mkdir()
+    for name in ("own.csv", "order.json"):
+        (directory / "sub" / name).touch()
+    (found,) = mistakes(directory, f"  - own.csv\n  - {second}\n", "htcondor")
+    assert told in found and "another name" in found
+    if "method" not in second:
+        assert len(items(directory, f"  - own.csv\n  - {second}\n", "local")) == 2

@@ -123,12 +123,17 @@ def _item(item: Mapping[str, Any]) -> str:
     """One item of data, and what went wrong on its way."""
     if item.get("found"):
         text = "%s was there already" % item["name"]
+    elif item.get("carried") and not item.get("bytes"):
+        text = "%s came along with the job" % item["name"]
     else:
         size = show_size(item["bytes"]) + " " if item.get("bytes") else ""
         how = "in" if item.get("arrived") else "had not arrived after"
-        text = "%s: %s%s %s" % (item["name"], size, how, show_duration(item.get("waited", 0.0)))
+        seconds = item.get("seconds" if item.get("carried") else "waited", 0.0)
+        text = "%s: %s%s %s" % (item["name"], size, how, show_duration(seconds))
         if item.get("sources"):
             text += " from %s" % ", ".join(item["sources"])
+        if item.get("carried"):
+            text += ", before the job began"
         if item.get("vouched") == "nobody":
             text += "; nothing proved that it was the right data"
     troubles = troubles_in([item])

@@ -1,4 +1,4 @@
-"""What to change, where, and what to type when a scheduler has refused a job for good."""
+"""What to change, where, and what to type when a scheduler refused a job, or a source its data, for good."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from outlast.model import Outcome, Run, RunState
+from outlast.node.repeats import OF_THE_DATA
 
 if TYPE_CHECKING:
     from outlast.journal import Journal
@@ -62,19 +63,34 @@ _CAUSES = (
     _Cause("htcondor", r"MAX_TRANSFER", (), ("code", "checkpoints.keep")),
 )
 
+#: How to find out what is right.
+_OF_DATA = {
+    Outcome.NOT_FOUND: "`outlast data check%s` asks every source",
+    Outcome.CORRUPT_INPUT: "if another file is the right one now, remove what is pinned, and "
+    "`outlast data pin%s` writes it anew",
+}
+
 
 def advice(journal: Journal, run: Run, root: Path, directory: Path | None = None) -> str:
-    """For a run that failed because its job was refused, else empty. `directory`: as the user named it."""
+    """For a run that failed because its job or its data was refused, else empty.
+
+    `directory`: as the user named it.
+    """
     last = run.last
-    if run.state is not RunState.FAILED or last is None or last.outcome is not Outcome.REJECTED:
+    if run.state is not RunState.FAILED or last is None or last.transient:
         return ""
-    if last.transient:
+    place = shlex.quote(str(directory)) if directory and str(directory) != "." else ""
+    again = "type `outlast retry %s%s`" % (shlex.quote(run.name), " -C " + place if place else "")
+    if last.outcome in OF_THE_DATA:
+        return "correct `data` in params.yaml (%s), then %s" % (
+            _OF_DATA[last.outcome] % (" " + place if place else ""),
+            again,
+        )
+    if last.outcome is not Outcome.REJECTED:
         return ""
     from outlast.spec.clusters import Library
 
     cluster = Library(root).find(journal.spec(run.spec).cluster)
-    where = " -C %s" % shlex.quote(str(directory)) if directory and str(directory) != "." else ""
-    again = "type `outlast retry %s%s`" % (shlex.quote(run.name), where)
     if cluster is None:
         return again
     return "%s, then %s" % (remedy(last.detail, cluster), again)

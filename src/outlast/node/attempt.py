@@ -112,6 +112,7 @@ class Attempt:
             self._occupied = self._scratch.occupy()
             self._scratch.sweep_up(self._limits.stop_at, self._pulse)
             os.makedirs(order.checkpoints, exist_ok=True)
+            environment.reach_out(order)
             self._staging.bring(self._pulse)
             phase = Phase.UNPACK
             self._begin(phase)

@@ -51,6 +51,14 @@ def for_training(
     return environment
 
 
+def reach_out(order: WorkOrder) -> None:
+    """The proxies and certificates of the environment in which the run was submitted count for the data of a
+    training as for the training, unless the node has its own."""
+    for name, value in order.environment.items():
+        if name.lower().endswith("_proxy") or name.startswith("SSL_CERT_"):
+            os.environ.setdefault(name, value)
+
+
 def with_python(command: Sequence[str], environment: Mapping[str, str]) -> tuple[str, ...]:
     """`python` means some Python 3, on systems too that only have `python3`."""
     if not command or command[0] != "python":

@@ -47,16 +47,19 @@ class Story:
     ended: float | None = None
     #: The job is in a slot since then; None: it is in none.
     running_since: float | None = None
-    #: Seconds in slots, for the starts that are over.
+    #: Seconds in slots, for the starts that are over; and those of them in which input was brought there.
     spent: float = 0.0
+    bringing: float = 0.0
+    in_vain: float = 0.0
     exit_code: int | None = None
     signal: int | None = None
     outcome: Outcome | None = None
     releasable: bool = False
+    lasting: str = ""
     memory: int | None = None
 
     def view(self) -> JobView:
-        in_no_slot = self.started is not None and self.running_since is None
+        in_no_slot = self.running_since is None and (self.started is not None or self.spent > 0)
         return JobView(
             token=self.token,
             job=self.job,
@@ -65,12 +68,15 @@ class Story:
             started=self.started,
             ended=self.ended,
             elapsed=self.spent if in_no_slot else None,
+            bringing=self.bringing,
+            brought_in_vain=self.in_vain,
             exit_code=self.exit_code,
             signal=self.signal,
             outcome=self.outcome,
             reason=self.reason,
             restarts=max(0, self.starts - 1),
             releasable=self.releasable,
+            lasting=self.lasting,
             memory=self.memory,
         )
 
@@ -88,9 +94,13 @@ def follow(story: Story, event: Event) -> Story:
 
 
 def _executes(story: Story, event: Event) -> Story:
+    """Until now the slot, if it had one, was held by the transfer of its input."""
+    before = story.in_vain
     story = _leaves_slot(story, event)
     return replace(
         story,
+        bringing=story.bringing + story.in_vain - before,
+        in_vain=before,
         phase=JobPhase.RUNNING,
         reason="",
         host=_host(event) or story.host,
@@ -99,6 +109,7 @@ def _executes(story: Story, event: Event) -> Story:
         running_since=event.at,
         outcome=None,
         releasable=False,
+        lasting="",
     )
 
 
@@ -116,10 +127,16 @@ def _host(event: Event) -> str:
 def _leaves_slot(story: Story, event: Event) -> Story:
     if story.running_since is None:
         return story
-    spent = story.spent + max(0.0, event.at - story.running_since)
+    seconds = max(0.0, event.at - story.running_since)
     memory = event.facts.get("MemoryUsage")
     told = int(memory) * MEGABYTE if isinstance(memory, (int, float)) else 0
-    return replace(story, running_since=None, spent=spent, memory=max(told, story.memory or 0) or None)
+    return replace(
+        story,
+        running_since=None,
+        spent=story.spent + seconds,
+        in_vain=story.in_vain + (seconds if story.phase is JobPhase.QUEUED else 0.0),
+        memory=max(told, story.memory or 0) or None,
+    )
 
 
 def _grows(story: Story, event: Event) -> Story:
@@ -134,7 +151,9 @@ def _transfers(story: Story, event: Event) -> Story:
     kind = event.facts.get("Type")
     if story.phase is JobPhase.QUEUED and kind in (1, 2):
         waits = "in line to be sent" if kind == 1 else "on their way"
-        return replace(story, reason="a slot was found, and its input files are %s" % waits)
+        since = event.at if story.running_since is None else story.running_since
+        reason = "a slot was found, and its input files are %s" % waits
+        return replace(story, reason=reason, running_since=since)
     if story.phase is JobPhase.RUNNING and kind in (4, 5):
         return replace(story, reason="its results are on their way back")
     return story
@@ -195,7 +214,12 @@ def held(story: Story, code: int, subcode: int, said: str) -> Story:
         return replace(story, phase=JobPhase.QUEUED, reason=by_hand(story.job, said))
     hold = explain(code, subcode, said)
     return replace(
-        story, phase=JobPhase.HELD, outcome=hold.outcome, reason=hold.words, releasable=hold.releasable
+        story,
+        phase=JobPhase.HELD,
+        outcome=hold.outcome,
+        reason=hold.words,
+        releasable=hold.releasable,
+        lasting=hold.lasting,
     )
 
 
@@ -205,6 +229,7 @@ def _released(story: Story, event: Event) -> Story:
         phase=JobPhase.QUEUED,
         outcome=None,
         releasable=False,
+        lasting="",
         reason="was released and waits for a slot",
     )
 

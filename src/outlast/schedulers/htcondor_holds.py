@@ -11,6 +11,8 @@ import re
 from dataclasses import dataclass
 
 from outlast.model import Outcome
+from outlast.node.data import plugin_codes
+from outlast.node.data.troubles import FINAL, OUTCOMES, Kind
 
 #: The code of a job that was put on hold by hand; that is somebody's wish and no trouble.
 BY_HAND = 1
@@ -24,6 +26,8 @@ class Hold:
     words: str
     #: The same job may do better at its next start.
     releasable: bool = False
+    #: What tells it from other failures, if it will be the same for the next job.
+    lasting: str = ""
 
 
 _FAILED_THERE = Outcome.NODE_TROUBLE
@@ -78,6 +82,8 @@ _DETAILS: tuple[tuple[int, str, Hold], ...] = (
         Hold(_FAILED_THERE, "it ended without the directory that its results are in", releasable=True),
     ),
 )
+#: How HTCondor puts the words of a plugin.
+_OF_PLUGIN = re.compile(r"Details: (.*?)\s*(?:\( URL file = .*)?\|?$")
 _FULL = Hold(Outcome.OUT_OF_DISK, "there was no room for its files", releasable=True)
 _OUT_OF_MEMORY = re.compile(r"memory", re.IGNORECASE)
 
@@ -89,10 +95,22 @@ def by_hand(job: str, said: str) -> str:
 
 def explain(code: int, subcode: int, said: str) -> Hold:
     """What this hold means. `said` is HTCondor's own reason, which ends the sentence."""
+    # The subcode of a failed plugin is its exit code, eight bits further up.
+    kind = plugin_codes.kind_of(subcode >> 8) if code in (11, 13) else None
+    if kind is not None:
+        return _without_data(kind, said)
     hold = _meaning(code, subcode, said)
     number = "%d/%d" % (code, subcode) if subcode else "%d" % code
     said = " ".join(said.split()).rstrip(".") or "no reason given"
     return Hold(hold.outcome, "held: %s (hold %s: %s)" % (hold.words, number, said[:400]), hold.releasable)
+
+
+def _without_data(kind: Kind, said: str) -> Hold:
+    """Our own plugin's words are better than any about them."""
+    found = _OF_PLUGIN.search(" ".join(said.split()))
+    words = found[1] if found else said
+    lasting = "data %s %s" % (words.partition(" ")[0], kind.value) if kind in FINAL else ""
+    return Hold(OUTCOMES[kind], words[:400], releasable=not lasting, lasting=lasting)
 
 
 def _meaning(code: int, subcode: int, said: str) -> Hold:

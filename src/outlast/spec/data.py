@@ -20,6 +20,8 @@ from outlast.spec.ways import NoWay, Way
 
 _EXAMPLE = "write {url: https://data.example.org/train.tar, unpack: yes, to: data}"
 _PIN = "`outlast data pin` fills in a digest"
+#: What else is in a job's directory.
+_TAKEN = ("order.json", "travel", "committed", "arrived")
 #: So many characters has a digest in hexadecimal.
 _DIGITS = {"sha256": 64, "sha1": 40, "md5": 32, "crc32c": 8, "crc32": 8, "adler32": 8}
 
@@ -62,6 +64,8 @@ class _Reading:
         self._found = found
         #: Where each item was written.
         self._places: list[tuple[int, Wanted]] = []
+        #: By the name under which HTCondor puts them into a job's directory: where they were written.
+        self._carried: dict[str, int] = {}
 
     def entry(self, index: int, keys: DataKeys) -> None:
         at: Path_ = ("data", index)
@@ -142,9 +146,22 @@ class _Reading:
         if way.method == "native" and len(wanted.urls) > 1:
             text = "HTCondor's own transfer takes one URL: the other mirrors are not used"
             self._warn(self._place(index, 1), text, "write method: auto to have them used")
+        if way.method == "native":
+            self._carry(index, wanted.name)
         item = Wanted(wanted.urls, wanted.digests, wanted.size, wanted.unpack, wanted.to, way.method)
         self._found.items.append(item)
         self._found.ways.append(way)
+
+    def _carry(self, index: int, name: str) -> None:
+        """All that HTCondor brings lies side by side, whatever `to` says."""
+        if name in self._carried:
+            first = self._document.line(("data", self._carried[name]))
+            text = f"HTCondor brings {name} to the same place as that of line {first}"
+            self._mistake(("data", index), text, "give one of them another name")
+        elif name in _TAKEN:
+            text = f"HTCondor brings it under its own name, and a job has another {name}"
+            self._mistake(("data", index), text, "give it another name")
+        self._carried.setdefault(name, index)
 
     def _missing_files(self, index: int, wanted: Wanted, method: str) -> None:
         for number, url in enumerate(wanted.urls):

@@ -155,9 +155,10 @@ def _site(keys: ProfileKeys, folder: Path, scheduler: str) -> Profile:
         told["container"] = container if "://" in container else _located(container, folder)
     told.update({f"token_{key}": value for key, value in told.pop("token", {}).items()})
     told.update(told.pop("transfers", {}))
-    if scheduler in SHARING:
-        # Elsewhere both are places on the node, and a "~" is the home that a job has there.
-        told.update({key: _located(told[key], folder) for key in ("cache", "token_file") if told.get(key)})
+    # The token's file is read here, or travels from here. Where nothing is shared a cache is a place on the
+    # node, and a "~" the home that a job has there.
+    here = ("token_file", "cache") if scheduler in SHARING else ("token_file",)
+    told.update({key: _located(told[key], folder) for key in here if told.get(key)})
     return Profile.of(told)
 
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from outlast.spec.document import Path_
 from outlast.spec.mistakes import Mistake, shorten
 from outlast.spec.schema import TokenKeys
-from outlast.spec.ways import SHARING
 
 if TYPE_CHECKING:
     from outlast.spec.clusters import KnownCluster
@@ -43,9 +42,9 @@ def token_mistakes(token: TokenKeys) -> Iterator[tuple[Path_, str, str]]:
 
 
 def token_objections(cluster: KnownCluster) -> tuple[list[Mistake], list[Mistake]]:
-    """Mistakes and warnings about the file, where jobs see the same one as we do."""
+    """Mistakes and warnings about the file."""
     profile = cluster.profile
-    if not profile.site.token_file or profile.scheduler not in SHARING:
+    if not profile.site.token_file:
         return [], []
     path, line = Path(profile.site.token_file), cluster.lines.get("token")
 
