@@ -166,12 +166,11 @@ class HTCondorRehearsal(Rehearsal):
 
     def logs(self, experiment: Path) -> Sequence[Path]:
         """Of what runs now: a log comes home with its job."""
-        # Jobs remove directories meanwhile, which a search by a pattern takes for an error.
-        walked = (found for place in self._pool.glob("execute/*/dir_*") for found in os.walk(place))
+        # Not below all of a job's directory: there may be a whole container, and what vanishes meanwhile.
         return [
-            Path(place, "training.log")
-            for place, _, files in walked
-            if place.endswith("/travel") and "training.log" in files
+            path
+            for place in ("dir_*", "dir_*/scratch")
+            for path in self._pool.glob("execute/*/%s/travel/training.log" % place)
         ]
 
     def kill_without_warning(self, token: str) -> None:

@@ -16,7 +16,7 @@ from outlast.model import Kind, Outcome
 def assert_one_interval_is_lost(play: Play, hurt: Callable[[str], object]) -> None:
     """Hurt the job of a training that saves now and then: it goes on from a save, and ends the same."""
     every = play.cluster.kept_steps
-    play.set("python", "train.py", "90", "0.1", str(every))
+    play.set("python", "train.py", "130", "0.1", str(every))
     process = play.lab.start("run", play.directory)
     play.until_step(play.cluster.safe_step)
     reached = play.cluster.newest_step(play.directory)
@@ -25,7 +25,7 @@ def assert_one_interval_is_lost(play: Play, hurt: Callable[[str], object]) -> No
     legs = play.legs()
     assert len(legs) == 2
     assert reached - legs[1]["resumed"] <= play.cluster.lost_steps + 1
-    assert play.weights() == play.undisturbed("90")
+    assert play.weights() == play.undisturbed("130")
     play.assert_nothing_is_left()
 
 
