@@ -663,7 +663,17 @@ def test_cancelling_holds_what_waits_first_and_then_cancels_all_at_once(slurm: M
     waits = JobView("b7-1", "9_1,10_1", JobPhase.QUEUED)
     runs = JobView("b7-2", "9_2", JobPhase.RUNNING)
     scheduler.cancel([waits, runs])
-    assert calls == [["scontrol", "hold", "9_1", "10_1"], ["scancel", "--quiet", "9_1", "10_1", "9_2"]]
+    assert calls == [["scontrol", "hold", "9_1", "10_1"], ["scancel", "--quiet", "9_[1,2]", "10_[1]"]]
+
+
+def test_of_many_that_wait_none_is_held_and_each_array_is_one_word(slurm: Made) -> None:
+    scheduler, calls = slurm(lambda words, given: Reply(0, "", ""))
+    scheduler.cancel([JobView("b7-%d" % n, "9_%d" % n, JobPhase.QUEUED) for n in range(1, 1001)])
+    ((*words, jobs),) = calls
+    assert words == ["scancel", "--quiet"]
+    assert jobs == "9_[%s]" % ",".join(map(str, range(1, 1001)))
+    scheduler.cancel([JobView("c-1", "17", JobPhase.RUNNING)])
+    assert calls[-1] == ["scancel", "--quiet", "17"]
 
 
 def test_nothing_is_asked_when_nothing_is_to_be_cancelled(slurm: Made) -> None:

@@ -39,6 +39,8 @@ from outlast.schedulers.slurm_listing import (
 from outlast.schedulers.slurm_views import give_number, views_of
 
 #: Times as seconds since the epoch, and nothing of the user's own taste in formats.
+#: Tasks that are held one by one before they are cancelled, at the most.
+_MOST_HELD = 50
 _PLAIN = {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
 #: How long the names of nodes are believed, in seconds.
 _HOSTS_FOR = 600.0
@@ -195,13 +197,14 @@ class SlurmScheduler(Scheduler):
 
     def cancel(self, views: Sequence[JobView]) -> None:
         waiting = [job for view in views if view.phase is not JobPhase.RUNNING for job in _jobs(view)]
-        if waiting:
+        if 0 < len(waiting) <= _MOST_HELD:
             # A task that is cancelled while it waits with others of its array vanishes without a trace; one
-            # that is held before that has become a job of its own, whose end is told.
+            # that is held before that has become a job of its own, whose end is told. That takes Slurm so
+            # long that of many the end is found out by their absence instead.
             self._ask("scontrol", "hold", *waiting, certain=False)
         jobs = [job for view in views for job in _jobs(view)]
         if jobs:
-            self._ask("scancel", "--quiet", *jobs, certain=False)
+            self._ask("scancel", "--quiet", *by_array(jobs), certain=False)
 
     def release(self, views: Sequence[JobView]) -> None:
         jobs = [job for view in views for job in _jobs(view)]
@@ -225,6 +228,18 @@ class SlurmScheduler(Scheduler):
 
 def _key(row: Row) -> tuple[str, str, float | None]:
     return row.token, row.job, row.started
+
+
+def by_array(jobs: Sequence[str]) -> list[str]:
+    """Tasks of one array in one word, `17_[1,2,5]`: Slurm then has one thing to do, not a thousand."""
+    single, tasks = [], dict[str, list[str]]()
+    for job in jobs:
+        array, has_tasks, task = job.partition("_")
+        if has_tasks:
+            tasks.setdefault(array, []).append(task)
+        else:
+            single.append(job)
+    return [*single, *("%s_[%s]" % (array, ",".join(found)) for array, found in tasks.items())]
 
 
 def _jobs(view: JobView) -> list[str]:
