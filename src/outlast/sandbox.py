@@ -110,7 +110,7 @@ class SandboxExchange(FileExchange):
     def _carried(self, spec: Spec) -> tuple[str, ...]:
         """Data that the scheduler carries, and the file with the token for what it does not."""
         native = [item.urls[0] for item in spec.data if item.method == "native"]
-        token = self.site.token_file
+        token = self.site.token_file if spec.data else ""
         return (*map(path_of, native), *([token] if token else ()))
 
     def fence(self, attempt: Attempt) -> bool:

@@ -15,6 +15,7 @@ import pytest
 from outlast.experiment import Experiment
 from outlast.model import Attempt, AttemptState, Outcome, Run, RunState, Spec
 from outlast.node import manifest, travel
+from outlast.node.data.want import Wanted
 from outlast.node.order import read_order
 from outlast.sandbox import SandboxExchange
 from outlast.schedulers.profile import Profile
@@ -319,3 +320,13 @@ def test_links_from_a_foreign_machine_lead_nowhere(exchange: SandboxExchange, tm
     assert not exchange.experiment.log("run", 1).exists()
     assert not list(exchange.experiment.checkpoints("run").glob("**/key"))
     assert (secret / "key").read_text() == "secret"
+
+
+def test_the_file_with_a_token_goes_along_only_where_there_is_data_to_fetch(
+    exchange: SandboxExchange, tmp_path: Path
+) -> None:
+    token = str(tmp_path / "token")
+    guarded = SandboxExchange(exchange.experiment, exchange.zipapp, Profile(token_file=token))
+    data = (Wanted(("https://data.example.org/a.tar",), method="http"),)
+    assert token in guarded.request(RUN, attempt(), spec(data=data)).inputs
+    assert token not in guarded.request(RUN, attempt(), spec()).inputs
