@@ -105,18 +105,8 @@ class FileExchange:
 
     def data_plan(self, spec: Spec) -> DataPlan:
         """Without a cache of its own a cluster has the experiment's: one download for all of its runs."""
-        site = self.site
-        return DataPlan(
-            items=spec.data,
-            cache=site.cache or str(self.experiment.data),
-            cache_size=site.cache_size,
-            token_hosts=site.token_hosts,
-            token_file=site.token_file,
-            token_command=site.token_command,
-            stall=site.stall,
-            patience=site.patience,
-            connections=site.connections,
-        )
+        plan = DataPlan.at(self.site, spec.data)
+        return replace(plan, cache=plan.cache or str(self.experiment.data))
 
     def _previous_scratch(self, attempt: Attempt) -> str | None:
         """Where the last attempt that got as far as having one left its unfinished outputs."""

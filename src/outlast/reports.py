@@ -18,7 +18,7 @@ from typing import Any
 from outlast import arrivals
 from outlast.model import Outcome, Phase
 from outlast.node import claim, travel
-from outlast.node.legs import claimed, legs
+from outlast.node.legs import Leg, claimed, legs
 from outlast.observation import Report, Save
 
 #: Of a file beyond the two, beginning and end are read: how an attempt began and how it ended. A node program
@@ -42,21 +42,23 @@ def heard_in(exchange: Path) -> Path:
 
 def progress_of(exchange: Path) -> Mapping[str, Any] | None:
     """The newest thing that the training of an attempt said of its progress, in the last start of its job."""
-    try:
-        held = [leg for leg, holder in claimed(str(heard_in(exchange))) if not holder.fenced]
-    except OSError:
-        return None  # nothing can be read this time
-    return last_progress(Path(held[-1].progress_path)) if held else None
+    leg = _last_leg(exchange)
+    return last_progress(Path(leg.progress_path)) if leg else None
 
 
 def fetching_of(exchange: Path) -> Mapping[str, Any] | None:
     """How far the data has got that the last start of an attempt's job waits for."""
+    leg = _last_leg(exchange)
+    log = _read(Path(leg.fetching_path)) if leg else None
+    return next(log.lines(), None) if log else None
+
+
+def _last_leg(exchange: Path) -> Leg | None:
     try:
         held = [leg for leg, holder in claimed(str(heard_in(exchange))) if not holder.fenced]
     except OSError:
         return None  # nothing can be read this time
-    log = _read(Path(held[-1].fetching_path)) if held else None
-    return next(log.lines(), None) if log else None
+    return held[-1] if held else None
 
 
 def read_attempt(exchange: Path) -> Report | None:

@@ -191,8 +191,8 @@ def _outcome(end: dict[str, Any]) -> Outcome | None:
 
 def _end(leg: Leg) -> dict[str, Any]:
     """The last line of a leg's event log, if it tells how the leg ended."""
-    lines = _last_lines(leg)
-    return lines[-1] if lines and lines[-1].get("event") == "end" else {}
+    last = next(_last_lines(leg), {})
+    return last if last.get("event") == "end" else {}
 
 
 def _changed(leg: Leg) -> bool:
@@ -200,16 +200,16 @@ def _changed(leg: Leg) -> bool:
     return any(line.get("event") == "changed" for line in _last_lines(leg))
 
 
-def _last_lines(leg: Leg) -> list[dict[str, Any]]:
-    """Without the ones that a kill has torn."""
+def _last_lines(leg: Leg) -> Iterator[dict[str, Any]]:
+    """The last one first, without those that a kill has torn."""
     try:
         with open(leg.events_path, "rb") as file:
             file.seek(0, os.SEEK_END)
             file.seek(max(0, file.tell() - _TAIL))
             texts = file.read().splitlines()
     except OSError:
-        return []  # not readable
-    return [line for line in map(_parsed, texts) if line]
+        return  # not readable
+    yield from filter(None, map(_parsed, reversed(texts)))
 
 
 def _parsed(text: bytes) -> dict[str, Any]:

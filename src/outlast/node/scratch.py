@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import math
 import os
 import shutil
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from typing import Callable
 
 from outlast.node.files import copy_tree
+from outlast.node.locks import lock
 from outlast.node.pulse import silent
 
 #: A longer row of attempts that were each killed while carrying outputs on does not come about.
@@ -63,7 +63,7 @@ class Scratch:
             return None
         descriptor = os.open(os.path.join(self.on_node, _ALIVE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         with contextlib.suppress(OSError):  # no locks here: it is young, and that keeps it as well
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(descriptor)
         return descriptor
 
     def sweep_up(self, until: float, pulse: Callable[[], None] = silent) -> None:
@@ -133,19 +133,19 @@ def _is_abandoned(entry: os.DirEntry[str]) -> bool:
     status = entry.stat(follow_symlinks=False)
     if status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode):
         return False
+    is_old = time.time() - status.st_mtime > _YOUNG
     try:
         descriptor = os.open(os.path.join(entry.path, _ALIVE), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
-        return time.time() - status.st_mtime > _YOUNG
+        return is_old
     except OSError:
         return False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
+        return lock(descriptor) or is_old
     except BlockingIOError:
         return False
     except OSError:
-        return time.time() - status.st_mtime > _YOUNG
+        return is_old
     finally:
         os.close(descriptor)
 

@@ -12,11 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from outlast.node.data.plan import DataSite
 from outlast.schedulers.base import JobRequest
 
 
 @dataclass(frozen=True)
-class Profile:
+class Profile(DataSite):
     """All of it may be left out. Seconds and bytes."""
 
     #: The name it has in `clusters.yaml`.
@@ -55,18 +56,6 @@ class Profile:
     interval: float | None = None
     #: Seconds by which files that jobs write may reach the login node late; None: what suits the scheduler.
     lag: float | None = None
-    #: Where data stays for other attempts; variables are the node's. Empty: what suits the scheduler.
-    cache: str = ""
-    cache_size: int | None = None
-    #: Where a token for data is, and which hosts may have it. Never the token itself.
-    token_hosts: tuple[str, ...] = ()
-    token_file: str = ""
-    token_command: tuple[str, ...] = ()
-    #: Seconds without a byte after which a source of data is left, and without any from all of them.
-    stall: float = 15.0
-    patience: float = 600.0
-    #: The most connections for one item of data.
-    connections: int = 4
 
     @property
     def prepares(self) -> bool:

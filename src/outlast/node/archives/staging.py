@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
 import stat
@@ -25,9 +24,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Callable
 
 from outlast.node.files import sync_directory
+from outlast.node.locks import lock
 from outlast.node.pulse import silent
-
-_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 
 
 @dataclass(frozen=True)
@@ -182,16 +180,13 @@ def _locked(path: str) -> int:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Where there are no locks, the scheduler's one job per attempt, and O_EXCL for every file, are
+            # what is left.
+            lock(descriptor)
         except BlockingIOError as error:
             raise BlockingIOError(
                 errno.EWOULDBLOCK, "another process is unpacking here; wait for it, or end it", path
             ) from error
-        except OSError as error:
-            # Some parallel file systems are mounted without locks. The scheduler's one job per attempt,
-            # and O_EXCL for every file, are what is left then.
-            if error.errno not in _NO_LOCKS:
-                raise
         if os.stat(path).st_ino != os.fstat(descriptor).st_ino:
             raise FileNotFoundError(errno.ENOENT, "it was replaced meanwhile", path)
     except BaseException:

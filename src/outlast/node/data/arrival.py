@@ -86,9 +86,11 @@ class Arrivals:
         receipts: list[Receipt | None] = []
 
         def fill(place: str, pulse: Callable[[], None]) -> None:
-            receipts.append(self._fetch(wanted, sources, key, place, pulse))
+            receipts.append(self._fetch(wanted, sources, identity, key, place, pulse))
 
-        key = self._key(wanted, sources)
+        tell, settings = self._telling(wanted), settings_of(self.plan)
+        identity = identify(wanted, sources, settings, tell, self.pulse)
+        key = _key(wanted, identity)
         held = self.store.obtain(key, fill, self.pulse, lambda who: self.waiting(wanted, who))
         self._held.append(held)
         self._place(wanted, held.content)
@@ -104,18 +106,14 @@ class Arrivals:
             held.release()
         self._held.clear()
 
-    def _key(self, wanted: Wanted, sources: list[Source]) -> str:
-        if wanted.digests:
-            key = "%s-%s" % (wanted.strongest, wanted.digests[wanted.strongest].lower())
-            if not wanted.is_named_by_digest:
-                key += "-" + _sha256([sorted(wanted.digests.items()), wanted.size, *wanted.urls])[:16]
-        else:
-            said = identify(wanted, sources, settings_of(self.plan), self._telling(wanted), self.pulse)
-            key = "unpinned-%s" % _sha256(said)
-        return key if wanted.unpack == "no" else "%s-%s" % (key, _UNPACKED[wanted.unpack])
-
     def _fetch(
-        self, wanted: Wanted, sources: list[Source], key: str, place: str, pulse: Callable[[], None]
+        self,
+        wanted: Wanted,
+        sources: list[Source],
+        identity: str,
+        key: str,
+        place: str,
+        pulse: Callable[[], None],
     ) -> Receipt | None:
         """None: an earlier process had all of it, and was ended while it put it in its place."""
         content, settings = os.path.join(place, "content"), settings_of(self.plan)
@@ -125,7 +123,7 @@ class Arrivals:
             sink = PartFile(place, "content")
         else:
             sink = unpacking = Unpacking(content, wanted.name, wanted.unpack == "nested", pulse=pulse)
-            unpacking.recover(identify(wanted, sources, settings, tell, pulse))
+            unpacking.recover(identity)
         if os.path.lexists(content):  # it got that name only when it was whole and checked
             sink.close()
             write_entry(place, size_of(content, pulse), sources[0].name)
@@ -169,6 +167,17 @@ class Arrivals:
                 _link_all(content, path)
         os.makedirs(path, exist_ok=True)
         return path
+
+
+def _key(wanted: Wanted, identity: str) -> str:
+    """What an item is called in the store."""
+    if wanted.digests:
+        key = "%s-%s" % (wanted.strongest, wanted.digests[wanted.strongest].lower())
+        if not wanted.is_named_by_digest:
+            key += "-" + _sha256([sorted(wanted.digests.items()), wanted.size, *wanted.urls])[:16]
+    else:
+        key = "unpinned-%s" % _sha256(identity)
+    return key if wanted.unpack == "no" else "%s-%s" % (key, _UNPACKED[wanted.unpack])
 
 
 _UNPACKED = {"yes": "unpacked", "nested": "nested"}

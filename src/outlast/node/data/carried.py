@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from dataclasses import fields
 from typing import Any
 
-from outlast.node import files
+from outlast.node.data.entry import read_json
 from outlast.node.data.receipt import Receipt
 
-_LARGEST = 65536
+#: What `note` puts down. It lies where the job's programs could write as well.
+_TOLD = frozenset({*(one.name for one in fields(Receipt)), "troubles"})
 
 
 def note(path: str, receipt: Receipt) -> None:
@@ -21,12 +23,7 @@ def note(path: str, receipt: Receipt) -> None:
 
 def told(path: str) -> dict[str, Any]:
     """What the plugin has noted; empty where the scheduler brought the file without it."""
-    try:
-        with files.open_file(_beside(path)) as file:
-            raw = json.loads(file.read(_LARGEST))
-    except (OSError, ValueError):
-        return {}
-    return raw if isinstance(raw, dict) else {}
+    return {key: value for key, value in read_json(_beside(path)).items() if key in _TOLD}
 
 
 def _beside(path: str) -> str:

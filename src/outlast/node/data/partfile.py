@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
 import stat
 from typing import Callable
 
 from outlast.node.data.sink import Block
+from outlast.node.locks import lock
 
 _BLOCK = 1 << 20
 _LARGEST_NOTE = 65536
@@ -112,15 +112,12 @@ class PartFile:
             os.unlink(self._part, dir_fd=directory)
             return False
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Where there are no locks, whoever shares it between processes has to see to turns.
+            lock(descriptor)
         except BlockingIOError:
             raise PartInUse(
                 errno.EBUSY, "another process is fetching it; wait for that one to end", self._part_path()
             ) from None
-        except OSError as error:
-            # A file system without locks: whoever shares it between processes has to see to turns.
-            if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
-                raise
         try:
             named = os.stat(self._part, dir_fd=directory, follow_symlinks=False)
         except FileNotFoundError:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Mapping
 
 from outlast.node.data.want import Wanted, is_path
 
 
 @dataclass(frozen=True)
-class DataPlan:
-    items: tuple[Wanted, ...] = ()
+class DataSite:
+    """What a cluster's profile says about data, and every attempt there is told."""
+
     #: Where data stays for other attempts; variables are expanded on the node.
     cache: str = ""
     cache_size: int | None = None
@@ -22,7 +23,17 @@ class DataPlan:
     #: Seconds without a byte after which a source is left, and without one from anybody until we give up.
     stall: float = 15.0
     patience: float = 600.0
+    #: The most for one item of data.
     connections: int = 4
+
+
+@dataclass(frozen=True)
+class DataPlan(DataSite):
+    items: tuple[Wanted, ...] = ()
+
+    @staticmethod
+    def at(site: DataSite, items: tuple[Wanted, ...]) -> DataPlan:
+        return DataPlan(items=items, **{one.name: getattr(site, one.name) for one in fields(DataSite)})
 
     @staticmethod
     def from_dict(raw: Mapping[str, Any]) -> DataPlan:

@@ -238,11 +238,11 @@ class Store:
                 found.append(Entry(key, place, size, source, used, in_use))
         return sorted(found, key=lambda entry: (entry.used, entry.key))
 
-    def arriving(self, pulse: Callable[[], None] = silent) -> list[Unfinished]:
+    def arriving(self) -> list[Unfinished]:
         found = []
         for key in sorted(os.listdir(self._at("arriving"))):
             holder = Turn(self._at("turns", key)).holder()
-            found.append(Unfinished(key, size_of(self._at("arriving", key), pulse), str(holder)))
+            found.append(Unfinished(key, size_of(self._at("arriving", key)), str(holder)))
         return found
 
     def _tell_given_up(self, key: str, mark: str, given_up: GivenUp) -> None:
@@ -275,12 +275,13 @@ class Store:
     def drop_unfinished(self, pulse: Callable[[], None] = silent) -> list[Unfinished]:
         """What was begun by somebody who is gone, while nobody else can begin to go on with it."""
         dropped = []
-        for one in self.arriving(pulse):
-            turn = Turn(self._at("turns", one.key))
+        for key in sorted(os.listdir(self._at("arriving"))):
+            turn, place = Turn(self._at("turns", key)), self._at("arriving", key)
+            begun_by = str(turn.holder())
             try:
                 if turn.take():
-                    self._doom(self._at("arriving", one.key))
-                    dropped.append(one)
+                    dropped.append(Unfinished(key, size_of(place, pulse), begun_by))
+                    self._doom(place)
             finally:
                 turn.release()
         self._sweep(pulse)

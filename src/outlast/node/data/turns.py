@@ -8,8 +8,6 @@ somebody counts as gone only when the count stood still while we were looking. N
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import json
 import os
 import socket
@@ -17,13 +15,13 @@ import time
 from dataclasses import dataclass
 from typing import Callable
 
+from outlast.node.locks import lock, unlock
+
 #: Seconds between two counts.
 BEAT = 10.0
 #: From another host: a count that stands still this long has nobody behind it.
 SILENT = 60.0
 _LARGEST = 4096
-#: A file system without locks.
-_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 
 @dataclass(frozen=True)
@@ -60,15 +58,10 @@ class Turn:
         """True: it is ours. False: somebody has it. To be asked again; it never waits. Raises OSError."""
         descriptor = self._open()
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            locked = True
+            locked = lock(descriptor)
         except BlockingIOError:
             self.silence()  # begin to count how long nothing is heard
             return False
-        except OSError as error:
-            if error.errno not in _NO_LOCKS:
-                raise
-            locked = False
         holder = self.holder()
         died_here = locked and holder.host == self._host
         if not holder.mark or died_here or self.silence() >= self._silent:
@@ -76,7 +69,7 @@ class Turn:
             self._tell()
             return locked or self.holder().mark == self.mark
         if locked:
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
+            unlock(descriptor)
         return False
 
     def silence(self) -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import posixpath
 from dataclasses import asdict, dataclass, field
 from typing import Any, Mapping
-from urllib.parse import unquote, urlsplit
 
 #: In the order of how much each proves.
 ALGORITHMS = ("sha256", "sha1", "md5", "crc32c", "crc32", "adler32")
@@ -36,6 +35,9 @@ class Wanted:
     @property
     def name(self) -> str:
         """What the file is called where it is not unpacked."""
+        # Every job imports this module with its work order, and most want no data.
+        from urllib.parse import unquote, urlsplit
+
         first = self.urls[0]
         path = first if is_path(first) else unquote(urlsplit(first).path)
         name = posixpath.basename(path.rstrip("/"))
