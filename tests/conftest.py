@@ -14,6 +14,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 import testbeds
 from laboratory import Lab
+from servers.certificates import Authority
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
@@ -55,6 +56,11 @@ def _private_places() -> Iterator[None]:
         patch.setenv("XDG_CONFIG_HOME", str(Path(folder) / "config"))
         patch.delenv("OUTLAST_CRASH_AT", raising=False)
         yield
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
 
 
 @pytest.fixture

@@ -26,9 +26,9 @@ def sources(url: str, ca_file: Path, tokens: Tokens = NOBODY, seconds: float = 1
     return sources_for(Wanted((url,)), limits, tokens)
 
 
-def read_all(body: Body) -> bytes:
-    """Raises Trouble."""
-    buffer, found = memoryview(bytearray(1 << 20)), bytearray()
+def read_all(body: Body, into: bytearray | None = None) -> bytes:
+    """Raises Trouble; what has come until then is in `into`."""
+    buffer, found = memoryview(bytearray(100_000)), bytearray() if into is None else into
     try:
         while count := body.read_into(buffer):
             found += buffer[:count]

@@ -46,11 +46,6 @@ sys.stdout.buffer.write(PelicanFileSystem(sys.argv[1]).cat(sys.argv[2]))
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("authority"))
-
-
-@pytest.fixture(scope="module")
 def servers(authority: Authority) -> Iterator[Federation]:
     with Federation(authority) as federation:
         federation.origin.put(PATH, CONTENT)

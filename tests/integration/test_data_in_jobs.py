@@ -18,6 +18,7 @@ from servers.behaviour import Behaviour, seeded
 from servers.certificates import Authority
 from servers.federation import PREFIX, Federation
 from servers.misbehaving import Misbehaving
+from testbeds import not_here
 
 MIB = 1 << 20
 CONTENT = seeded(6 * MIB)
@@ -58,7 +59,7 @@ def disk(lab: Lab) -> Iterator[Path]:
         ["mount", "-t", "tmpfs", "-o", "size=%d" % DISK, "none", place], capture_output=True, check=False
     )
     if mounted.returncode != 0:
-        pytest.skip("no disk of our own can be mounted here: %s" % mounted.stderr.decode().strip())
+        not_here("no disk of our own can be mounted here: %s" % mounted.stderr.decode().strip())
     try:
         yield place
     finally:

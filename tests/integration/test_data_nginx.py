@@ -22,11 +22,6 @@ SHA256 = {"sha256": hashlib.sha256(CONTENT).hexdigest()}
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("authority"))
-
-
-@pytest.fixture(scope="module")
 def nginx(authority: Authority) -> Iterator[Nginx]:
     with Nginx(authority) as server:
         (server.files / "set.bin").write_bytes(CONTENT)

@@ -12,10 +12,14 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-
-import pytest
+from types import TracebackType
+from typing import TYPE_CHECKING
 
 from servers.certificates import Authority, Certificate
+from testbeds import not_here
+
+if TYPE_CHECKING:
+    from typing import Self
 
 INSTALL = Path(__file__).parent / "install"
 #: Seconds for a server to answer after its start, and to leave when asked to.
@@ -36,10 +40,7 @@ def need(*packages: str) -> None:
         check=False,
     )
     if done.returncode != 0:
-        why = "cannot install %s: %s" % (", ".join(packages), done.stderr.strip()[-500:])
-        if os.environ.get("CI"):
-            pytest.fail(why)
-        pytest.skip(why)
+        not_here("cannot install %s: %s" % (", ".join(packages), done.stderr.strip()[-500:]))
 
 
 class Daemon:
@@ -110,6 +111,28 @@ class Daemon:
     def close(self) -> None:
         self.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class Server:
+    """What is told to a server of ours by `with`; `start` is the kind's own."""
+
+    def __init__(self, name: str) -> None:
+        self._daemon = Daemon(name)
+
+    def start(self) -> None:
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        self._daemon.stop()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._daemon.close()
 
 
 def free_port() -> int:

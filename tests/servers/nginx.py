@@ -7,10 +7,8 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-
 from servers.certificates import Authority
-from servers.daemon import Daemon, answers, free_port, need
+from servers.daemon import Server, answers, free_port, need
 
 CONFIGURATION = """
 daemon off;
@@ -46,10 +44,10 @@ http {
 """
 
 
-class Nginx:
+class Nginx(Server):
     def __init__(self, authority: Authority, cap: int = 4 << 20) -> None:
         need("nginx-light")
-        self._daemon = Daemon("nginx")
+        super().__init__("nginx")
         folder = self._daemon.folder
         self.files = folder / "files"
         self._tokens = folder / "tokens"
@@ -88,15 +86,3 @@ class Nginx:
     def start(self) -> None:
         command = ["nginx", "-c", str(self._configuration), "-e", "stderr", "-p", str(self._daemon.folder)]
         self._daemon.start(command, lambda: answers(self._port) and answers(self._tls_port))
-
-    def stop(self) -> None:
-        self._daemon.stop()
-
-    def __enter__(self) -> Nginx:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._daemon.close()

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from types import TracebackType
 
 from servers.certificates import Authority
-from servers.daemon import Daemon, need
+from servers.daemon import Server, need
 
 #: What both have in common.
 COMMON = """
@@ -44,11 +43,11 @@ pfc.prefetch 0
 """
 
 
-class XRootD:
+class XRootD(Server):
     def __init__(self, authority: Authority, namespace: str, origin: XRootD | None = None) -> None:
         need("xrootd-server", "xrootd-server-plugins")
         self._name = "cache" if origin else "origin"
-        self._daemon = Daemon(self._name)
+        super().__init__(self._name)
         folder = self._daemon.folder
         #: Where an origin's files are, and where a cache keeps its copies.
         self.files = folder / "files"
@@ -83,21 +82,9 @@ class XRootD:
             self.port = int(found.group(1))
         return found is not None
 
-    def stop(self) -> None:
-        self._daemon.stop()
-
     def put(self, path: str, content: bytes) -> Path:
         """A file of the origin's."""
         file = self.files / path.lstrip("/")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content)
         return file
-
-    def __enter__(self) -> XRootD:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._daemon.close()

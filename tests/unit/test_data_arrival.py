@@ -153,19 +153,25 @@ def test_room_is_made_for_what_comes(tmp_path: Path, server: Misbehaving) -> Non
     assert [entry.size for entry in store.entries()] == [len(TRAIN)]
 
 
+def of_another_user(tmp_path: Path, digests: Mapping[str, str]) -> Path:
+    """Where somebody else has a file with this digest in the same cache."""
+    entry = tmp_path / "cache" / "of-99999" / "objects" / f"sha256-{digests['sha256']}"
+    entry.mkdir(parents=True)
+    return entry / "content"
+
+
 def test_another_users_copy_spares_the_network_and_a_wrong_one_does_no_harm(
     tmp_path: Path, store: Store, server: Misbehaving
 ) -> None:
     digests = pin("/plain.bin")
-    theirs = tmp_path / "cache" / "of-99999" / "objects" / f"sha256-{digests['sha256']}"
-    theirs.mkdir(parents=True)
-    (theirs / "content").write_bytes(FILES["/plain.bin"])
+    theirs = of_another_user(tmp_path, digests)
+    theirs.write_bytes(FILES["/plain.bin"])
     wanted = Wanted((server.url("/plain.bin"),), digests)
     first = arrivals(tmp_path, store)
     first.bring(wanted)
     first.release()
     assert gets(server) == 0
-    (theirs / "content").write_bytes(b"rubbi" * 1000)
+    theirs.write_bytes(b"rubbi" * 1000)
     assert store.remove(store.entries()[0])
     arrivals(tmp_path, store, "again").bring(wanted)
     assert content(tmp_path / "again") == {"plain.bin": FILES["/plain.bin"]}
@@ -175,9 +181,7 @@ def test_a_longer_copy_of_another_users_keeps_no_mirror_from_being_asked(
     tmp_path: Path, store: Store, server: Misbehaving
 ) -> None:
     digests = pin("/plain.bin")
-    theirs = tmp_path / "cache" / "of-99999" / "objects" / f"sha256-{digests['sha256']}"
-    theirs.mkdir(parents=True)
-    (theirs / "content").write_bytes(b"rubbish, and longer" * 1000)
+    of_another_user(tmp_path, digests).write_bytes(b"rubbish, and longer" * 1000)
     mirrors = (server.url("/plain.bin"), server.url("/nowhere.bin"))
     arrivals(tmp_path, store).bring(Wanted(mirrors, digests))
     assert content(tmp_path / "data") == {"plain.bin": FILES["/plain.bin"]}

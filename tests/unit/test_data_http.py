@@ -19,6 +19,7 @@ from outlast.node.data.web.body import HttpBody
 from outlast.node.data.web.limits import HOPS, HttpSettings
 from servers.behaviour import PELICAN, Behaviour, digest_bytes, rfc3230, rfc9530, seeded
 from servers.misbehaving import Misbehaving
+from testbeds import not_here
 
 CONTENT = seeded(300_000)
 QUICK = HttpSettings(connect_limit=5, first_byte_limit=0.3, stall_limit=0.3)
@@ -124,7 +125,7 @@ def test_a_weak_etag_proves_nothing_and_is_left_out(server: Misbehaving) -> None
 
 def test_a_file_over_ipv6_comes_too() -> None:
     if not socket.has_ipv6:
-        pytest.skip("no IPv6 here")
+        not_here("no IPv6 here")
     with Misbehaving({"/a": b"abc"}, host="::1") as server:
         assert read(HttpSource(server.url("/a"), QUICK).open(0)) == b"abc"
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from fetching import read_all
 from outlast.node.data.http import HttpSource
 from outlast.node.data.tokens import Tokens
 from outlast.node.data.troubles import Kind, Trouble
@@ -47,11 +48,6 @@ def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("authority"))
-
-
-@pytest.fixture(scope="module")
 def certificate(authority: Authority) -> Certificate:
     return authority.issue()
 
@@ -76,15 +72,7 @@ def token_file(tmp_path: Path) -> Path:
 
 
 def read(source: HttpSource, start: int = 0, into: bytearray | None = None) -> bytes:
-    found = bytearray() if into is None else into
-    buffer = memoryview(bytearray(100_000))
-    body = source.open(start)
-    try:
-        while count := body.read_into(buffer):
-            found += buffer[:count]
-    finally:
-        body.close()
-    return bytes(found)
+    return read_all(source.open(start), into)
 
 
 def sent_to(server: Misbehaving) -> list[str]:

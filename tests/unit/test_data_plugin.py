@@ -143,3 +143,8 @@ def test_it_takes_nothing_away(sandbox: Path, server: Misbehaving) -> None:
     code, (answer,) = ask(sandbox, server.url("/a.bin"), upload=True)
     assert code == 1 and "takes none away" in answer["TransferError"]
     assert server.requests == []
+
+
+def test_of_a_receipt_that_a_job_could_have_written_only_what_a_receipt_says_is_taken(tmp_path: Path) -> None:
+    (tmp_path / ".a.bin.receipt").write_text('{"event": "end", "bytes": 7, "troubles": {}}')
+    assert carried.told(str(tmp_path / "a.bin")) == {"bytes": 7, "troubles": {}}

@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -297,17 +297,21 @@ def test_whoever_waits_hears_for_whom_and_can_be_interrupted(tmp_path: Path) -> 
     turn.release()
 
 
-def test_a_frozen_filler_does_not_keep_the_others_for_ever(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def beside_frozen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    """A store in which somebody has the turn for `key`, and stands still."""
     monkeypatch.setattr(stores, "_FROZEN", 0.0)
     store = Store(str(tmp_path))
     frozen = Turn(os.path.join(store.root, "turns", "key"))
     assert frozen.take()
-    held = store.obtain("key", fill_with(b"own"))
-    assert Path(held.content).read_bytes() == b"own"
-    assert store.arriving() == []
+    yield store
     frozen.release()
+
+
+def test_a_frozen_filler_does_not_keep_the_others_for_ever(beside_frozen: Store) -> None:
+    held = beside_frozen.obtain("key", fill_with(b"own"))
+    assert Path(held.content).read_bytes() == b"own"
+    assert beside_frozen.arriving() == []
 
 
 def test_who_waited_for_one_that_gave_up_gives_up_too_and_who_comes_later_tries(tmp_path: Path) -> None:
@@ -403,19 +407,13 @@ def test_room_is_made_where_not_even_an_empty_file_can_be_made(
 
 
 def test_what_is_fetched_beside_a_frozen_filler_is_not_taken_for_abandoned(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, beside_frozen: Store
 ) -> None:
-    monkeypatch.setattr(stores, "_FROZEN", 0.0)
-    store = Store(str(tmp_path))
-    frozen = Turn(os.path.join(store.root, "turns", "key"))
-    assert frozen.take()
-
     def fill(place: str, pulse: Callable[[], None]) -> None:
         assert Store(str(tmp_path)).drop_unfinished() == []
         fill_with(b"own")(place, pulse)
 
-    assert Path(store.obtain("key", fill).content).read_bytes() == b"own"
-    frozen.release()
+    assert Path(beside_frozen.obtain("key", fill).content).read_bytes() == b"own"
 
 
 def test_a_process_in_another_container_of_this_host_counts_although_it_cannot_be_seen(
