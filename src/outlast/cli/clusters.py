@@ -175,6 +175,7 @@ def _place(cluster: KnownCluster) -> str:
 
 def _settings(cluster: KnownCluster) -> Iterator[tuple[str, Any]]:
     """What holds, given or by default; keys that are not for this scheduler are left out."""
+    from outlast.node.data.plan import DataSite
     from outlast.schedulers.profile import Profile
     from outlast.spec.clusters import known_hosts
     from outlast.spec.profiles import is_for
@@ -182,7 +183,8 @@ def _settings(cluster: KnownCluster) -> Iterator[tuple[str, Any]]:
     profile = cluster.profile
     if profile.scheduler == "local":
         yield "hosts", {name: asdict(host) for name, host in known_hosts(profile).items()}
-    for one in fields(Profile):
+    of_data = {one.name for one in fields(DataSite)}
+    for one in sorted(fields(Profile), key=lambda one: one.name in of_data):  # the scheduler's words first
         if one.name != "name" and is_for(one.name, profile.scheduler):
             yield one.name, getattr(profile.site, one.name)
 
