@@ -84,10 +84,11 @@ def stop_those_for_tests() -> None:
             _in_use.pop(name).close()
         if not _mark(name).exists():
             continue
-        with exclusive(name), _users(name).open("w") as users, contextlib.suppress(BlockingIOError):
+        with _users(name).open("w") as users, contextlib.suppress(BlockingIOError):
             fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _call(name, "down")
-            _mark(name).unlink()
+            with exclusive(name):
+                _call(name, "down")
+                _mark(name).unlink()
 
 
 def _use(name: str) -> None:

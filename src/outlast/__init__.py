@@ -26,24 +26,36 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from outlast.training import (
         CheckpointError,
+        File,
+        SaveFailed,
         Superseded,
+        Training,
+        keep,
         leave,
         load,
         progress,
         save,
+        should_save,
         should_stop,
         time_left,
+        wait,
     )
 
 __all__ = [
     "CheckpointError",
+    "File",
+    "SaveFailed",
     "Superseded",
+    "Training",
+    "keep",
     "leave",
     "load",
     "progress",
     "save",
+    "should_save",
     "should_stop",
     "time_left",
+    "wait",
 ]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from outlast.decision import Decision, record
 from outlast.model import Attempt, Kind, Outcome, Phase, Run
 from outlast.node.repeats import OF_THE_DATA, OF_THE_TRAINING, Failures
-from outlast.observation import JobView, Report
+from outlast.observation import JobView, Report, Saved
 
 
 def has_last_word(report: Report, restarts: int) -> bool:
@@ -132,6 +132,7 @@ def _account(report: Report | None) -> Mapping[str, Any]:
         "spans": [[phase.value, round(seconds, 3)] for phase, seconds in report.spans],
         "saves": [[round(save.offset, 3), save.step] for save in report.saves],
         "saving": round(report.saving, 3),
+        "saved": _saved(report.saved) if report.saved is not None else None,
         "loaded": report.loaded,
         "resumed": report.resumed,
         "code": report.code,
@@ -142,6 +143,11 @@ def _account(report: Report | None) -> Mapping[str, Any]:
         "earlier": [_leg(leg) for leg in report.earlier],
     }
     return {key: value for key, value in account.items() if value not in (None, [], 0.0)}
+
+
+def _saved(saved: Saved) -> Mapping[str, Any]:
+    sums = {"times": saved.times, "seconds": round(saved.seconds, 3), "slowest": round(saved.slowest, 3)}
+    return {**sums, "why": saved.why} if saved.why else sums
 
 
 def _leg(leg: Report) -> Mapping[str, Any]:

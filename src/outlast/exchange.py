@@ -20,7 +20,7 @@ from outlast.model import Attempt, Outcome, Run, Spec
 from outlast.node import claim, legs
 from outlast.node.data.plan import DataPlan
 from outlast.node.delivery import deliver
-from outlast.node.order import WorkOrder
+from outlast.node.order import Saving, WorkOrder
 from outlast.node.scratch import Scratch
 from outlast.observation import Report
 from outlast.reports import read_attempt
@@ -93,6 +93,7 @@ class FileExchange:
             grace=spec.checkpoints.grace,
             signal=spec.checkpoints.signal,
             keep=spec.checkpoints.keep,
+            saving=_saving(run, spec),
             cpus=spec.resources.cpus,
             # Where the site prepares its own, the login node's search paths would undo that.
             environment={} if self.site.prepares else dict(spec.environment),
@@ -201,6 +202,19 @@ def exchange_for(experiment: Experiment, zipapp: Path, spec: Spec, scheduler: Sc
     from outlast.sandbox import SandboxExchange
 
     return SandboxExchange(experiment, zipapp, site, scheduler.limit_signal)
+
+
+def _saving(run: Run, spec: Spec) -> Saving:
+    rules = spec.checkpoints
+    return Saving(
+        every=rules.every,
+        shortest=rules.shortest,
+        longest=rules.longest,
+        observed=round(run.observed, 3),
+        interruptions=run.interruptions,
+        blocked=run.save_blocked,
+        durable=run.save_durable,
+    )
 
 
 def _delivery(exchange: Path) -> Path:

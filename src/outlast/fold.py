@@ -20,6 +20,7 @@ from outlast.model import (
     Run,
 )
 from outlast.node.repeats import Failures
+from outlast.saving import of_attempt
 
 #: How many hosts with trouble a run remembers.
 SOUR_HOSTS = 5
@@ -152,6 +153,8 @@ def _apply_run(run: Run | None, attempt: Attempt | None, entry: Entry, changes: 
                 failures=0,
                 troubles=0,
                 sour_hosts=(),
+                save_blocked=None,  # another model may cost something else to save
+                save_durable=None,
                 cancel_asked="",
                 last=None,
                 reason="",
@@ -197,6 +200,7 @@ def _after_ending(run: Run, attempt: Attempt, entry: Entry) -> Mapping[str, Any]
         # What was only turned back has not been tried.
         "ran": run.ran + (1 if account.get("slot") and not last.turned_back else 0),
         "best_step": best_step,
+        **_lived_through(run, outcome, account),
     }
     if progressed:
         changes.update(stuck=0, stuck_any=0)
@@ -220,4 +224,16 @@ def _after_ending(run: Run, attempt: Attempt, entry: Entry) -> Mapping[str, Any]
             changes["sour_hosts"] = (*others, (attempt.host, entry.at))[-SOUR_HOSTS:]
     elif computed:
         changes["troubles"] = 0
+    return changes
+
+
+def _lived_through(run: Run, outcome: Outcome, account: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What the next attempt is to know in order to save neither too seldom nor too often."""
+    saving = of_attempt(outcome, account)
+    changes: dict[str, Any] = {
+        "observed": run.observed + saving.computed,
+        "interruptions": run.interruptions + saving.interruptions,
+    }
+    if saving.saves:
+        changes.update(save_blocked=saving.blocked / saving.saves, save_durable=saving.slowest)
     return changes

@@ -22,7 +22,7 @@ from outlast.model import Attempt
 from outlast.node import legs, manifest, travel
 from outlast.node.files import copy_file
 from outlast.node.manifest import Manifest
-from outlast.training import image
+from outlast.training import checkpoint
 from outlast.training.errors import Damaged
 
 #: stdout and stderr of the job itself, in its exchange directory.
@@ -125,7 +125,7 @@ def _is_whole(path: Path) -> bool:
     if not travel.is_checkpoint(path.name) or path.is_symlink():
         return False
     try:
-        image.verify(str(path))
+        checkpoint.verify(str(path))
     except (OSError, Damaged, OutlastError):
         return False
     return True

@@ -15,6 +15,7 @@ from typing import Any
 
 from outlast import arrivals
 from outlast.model import Attempt, AttemptState, Outcome, Phase, Run, RunState
+from outlast.saving import Saving, of_attempt
 
 
 class Use(str, Enum):
@@ -61,6 +62,8 @@ class Booking:
     uses: Mapping[Use, float] = field(default_factory=dict)
     #: The data it waited for, in all starts of its job.
     data: Sequence[Mapping[str, Any]] = ()
+    #: What saving did and what it cost.
+    saving: Saving = Saving()  # noqa: RUF009 - frozen
 
 
 def book(run: Run, attempts: Sequence[Attempt]) -> list[Booking]:
@@ -152,6 +155,7 @@ def _book(run: Run, attempt: Attempt, horizon: _Horizon) -> Booking:
         slot + attempt.twin_slot,
         {use: seconds for use, seconds in uses.items() if seconds},
         tuple(arrivals.items_of(attempt.account)),
+        of_attempt(attempt.outcome, attempt.account),
     )
 
 

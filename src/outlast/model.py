@@ -65,6 +65,10 @@ class Checkpoints:
     grace: float = 30.0
     #: The stop signal's name without SIG: TERM, USR1 or USR2.
     signal: str = "TERM"
+    #: Seconds between saves that the training makes by itself; None: it works them out, within the bounds.
+    every: float | None = None
+    shortest: float = 10.0
+    longest: float = 3600.0
 
 
 @dataclass(frozen=True)
@@ -304,6 +308,12 @@ class Run:
     troubles: int = 0
     #: Hosts where the last troubles happened, and when; newest last.
     sour_hosts: tuple[tuple[str, float], ...] = ()
+    #: Seconds that the training was at work, in all attempts, and how often the cluster cut it short.
+    observed: float = 0.0
+    interruptions: int = 0
+    #: In the last attempt that saved: how long a save held the training up, and how long the slowest took.
+    save_blocked: float | None = None
+    save_durable: float | None = None
 
 
 @dataclass(frozen=True)
@@ -343,7 +353,7 @@ class Attempt:
     released: float | None = None
     outcome: Outcome | None = None
     detail: str = ""
-    #: What the ledger needs (slot, spans, saves, saving, resumed), and code, signal, tail.
+    #: What the ledger needs (slot, spans, saves, saving, saved, resumed), and code, signal, tail.
     account: Mapping[str, Any] = field(default_factory=dict)
     twin: bool = False
     twin_slot: float = 0.0

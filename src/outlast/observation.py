@@ -74,10 +74,21 @@ class Patience:
 
 @dataclass(frozen=True)
 class Save:
-    """A checkpoint became durable, `offset` seconds after the training was started."""
+    """A checkpoint became durable; it has what was computed in the first `offset` seconds of the training."""
 
     offset: float
     step: int | None
+
+
+@dataclass(frozen=True)
+class Saved:
+    """All saves of a leg together: how many, seconds until they were durable, the most that one took."""
+
+    times: int
+    seconds: float
+    slowest: float
+    #: Why the last one was made, in the training's words.
+    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -99,7 +110,9 @@ class Report:
     #: The step it went on from; `loaded` tells "from the start" from "never got that far".
     loaded: bool = False
     resumed: int | None = None
+    #: The last saves, and the sum of all; None: it told of none.
     saves: tuple[Save, ...] = ()
+    saved: Saved | None = None
     #: Seconds the training was held up by saving.
     saving: float = 0.0
     #: Something in the checkpoint directory changed.

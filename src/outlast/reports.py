@@ -19,7 +19,7 @@ from outlast import arrivals
 from outlast.model import Outcome, Phase
 from outlast.node import claim, travel
 from outlast.node.legs import Leg, claimed, legs
-from outlast.observation import Report, Save
+from outlast.observation import Report, Save, Saved
 
 #: Of a file beyond the two, beginning and end are read: how an attempt began and how it ended. A node program
 #: that beats for a week writes 3 MB.
@@ -29,6 +29,8 @@ TAIL_BYTES = 2 * 2**20
 PROGRESS_TAIL_BYTES = 8192
 #: The saves that the journal keeps of an attempt; more are never left to resume from.
 MOST_SAVES = 20
+#: Of the sentence that says why a checkpoint was saved.
+LONGEST_WHY = 300
 
 
 def heard_in(exchange: Path) -> Path:
@@ -166,6 +168,7 @@ def last_progress(progress: Path) -> Mapping[str, Any] | None:
 def _training(progress: Path, compute_began: float) -> tuple[float, dict[str, Any]]:
     """When the training last told anything, and what follows from all it told."""
     facts: dict[str, Any] = {"loaded": False, "saving": 0.0}
+    saved: Saved | None = None
     newest = _read(newest_progress(progress))
     told = max((_number(line.get("mono")) for line in newest.lines()), default=0.0) if newest else 0.0
     saves: list[Save] = []
@@ -179,14 +182,36 @@ def _training(progress: Path, compute_began: float) -> tuple[float, dict[str, An
                 # A later load is another process's of the attempt, such as an evaluation's.
                 facts.update(loaded=True, resumed=step)
             case "saved":
-                saves.append(Save(max(0.0, _number(line.get("mono")) - compute_began), step))
-                facts["saving"] += max(0.0, _number(line.get("seconds")))
+                seconds, blocked = _cost(line)
+                facts["saving"] += blocked
+                # What was computed while it was being written is not in it.
+                holds = _number(line.get("mono")) - (seconds - blocked) - compute_began
+                saves.append(Save(max(0.0, holds), step))
+                saved = _add(saved, seconds, str(line.get("why") or ""))
+            case "left" if saves:
+                # The training waited until its last save was down: nothing was computed in that time.
+                waited = max(0.0, _number(line.get("waited")))
+                facts["saving"] += waited
+                saves[-1] = replace(saves[-1], offset=saves[-1].offset + waited)
             case "aside":
                 notes.append("checkpoint %s was put aside: %s" % (line.get("name"), line.get("why")))
             case "save-failed":
                 notes.append("saving step %s failed: %s" % (step, line.get("why")))
-    facts.update(saves=tuple(saves[-MOST_SAVES:]), notes=tuple(notes[-5:]))
+    facts.update(saves=tuple(saves[-MOST_SAVES:]), saved=saved, notes=tuple(notes[-5:]))
     return told, facts
+
+
+def _cost(line: Mapping[str, Any]) -> tuple[float, float]:
+    """Seconds until the save was durable, and how many of them the training waited: all, unless it says."""
+    seconds = max(0.0, _number(line.get("seconds")))
+    blocked = _finite(line.get("blocked"))
+    return seconds, seconds if blocked is None else min(max(0.0, blocked), seconds)
+
+
+def _add(before: Saved | None, seconds: float, why: str) -> Saved:
+    before = before or Saved(0, 0.0, 0.0)
+    why = why[:LONGEST_WHY] or before.why
+    return Saved(before.times + 1, before.seconds + seconds, max(before.slowest, seconds), why)
 
 
 def _ending(line: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,9 +20,10 @@ import numpy as np
 import pytest
 
 from outlast.training import image, layout
-from outlast.training.errors import CheckpointError
+from outlast.training.errors import CheckpointError, SaveFailed
 from outlast.training.session import Session, Settings
 
+STATE = image.part_name()
 OLD: dict[str, Any] = {"step": 1, "w": [0.5, -1.5]}
 NEW: dict[str, Any] = {"step": 2, "w": [0.25, -1.25], "b": b"bias"}
 FAILING = (
@@ -33,15 +34,26 @@ FAILING = (
     "mkdir",
     "listdir",
     "close",
-    "readv",
+    "preadv",
     "fstat",
     "unlink",
     "rmdir",
 )
 
 
-def start(place: Path, keep: int = 3) -> Session:
-    return Session(Settings(directory=str(place), keep=keep))
+class Waiting(Session):
+    """One whose saves are waited for."""
+
+    def save(self, state: Any, step: Any, wait: bool = True) -> bool:  # type: ignore[override]
+        try:
+            super().save(state, step, wait)
+        except SaveFailed:
+            return False
+        return True
+
+
+def start(place: Path, keep: int = 3) -> Waiting:
+    return Waiting(Settings(directory=str(place), keep=keep))
 
 
 def names_in(place: Path) -> list[str]:
@@ -63,18 +75,21 @@ def two(tmp_path: Path) -> Path:
 
 
 def spoilt_ones(place: Path, spoil: Callable[[bytes], Iterator[bytes]]) -> int:
-    """Load with every spoilt form of both files of the newest checkpoint; how many there were."""
+    """Load with every spoilt form of the newest checkpoint's file; how many there were."""
     checkpoint = newest(place)
     count = 0
-    for part in (image.STATE, image.MANIFEST):
-        whole = (checkpoint / part).read_bytes()
-        for content in spoil(whole):
-            (checkpoint / part).write_bytes(content)
-            assert start(place).load() == OLD, (part, content)
+    file = checkpoint / STATE
+    whole = file.read_bytes()
+    for content in spoil(whole):
+        file.write_bytes(content)
+        try:
+            assert start(place).load() == OLD, content
             (aside,) = filter(layout.is_bad, names_in(place))
             (place / aside).rename(checkpoint)
-            count += 1
-        (checkpoint / part).write_bytes(whole)
+        except CheckpointError as error:
+            assert "has format" in str(error)  # one of another version is left where it is
+        count += 1
+    file.write_bytes(whole)
     assert start(place).load() == NEW
     return count
 
@@ -99,7 +114,7 @@ def test_a_checkpoint_with_more_bytes_than_were_written_is_never_loaded(two: Pat
 def test_a_zeroed_page_in_the_middle_of_a_large_state_is_found(two: Path) -> None:
     session = start(two)
     session.save(np.arange(400_000.0), step=3)
-    with open(newest(two) / image.STATE, "r+b") as file:
+    with open(newest(two) / STATE, "r+b") as file:
         file.seek(2_000_000)
         file.write(bytes(4096))
     assert start(two).load() == NEW
@@ -128,10 +143,9 @@ def test_each_part_is_durable_before_the_next_depends_on_it(
     session.save(NEW, step=9)
     assert calls == [
         "mkdir .tmp",
-        "write .bin",
-        "fsync .bin",
-        "write .json",
-        "fsync .json",
+        "write .outlast",
+        "write .outlast",
+        "fsync .outlast",
         "fsync .tmp",
         "rename .tmp",
         "fsync parent",
@@ -197,7 +211,7 @@ def test_a_save_that_fails_at_any_call_loses_nothing_and_the_training_goes_on(
         if faults.count < at:
             break
     assert saved
-    assert failures > 20
+    assert failures > 15
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
@@ -242,7 +256,7 @@ state = outlast.load()
 step = 0 if state is None else state["step"]
 while True:
     step += 1
-    assert outlast.save({"step": step, "weights": bytes([step % 256]) * 500_000}, step=step)
+    outlast.save({"step": step, "weights": bytes([step % 256]) * 500_000}, step=step, wait=True)
     sys.stdout.write("%d\\n" % step)
     sys.stdout.flush()
 """
@@ -286,10 +300,10 @@ def test_a_process_killed_at_a_random_moment_of_saving_loses_nothing_it_reported
 ZOMBIE = """
 import sys, outlast
 outlast.load()
-assert outlast.save({"by": "zombie"}, step=1)
+outlast.save({"by": "zombie"}, step=1, wait=True)
 print("saved", flush=True)
 sys.stdin.readline()
-outlast.save({"by": "zombie"}, step=2)
+outlast.save({"by": "zombie"}, step=2, wait=True)
 """
 
 
@@ -321,10 +335,10 @@ outlast.load()
 print("loaded", flush=True)
 sys.stdin.readline()
 for step in range(1, 21):
-    assert outlast.save({"step": step, "rank": int(sys.argv[1]), "weights": bytes(100_000)}, step=step)
+    outlast.save({"step": step, "rank": int(sys.argv[1]), "weights": bytes(100_000)}, step=step, wait=True)
 print("saved", flush=True)
 sys.stdin.readline()
-outlast.save({}, step=99)
+outlast.save({}, step=99, wait=True)
 """
 
 

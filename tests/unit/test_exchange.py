@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,9 @@ import pytest
 
 from outlast.exchange import FileExchange, ResultGone
 from outlast.experiment import Experiment
-from outlast.model import Attempt, AttemptState, Outcome, OutputRule, Run, RunState, Spec
+from outlast.model import Attempt, AttemptState, Checkpoints, Outcome, OutputRule, Run, RunState, Spec
 from outlast.node import claim
-from outlast.node.order import read_order
+from outlast.node.order import Saving, read_order
 
 RUN = Run("a", 0, 1, {"lr": "1e-3"}, RunState.ACTIVE, added=0.0, since=0.0)
 ATTEMPT = Attempt("a", 2, "tok", AttemptState.RUNNING, intended=0.0, avoid=("bad",))
@@ -61,6 +62,23 @@ def test_the_order_that_the_node_reads_is_the_one_that_was_written(exchange: Fil
     assert order.exchange == str(place(exchange)) and order.scratch != order.previous_scratch
     assert order.previous_scratch is not None and order.previous_scratch.endswith("001-old")
     assert order.code is not None and Path(order.code) == exchange.experiment.code("ab" * 32)
+
+
+def test_the_order_says_what_the_run_has_been_through_and_what_the_user_allows(
+    exchange: FileExchange,
+) -> None:
+    run = replace(RUN, observed=7200.0, interruptions=3, save_blocked=0.25, save_durable=4.0)
+    spec = replace(SPEC, checkpoints=Checkpoints(every=None, shortest=5.0, longest=600.0))
+    exchange.write_order(run, ATTEMPT, spec)
+    path = place(exchange) / "order.json"
+    assert read_order(str(path)).saving == Saving(None, 5.0, 600.0, 7200.0, 3, 0.25, 4.0)
+    content = json.loads(path.read_text())
+    content["saving"]["of_a_later_version"] = 1
+    path.write_text(json.dumps(content))
+    assert read_order(str(path)).saving.interruptions == 3
+    del content["saving"]
+    path.write_text(json.dumps(content))
+    assert read_order(str(path)).saving == Saving()
 
 
 def test_the_request_says_what_the_scheduler_must_know(exchange: FileExchange) -> None:

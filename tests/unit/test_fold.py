@@ -191,6 +191,34 @@ def test_hosts_with_trouble_are_remembered_newest_last_and_not_too_many() -> Non
     assert [host for host, _ in run.sour_hosts] == ["node2", "node4", "node5", "node6", "node3"]
 
 
+def worked(seconds: float, **account: Any) -> Attempt:
+    return an_attempt(
+        account={"slot": seconds + 2, "spans": [["stage", 2.0], ["compute", seconds]], **account}
+    )
+
+
+def test_time_at_work_and_interruptions_add_up_over_attempts() -> None:
+    run = ending(a_run(), Outcome.EVICTED, worked(100.0, signal=9))
+    assert (run.observed, run.interruptions) == (100.0, 1)
+    run = ending(run, Outcome.CONTINUE, worked(3000.0, code=85))
+    run = ending(run, Outcome.LOST, worked(50.0))
+    run = ending(run, Outcome.LOST)
+    assert (run.observed, run.interruptions) == (3150.0, 2)
+    run = ending(run, Outcome.CRASHED, worked(10.0, code=1))
+    assert (run.observed, run.interruptions) == (3160.0, 2)
+
+
+def test_what_saving_costs_is_known_from_the_last_attempt_that_saved() -> None:
+    saved = {"times": 4, "seconds": 12.0, "slowest": 5.0}
+    run = ending(a_run(), Outcome.EVICTED, worked(100.0, saving=2.0, saved=saved))
+    assert (run.save_blocked, run.save_durable) == (0.5, 5.0)
+    run = ending(run, Outcome.EVICTED, worked(100.0))
+    assert (run.save_blocked, run.save_durable) == (0.5, 5.0)
+    again, _ = apply(replace(run, state=RunState.FAILED), None, entry(Kind.RETRIED))
+    assert (again.save_blocked, again.save_durable) == (None, None)
+    assert (again.observed, again.interruptions) == (200.0, 2), "the cluster is as it was"
+
+
 def test_a_retry_begins_anew_but_keeps_the_number_of_attempts() -> None:
     failed = a_run(RunState.FAILED, ran=9, stuck=3, failures=2, failure="x", best_step=7, cancel_asked="c")
     run, _ = apply(failed, None, entry(Kind.RETRIED, at=99.0, spec=2))

@@ -10,16 +10,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
+from outlast.model import Checkpoints
 from outlast.node import environment, leftovers, process, pulse, supervise
 from outlast.node.events import EventLog
-from outlast.node.order import WorkOrder
+from outlast.node.order import Saving, WorkOrder
 from outlast.node.signals import STOP_SIGNALS, Signals
 from outlast.node.watch import Watch
+from outlast.training.rhythm import Plan, read_plan
 
 
 def _order(**changes: object) -> WorkOrder:
@@ -76,13 +79,46 @@ def test_the_training_finds_its_places_and_its_deadline_in_the_environment() -> 
         "OUTLAST_DATA_DIR": "/s/data",
         "OUTLAST_OUTPUT_DIR": "/s/output",
         "OUTLAST_PROGRESS_FILE": "/x/progress.jsonl",
+        "OUTLAST_SAVE_EVERY": "auto",
+        "OUTLAST_SAVE_SHORTEST": "10.000",
+        "OUTLAST_SAVE_LONGEST": "3600.000",
+        "OUTLAST_SAVE_BLOCKED": "",
+        "OUTLAST_SAVE_DURABLE": "",
+        "OUTLAST_OBSERVED": "0.000",
+        "OUTLAST_INTERRUPTIONS": "0",
         "OMP_NUM_THREADS": "3",
         "OPENBLAS_NUM_THREADS": "3",
         "MKL_NUM_THREADS": "3",
         "PYTHONUNBUFFERED": "1",
         "PYTHONPATH": "/z.pyz",
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "30",
     }
     assert found == expected
+
+
+def test_torchrun_leaves_its_workers_the_whole_grace_unless_the_user_says_how_long() -> None:
+    name = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
+    assert _environment(_order(grace=90.2), {})[name] == "91"
+    assert _environment(_order(grace=90.2), {name: "7"})[name] == "7"
+    assert _environment(_order(grace=90.2, environment={name: "8"}), {name: "7"})[name] == "8"
+
+
+def test_a_training_reads_from_its_environment_what_the_order_says_of_saving() -> None:
+    """Through the eyes of `import outlast`, which shares nothing with the node program but these names."""
+    saving = Saving(None, 5.0, 600.0, 7200.0, 3, 0.25, 4.0)
+    for told in (saving, replace(saving, every=90.0), replace(saving, blocked=None, durable=None)):
+        found = _environment(_order(saving=told), {"OUTLAST_SAVE_DURABLE": "17", "OUTLAST_SAVE_BLOCKED": "1"})
+
+        def number(name: str, found: dict[str, str] = found) -> float | None:
+            return float(found[name]) if found.get(name) else None
+
+        assert asdict(read_plan(found, number)) == asdict(told)
+
+
+def test_bounds_of_saving_that_nobody_set_are_the_same_on_all_sides() -> None:
+    assert asdict(Plan()) == asdict(Saving())
+    bounds = Checkpoints.every, Checkpoints.shortest, Checkpoints.longest
+    assert bounds == (Plan.every, Plan.shortest, Plan.longest)
 
 
 def test_the_users_settings_win_over_ours_and_the_nodes_thread_count_does_not() -> None:

@@ -13,8 +13,16 @@ import pytest
 
 from outlast import reports
 from outlast.model import Outcome, Phase
-from outlast.observation import Report, Save
-from outlast.reports import HEAD_BYTES, MOST_SAVES, TAIL_BYTES, last_progress, newest_progress, read_report
+from outlast.observation import Report, Save, Saved
+from outlast.reports import (
+    HEAD_BYTES,
+    LONGEST_WHY,
+    MOST_SAVES,
+    TAIL_BYTES,
+    last_progress,
+    newest_progress,
+    read_report,
+)
 
 EVENTS: list[dict[str, Any]] = [
     {"event": "phase", "phase": "claim", "mono": 100.0, "at": 1.0},
@@ -90,8 +98,52 @@ def test_a_whole_log_tells_everything(logs: Logs) -> None:
     assert (report.loaded, report.resumed) == (True, 4)
     assert report.saves == (Save(10.0, 5), Save(40.0, 7))
     assert (report.saving, report.step, report.computed, report.changed) == (2.0, 7, True, True)
+    assert report.saved == Saved(2, 2.0, 1.5), "lines that do not tell `blocked` are of saves in the loop"
     assert [word in note for word, note in zip(("checksum", "no space"), report.notes, strict=True)]
     assert report.heard == logs.events.stat().st_mtime
+
+
+def saved(mono: float, seconds: float, **more: Any) -> dict[str, Any]:
+    return {"event": "saved", "step": int(mono), "mono": mono, "seconds": seconds, **more}
+
+
+def test_a_save_holds_what_was_computed_before_it_was_taken_and_costs_what_the_training_waited(
+    logs: Logs,
+) -> None:
+    logs.write(EVENTS, [saved(120.0, 3.0, blocked=0.5, why="the first"), saved(150.0, 5.0, blocked=0.25)])
+    report = logs.read()
+    assert report.saves == (Save(12.5, 120), Save(40.25, 150))
+    assert report.saving == 0.75
+    assert report.saved == Saved(2, 8.0, 5.0, "the first")
+
+
+def test_of_all_saves_there_is_a_sum_though_only_the_last_are_kept(logs: Logs) -> None:
+    told = [saved(110.0 + n / 100, 0.5, blocked=0.125, why="every %d s" % n) for n in range(1000)]
+    logs.write(EVENTS, told)
+    report = logs.read()
+    assert len(report.saves) == MOST_SAVES
+    assert report.saved == Saved(1000, 500.0, 0.5, "every 999 s")
+    assert report.saving == pytest.approx(125.0)
+
+
+def test_waiting_for_the_last_save_before_leaving_is_saving_and_not_lost(logs: Logs) -> None:
+    logs.write(EVENTS, [saved(120.0, 3.0, blocked=0.5), {"event": "left", "mono": 120.0, "waited": 2.5}])
+    report = logs.read()
+    assert (report.saves, report.saving) == ((Save(15.0, 120),), 3.0)
+    logs.write(EVENTS, [{"event": "left", "mono": 120.0, "waited": 2.5}])
+    assert logs.read().saving == 0.0
+
+
+@pytest.mark.parametrize(
+    "odd", [{"blocked": "long"}, {"blocked": -1.0}, {"blocked": 1e999}, {"blocked": 99.0}, {"why": ["x"]}]
+)
+def test_what_a_save_says_of_its_cost_is_believed_only_as_far_as_it_can_be_true(
+    logs: Logs, odd: dict[str, Any]
+) -> None:
+    logs.write(EVENTS, [saved(120.0, 3.0, **odd), saved(130.0, 3.0, why="w" * 10_000)])
+    report = logs.read()
+    assert 3.0 <= report.saving <= 6.0 and report.saved is not None
+    assert report.saved.why == "w" * LONGEST_WHY
 
 
 def test_a_log_cut_at_any_byte_is_read_as_far_as_it_goes(logs: Logs) -> None:

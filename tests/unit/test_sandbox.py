@@ -19,6 +19,7 @@ from outlast.node.data.want import Wanted
 from outlast.node.order import read_order
 from outlast.sandbox import SandboxExchange
 from outlast.schedulers.profile import Profile
+from outlast.training.image import lay_out
 from outlast.training.store import Store
 from outlast.training.tree import take_apart
 
@@ -42,9 +43,16 @@ def spec(command: str = "true", **changes: Any) -> Spec:
     return Spec(name="run", command=command, environment={"PATH": "/login/node/bin"}, **changes)
 
 
+def content_of(state: Any) -> memoryview:
+    layout = lay_out(take_apart(state))
+    content = memoryview(bytearray(layout.size))
+    layout.fill(content)
+    return content
+
+
 def save(directory: Path, step: int, token: str = "t") -> None:
     store = Store(str(directory), 9, dict, print, lambda name, why: None, token)
-    store.save(take_apart({"step": step}), step)
+    store.save(content_of({"step": step}), step)
 
 
 def steps(directory: Path) -> list[int]:
@@ -247,7 +255,7 @@ def test_of_a_transfer_that_was_cut_only_whole_checkpoints_are_taken(exchange: S
     travel.begin(str(home(exchange, attempt())), 1)
     travel.pack(str(home(exchange, attempt())))
     torn = next(back.glob("step-*3-g*"))
-    os.truncate(torn / "state.bin", 3)
+    os.truncate(torn / "state.outlast", 3)
     assert settled(exchange, attempt()) == [1, 2]
     assert not (place / "plain.pt").exists()
 

@@ -28,7 +28,7 @@ outputs:
   - {path: metrics.json, key: accuracy, at_least: 0.9}
   - {path: ./model.npz, check: python3 check_model.py}
 limits: {attempts: 10, without_progress: 4, total: 7d}
-checkpoints: {keep: 2, grace: 60s, signal: USR1}
+checkpoints: {keep: 2, grace: 60s, signal: USR1, every: auto, shortest: 1min, longest: 2h}
 """
 
 
@@ -68,7 +68,7 @@ def test_every_key_finds_its_place(directory: Path) -> None:
     assert spec.code == ("train.py", "check_model.py")
     assert spec.resources == Resources(2, 1, 2 * 10**9, 5 * 10**9, 86400.0)
     assert spec.limits == Limits(10, 4, 7 * 86400.0)
-    assert spec.checkpoints == Checkpoints(2, 60.0, "USR1")
+    assert spec.checkpoints == Checkpoints(2, 60.0, "USR1", None, 60.0, 7200.0)
     assert spec.outputs == (
         OutputRule("model.npz"),
         OutputRule("metrics.json", "accuracy", 0.9),
@@ -156,6 +156,17 @@ checkpoints: {keep: 1}
         ("resources: {time: true}", "resources.time: must be a duration"),
         ("limits: {total: [1]}", "limits.total: must be a duration"),
         ("checkpoints: {signal: KILL}", 'the text "KILL" is not a choice; it can be TERM, USR1 or USR2'),
+        (
+            "checkpoints: {every: automatic}",
+            'checkpoints.every: "automatic" is not a duration; write it like',
+        ),
+        ("checkpoints: {every: 0s}", "checkpoints.every: must be more than zero; or auto"),
+        ("checkpoints: {every: 5}", "checkpoints.every: 5 has no unit; write 5h, 5min or 5s; or auto"),
+        ("checkpoints: {every: }", "checkpoints.every: has no value"),
+        (
+            "checkpoints: {shortest: 2h, longest: 1h}",
+            "checkpoints.shortest: 2 h is more than longest, 1 h",
+        ),
         ("checkpoints: {signal: usr1}", 'did you mean "USR1"?'),
         ("code: train.py", 'code: must be a list, not the text "train.py"; write [train.py]'),
         ("code: [5]", 'code[1]: must be text, not 5; write "5" with quotes'),
@@ -263,8 +274,36 @@ def test_a_grace_that_is_cut_is_warned_about_only_where_it_was_written(directory
 
 
 @pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ("every: 90s", (90.0, 10.0, 3600.0)),
+        ("every: auto", (None, 10.0, 3600.0)),
+        ("longest: 5s", (None, 5.0, 5.0)),
+        ("shortest: 2h", (None, 7200.0, 7200.0)),
+        ("shortest: 20s, longest: 40s", (None, 20.0, 40.0)),
+    ],
+)
+def test_a_bound_between_saves_that_was_not_written_gives_way_to_the_one_that_was(
+    directory: Path, keys: str, expected: tuple[float | None, float, float]
+) -> None:
+    text = "command: python3 train.py\nresources: {time: 24h}\ncheckpoints: {%s}\n" % keys
+    found = parsed(directory, text)
+    rules = found.spec.checkpoints
+    assert ((rules.every, rules.shortest, rules.longest), found.warnings) == (expected, ())
+
+
+@pytest.mark.parametrize(
     ("text", "sentence"),
     [
+        (
+            "command: python3 train.py\ncheckpoints: {every: 5min, longest: 20min}",
+            "checkpoints.longest: is not used with every: 5min; write every: auto, or leave this out",
+        ),
+        (
+            "command: python3 train.py\nresources: {time: 1h}\ncheckpoints: {every: 90min}",
+            "checkpoints.every: is not less than the attempt's time, 1 h; the only save is then",
+        ),
+        ("command: python3 train.py\ncheckpoints: {longest: 30:00}", "30:00 is read as minutes and seconds"),
         ("command: python3 train.py\ncluster: slurm\nresources: {time: 30s}", "very short for Slurm"),
         ("command: python3 train.py\nsweep: {lr: [1, 2]}", "the command does not use {lr}"),
         ("command: python3 train.py {lr}\nsweep: {lr: [1e-3, 0.001]}", "0.001 is the same number as 1e-3"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,11 +13,25 @@ from typing import Any
 
 import pytest
 
-from outlast.training import image, layout
-from outlast.training.errors import CheckpointError, Superseded
+from outlast.training import checkpoint, image, layout
+from outlast.training.errors import CheckpointError, SaveFailed, Superseded
 from outlast.training.session import Session, Settings
 
-Start = Callable[..., Session]
+STATE = image.part_name()
+
+
+class Waiting(Session):
+    """One whose saves are waited for."""
+
+    def save(self, state: Any, step: Any, wait: bool = True) -> bool:  # type: ignore[override]
+        try:
+            super().save(state, step, wait)
+        except SaveFailed:
+            return False
+        return True
+
+
+Start = Callable[..., Waiting]
 
 
 @pytest.fixture
@@ -27,7 +42,7 @@ def place(tmp_path: Path) -> Path:
 @pytest.fixture
 def start(place: Path) -> Start:
     """A fresh process of the same run, as far as the directory can tell."""
-    return lambda **settings: Session(Settings(directory=str(place), **settings))
+    return lambda **settings: Waiting(Settings(directory=str(place), **settings))
 
 
 def checkpoints(place: Path) -> list[Path]:
@@ -37,9 +52,9 @@ def checkpoints(place: Path) -> list[Path]:
 
 
 def spoil(checkpoint: Path) -> None:
-    content = bytearray((checkpoint / image.MANIFEST).read_bytes())
+    content = bytearray((checkpoint / STATE).read_bytes())
     content[len(content) // 2] ^= 1
-    (checkpoint / image.MANIFEST).write_bytes(content)
+    (checkpoint / STATE).write_bytes(content)
 
 
 def test_without_checkpoints_there_is_nothing_to_load(start: Start) -> None:
@@ -61,7 +76,7 @@ def test_a_torn_checkpoint_is_put_aside_and_the_one_before_is_loaded(
     session.save("old", step=1)
     session.save("new", step=2)
     newest = checkpoints(place)[0]
-    (newest / image.MANIFEST).unlink()
+    (newest / STATE).unlink()
     told = place.parent / "progress.jsonl"
     assert start(progress_file=str(told)).load() == "old"
     assert not newest.exists()
@@ -78,8 +93,8 @@ def test_it_never_starts_afresh_where_checkpoints_exist_and_none_is_whole(start:
     session = start()
     for step in (1, 2):
         session.save(step, step=step)
-    for checkpoint in checkpoints(place):
-        spoil(checkpoint)
+    for found in checkpoints(place):
+        spoil(found)
     for _ in range(2):
         with pytest.raises(CheckpointError) as caught:
             start().load()
@@ -171,7 +186,7 @@ def test_retention_keeps_the_newest(start: Start, place: Path) -> None:
     session = start(keep=3)
     for step in range(6):
         session.save(step, step=step)
-    assert [image.read_manifest(str(path)).step for path in checkpoints(place)] == [5, 4, 3]
+    assert [checkpoint.read_manifest(str(path)).step for path in checkpoints(place)] == [5, 4, 3]
     assert {path.name[:6] for path in place.iterdir()} == {"step-0", ".gener"}
 
 
@@ -221,14 +236,14 @@ def test_a_process_superseded_while_it_writes_does_not_commit(
 ) -> None:
     zombie, heir = start(), start()
     zombie.load()
-    real = image.verify
+    real = image.write
 
-    def verify(path: str) -> Any:
-        monkeypatch.setattr(image, "verify", real)
+    def write(*args: Any) -> Any:
+        monkeypatch.setattr(image, "write", real)
         heir.load()
-        return real(path)
+        return real(*args)
 
-    monkeypatch.setattr(image, "verify", verify)
+    monkeypatch.setattr(image, "write", write)
     with pytest.raises(Superseded):
         zombie.save("zombie", step=1)
     assert checkpoints(place) == []
@@ -239,13 +254,13 @@ def test_a_claim_made_just_before_the_commit_stops_it(
 ) -> None:
     zombie = start()
     zombie.load()
-    real = image.verify
+    real = image.write
 
-    def verify(path: str) -> Any:
+    def write(*args: Any) -> Any:
         (place / layout.claim_name(2)).touch()
-        return real(path)
+        return real(*args)
 
-    monkeypatch.setattr(image, "verify", verify)
+    monkeypatch.setattr(image, "write", write)
     with pytest.raises(Superseded):
         zombie.save("zombie", step=1)
     assert checkpoints(place) == []
@@ -364,18 +379,18 @@ def test_a_name_that_another_process_of_the_attempt_took_meanwhile_is_left_to_it
 ) -> None:
     session = start(token="t1", keep=9)
     session.load()
-    real = image.verify
+    real = image.write
 
-    def verify(path: str) -> Any:
-        monkeypatch.setattr(image, "verify", real)
-        other = Path(path).parent / layout.checkpoint_name(5, (1, 1))
-        shutil.copytree(path, other)
-        return real(path)
+    def write(path: str, *args: Any) -> Any:
+        monkeypatch.setattr(image, "write", real)
+        size = real(path, *args)
+        shutil.copytree(Path(path).parent, place / layout.checkpoint_name(5, (1, 1)))
+        return size
 
-    monkeypatch.setattr(image, "verify", verify)
+    monkeypatch.setattr(image, "write", write)
     assert session.save("mine", step=5)
     assert ages(place) == [(1, 2), (1, 1)]
-    manifests = [image.read_manifest(str(path)) for path in checkpoints(place)]
+    manifests = [checkpoint.read_manifest(str(path)) for path in checkpoints(place)]
     assert [(manifest.sequence, manifest.step) for manifest in manifests] == [(2, 5), (1, 5)]
     assert list(place.glob(".step-*")) == []
 
@@ -385,15 +400,16 @@ def test_a_save_is_made_again_if_another_process_of_the_attempt_removed_it_half_
 ) -> None:
     session = start(token="t1")
     session.load()
-    real = image.verify
+    real = image.write
 
-    def verify(path: str) -> Any:
-        monkeypatch.setattr(image, "verify", real)
+    def write(path: str, *args: Any) -> Any:
+        monkeypatch.setattr(image, "write", real)
+        size = real(path, *args)
         claim(place, 2, "t1")
-        shutil.rmtree(path)
-        return real(path)
+        shutil.rmtree(Path(path).parent)
+        return size
 
-    monkeypatch.setattr(image, "verify", verify)
+    monkeypatch.setattr(image, "write", write)
     assert session.save("mine", step=5)
     assert ages(place) == [(2, 2)]
 
@@ -448,10 +464,10 @@ def test_a_read_that_fails_once_is_tried_again(
     fail = [True]
     real = image.read_state
 
-    def read_state(path: str, manifest: image.Manifest) -> Any:
+    def read_state(path: str) -> Any:
         if fail.pop() if fail else False:
             raise OSError(116, "Stale file handle")
-        return real(path, manifest)
+        return real(path)
 
     monkeypatch.setattr(image, "read_state", read_state)
     assert start().load() == "new"
@@ -536,19 +552,19 @@ def test_a_pipe_in_a_checkpoints_place_does_not_make_the_reader_wait(start: Star
     session.save("old", step=1)
     session.save("new", step=2)
     newest = checkpoints(place)[0]
-    (newest / image.STATE).unlink()
-    os.mkfifo(newest / image.STATE)
+    (newest / STATE).unlink()
+    os.mkfifo(newest / STATE)
     assert start().load() == "old"
 
 
 def test_a_checkpoint_of_a_later_format_is_an_error_and_stays(start: Start, place: Path) -> None:
     start().save("state", step=1)
-    manifest = checkpoints(place)[0] / image.MANIFEST
-    body = manifest.read_bytes().splitlines(keepends=True)[0].replace(b'"format":1', b'"format":2')
-    manifest.write_bytes(body + image._seal(body))
-    with pytest.raises(CheckpointError, match="format 2"):
+    file = checkpoints(place)[0] / STATE
+    content = file.read_bytes()
+    file.write_bytes(content[:7] + b"\3" + content[8:])
+    with pytest.raises(CheckpointError, match="format 3"):
         start().load()
-    assert manifest.exists()
+    assert file.exists()
 
 
 def test_a_library_that_is_missing_is_an_error_and_the_checkpoint_stays(
@@ -575,28 +591,133 @@ def test_a_step_is_a_whole_number(start: Start, step: Any, error: type[Exception
         start().save({}, step=step)
 
 
-def test_a_buffer_that_changes_while_it_is_written_is_no_checkpoint(
-    start: Start, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_what_the_disk_garbles_is_never_loaded_and_nothing_older_is_removed_for_it(
+    start: Start, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session = start()
-    session.save("before", step=1)
-    state = bytearray(100)
+    session = start(keep=2)
+    session.save("older", step=1)
+    session.save("before", step=2)
     real = os.write
 
     def write(fd: int, content: Any) -> int:
-        changed = bytes(content).replace(b"\0" * 100, b"\1" * 100)
-        return real(fd, changed)
+        return real(fd, bytes(content).replace(b"\0" * 100, b"\1" * 100))
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", write)
-        assert not session.save(state, step=2)
-    assert "NOT saved" in capsys.readouterr().err
+        session.save(bytearray(100), step=3)
+    assert len(checkpoints(place)) == 3
     assert start().load() == "before"
 
 
-def test_the_manifest_says_what_a_person_wants_to_know(start: Start, place: Path) -> None:
+def test_a_state_may_change_as_soon_as_save_has_returned(
+    start: Start, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = start()
+    held = threading.Event()
+    real = image.write
+
+    def write(*args: Any) -> Any:
+        assert held.wait(30)
+        return real(*args)
+
+    monkeypatch.setattr(image, "write", write)
+    state = {"list": [1], "bytes": bytearray(b"one")}
+    session.save(state, step=1, wait=False)
+    state["list"].append(2)  # type: ignore[attr-defined]
+    state["bytes"][:] = b"two"  # type: ignore[index]
+    held.set()
+    session.wait()
+    assert start().load() == {"list": [1], "bytes": bytearray(b"one")}
+
+
+def test_saves_are_told_only_when_they_are_down_and_in_order(
+    start: Start, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = place.parent / "progress.jsonl"
+    session = start(progress_file=str(told))
+    held = threading.Event()
+    real = image.write
+
+    def write(*args: Any) -> Any:
+        assert held.wait(30)
+        return real(*args)
+
+    monkeypatch.setattr(image, "write", write)
+    session.save("one", step=1, wait=False)
+    assert not told.exists()
+    releasing = threading.Timer(0.2, held.set)
+    releasing.start()
+    session.save("two", step=2, wait=False)  # waits, and says so
+    assert "of step 2 has waited" in capsys.readouterr().err
+    session.wait()
+    releasing.join()
+    lines = [json.loads(line) for line in told.read_text().splitlines()]
+    assert [(line["event"], line["step"]) for line in lines] == [("saved", 1), ("saved", 2)]
+    assert lines[1]["waited"] <= lines[1]["blocked"] <= lines[1]["seconds"]
+
+
+def test_a_failure_behind_the_training_reaches_it_at_the_next_call_and_no_later(
+    start: Start, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = start()
+    session.save("before", step=1)
+
+    def write(*args: Any) -> Any:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(image, "write", write)
+        Session.save(session, "lost", 2)
+        with pytest.raises(SaveFailed, match=r"step 2 is NOT saved: .*No space left"):
+            session.wait()
+        Session.save(session, "lost as well", 3)
+        session._behind.wait_for_all()
+        with pytest.raises(SaveFailed, match="step 3"):
+            Session.save(session, "not begun", 4)
+        Session.save(session, "lost, too", 5)
+        with pytest.raises(SaveFailed, match="step 5"):
+            session.leave()
+    assert session.save("after", step=6)
+    assert start().load() == "after"
+
+
+def test_a_process_that_was_superseded_hears_it_when_it_asks_whether_to_stop(start: Start) -> None:
+    zombie = start()
+    zombie.load()
+    start().load()
+    Session.save(zombie, "zombie", 1)
+    zombie._behind.wait_for_all()
+    with pytest.raises(Superseded):
+        zombie.should_stop()
+
+
+def test_a_forked_child_does_not_wait_for_what_its_parent_writes(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = start()
+    held = threading.Event()
+    real = image.write
+
+    def write(*args: Any) -> Any:
+        assert held.wait(30)
+        return real(*args)
+
+    monkeypatch.setattr(image, "write", write)
+    session.save("parent", step=1, wait=False)
+    child = os.fork()
+    if not child:
+        session.wait()
+        os._exit(7)
+    _, status = os.waitpid(child, 0)
+    held.set()
+    session.wait()
+    assert os.waitstatus_to_exitcode(status) == 7
+
+
+def test_the_trailer_says_what_a_person_wants_to_know(start: Start, place: Path) -> None:
     start(run="digits-1", attempt="3").save({}, step=7)
-    manifest = json.loads((checkpoints(place)[0] / image.MANIFEST).read_text().splitlines()[0])
-    assert (manifest["step"], manifest["run"], manifest["attempt"]) == (7, "digits-1", "3")
-    assert manifest["versions"]["python"]
-    assert "OMP_NUM_THREADS" in manifest["threads"]
+    content = (checkpoints(place)[0] / STATE).read_bytes()
+    trailer = json.loads(content[content.index(b'{"step"') :].splitlines()[0])
+    assert (trailer["step"], trailer["run"], trailer["attempt"]) == (7, "digits-1", "3")
+    assert trailer["versions"]["python"]
+    assert "OMP_NUM_THREADS" in trailer["threads"]

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from outlast.reports import last_progress
+from outlast.training.errors import SaveFailed
 from outlast.training.session import Session, Settings
 from outlast.training.telling import Telling
 
@@ -36,14 +37,15 @@ def test_loads_saves_and_failures_are_told_with_both_clocks(
     told = tmp_path / "told"
     session = Session(Settings(directory=str(tmp_path / "c"), progress_file=str(told)))
     session.load()
-    session.save({"a": b"x" * 1000}, step=3)
+    session.save({"a": b"x" * 1000}, step=3, wait=True)
     with monkeypatch.context() as patch:
 
         def full(*_: Any, **__: Any) -> None:
             raise OSError(28, "No space left on device")
 
         patch.setattr(os, "mkdir", full)
-        assert not session.save({}, step=4)
+        with pytest.raises(SaveFailed):
+            session.save({}, step=4, wait=True)
     loaded, saved, failed = lines(told)
     assert (loaded["event"], loaded["step"]) == ("loaded", None)
     assert (saved["event"], saved["step"]) == ("saved", 3)
@@ -120,7 +122,7 @@ def test_a_save_is_preceded_by_the_progress_before_it(tmp_path: Path) -> None:
     session = Session(Settings(directory=str(tmp_path / "c"), progress_file=str(told)))
     for step in range(3):
         session.progress(step, None, {})
-    session.save({}, step=2)
+    session.save({}, step=2, wait=True)
     (progress,), (saved,) = lines(tmp_path / "told.json"), lines(told)
     assert (progress["step"], saved["event"], saved["step"]) == (2, "saved", 2)
     assert progress["mono"] < saved["mono"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,20 +11,28 @@ import pytest
 
 from outlast.training import image
 from outlast.training.errors import CheckpointError
-from outlast.training.tree import take_apart
+from outlast.training.tree import Image, take_apart
 
 if "CI" in os.environ:
     import torch  # in CI nothing may be left out
 else:
     torch = pytest.importorskip("torch")
 
-HEAD = {"step": 1, "generation": 1, "sequence": 1}
+HEAD = {"step": 1, "generation": 1, "sequence": 1, "rank": 0, "world": 1}
+
+
+def write(path: str, taken: Image) -> None:
+    layout = image.lay_out(taken)
+    content = memoryview(bytearray(b"\xff" * layout.size))
+    layout.fill(content)
+    image.write(path, HEAD, content)
 
 
 def round_trip(state: Any, tmp_path: Path) -> Any:
     path = str(tmp_path / "checkpoint")
-    image.write(path, HEAD, take_apart(state))
-    return image.read_state(path, image.verify(path))
+    write(path, take_apart(state))
+    image.verify(path)
+    return image.read_state(path)[0][0]
 
 
 def bits(tensor: Any) -> bytes:
@@ -103,6 +112,50 @@ def test_a_tensor_that_is_not_plain_is_refused_with_its_place(make: Any, words: 
 def test_a_dtype_that_this_torch_does_not_know_is_an_error_not_damage(tmp_path: Path) -> None:
     taken = take_apart(torch.zeros(2))
     path = str(tmp_path / "checkpoint")
-    image.write(path, HEAD, type(taken)(["torch", "float3", [2], 8, 0], taken.buffers, taken.size))
+    write(path, Image(["torch", "float3", [2], 8, 0], taken.files, taken.buffers, taken.size))
     with pytest.raises(CheckpointError, match="float3"):
-        image.read_state(path, image.read_manifest(path))
+        image.read_state(path)
+
+
+def test_tensors_that_share_memory_share_it_again(tmp_path: Path) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+    model[1].weight = model[0].weight
+    base = torch.arange(12.0).reshape(3, 4)
+    state = {"base": base, "row": base[1], "columns": base.T[::2], "far": base[2:]}
+    state["model"] = model.state_dict()
+    state["as bytes"] = base.view(torch.uint8)
+    back = round_trip(state, tmp_path)
+    assert back["model"]["0.weight"].data_ptr() == back["model"]["1.weight"].data_ptr()
+    back["base"] += 100
+    for name in ("base", "row", "columns", "far"):
+        assert torch.equal(back[name], state[name] + 100)
+    assert torch.equal(back["as bytes"], (base + 100).view(torch.uint8))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "complex64", "int64", "uint8"])
+def test_what_a_machine_with_the_other_order_of_bytes_wrote_has_the_same_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str
+) -> None:
+    tensor = torch.arange(1, 7).to(getattr(torch, dtype))
+    unit = tensor.element_size() // (2 if tensor.is_complex() else 1)
+    raw = tensor.view(torch.uint8).reshape(-1, unit).flip(1).reshape(-1)
+    foreign = raw.view(tensor.dtype).clone()
+    shared = {"alone": foreign.clone(), "whole": foreign, "part": foreign[2:4]}
+    monkeypatch.setattr(sys, "byteorder", "big" if sys.byteorder == "little" else "little")
+    write(str(tmp_path / "checkpoint"), take_apart(shared))
+    monkeypatch.undo()
+    back = image.read_state(str(tmp_path / "checkpoint"))[0][0]
+    assert torch.equal(back["alone"], tensor)
+    assert torch.equal(back["whole"], tensor) and torch.equal(back["part"], tensor[2:4])
+
+
+def test_a_tensor_of_a_device_that_is_not_here_is_given_on_the_cpu_and_that_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    taken = take_apart([torch.ones(3), torch.ones(2)])
+    for node in taken.tree[1:]:
+        node.append("cuda:7")
+    write(str(tmp_path / "checkpoint"), taken)
+    back = image.read_state(str(tmp_path / "checkpoint"))[0][0]
+    assert torch.equal(back[0], torch.ones(3)) and back[1].device.type == "cpu"
+    assert capsys.readouterr().err.count("cuda:7, which is not here") == 1

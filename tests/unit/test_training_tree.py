@@ -18,16 +18,25 @@ from hypothesis.extra import numpy as hnp
 
 from outlast.training import image
 from outlast.training.errors import Damaged
-from outlast.training.tree import MAX_DEPTH, put_together, take_apart
+from outlast.training.foreign import File
+from outlast.training.tree import MAX_DEPTH, Image, put_together, take_apart
 
-HEAD = {"step": 1, "generation": 1, "sequence": 1}
+HEAD = {"step": 1, "generation": 1, "sequence": 1, "rank": 0, "world": 1}
 RELAXED = settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+
+
+def write(path: str, taken: Image) -> None:
+    layout = image.lay_out(taken)
+    content = memoryview(bytearray(b"\xff" * layout.size))
+    layout.fill(content)
+    image.write(path, HEAD, content)
 
 
 def round_trip(state: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     path = str(tmp_path_factory.mktemp("trip") / "checkpoint")
-    image.write(path, HEAD, take_apart(state))
-    return image.read_state(path, image.verify(path))
+    write(path, take_apart(state))
+    image.verify(path)
+    return image.read_state(path)[0][0]
 
 
 def same(left: Any, right: Any) -> bool:
@@ -266,36 +275,37 @@ def test_depth_is_bounded_and_what_may_be_saved_can_be_loaded(
 def test_a_hostile_tree_is_refused_before_memory_is_taken(tree: Any, tmp_path: Path) -> None:
     path = str(tmp_path / "checkpoint")
     taken = take_apart(np.zeros(2))
-    image.write(path, HEAD, type(taken)(tree, taken.buffers, taken.size))
+    write(path, Image(tree, taken.files, taken.buffers, taken.size))
     with pytest.raises(Damaged):
-        image.read_state(path, image.read_manifest(path))
+        image.read_state(path)
 
 
-def test_a_hostile_manifest_with_a_good_seal_is_refused(tmp_path: Path) -> None:
+def test_a_hostile_trailer_with_a_good_seal_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint"
-    image.write(str(path), HEAD, take_apart(np.zeros(2)))
-    good = json.loads((path / image.MANIFEST).read_bytes().splitlines()[0])
+    write(str(path), take_apart(np.zeros(2)))
+    content = path.read_bytes()
+    size = content.rindex(b'{"step"')
+    good = json.loads(content[size:].splitlines()[0])
     deep = "[" * 100_000 + "]" * 100_000
-    bodies = [
-        b"",
-        b"[]",
-        b"null",
-        deep.encode(),
-        b'{"format":1,"step":' + b"9" * 5000 + b"}",
-        b'{"format":NaN}',
-    ]
+    bodies = [b"", b"[]", b"null", deep.encode(), b'{"step":' + b"9" * 5000 + b"}", b'{"step":NaN}']
     changes: list[dict[str, Any]] = [
         {"step": -1},
         {"step": True},
-        {"state": {**good["state"], "size": 17}},
+        {"size": 17},
         {"sequence": 1.5},
+        {"crc32": []},
+        {"crc32": [1, 2]},
+        {"block": 0},
+        {"rank": 1},
+        {"world": 0},
     ]
-    changes += [{"state": {**good["state"], "crc32": []}}, {"state": {**good["state"], "block": 0}}]
     bodies += [json.dumps({**good, **change}).encode() for change in changes]
     for body in bodies:
-        (path / image.MANIFEST).write_bytes(body + b"\n" + image._seal(body + b"\n"))
+        line = body + b"\n"
+        seal = image._seal(line)
+        path.write_bytes(content[:size] + line + seal + image._footer(len(line) + len(seal)))
         with pytest.raises(Damaged):
-            image.read_state(str(path), image.read_manifest(str(path)))
+            image.read_state(str(path))
 
 
 def test_buffers_are_placed_at_multiples_of_64() -> None:
@@ -304,8 +314,47 @@ def test_buffers_are_placed_at_multiples_of_64() -> None:
     assert put_together(1, None) == 1  # type: ignore[arg-type]
 
 
-def test_contiguous_arrays_are_written_from_where_they_lie() -> None:
-    array = np.zeros(1000)
-    (_, buffer), (_, turned) = take_apart([array, array.reshape(10, 100).T]).buffers
-    array[:] = 1.5
-    assert bytes(buffer.fetch()) == array.tobytes() == bytes(turned.fetch())
+def test_arrays_that_share_memory_share_it_again(tmp_path_factory: pytest.TempPathFactory) -> None:
+    base = np.arange(12.0).reshape(3, 4)
+    state = {"base": base, "same": base, "row": base[1], "back": base[::-1, ::2], "other": base.copy()}
+    assert take_apart(state).size < 2 * base.nbytes + 128
+    back = round_trip(state, tmp_path_factory)
+    for name, array in state.items():
+        assert np.array_equal(back[name], array)
+    back["base"][...] += 100
+    for name, array in state.items():
+        assert np.array_equal(back[name], array + 100 if name != "other" else array)
+
+
+def test_arrays_apart_in_one_memory_do_not_bring_what_lies_between() -> None:
+    base = np.zeros(1_000_000)
+    assert take_apart([base[:8], base[-8:]]).size == 128
+
+
+def test_what_is_loaded_may_be_changed_and_the_checkpoint_stays_as_it_is(tmp_path: Path) -> None:
+    path = str(tmp_path / "checkpoint")
+    write(path, take_apart(np.zeros(1000)))
+    (state, _), _ = image.read_state(path)
+    state += 1
+    image.verify(path)
+    assert not image.read_state(path)[0][0].any()
+
+
+def test_a_tree_that_names_the_same_bytes_again_and_again_is_refused(tmp_path: Path) -> None:
+    path = str(tmp_path / "checkpoint")
+    taken = take_apart([bytes(1000)])
+    write(path, Image(["list"] + [["bytes", 1000, 0]] * 5, taken.files, taken.buffers, taken.size))
+    with pytest.raises(Damaged, match="more bytes than there are"):
+        image.read_state(path)
+
+
+def test_a_file_of_others_comes_back_with_its_name_and_content(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    (tmp_path / "model.pt").write_bytes(b"weights")
+    back = round_trip({"model": File(tmp_path / "model.pt")}, tmp_path_factory)["model"]
+    assert isinstance(back, File) and back.name == "model.pt" and back.open().read() == b"weights"
+    back.copy_to(tmp_path / "copy.pt")
+    assert (tmp_path / "copy.pt").read_bytes() == b"weights"
+    with pytest.raises(FileNotFoundError):
+        take_apart(File(tmp_path / "nothing"))

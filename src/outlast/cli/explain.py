@@ -10,6 +10,7 @@ import click
 
 from outlast import ledger
 from outlast.arrivals import items_of, troubles_in
+from outlast.cli import saves
 from outlast.cli.common import (
     clock,
     find_run,
@@ -24,6 +25,7 @@ from outlast.cli.refusals import advice
 from outlast.cli.starts import when, where
 from outlast.journal import Journal
 from outlast.model import Attempt, AttemptState, Entry, Run
+from outlast.saving import Saving
 from outlast.sentences import printable
 from outlast.spec.units import show_duration, show_size
 
@@ -53,6 +55,7 @@ def _facts(journal: Journal, run: Run, attempts: list[Attempt]) -> dict[str, Any
         "state": run.state.value,
         "reason": run.reason,
         "params": dict(run.params),
+        "saving": saves.facts(ledger.book(run, attempts)),
         "attempts": [{**vars(attempt), "state": attempt.state.value} for attempt in attempts],
         "entries": [
             {"at": row.entry.at, "kind": row.entry.kind.value, "token": row.entry.token, **row.entry.data}
@@ -108,9 +111,10 @@ def _attempt(attempt: Attempt, entries: list[Entry], booking: ledger.Booking | N
         lines.append("  note       %s" % printable(note))
     if ended:
         lines.append("  ended      %s" % printable(attempt.detail))
-    saves = account.get("saves", ())
-    if saves and saves[-1][1] is not None:
-        lines.append("  saved      step %d" % saves[-1][1])
+    saved = account.get("saves", ())
+    step = saved[-1][1] if saved else None
+    told = saves.in_attempt(step, booking.saving if booking else Saving())
+    lines += ["  %-10s %s" % line for line in told]
     if booking and booking.uses:
         parts = ("%s %s" % (show_duration(seconds), use.value) for use, seconds in booking.uses.items())
         lines.append("  time       %s: %s" % (show_duration(booking.slot), ", ".join(parts)))
@@ -147,7 +151,7 @@ def _item(item: Mapping[str, Any]) -> str:
 def _leg(leg: Mapping[str, Any]) -> str:
     """One of the earlier starts of the attempt's job."""
     seconds = sum(float(seconds) for _, seconds in leg.get("spans", ()))
-    saves = leg.get("saves", ())
-    saved = ", step %d is saved" % saves[-1][1] if saves and saves[-1][1] is not None else ""
+    made = leg.get("saves", ())
+    saved = ", step %d is saved" % made[-1][1] if made and made[-1][1] is not None else ""
     ended = leg.get("outcome", "ended without a word")
     return "%s on %s: %s%s" % (show_duration(seconds), leg.get("host", "a host without a name"), ended, saved)

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from outlast.arrivals import troubles_in
+from outlast.cli import saves
 from outlast.cli.common import (
     directory_argument,
     experiment_at,
@@ -68,6 +69,7 @@ def _facts(bookings: list[Booking]) -> dict[str, Any]:
     return {
         "slot": sum(booking.slot for booking in bookings),
         "uses": {use.value: seconds for use, seconds in total(bookings).items()},
+        "saving": saves.facts(bookings),
         "troubles": troubles_in(item for booking in bookings for item in booking.data),
         "attempts": [
             {
@@ -77,6 +79,7 @@ def _facts(bookings: list[Booking]) -> dict[str, Any]:
                 "outcome": booking.outcome.value if booking.outcome else None,
                 "slot": booking.slot,
                 "uses": {use.value: seconds for use, seconds in booking.uses.items()},
+                "saving": saves.facts([booking]),
                 "data": list(booking.data),
             }
             for booking in bookings
@@ -94,6 +97,10 @@ def text(bookings: list[Booking], everything: bool = False) -> str:
         parts.append(_per_run(runs, sums))
     elif len(runs) > 1:
         parts.append("%d runs; --all lists them" % len(runs))
+    shown = runs if everything or len(runs) <= SHOWN else {"all runs": bookings}
+    saved = saves.as_table(shown)
+    if saved:
+        parts.append(saved)
     troubles = _data_troubles(bookings)
     if troubles:
         parts.append(troubles)

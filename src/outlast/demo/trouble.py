@@ -75,7 +75,7 @@ class Trouble:
         directory = self._experiment.checkpoints(run)
         names = [path.name for path in directory.iterdir() if layout.is_checkpoint(path.name)]
         self.torn = max(names, key=layout.age_of)
-        path = directory / self.torn / image.STATE
+        path = directory / self.torn / image.part_name()
         size = path.stat().st_size
         os.truncate(path, size // 2)
         self._say("tearing the newest checkpoint: %s, %d of %d bytes left" % (self.torn, size // 2, size))

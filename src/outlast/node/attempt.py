@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass, replace
 from typing import Sequence
 
-from outlast.node import bundle, environment, failure, leftovers, memory, outputs, process
+from outlast.node import bundle, environment, failure, leftovers, memory, outputs, process, telltale
 from outlast.node.commits import Commits
 from outlast.node.delivery import Manifest, deliver
 from outlast.node.events import EventLog, say
@@ -20,7 +20,7 @@ from outlast.node.signals import Signals
 from outlast.node.staging import NotHere, Staging
 from outlast.node.supervise import TO_COMMIT, Ended, Limits, Stops, run_bounded, supervise
 from outlast.node.watch import Watch
-from outlast.node.words import EXIT_CONTINUE, Outcome, Phase
+from outlast.node.words import Outcome, Phase
 from outlast.node.workplace import Workplace
 
 #: After these the user will want to look at what the training left behind.
@@ -155,7 +155,14 @@ class Attempt:
             return End(Outcome.CRASHED, f"{error}.", signature=failure.signature_of("start", error))
         try:
             ended = supervise(
-                child, self._limits, self._stops, self._order.grace, self._pulse, watch, self._commits
+                child,
+                self._limits,
+                self._stops,
+                self._order.grace,
+                self._pulse,
+                watch,
+                self._commits,
+                lambda: telltale.has_left(self._leg.progress_path),
             )
         finally:
             if self._commits is not None:
@@ -178,7 +185,7 @@ class Attempt:
                 return end
             # Many programs exit with 0 when told to stop; that alone is no success and no failure.
             return _told_to_stop(ended.stopped, "ended before its outputs were complete")
-        if ended.code == EXIT_CONTINUE:
+        if ended.left:
             return End(Outcome.CONTINUE, "The training has saved and asks to be continued.")
         if is_superseded(self._order, self._leg):
             return _told_to_stop(TAKEN_OVER, "was given up")  # whatever it died of, it was not to go on

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import sys
 from typing import Mapping, Sequence
 
-from outlast.node.order import WorkOrder
+from outlast.node.order import Saving, WorkOrder
 from outlast.node.words import Variable
 
 #: Numerical libraries take every core of a shared node unless told how many are theirs.
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+#: Seconds, a whole number: torchrun kills its workers so long after it has passed a stop signal on to them.
+_TORCHRUN_PATIENCE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 
 
 def for_training(
@@ -31,6 +34,7 @@ def for_training(
     for name in _THREADS:
         environment[name] = str(order.cpus)
     environment.update(order.environment)
+    environment.setdefault(_TORCHRUN_PATIENCE, str(math.ceil(order.grace)))
     environment.update(
         {
             Variable.TOKEN: order.token,
@@ -43,12 +47,30 @@ def for_training(
             Variable.DATA_DIR: data,
             Variable.OUTPUT_DIR: output,
             Variable.PROGRESS_FILE: progress,
+            **_saving(order.saving),
         }
     )
     if order.zipapp is not None:
         others = environment.get("PYTHONPATH")
         environment["PYTHONPATH"] = os.pathsep.join([order.zipapp, others]) if others else order.zipapp
     return environment
+
+
+def _saving(saving: Saving) -> dict[str, str]:
+    return {
+        Variable.SAVE_EVERY: "auto" if saving.every is None else _seconds(saving.every),
+        Variable.SAVE_SHORTEST: _seconds(saving.shortest),
+        Variable.SAVE_LONGEST: _seconds(saving.longest),
+        Variable.SAVE_BLOCKED: _seconds(saving.blocked),
+        Variable.SAVE_DURABLE: _seconds(saving.durable),
+        Variable.OBSERVED: _seconds(saving.observed),
+        Variable.INTERRUPTIONS: str(saving.interruptions),
+    }
+
+
+def _seconds(number: float | None) -> str:
+    """Empty for what is not known: a value that came from elsewhere must not stand in for it."""
+    return "" if number is None else f"{number:.3f}"
 
 
 def reach_out(order: WorkOrder) -> None:

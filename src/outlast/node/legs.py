@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Iterator
 
-from outlast.node import claim
+from outlast.node import claim, past
 from outlast.node.claim import Claim
 from outlast.node.order import WorkOrder
 from outlast.node.pulse import BEAT
@@ -135,6 +135,9 @@ def _order_of(order: WorkOrder, leg: Leg) -> WorkOrder:
         token=_token(order.token, leg.number),
         scratch=f"{order.scratch}.{leg.number}",
         previous_scratch=earlier,
+        saving=past.after(
+            order.saving, (one.events_path for one in islice(legs(order.exchange), leg.number - 1))
+        ),
     )
 
 

@@ -32,6 +32,25 @@ class OutputRule:
 
 
 @dataclass(frozen=True)
+class Saving:
+    """When the training is to save by itself: what the user allows, and what the run has been through so far.
+
+    All in seconds. What is not known yet is None.
+    """
+
+    #: None: the training works it out, within the two bounds.
+    every: float | None = None
+    shortest: float = 10.0
+    longest: float = 3600.0
+    #: How long it was at work, and how often the cluster cut it short.
+    observed: float = 0.0
+    interruptions: int = 0
+    #: How long a save held it up, and how long the slowest took to be durable.
+    blocked: float | None = None
+    durable: float | None = None
+
+
+@dataclass(frozen=True)
 class WorkOrder:
     """All paths are absolute, once `read_order` has read them: where nothing is shared they are written
     relative to the order's own directory, which is the one the job starts in."""
@@ -64,6 +83,7 @@ class WorkOrder:
     #: The stop signal's name without SIG.
     signal: str = "TERM"
     keep: int = 3
+    saving: Saving = field(default_factory=Saving)
     cpus: int = 1
     environment: dict[str, str] = field(default_factory=dict)
     #: The signal by which this scheduler tells that the wall-time limit is near, without SIG.
@@ -97,13 +117,13 @@ def read_order(path: str) -> WorkOrder:
             raw: dict[str, Any] = json.load(file)
         if not isinstance(raw, dict) or raw.pop("version", None) != VERSION:
             raise BadOrder("%s: not a work order of version %d" % (path, VERSION))
-        known = {f.name for f in fields(WorkOrder)}
-        raw = {key: value for key, value in raw.items() if key in known}
+        raw = _known_to(WorkOrder, raw)
         raw["command"] = tuple(raw["command"])
         raw["outputs"] = tuple(
             OutputRule(**{**rule, "check": tuple(rule["check"]) if rule.get("check") else None})
             for rule in raw.get("outputs", ())
         )
+        raw["saving"] = Saving(**_known_to(Saving, raw.get("saving", {})))
         here = os.path.dirname(os.path.abspath(path))
         for name in _PATHS:
             if isinstance(raw.get(name), str):
@@ -114,3 +134,9 @@ def read_order(path: str) -> WorkOrder:
         if isinstance(error, BadOrder):
             raise
         raise BadOrder("%s: %s" % (path, error)) from error
+
+
+def _known_to(kind: Any, raw: dict[str, Any]) -> dict[str, Any]:
+    """Without what a later version has added."""
+    names = {field.name for field in fields(kind)}
+    return {key: value for key, value in raw.items() if key in names}

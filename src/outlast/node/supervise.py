@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from dataclasses import dataclass
+from typing import Callable
 
 from outlast.node.commits import Commits
 from outlast.node.process import Child, signal_name
@@ -67,6 +68,8 @@ class Ended:
     #: Why it had been told to stop: "limit", "signal", TO_COMMIT, TAKEN_OVER, or None if it had not.
     stopped: str | None
     killed: bool = False
+    #: It has saved and asks to be continued.
+    left: bool = False
 
 
 def supervise(
@@ -77,6 +80,7 @@ def supervise(
     pulse: Pulse,
     watch: Watch,
     commits: Commits | None = None,
+    told_of_leaving: Callable[[], bool] = lambda: False,
 ) -> Ended:
     events = pulse.events
     stopped: str | None = None
@@ -128,9 +132,10 @@ def supervise(
     if watch.changed():
         events.write("changed")
     events.write("exit", code=child.code, signal=child.signal)
+    left = child.code == EXIT_CONTINUE or (child.code != 0 and told_of_leaving())
     if commits is not None and stopped == TO_COMMIT:
-        commits.stopped(saved=child.code == EXIT_CONTINUE)
-    return Ended(child.code, child.signal, stopped, killed)
+        commits.stopped(saved=left)
+    return Ended(child.code, child.signal, stopped, killed, left)
 
 
 def _was_for_the_whole_job(child: Child, pulse: Pulse, until: float) -> bool:

@@ -1,8 +1,9 @@
-"""The step that a training last told of, for those who want to see a number while it runs."""
+"""What a training last told: its step, for those who want to see a number, and whether it has left."""
 
 from __future__ import annotations
 
 import json
+import os
 
 #: A line of progress with many metrics is shorter than this.
 _LONGEST = 65536
@@ -16,3 +17,17 @@ def newest_step(progress_path: str) -> int | None:
     except (OSError, ValueError, TypeError, KeyError):
         return None
     return step if isinstance(step, int) else None
+
+
+def has_left(progress_path: str) -> bool:
+    """Whether the last line says that it has saved and left to be continued.
+
+    A launcher such as torchrun has an exit code of its own, whatever its processes end with.
+    """
+    try:
+        with open(progress_path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _LONGEST))
+            last = file.read().splitlines()[-1]
+        return bool(json.loads(last)["event"] == "left")
+    except (OSError, ValueError, TypeError, KeyError, IndexError):
+        return False

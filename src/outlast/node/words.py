@@ -65,5 +65,15 @@ class Variable:
     CHECKPOINT_KEEP = "OUTLAST_CHECKPOINT_KEEP"
     DATA_DIR = "OUTLAST_DATA_DIR"
     OUTPUT_DIR = "OUTLAST_OUTPUT_DIR"
+    #: Seconds between two saves that the training makes by itself, or "auto", and the bounds of "auto".
+    SAVE_EVERY = "OUTLAST_SAVE_EVERY"
+    SAVE_SHORTEST = "OUTLAST_SAVE_SHORTEST"
+    SAVE_LONGEST = "OUTLAST_SAVE_LONGEST"
+    #: Of earlier attempts: seconds that a save held the training up, and that the slowest took to be durable.
+    SAVE_BLOCKED = "OUTLAST_SAVE_BLOCKED"
+    SAVE_DURABLE = "OUTLAST_SAVE_DURABLE"
+    #: Seconds that the run was at work so far, and how often the cluster cut it short.
+    OBSERVED = "OUTLAST_OBSERVED"
+    INTERRUPTIONS = "OUTLAST_INTERRUPTIONS"
     #: JSON lines in which the training tells of progress, saves and resumes.
     PROGRESS_FILE = "OUTLAST_PROGRESS_FILE"

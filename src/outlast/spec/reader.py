@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from outlast.model import Checkpoints, Limits, Resources, RunPlan, Spec
+from outlast.model import Limits, Resources, RunPlan, Spec
 from outlast.node.order import OutputRule
 from outlast.spec import command as commands
 from outlast.spec import files, fit, runs, units
+from outlast.spec.checkpoints import odd_checkpoints, read_checkpoints
 from outlast.spec.clusters import ClusterProfile, Library, find_cluster
 from outlast.spec.commandline import command_mistakes, command_warnings
 from outlast.spec.data import read_data
@@ -95,6 +96,8 @@ class _Reading:
         )
         self.mistakes += data.mistakes
         self.warnings += data.warnings
+        checkpoints, mistakes = read_checkpoints(self.document, keys.checkpoints)
+        self.mistakes += mistakes
         spec = Spec(
             name=name,
             command=keys.command,
@@ -106,7 +109,7 @@ class _Reading:
             outputs=outputs,
             data=tuple(data.items),
             limits=Limits(**keys.limits.model_dump()),
-            checkpoints=Checkpoints(**keys.checkpoints.model_dump()),
+            checkpoints=checkpoints,
         )
         self._times(spec, cluster)
         if cluster is not None:
@@ -325,7 +328,8 @@ class _Reading:
 
     def _times(self, spec: Spec, cluster: ClusterProfile | None) -> None:
         at = ("resources", "time")
-        for path in (at, ("limits", "total"), ("checkpoints", "grace")):
+        durations = [("checkpoints", key) for key in ("grace", "every", "shortest", "longest")]
+        for path in (at, ("limits", "total"), *durations):
             text = self.document.text(path)
             if text and units.is_minutes_and_seconds(text):
                 self._warn(
@@ -338,12 +342,7 @@ class _Reading:
         self._total(spec)
         for place, text, hint in fit.too_few_attempts(spec):
             self._warn(place, text, hint)
-        given, grace = self.keys.checkpoints.model_fields_set, spec.checkpoints.grace
-        if "grace" in given and grace > spec.job_time / 4:
-            used = units.show_duration(spec.job_time / 4)
-            self._warn(
-                ("checkpoints", "grace"), f"is more than a quarter of the attempt's time and is cut to {used}"
-            )
+        self.warnings += odd_checkpoints(self.document, self.keys.checkpoints, spec)
 
     def _total(self, spec: Spec) -> None:
         """An attempt is not ended for `limits.total`; only no other follows once it has passed."""

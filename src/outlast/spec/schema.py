@@ -54,6 +54,16 @@ def _duration(value: object) -> float:
     return units.duration(str(value))
 
 
+def _auto_or_duration(value: object) -> float:
+    """0, which no duration is, stands for `auto`."""
+    if isinstance(value, str) and value.strip() == "auto":
+        return 0.0
+    try:
+        return _duration(value)
+    except ValueError as error:
+        raise ValueError(f"{error}; or auto") from None
+
+
 def _size(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise ValueError(f"must be a size; {units.SIZE_EXAMPLES}")
@@ -248,6 +258,9 @@ class CheckpointsKeys(Strict):
     keep: Annotated[int, Field(ge=2, le=1_000_000)] = Checkpoints.keep
     grace: Duration = Checkpoints.grace
     signal: Literal["TERM", "USR1", "USR2"] = "TERM"
+    every: Annotated[float, BeforeValidator(_auto_or_duration)] = 0.0
+    shortest: Duration = Checkpoints.shortest
+    longest: Duration = Checkpoints.longest
 
 
 class ParamsKeys(Strict):

@@ -8,21 +8,29 @@ and there is no end.
 from __future__ import annotations
 
 import os
-from typing import Any, NoReturn, SupportsIndex
+from typing import Any, Callable, NoReturn, SupportsIndex
 
-from outlast.training.errors import CheckpointError, Superseded
+from outlast.training.errors import CheckpointError, SaveFailed, Superseded
+from outlast.training.foreign import File
+from outlast.training.loop import Loop
 from outlast.training.session import Session, read_settings
 
 __all__ = [
     "CheckpointError",
+    "File",
+    "SaveFailed",
     "Superseded",
+    "Training",
+    "keep",
     "leave",
     "listen",
     "load",
     "progress",
     "save",
+    "should_save",
     "should_stop",
     "time_left",
+    "wait",
 ]
 
 _session = Session(read_settings(os.environ))
@@ -35,21 +43,60 @@ def load() -> Any:
     exist and none can be used, CheckpointError is raised: starting afresh is for a person to decide.
 
     From this call on the run is this process's: one that loaded before can no longer save, unless it is
-    of the same attempt. Outside a job each process is an attempt of its own. Tensors come back on the CPU,
-    without `requires_grad`.
+    of the same attempt. Outside a job each process is an attempt of its own. Tensors come back on the device
+    they had (the CPU where there is no such device), without `requires_grad`; those that shared memory share
+    it again. Arrays lie in the checkpoint's file until they are written to, and never change it.
     """
     return _session.load()
 
 
-def save(state: Any, step: SupportsIndex) -> bool:
-    """Make the state durable; True once it would survive the loss of power.
+class Training(Loop):
+    """A whole training that goes on bit for bit where it was, also in the middle of an epoch::
 
-    The state is a tree of dicts, lists, tuples, sets, numbers, strings, bytes, NumPy arrays and torch
-    tensors; anything else is a TypeError that names the place. If the disk is full or fails, a warning is
-    given, the checkpoints before stay, and False is returned: the training may go on. Superseded is raised
-    if a process of another attempt has taken over the run.
+        training = outlast.Training(model=model, optimizer=optimizer, data=loader)
+        for epoch in training.epochs(90):
+            for images, labels in training.batches():
+                ...
+                training.step(loss=loss)
+
+    Make it when all parts are there: it loads the newest checkpoint into them. A part is anything with
+    `state_dict()` and `load_state_dict()`: model, optimizer, scheduler, scaler. `data` is an
+    `outlast.data.Loader` or torchdata's StatefulDataLoader. The random states of Python, NumPy and torch are
+    saved with them. `step` saves when it is time to, and leaves when the job must end.
     """
-    return _session.save(state, step)
+
+    def __init__(self, data: Any = None, **parts: Any) -> None:
+        super().__init__(_session, data, **parts)
+
+
+def keep(path: str | os.PathLike[str], flush: Callable[[], Any] | None = None) -> None:
+    """Keep the files below a path with every checkpoint: `load()` puts them back as they were at that save.
+
+    For logs that grow with the training, such as TensorBoard's: what was written after the last save is
+    written again by the next attempt, and would be there twice. The path is relative to
+    `$OUTLAST_OUTPUT_DIR` in a job, else to the current directory; `flush` is called before each save.
+    """
+    _session.kept.add(path, flush)
+
+
+def save(state: Any, step: SupportsIndex, wait: bool = False) -> None:
+    """Copy the state and return; it is written behind the training, and told as saved once it is durable.
+
+    The state is a tree of dicts, lists, tuples, sets, numbers, strings, bytes, NumPy arrays, torch tensors
+    and `outlast.File`; anything else is a TypeError that names the place. Saves are written in order, one at
+    a time: the next one waits if the last is not down yet. The end of the script and `leave()` wait too, and
+    `wait=True` waits here.
+
+    A save that failed raises SaveFailed at the next call of `save`, `wait` or `leave`; the checkpoints before
+    stay, so a training that catches it may go on. Superseded is raised if a process of another attempt has
+    taken over the run.
+    """
+    _session.save(state, step, wait)
+
+
+def wait() -> None:
+    """Until all that was saved would survive the loss of power. Raises what `save` would at its next call."""
+    _session.wait()
 
 
 def time_left() -> float:
@@ -57,12 +104,21 @@ def time_left() -> float:
     return _session.clock.time_left()
 
 
+def should_save() -> bool:
+    """Whether a save is due: from what saves cost, how often the cluster interrupts, and the time left.
+
+    Call it once in each step, before `save`. It is true often enough that an interruption costs little, and
+    in time before the deadline; `checkpoints.every` in params.yaml, and its bounds, rule it.
+    """
+    return _session.should_save()
+
+
 def should_stop() -> bool:
     """Whether it is time to save and leave: a stop signal came, or the time left is needed for saving.
 
     Call it once in each step. It learns from the time between its calls and from how long saving takes.
     """
-    return _session.clock.should_stop()
+    return _session.should_stop()
 
 
 def progress(step: SupportsIndex, total: SupportsIndex | None = None, **metrics: Any) -> None:
@@ -74,7 +130,7 @@ def progress(step: SupportsIndex, total: SupportsIndex | None = None, **metrics:
 
 
 def leave() -> NoReturn:
-    """Exit with "saved, continue me": the run goes on in another job from its newest checkpoint."""
+    """Wait for the last save and exit with "saved, continue me": the run goes on there in another job."""
     _session.leave()
 
 

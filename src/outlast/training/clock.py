@@ -15,7 +15,51 @@ from typing import Callable
 
 #: How much longer than the slowest save so far the last one may take.
 _SAVE_MARGIN = 2.0
+#: The same for a step: what comes between two calls is more regular than a file system.
+_STEP_MARGIN = 1.1
 _SIGNALS = ("SIGTERM", "SIGUSR1", "SIGUSR2")
+
+
+class Pace:
+    """How far apart the calls of a loop come, without the time in which it stood still for a save."""
+
+    def __init__(self) -> None:
+        #: Seconds from call to call: the first, and the longest of the others.
+        self._first = 0.0
+        self._longest = 0.0
+        self._intervals = 0
+        self._last: float | None = None
+        #: Seconds of the current interval that went into saving.
+        self._stood = 0.0
+
+    def stood(self, seconds: float) -> None:
+        self._stood += seconds
+
+    def beat(self, now: float) -> bool:
+        """A call came; whether `longest` is another one now."""
+        before, self._last = self._last, now
+        if before is None:
+            return False
+        interval = now - before
+        if self._intervals > 2 and interval <= self._longest:
+            self._stood = 0.0
+            return False
+        return self._note(max(0.0, interval - self._stood))
+
+    def _note(self, interval: float) -> bool:
+        longest = self.longest
+        self._stood = 0.0
+        self._intervals += 1
+        if self._intervals == 1:
+            self._first = interval
+        else:
+            self._longest = max(self._longest, interval)
+        return self.longest != longest
+
+    @property
+    def longest(self) -> float:
+        # The first one holds what happens once, such as compiling; it counts until others are known.
+        return max(self._first, self._longest) if self._intervals < 3 else self._longest
 
 
 class Clock:
@@ -28,22 +72,28 @@ class Clock:
         wall: Callable[[], float] = time.time,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._now = now
+        self.now = now
         self._ends = math.inf if deadline is None else now() + (deadline - wall())
         # A grace that is most of a short job would leave no time to train.
         self._grace = min(grace, max(0.0, self.time_left()) / 4)
-        self._stop = False
+        self._half = max(0.0, self.time_left()) / 2
+        #: It is time to save and leave; `told`: because a stop signal came.
+        self.stopping = False
+        self.told = False
         self._slowest_save: float | None = None
-        #: Seconds between calls of should_stop(): the first, and the longest of the others.
-        self._first_interval: float | None = None
-        self._longest_interval = 0.0
-        self._intervals = 0
-        self._last_call: float | None = None
-        #: Seconds of the current interval that went into saving.
-        self._saving = 0.0
+        self._pace = Pace()
 
     def time_left(self) -> float:
-        return self._ends - self._now()
+        return self._ends - self.now()
+
+    @property
+    def signal_at(self) -> float:
+        """When the stop signal comes, on the monotonic clock, if nothing ends the job before."""
+        return self._ends - self._grace
+
+    def last_save_at(self, interval: float) -> float:
+        """When the last save must begin at the latest, in a loop that looks at the clock every `interval`."""
+        return self._ends - self._reserve(interval)
 
     def listen(self) -> None:
         """Take stop signals whose disposition is the default one; only the main thread may."""
@@ -55,48 +105,36 @@ class Clock:
                 signal.signal(number, self._on_signal)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self._stop = True
+        self.told = self.stopping = True
 
-    def saved(self, seconds: float, durable: bool) -> None:
-        """A save took this long; only one that ended well says how long the last one may take."""
-        self._saving += seconds
-        if durable:
-            self._slowest_save = max(self._slowest_save or 0.0, seconds)
+    def blocked(self, seconds: float) -> None:
+        """The training waited this long for a save; that is no part of a step."""
+        self._pace.stood(seconds)
+
+    def saved(self, seconds: float) -> None:
+        """A save was durable after this long; the last one may take longer."""
+        self._slowest_save = max(self._slowest_save or 0.0, seconds)
 
     def should_stop(self) -> bool:
         """Whether to save and leave now; once true, always true."""
-        self._note_interval()
-        if self.time_left() <= self._reserve():
-            self._stop = True
-        return self._stop
+        now = self.now()
+        self._pace.beat(now)
+        if self._ends - now <= self._reserve(self._pace.longest):
+            self.stopping = True
+        return self.stopping
 
-    def _reserve(self) -> float:
+    def _reserve(self, interval: float) -> float:
         """Seconds that must be left for it to be safe to go on until the next call.
 
         The next call may come as late as the longest interval, and the save begins only then. How long it
         takes is known from the saves so far; before the first, half the grace stands in for it. Half the
         grace is also the least: the signal comes a whole grace before the deadline, so that time alone
-        decides only when no signal came or when saving is slower than the grace allows for.
+        decides only when no signal came or when saving is slower than the grace allows for. The margin is
+        not worth half of the job: where saves are that slow, a job would end before it got anywhere.
         """
         half = self._grace / 2
-        save = half if self._slowest_save is None else self._slowest_save * _SAVE_MARGIN
-        return max(half, save + self._interval())
-
-    def _interval(self) -> float:
-        # The first one holds what happens once, such as compiling; it counts until others are known.
-        known: list[float] = [self._longest_interval]
-        if self._first_interval is not None and self._intervals < 3:
-            known.append(self._first_interval)
-        return max(known)
-
-    def _note_interval(self) -> None:
-        now = self._now()
-        if self._last_call is not None:
-            interval = max(0.0, now - self._last_call - self._saving)
-            self._intervals += 1
-            if self._first_interval is None:
-                self._first_interval = interval
-            else:
-                self._longest_interval = max(self._longest_interval, interval)
-        self._last_call = now
-        self._saving = 0.0
+        save, margin = half, 0.0
+        if self._slowest_save is not None:
+            save, margin = self._slowest_save, self._slowest_save * (_SAVE_MARGIN - 1)
+        least = save + interval * _STEP_MARGIN
+        return max(half, least, min(least + margin, self._half))

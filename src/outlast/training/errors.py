@@ -3,6 +3,7 @@
 Exception
 ├── CheckpointError       shown to the user: no checkpoint can be used, and why
 ├── Superseded            shown to the user: this process must not save any more
+├── SaveFailed            shown to the user: what was to be saved is not on the disk
 └── Damaged               inside this package: one checkpoint is not what was written
 """
 
@@ -18,6 +19,10 @@ class CheckpointError(Exception):
 
 class Superseded(Exception):
     """Another process has taken over this run; what this one saves would mix two histories."""
+
+
+class SaveFailed(Exception):
+    """A checkpoint could not be written; the ones before are as they were. The training may go on."""
 
 
 class Damaged(Exception):

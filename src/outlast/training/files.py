@@ -49,13 +49,19 @@ def write_all(fd: int, content: memoryview) -> None:
         content = content[os.write(fd, content) :]
 
 
-def read_into(fd: int, target: memoryview) -> None:
-    """Fill `target`; Damaged if the file ends before."""
+def read_into(fd: int, target: memoryview, offset: int) -> None:
+    """Fill `target` with what the file has at the offset; Damaged if it ends before."""
     while len(target):
-        count = os.readv(fd, [target])
+        count = os.preadv(fd, [target], offset)
         if count == 0:
             raise Damaged("it ends too early")
-        target = target[count:]
+        target, offset = target[count:], offset + count
+
+
+def read_at(fd: int, offset: int, length: int) -> bytes:
+    content = bytearray(length)
+    read_into(fd, memoryview(content), offset)
+    return bytes(content)
 
 
 def write_file(path: str, content: bytes) -> None:
@@ -67,9 +73,7 @@ def write_file(path: str, content: bytes) -> None:
 
 def read_file(path: str) -> bytes:
     with regular_file(path) as fd:
-        content = bytearray(os.fstat(fd).st_size)
-        read_into(fd, memoryview(content))
-        return bytes(content)
+        return read_at(fd, 0, os.fstat(fd).st_size)
 
 
 def sync_directory(path: str) -> None:

@@ -1,8 +1,16 @@
-"""One checkpoint directory: `state.bin` with all buffers and `manifest.json`, which vouches for every bit.
+"""One file of a checkpoint: a header with the tree, the buffers, and a trailer that vouches for every bit.
 
-`manifest.json` is one line of JSON and a last line with the SHA-256 of all before it. The JSON holds the
-tree, the size of `state.bin` and a CRC32 for each of its blocks, so a cut or a flipped bit in either file
-is found. `manifest.json` is written last: without it the directory is no checkpoint.
+    "outlast" and the format's number                            8 bytes
+    length of the header                                         8 bytes, little end first
+    header: JSON with the tree, filled up with spaces to a multiple of 64
+    buffers, each at a multiple of 64
+    trailer: JSON with a CRC32 of each block of all before it, and what is known of the checkpoint
+    SHA-256 of the trailer
+    length of the trailer and its seal                           24 bytes
+
+The trailer is written last: without it the file is no checkpoint. A file can be moved, copied and mailed;
+reading it builds plain values only and runs nothing. A checkpoint is a directory with one such file for
+each process that took part in saving it.
 """
 
 from __future__ import annotations
@@ -10,122 +18,144 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import zlib
+import sys
 from dataclasses import dataclass
 from typing import Any
 
 from outlast.training import files
-from outlast.training.arrays import Source
+from outlast.training.blocks import BLOCK, Checksums, Mapped, check_blocks
 from outlast.training.errors import CheckpointError, Damaged
 from outlast.training.tree import Image, aligned, put_together
 
-FORMAT = 1
-BLOCK = 1 << 20
-STATE = "state.bin"
-MANIFEST = "manifest.json"
+FORMAT = 2
+_MAGIC = b"outlast"
+_PREFIX = 16
 _SEAL = b"sha256 "
 _SEAL_LENGTH = len(_SEAL) + 64 + 1
+_FOOTER_LENGTH = 24
+#: The longest trailer that is looked at: a checksum for each block of a terabyte.
+_LONGEST_TRAILER = 16 * 2**20
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a sealed manifest says."""
+    """What a sealed trailer says."""
 
     step: int
     generation: int
     sequence: int
+    #: Which of how many processes wrote it.
+    rank: int
+    world: int
+    #: Bytes before the trailer.
     size: int
     crcs: tuple[int, ...]
-    tree: Any
-    #: How many bytes the manifest itself has.
+    #: Bytes of the whole file.
     length: int
 
 
-def write(directory: str, head: dict[str, Any], image: Image) -> int:
-    """Make the directory and all in it durable (its name is the caller's to make so); its size in bytes."""
-    os.mkdir(directory)
-    with files.descriptor(os.path.join(directory, STATE), os.O_WRONLY | os.O_CREAT | os.O_EXCL) as fd:
-        writer = _BlockWriter(fd)
-        for offset, buffer in image.buffers:
-            writer.pad(offset)
-            writer.write(buffer.fetch())
-        crcs = writer.finish()
+def part_name(rank: int = 0, world: int = 1) -> str:
+    return "state.outlast" if world == 1 else "state-%05d-of-%05d.outlast" % (rank, world)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The first bytes of a file, and where its buffers begin."""
+
+    header: bytes
+    image: Image
+
+    @property
+    def size(self) -> int:
+        return len(self.header) + self.image.size
+
+    def fill(self, target: memoryview) -> None:
+        """Copy the whole state out of where it lies."""
+        target[: len(self.header)] = self.header
+        position = len(self.header)
+        for offset, buffer in self.image.buffers:
+            begin = len(self.header) + offset
+            target[position:begin] = bytes(begin - position)
+            position = begin + buffer.nbytes
+            buffer.fill(target[begin:position])
+
+
+def lay_out(image: Image) -> Layout:
+    described = {"order": sys.byteorder, "tree": image.tree, "files": image.files}
+    text = json.dumps(described, separators=(",", ":"), allow_nan=False).encode("ascii")
+    text = text.ljust(aligned(_PREFIX + len(text)) - _PREFIX)
+    return Layout(_MAGIC + bytes([FORMAT]) + len(text).to_bytes(8, "little") + text, image)
+
+
+def write(path: str, head: dict[str, Any], content: memoryview) -> int:
+    """A new file with this content and its trailer, durable but for its name; its size in bytes."""
+    with files.descriptor(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as fd:
+        sums = Checksums(content)
+        try:
+            files.write_all(fd, content)
+        finally:
+            crcs = sums.finish()
+        described = {**head, "size": len(content), "block": BLOCK, "crc32": crcs}
+        trailer = sealed(described)
+        files.write_all(fd, memoryview(trailer))
         os.fsync(fd)
-    if writer.position != image.size:
-        raise Damaged("the state changed its size while it was written")
-    described = {**head, "state": {"size": image.size, "block": BLOCK, "crc32": crcs}, "tree": image.tree}
-    line = json.dumps({"format": FORMAT, **described}, separators=(",", ":"), allow_nan=False)
-    body = line.encode("ascii") + b"\n"
-    sealed = body + _seal(body)
-    files.write_file(os.path.join(directory, MANIFEST), sealed)
-    files.sync_directory(directory)
-    return image.size + len(sealed)
+    return len(content) + len(trailer)
+
+
+def sealed(described: dict[str, Any]) -> bytes:
+    body = json.dumps(described, separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n"
+    return body + _seal(body) + _footer(len(body) + _SEAL_LENGTH)
 
 
 def _seal(body: bytes) -> bytes:
     return _SEAL + hashlib.sha256(body).hexdigest().encode("ascii") + b"\n"
 
 
-class _BlockWriter:
-    """Blocks of a file with a checksum each. Whole blocks are written from where they lie, without a copy."""
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-        self._partial = bytearray()
-        self._crcs: list[int] = []
-        self.position = 0
-
-    def pad(self, offset: int) -> None:
-        self.write(memoryview(bytes(offset - self.position)))
-
-    def write(self, content: memoryview) -> None:
-        self.position += len(content)
-        while len(content):
-            if not self._partial and len(content) >= BLOCK:
-                self._flush(content[:BLOCK])
-                content = content[BLOCK:]
-                continue
-            piece = content[: BLOCK - len(self._partial)]
-            self._partial += piece
-            content = content[len(piece) :]
-            if len(self._partial) == BLOCK:
-                self._flush_partial()
-
-    def finish(self) -> list[int]:
-        if self._partial:
-            self._flush_partial()
-        return self._crcs
-
-    def _flush_partial(self) -> None:
-        self._flush(memoryview(bytes(self._partial)))
-        self._partial.clear()
-
-    def _flush(self, block: memoryview) -> None:
-        self._crcs.append(zlib.crc32(block))
-        files.write_all(self._fd, block)
+def _footer(length: int) -> bytes:
+    return b"%0*d\n" % (_FOOTER_LENGTH - 1, length)
 
 
-def read_manifest(directory: str) -> Manifest:
-    """Raises Damaged, or CheckpointError for a whole manifest that this version cannot understand."""
-    content = files.read_file(os.path.join(directory, MANIFEST))
-    body, seal = content[:-_SEAL_LENGTH], content[-_SEAL_LENGTH:]
-    if not body or seal != _seal(body):
-        raise Damaged("%s does not match its own checksum" % MANIFEST)
+def read_manifest(path: str) -> Manifest:
+    """Raises Damaged, or CheckpointError for a whole file of a format that this version cannot read."""
+    with files.regular_file(path) as fd:
+        return _read_manifest(fd, path)
+
+
+def _read_manifest(fd: int, path: str) -> Manifest:
+    length = os.fstat(fd).st_size
+    footer = files.read_at(fd, max(0, length - _FOOTER_LENGTH), min(length, _FOOTER_LENGTH))
+    digits = footer[:-1]
+    if len(footer) != _FOOTER_LENGTH or not digits.isdigit() or footer != _footer(int(digits)):
+        raise Damaged("its end is missing")
+    size = length - _FOOTER_LENGTH - int(digits)
+    if size < _PREFIX or not _SEAL_LENGTH < int(digits) <= _LONGEST_TRAILER:
+        raise Damaged("its end is not that of a checkpoint")
+    trailer = files.read_at(fd, size, int(digits))
+    body, seal = trailer[:-_SEAL_LENGTH], trailer[-_SEAL_LENGTH:]
+    if seal != _seal(body):
+        raise Damaged("its trailer does not match its own checksum")
+    prefix = files.read_at(fd, 0, _PREFIX)
+    if prefix[:7] == _MAGIC and prefix[7] != FORMAT:
+        raise CheckpointError(
+            "%s has format %d, and this Outlast reads format %d; use the version that wrote it"
+            % (path, prefix[7], FORMAT)
+        )
     try:
-        raw = json.loads(body, parse_int=_short_int, parse_constant=_no_constant)
-        if raw["format"] != FORMAT:
-            raise CheckpointError(
-                "%s has format %.20r, and this Outlast reads format %d; use the version that wrote it"
-                % (directory, raw["format"], FORMAT)
-            )
-        state = raw["state"]
-        numbers = [raw["step"], raw["generation"], raw["sequence"], state["size"], *state["crc32"]]
-        if any(type(number) is not int or number < 0 for number in numbers) or state["block"] != BLOCK:
-            raise Damaged("%s has something else where a number belongs" % MANIFEST)
-        step, generation, sequence, size, *crcs = numbers
-        return Manifest(step, generation, sequence, size, tuple(crcs), raw["tree"], len(content))
+        raw = _parsed(body)
+        numbers = [raw[key] for key in ("step", "generation", "sequence", "rank", "world", "size", "block")]
+        crcs = raw["crc32"]
+        if any(type(number) is not int or number < 0 for number in [*numbers, *crcs]):
+            raise Damaged("its trailer has something else where a number belongs")
+        step, generation, sequence, rank, world, told, block = numbers
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise Damaged("%s cannot be understood: %s" % (MANIFEST, error)) from error
+        raise Damaged("its trailer cannot be understood: %s" % error) from error
+    if told != size or block != BLOCK or len(crcs) != -(-size // BLOCK) or rank >= world:
+        raise Damaged("its trailer is not that of this file")
+    return Manifest(step, generation, sequence, rank, world, size, tuple(crcs), length)
+
+
+def _parsed(text: bytes) -> Any:
+    return json.loads(text, parse_int=_short_int, parse_constant=_no_constant)
 
 
 def _short_int(text: str) -> int:
@@ -138,65 +168,36 @@ def _no_constant(text: str) -> float:
     raise ValueError("%s is no number here" % text)
 
 
-def read_state(directory: str, manifest: Manifest) -> Any:
-    """The state, every bit of it checked. Raises Damaged."""
-    with files.regular_file(os.path.join(directory, STATE)) as fd:
-        reader = _BlockReader(fd, manifest)
-        state = put_together(manifest.tree, reader)
-        reader.finish()
-        return state
+def read_state(path: str) -> tuple[tuple[Any, Any], Manifest]:
+    """The state and its files, every bit checked; arrays lie in the file until they are written to.
+
+    Raises Damaged, CheckpointError, OSError.
+    """
+    with files.regular_file(path) as fd:
+        manifest = _read_manifest(fd, path)
+        check_blocks(fd, manifest.size, manifest.crcs)
+        return _revive(Mapped(fd, manifest.size)), manifest
 
 
-def verify(directory: str) -> Manifest:
-    """Read the whole checkpoint back without building its state. Raises Damaged."""
-    manifest = read_manifest(directory)
-    with files.regular_file(os.path.join(directory, STATE)) as fd:
-        _BlockReader(fd, manifest).skip_to_end()
+def _revive(mapped: Mapped) -> Any:
+    content = mapped.whole
+    length = int.from_bytes(content[8:_PREFIX], "little")
+    if bytes(content[:7]) != _MAGIC or _PREFIX + length > len(content):
+        raise Damaged("its beginning is not that of a checkpoint")
+    try:
+        raw = _parsed(bytes(content[_PREFIX : _PREFIX + length]))
+        order, tree, kept = raw["order"], raw["tree"], raw["files"]
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise Damaged("its header cannot be understood: %s" % error) from error
+    if order not in ("little", "big"):
+        raise Damaged("its header names no order of bytes")
+    mapped.begin, mapped.is_swapped = _PREFIX + length, order != sys.byteorder
+    return put_together(tree, mapped), put_together(kept, mapped)
+
+
+def verify(path: str) -> Manifest:
+    """Read the whole file back without building its state. Raises Damaged, CheckpointError, OSError."""
+    with files.regular_file(path) as fd:
+        manifest = _read_manifest(fd, path)
+        check_blocks(fd, manifest.size, manifest.crcs)
     return manifest
-
-
-class _BlockReader(Source):
-    """Reads `state.bin` once, from front to end, into the arrays, and checks each block on the way."""
-
-    def __init__(self, fd: int, manifest: Manifest) -> None:
-        self._fd = fd
-        self._size, self._crcs = manifest.size, manifest.crcs
-        self._position = 0
-        self._crc = 0
-        real = os.fstat(fd).st_size
-        if real != self._size:
-            raise Damaged("%s has %d bytes instead of %d" % (STATE, real, self._size))
-        if len(self._crcs) != -(-self._size // BLOCK):
-            raise Damaged("%s has not one checksum for each block" % MANIFEST)
-
-    def expect(self, offset: int, nbytes: int) -> None:
-        numbers = type(offset) is int and type(nbytes) is int and nbytes >= 0
-        if not numbers or offset != aligned(self._position) or offset + nbytes > self._size:
-            raise Damaged("a buffer is not where the tree says")
-
-    def take(self, offset: int, target: memoryview) -> None:
-        self.expect(offset, len(target))
-        self._read(memoryview(bytearray(offset - self._position)))
-        self._read(target)
-
-    def skip_to_end(self) -> None:
-        scratch = memoryview(bytearray(min(BLOCK, self._size)))
-        while self._position < self._size:
-            self._read(scratch[: self._size - self._position])
-
-    def finish(self) -> None:
-        if self._position != self._size:
-            raise Damaged("%s has more in it than the tree" % STATE)
-
-    def _read(self, target: memoryview) -> None:
-        while len(target):
-            piece = target[: BLOCK - self._position % BLOCK]
-            files.read_into(self._fd, piece)
-            self._crc = zlib.crc32(piece, self._crc)
-            self._position += len(piece)
-            target = target[len(piece) :]
-            if self._position % BLOCK == 0 or self._position == self._size:
-                index = (self._position - 1) // BLOCK
-                if self._crc != self._crcs[index]:
-                    raise Damaged("block %d of %s does not match its checksum" % (index, STATE))
-                self._crc = 0

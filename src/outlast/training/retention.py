@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from outlast.training import files, image, layout
+from outlast.training import checkpoint, files, layout
 from outlast.training.errors import CheckpointError, Damaged
 from outlast.training.names import LEAST_KEEP
 
@@ -59,13 +59,13 @@ class Retention:
         files.remove(hidden)
 
     def _stamp(self, name: str) -> Any:
-        paths = [os.path.join(self._directory, name, part) for part in (image.STATE, image.MANIFEST)]
-        return [(status.st_ino, status.st_size, status.st_mtime_ns) for status in map(os.stat, paths)]
+        parts = checkpoint.parts(os.path.join(self._directory, name))
+        return [(status.st_ino, status.st_size, status.st_mtime_ns) for status in map(os.stat, parts)]
 
     def _is_whole(self, name: str) -> bool:
         try:
             if self._whole.get(name) != self._stamp(name):
-                image.verify(os.path.join(self._directory, name))
+                checkpoint.verify(os.path.join(self._directory, name))
                 self.remember_whole(name)
             return True
         except (OSError, Damaged, CheckpointError):

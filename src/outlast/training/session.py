@@ -9,15 +9,24 @@ import platform
 import sys
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Mapping, NoReturn, SupportsIndex
 
-from outlast.training import names
+from outlast.training import names, party
+from outlast.training.behind import Behind
 from outlast.training.clock import Clock
-from outlast.training.errors import Damaged
-from outlast.training.store import Store
+from outlast.training.errors import Damaged, SaveFailed, Superseded
+from outlast.training.image import lay_out
+from outlast.training.kept import Kept
+from outlast.training.party import Party
+from outlast.training.rhythm import Plan, Rhythm, read_plan
+from outlast.training.staging import Stage
+from outlast.training.store import Opening, Store
 from outlast.training.telling import Telling, warn
 from outlast.training.tree import take_apart
+
+#: A save that waits so many seconds for the one before is mentioned.
+_WORTH_SAYING = 0.1
 
 
 @dataclass(frozen=True)
@@ -33,6 +42,9 @@ class Settings:
     attempt: str | None = None
     #: Processes with one token are of one attempt.
     token: str | None = None
+    plan: Plan = field(default_factory=Plan)
+    #: Where kept files are; None: in the current directory.
+    output: str | None = None
 
 
 def read_settings(environment: Mapping[str, str]) -> Settings:
@@ -61,7 +73,21 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         run=environment.get(names.RUN),
         attempt=environment.get(names.ATTEMPT),
         token=environment.get(names.TOKEN) or None,
+        plan=read_plan(environment, number),
+        output=environment.get(names.OUTPUT_DIR) or None,
     )
+
+
+@dataclass(frozen=True)
+class _Saving:
+    """A state on its way to the disk: seconds that the training waited for the one before, and in all."""
+
+    step: int
+    content: memoryview
+    began: float
+    waited: float
+    blocked: float
+    why: str
 
 
 class Session:
@@ -70,9 +96,23 @@ class Session:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self.clock = Clock(settings.deadline, settings.grace)
+        self.rhythm = Rhythm(self.clock, settings.plan)
         self._telling = Telling(settings.progress_file)
         self._lock = threading.RLock()
         self._opened: Store | None = None
+        self._found: Party | None = None
+        self.kept = Kept(settings.output or "", settings.token is not None, warn)
+        self._stage = Stage()
+        self._behind = Behind()
+        self._leaving = False
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._after_fork)
+
+    def _after_fork(self) -> None:
+        """A child has its parent's memory, but neither its threads nor whatever held its locks."""
+        self._lock = threading.RLock()
+        self._stage = Stage()
+        self._behind = Behind()
 
     @property
     def _store(self) -> Store:
@@ -85,8 +125,16 @@ class Session:
                 warn,
                 self._tell_aside,
                 self._settings.token,
+                self._party,
             )
         return self._opened
+
+    @property
+    def _party(self) -> Party:
+        """The processes of this training, as they are at the first use."""
+        if self._found is None:
+            self._found = party.find()
+        return self._found
 
     def _tell_aside(self, name: str, why: str) -> None:
         self._telling.tell("aside", name=name, why=why)
@@ -94,38 +142,112 @@ class Session:
     def load(self) -> Any:
         with self._lock:
             loaded = self._store.load()
-        state, step = (None, None) if loaded is None else (loaded[0], loaded[1].step)
-        self._telling.tell("loaded", step=step)
+        (state, kept), step = ((None, {}), None) if loaded is None else (loaded[0], loaded[1].step)
+        self.kept.loaded(kept)
+        self._tell("loaded", step=step)
         return state
 
-    def save(self, state: Any, step: SupportsIndex) -> bool:
+    def _tell(self, event: str, **details: Any) -> None:
+        """Of several processes the first speaks for all."""
+        if self._party.rank == 0:
+            self._telling.tell(event, **details)
+
+    def save(self, state: Any, step: SupportsIndex, wait: bool = False) -> None:
+        """Raises what became of the save before; with `wait` of this one."""
         number = operator.index(step)
         if number < 0:
             raise ValueError("step is %d; steps are counted from 0" % number)
-        taken = take_apart(state)
-        self._telling.flush()
+        self._behind.raise_failure()
         began = time.monotonic()
+        taken = take_apart(state, self.kept.take())
+        self._telling.flush()
+        waited = self._wait_for_memory(number)
+        layout = lay_out(taken)
+        content = self._stage.lend(layout.size)
+        layout.fill(content)
+        blocked = time.monotonic() - began
+        self.rhythm.taken(blocked)
+        saving = _Saving(number, content, began, waited, blocked, self.rhythm.why)
+        opening = self._open(number) if self._party.world > 1 else None
+        self._behind.begin(lambda: self._write(saving, opening), self._tidy)
+        if wait:
+            self.wait()
+
+    def _wait_for_memory(self, step: int) -> float:
+        """Until the state before has been written from where this one is to be copied to; the seconds."""
+        began = time.monotonic()
+        self._behind.wait_for_work()
+        self._behind.raise_failure()
+        waited = time.monotonic() - began
+        if waited >= _WORTH_SAYING:
+            warn("the save of step %d has waited %.1f s for the one before; save less often" % (step, waited))
+        return waited
+
+    def should_stop(self) -> bool:
+        self._behind.raise_failure(Superseded)
+        return self._party.any_of(self.clock.should_stop())[0]
+
+    def should_save(self) -> bool:
+        return self._party.any_of(self._party.rank == 0 and self.rhythm.due())[0]
+
+    def stop_or_save(self) -> tuple[bool, bool]:
+        """Whether to stop, which any of the processes may have been told to, and whether a save is due."""
+        self._behind.raise_failure(Superseded)
+        stop, due = self.clock.should_stop(), self.rhythm.due()
+        return self._party.any_of(stop, due and self._party.rank == 0)  # type: ignore[return-value]
+
+    def wait(self) -> None:
+        self._behind.wait_for_all()
+        self._behind.raise_failure()
+
+    def _open(self, step: int) -> Opening | OSError:
+        """One place for the parts of all processes; an error is theirs to hear in the usual way."""
         try:
+            return self._party.share(lambda: self._store.open(step))
+        except OSError as error:
+            return error
+
+    def _write(self, saving: _Saving, opening: Opening | OSError | None) -> None:
+        try:
+            if isinstance(opening, OSError):
+                raise opening
             with self._lock:
-                size = self._store.save(taken, number)
+                size = self._store.save(saving.content, saving.step, opening)
         except (OSError, Damaged) as error:
-            self.clock.saved(time.monotonic() - began, durable=False)
-            warn("step %d is NOT saved: %s; the training goes on" % (number, error))
-            self._telling.tell("save-failed", step=number, why=str(error))
-            return False
-        seconds = time.monotonic() - began
-        self.clock.saved(seconds, durable=True)
-        self._telling.tell("saved", step=number, seconds=seconds, bytes=size)
-        return True
+            why = "step %d is NOT saved: %s; the checkpoints before are as they were" % (saving.step, error)
+            self.rhythm.failed()
+            warn(why)
+            self._tell("save-failed", step=saving.step, why=str(error))
+            raise SaveFailed(why) from error
+        seconds = time.monotonic() - saving.began
+        self.rhythm.saved(saving.blocked - saving.waited, seconds)
+        self._tell(
+            "saved",
+            step=saving.step,
+            seconds=seconds,
+            blocked=saving.blocked,
+            waited=saving.waited,
+            why=saving.why,
+            bytes=size,
+        )
+
+    def _tidy(self) -> None:
+        if not self._leaving and self._party.rank == 0:
+            with self._lock:
+                self._store.tidy()
 
     def progress(self, step: SupportsIndex, total: SupportsIndex | None, metrics: Mapping[str, Any]) -> None:
         whole = None if total is None else operator.index(total)
         self._telling.progress(operator.index(step), whole, metrics)
 
     def leave(self) -> NoReturn:
-        # A save of another thread is let finish: leaving in its midst would waste it.
-        with self._lock:
-            self._telling.flush()
+        self._leaving = True
+        began = time.monotonic()
+        self._behind.wait_for_work()
+        waited = time.monotonic() - began
+        self._behind.raise_failure()
+        self._telling.flush()
+        self._tell("left", waited=waited)
         raise SystemExit(names.EXIT_CONTINUE)
 
     def _head(self) -> dict[str, Any]:

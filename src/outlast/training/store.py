@@ -5,14 +5,15 @@ from __future__ import annotations
 import errno
 import os
 import shlex
+from dataclasses import dataclass
 from typing import Any, Callable, Tuple
 
-from outlast.training import files, image, layout
+from outlast.training import checkpoint, files, image, layout, together
 from outlast.training.claims import Claim
 from outlast.training.errors import CheckpointError, Damaged, Superseded
 from outlast.training.image import Manifest
+from outlast.training.party import Party
 from outlast.training.retention import Retention
-from outlast.training.tree import Image
 
 #: A checkpoint may vanish between listing and reading, when an older process still tidies up.
 _LISTINGS = 5
@@ -20,6 +21,16 @@ _LISTINGS = 5
 _TRIES = 20
 
 Loaded = Tuple[Any, Manifest]
+
+
+@dataclass(frozen=True)
+class Opening:
+    """A checkpoint that is being written: the name it will have, and where it is until then."""
+
+    name: str
+    temporary: str
+    step: int
+    age: layout.Age
 
 
 class Store:
@@ -33,7 +44,9 @@ class Store:
         warn: Callable[[str], None],
         aside: Callable[[str, str], None],
         token: str | None = None,
+        party: Party | None = None,
     ) -> None:
+        self._party = party or Party()
         self._directory = directory
         self._head = head
         self._warn = warn
@@ -44,14 +57,10 @@ class Store:
 
     def load(self) -> Loaded | None:
         """The newest whole checkpoint, None if there never was one. Raises CheckpointError."""
-        try:
-            self._claim.make()
-            self._remove_left_overs()
-        except OSError as error:
-            self._warn("cannot write into %s (%s); saving is tried again later" % (self._directory, error))
+        self._claim.generation = self._party.share(self._begin)
         bad: dict[str, str] = {}
         for _ in range(_LISTINGS):
-            candidates = self._candidates(bad)
+            candidates = self._party.share(lambda: self._candidates(bad))
             if not candidates:
                 break
             for name in candidates:
@@ -60,9 +69,17 @@ class Store:
                     return loaded
         else:
             raise self._none_whole(bad)
-        if bad or any(map(layout.is_bad, self._listing())):
+        if self._party.share(lambda: bool(bad) or any(map(layout.is_bad, self._listing()))):
             raise self._none_whole(bad)
         return None
+
+    def _begin(self) -> int:
+        try:
+            self._claim.make()
+            self._remove_left_overs()
+        except OSError as error:
+            self._warn("cannot write into %s (%s); saving is tried again later" % (self._directory, error))
+        return self._claim.generation
 
     def _listing(self) -> list[str]:
         try:
@@ -80,11 +97,11 @@ class Store:
         found: list[tuple[layout.Age, str]] = []
         for name in self._listing():
             path = os.path.join(self._directory, name)
-            renamed = name.startswith("step-") and os.path.exists(os.path.join(path, image.MANIFEST))
+            renamed = name.startswith("step-") and checkpoint.looks_like_one(path)
             if name in bad or not (layout.is_checkpoint(name) or renamed):
                 continue
             try:
-                manifest = image.read_manifest(path)
+                manifest = checkpoint.read_manifest(path)
                 found.append(((manifest.generation, manifest.sequence), name))
             except (OSError, Damaged, CheckpointError):
                 # It is met again, and judged, when its turn to be loaded comes.
@@ -92,26 +109,49 @@ class Store:
         return [name for _, name in sorted(found, reverse=True)]
 
     def _try_load(self, name: str, bad: dict[str, str]) -> Loaded | None:
+        """All processes of the training load their parts of it, or none does."""
         path = os.path.join(self._directory, name)
+        loaded, trouble = self._own_part(path)
+        troubles = [one for one in self._party.gather(trouble) if one is not None]
+        if not troubles:
+            self._retention.remember_whole(name)
+            return loaded
+        why, is_damage = troubles[0]
+        if self._party.share(lambda: os.path.lexists(path)):
+            bad[name] = why
+            if self._party.rank == 0:
+                self._pass_over(name, why, is_damage)
+        return None
+
+    def _own_part(self, path: str) -> tuple[Loaded | None, tuple[str, bool] | None]:
+        """This process's part; or what is wrong with it, and whether it is the checkpoint's fault."""
         try:
             try:
-                loaded = _read(path)
+                return self._read(path), None
             except OSError:
                 # A network file system may need to be asked twice.
-                loaded = _read(path)
+                return self._read(path), None
         except Damaged as error:
-            if os.path.lexists(path):
-                bad[name] = str(error)
-                self._put_aside(name, str(error))
-            return None
+            return None, (str(error), True)
         except OSError as error:
             # The disk, not the checkpoint, may be at fault: it stays where it is.
-            bad[name] = "cannot be read: %s" % error
-            self._warn("checkpoint %s %s; the one before is tried" % (name, bad[name]))
-            self._aside(name, bad[name])
-            return None
-        self._retention.remember_whole(name)
-        return loaded
+            return None, ("cannot be read: %s" % error, False)
+
+    def _read(self, path: str) -> Loaded:
+        world = checkpoint.read_manifest(path).world
+        if world != self._party.world:
+            raise CheckpointError(
+                "%s was saved by %d processes, and this training has %d; start it with as many as before"
+                % (path, world, self._party.world)
+            )
+        return image.read_state(os.path.join(path, image.part_name(self._party.rank, world)))
+
+    def _pass_over(self, name: str, why: str, is_damage: bool) -> None:
+        if is_damage:
+            self._put_aside(name, why)
+        else:
+            self._warn("checkpoint %s %s; the one before is tried" % (name, why))
+            self._aside(name, why)
 
     def _put_aside(self, name: str, why: str) -> None:
         self._warn("checkpoint %s is not whole: %s; it is put aside, the one before is tried" % (name, why))
@@ -131,29 +171,48 @@ class Store:
             % (self._directory, reasons, place, shlex.quote(self._directory + ".bad"))
         )
 
-    def save(self, taken: Image, step: int) -> int:
-        """Make a checkpoint durable; its size in bytes. Raises OSError, Damaged, Superseded."""
+    def open(self, step: int) -> Opening:
+        """The place where processes write their parts of a checkpoint. Raises OSError, Superseded."""
         self._claim.make()
         self._claim.check()
         self._remove_left_overs()
+        age = self._next_age()
+        name = layout.checkpoint_name(step, age)
+        temporary = os.path.join(self._directory, layout.temporary_name(name))
+        os.mkdir(temporary)
+        return Opening(name, temporary, step, age)
+
+    def save(self, content: memoryview, step: int, opening: Opening | None = None) -> int:
+        """Make a checkpoint durable; the size of this part. Raises OSError, Damaged, Superseded.
+
+        Where several processes save together, the first has opened it for all.
+        """
+        size = self._save_alone(content, step) if opening is None else self._commit(content, opening)
+        if self._party.rank == 0:
+            files.sync_directory(self._directory)
+        return size
+
+    def _save_alone(self, content: memoryview, step: int) -> int:
         for _ in range(_TRIES):
-            age = self._next_age()
-            name = layout.checkpoint_name(step, age)
+            opening = self.open(step)
             try:
-                size = self._commit(taken, step, age, name)
-                break
+                return self._commit(content, opening)
             except (OSError, Damaged) as error:
                 # A newer process removes what older ones have half-written: that is no trouble of the disk.
                 self._claim.check()
                 taken_name = isinstance(error, OSError) and error.errno in (errno.EEXIST, errno.ENOTEMPTY)
-                if not taken_name and self._claim.generation == age[0]:
+                if not taken_name and self._claim.generation == opening.age[0]:
                     raise
-        else:
-            raise OSError("other processes of this attempt take every name in %s" % self._directory)
-        files.sync_directory(self._directory)
-        self._retention.remember_whole(name)
-        self._retire_old()
-        return size
+        raise OSError("other processes of this attempt take every name in %s" % self._directory)
+
+    def tidy(self) -> None:
+        """Remove old checkpoints, once the newer ones have been read back and found whole."""
+        try:
+            self._claim.check()
+            self._retention.retire_old()
+        except (OSError, Superseded) as error:
+            # The new checkpoint is safe, which is what the caller asks; old ones wait for the next save.
+            self._warn("old checkpoints in %s are not removed this time: %s" % (self._directory, error))
 
     def _next_age(self) -> layout.Age:
         """Beyond all that processes of this attempt have saved, or are about to."""
@@ -162,26 +221,32 @@ class Store:
         self._sequence = 1 + max([self._sequence, *(age[1] for age in there if age[0] == generation)])
         return generation, self._sequence
 
-    def _commit(self, taken: Image, step: int, age: layout.Age, name: str) -> int:
-        temporary = os.path.join(self._directory, layout.temporary_name(name))
-        head = {"step": step, "generation": age[0], "sequence": age[1], **self._head()}
+    def _commit(self, content: memoryview, opening: Opening) -> int:
+        rank, world = self._party.rank, self._party.world
+        generation, sequence = opening.age
+        ages = {"step": opening.step, "generation": generation, "sequence": sequence}
+        head = {**ages, "rank": rank, "world": world, **self._head()}
+        final = os.path.join(self._directory, opening.name)
+        part = os.path.join(opening.temporary, image.part_name(rank, world))
         try:
-            size = image.write(temporary, head, taken)
-            image.verify(temporary)
-            self._claim.check()
-            os.rename(temporary, os.path.join(self._directory, name))
+            if world == 1:
+                size = image.write(part, head, content)
+            else:
+                size = image.write(part + ".tmp", head, content)
+                os.rename(part + ".tmp", part)
+            if rank == 0:
+                if world > 1:
+                    together.await_parts(opening.temporary, world, self._claim.check)
+                files.sync_directory(opening.temporary)
+                self._claim.check()
+                os.rename(opening.temporary, final)
+            else:
+                together.await_commit(opening.temporary, final)
         except BaseException:
-            self._discard(temporary)
+            if rank == 0:
+                self._discard(opening.temporary)
             raise
         return size
-
-    def _retire_old(self) -> None:
-        try:
-            self._claim.check()
-            self._retention.retire_old()
-        except (OSError, Superseded) as error:
-            # The new checkpoint is safe, which is what the caller asks; old ones wait for the next save.
-            self._warn("old checkpoints in %s are not removed this time: %s" % (self._directory, error))
 
     def _remove_left_overs(self) -> None:
         for name in os.listdir(self._directory):
@@ -193,8 +258,3 @@ class Store:
             files.remove(path)
         except OSError as error:
             self._warn("%s cannot be removed now (%s); the next save tries again" % (path, error))
-
-
-def _read(path: str) -> Loaded:
-    manifest = image.read_manifest(path)
-    return image.read_state(path, manifest), manifest

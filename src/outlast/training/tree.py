@@ -1,8 +1,8 @@
 """A training's state as a tree of JSON values and a list of buffers, and back.
 
 Every container becomes a JSON array whose first element says what it was; plain scalars stay themselves.
-Arrays, tensors and bytes are named by their place in one file of buffers. Reading builds only the types
-listed here, whatever the file says: there is no way from a checkpoint to running code.
+Arrays, tensors, bytes and files of others are named by their place among the buffers. Reading builds only
+the types listed here, whatever the file says: there is no way from a checkpoint to running code.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from typing import Any, Callable, Tuple
 
 from outlast.training import arrays
-from outlast.training.arrays import Buffer, Source
+from outlast.training.arrays import Buffer, Leaf, Source
 from outlast.training.errors import Damaged
+from outlast.training.foreign import File
 
 #: Deeper than any real state; a bound on recursion for states that are built wrongly or maliciously.
 MAX_DEPTH = 100
@@ -24,7 +25,7 @@ MAX_DEPTH = 100
 ALIGNMENT = 64
 _HOLDS = (
     "None, bool, int, float, complex, str, bytes, list, tuple, dict, set, NumPy arrays and scalars, "
-    "and torch tensors"
+    "torch tensors and outlast.File"
 )
 _KEYS = "None, bool, int, float, str, and tuples of these"
 _HEX_INT = re.compile(r"-?0x[0-9a-f]+\Z")
@@ -42,19 +43,23 @@ def aligned(offset: int) -> int:
 
 @dataclass(frozen=True)
 class Image:
-    """A state taken apart: what goes into the manifest, and what goes into the file of buffers."""
+    """A state taken apart: a tree for the header, and the buffers that it names."""
 
+    #: Of the state, and of the files that are kept with it.
     tree: Any
+    files: Any
     #: Each with its offset, in the order of the file.
     buffers: tuple[tuple[int, Buffer], ...]
     size: int
 
 
-def take_apart(state: Any) -> Image:
+def take_apart(state: Any, files: Any = None) -> Image:
     """Raises TypeError, naming the place, for anything a checkpoint cannot hold."""
     taker = _Taker()
     tree = taker.node(state, ())
-    return Image(tree, tuple(taker.buffers), taker.size)
+    kept = taker.node(files or {}, ("files",))
+    taker.settle()
+    return Image(tree, kept, tuple(taker.buffers), taker.size)
 
 
 def put_together(tree: Any, source: Source) -> Any:
@@ -74,6 +79,15 @@ class _Taker:
         self.buffers: list[tuple[int, Buffer]] = []
         self.size = 0
         self._open: set[int] = set()
+        #: Arrays, whose nodes are filled in when all that share their memory are known.
+        self._leaves: list[tuple[Leaf, list[Any], Path]] = []
+
+    def settle(self) -> None:
+        try:
+            arrays.settle([(leaf, node) for leaf, node, _ in self._leaves], self.place)
+        except TypeError as error:
+            path = next(path for _, node, path in self._leaves if not node)
+            raise TypeError("%s %s" % (_where(path), error)) from None
 
     def place(self, buffer: Buffer) -> int:
         offset = aligned(self.size)
@@ -86,20 +100,32 @@ class _Taker:
         if value is None or kind in _SCALARS:
             return _SCALARS[kind](value) if value is not None else None
         if kind in _BYTES:
-            view = memoryview(value)
-            return [_BYTES[kind], len(view), self.place(Buffer(len(view), lambda: view))]
+            return self._bytes(_BYTES[kind], value)
         if kind in _SEQUENCES or kind in _MAPPINGS:
             return self._container(kind, value, path)
         if kind in _SETS:
             return [_SETS[kind]] + [self._hashable(item, path, "in a set") for item in value]
+        if kind is File:
+            content = value.content()
+            return ["file", value.name, *self._bytes("", content)[1:]]
         try:
-            array = arrays.describe(value, self.place)
+            leaf = arrays.leaf(value)
         except TypeError as error:
             raise TypeError("%s %s" % (_where(path), error)) from None
-        if array is not None:
-            return array
+        if leaf is not None:
+            node: list[Any] = []
+            self._leaves.append((leaf, node, path))
+            return node
         hint = "; save its state_dict()" if callable(getattr(value, "state_dict", None)) else ""
         raise TypeError("%s is a %s; a checkpoint holds %s%s" % (_where(path), _name(kind), _HOLDS, hint))
+
+    def _bytes(self, tag: str, value: Any) -> list[Any]:
+        view = memoryview(value)
+
+        def fill(target: memoryview) -> None:
+            target[:] = view
+
+        return [tag, len(view), self.place(Buffer(len(view), fill))]
 
     def _container(self, kind: type, value: Any, path: Path) -> Any:
         if id(value) in self._open:
@@ -125,7 +151,7 @@ class _Taker:
         if kind is tuple and len(path) + nested < MAX_DEPTH:
             return ["tuple"] + [self._hashable(item, path, role, nested + 1) for item in value]
         if kind is bytes and role == "in a set":
-            return ["bytes", len(value), self.place(Buffer(len(value), lambda: memoryview(value)))]
+            return self._bytes("bytes", value)
         raise TypeError(
             "%s has %.80r (a %s) %s; allowed are %s" % (_where(path), value, _name(kind), role, _KEYS)
         )
@@ -170,10 +196,9 @@ _PLAIN: frozenset[type] = frozenset({type(None), bool, int, float, str})
 
 
 class _Maker:
-    """Buffers are taken in the order in which they were placed, because both walks have the same order."""
-
     def __init__(self, source: Source) -> None:
         self._source = source
+        self._revivers = arrays.revivers()
 
     def value(self, node: Any, depth: int) -> Any:
         kind = type(node)
@@ -199,8 +224,11 @@ class _Maker:
             return complex(*struct.unpack(">dd", bytes.fromhex(rest[0])))
         if tag == "str":
             return bytes.fromhex(rest[0]).decode("utf-8", "surrogatepass")
-        if tag in arrays.REVIVERS:
-            return arrays.REVIVERS[tag](rest, self._source)
+        if tag in self._revivers:
+            return self._revivers[tag](rest, self._source)
+        if tag == "file":
+            name, length, offset = rest
+            return File.of(name, self._source.memory(offset, length))
         raise Damaged("its tree has an unknown kind of value, %.40r" % tag)
 
     def _mapping(self, tag: str, rest: list[Any], depth: int) -> Any:
@@ -213,7 +241,5 @@ class _Maker:
         return result
 
     def _bytes(self, tag: str, length: int, offset: int) -> Any:
-        self._source.expect(offset, length)
-        content = bytearray(length)
-        self._source.take(offset, memoryview(content))
+        content = self._source.copy(offset, length)
         return content if tag == "bytearray" else bytes(content)

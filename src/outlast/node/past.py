@@ -1,0 +1,101 @@
+"""What earlier starts of a job went through: how long the training was at work, and whether it was cut short.
+
+From this the training sees how often it has to save. The controller counts attempts by the same rule.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from dataclasses import replace
+from typing import Any, Collection, Iterable, Iterator
+
+from outlast.node.order import Saving
+from outlast.node.repeats import OF_THE_TRAINING
+from outlast.node.words import EXIT_CONTINUE, Outcome, Phase
+
+#: Ends that were agreed upon, or that the training or its user brought about.
+_PLANNED = (*OF_THE_TRAINING, Outcome.FINISHED, Outcome.CONTINUE, Outcome.OVER_TIME, Outcome.CANCELLED)
+#: Of an event log so much is read at its beginning and at its end.
+_PART = 65536
+
+
+def was_interruption(outcome: Outcome | None, code: int | None, phases: Collection[Phase]) -> bool:
+    """Whether work was cut short by the cluster; no outcome: it ended without a word.
+
+    A training that was told to leave, and has saved, has lost nothing; nor has one that had finished.
+    """
+    if Phase.COMPUTE not in phases or Phase.VALIDATE in phases or code == EXIT_CONTINUE:
+        return False
+    return outcome not in _PLANNED
+
+
+def after(saving: Saving, logs: Iterable[str]) -> Saving:
+    """With what the event logs of the starts before this one tell; one that cannot be read tells nothing."""
+    for path in logs:
+        phases: list[tuple[Phase, float]] = []
+        end: dict[str, Any] = {}
+        last = 0.0
+        for line in _lines(path):
+            mono = _seconds(line.get("mono"))
+            if mono is None:
+                continue
+            last = max(last, mono)
+            phase = _phase(line) if line.get("event") == "phase" else None
+            if phase is not None:
+                phases.append((phase, mono))
+            elif line.get("event") == "end":
+                end = line
+        begins = [mono for phase, mono in phases if phase is Phase.COMPUTE]
+        if not begins:
+            continue
+        ends = [mono for _, mono in phases if mono > begins[0]] + [last]
+        known = {phase for phase, _ in phases}
+        saving = replace(
+            saving,
+            observed=saving.observed + max(0.0, min(ends) - begins[0]),
+            interruptions=saving.interruptions + was_interruption(_outcome(end), end.get("code"), known),
+        )
+    return saving
+
+
+def _lines(path: str) -> Iterator[dict[str, Any]]:
+    try:
+        with open(path, "rb") as file:
+            content = file.read(_PART)
+            if len(content) == _PART:
+                content += b"\n"
+                file.seek(max(_PART, file.seek(0, os.SEEK_END) - _PART))
+                content += file.read(_PART)
+    except OSError:
+        return
+    for text in content.splitlines():
+        try:
+            line = json.loads(text)
+        except (ValueError, RecursionError):
+            continue  # torn by a kill, or by the gap in the middle
+        if isinstance(line, dict):
+            yield line
+
+
+def _seconds(value: object) -> float | None:
+    try:
+        number = float(value) if isinstance(value, (int, float)) else math.nan
+    except OverflowError:
+        return None  # JSON can hold numbers that no clock shows
+    return number if math.isfinite(number) else None
+
+
+def _phase(line: dict[str, Any]) -> Phase | None:
+    try:
+        return Phase(line.get("phase"))
+    except ValueError:
+        return None  # of another version
+
+
+def _outcome(end: dict[str, Any]) -> Outcome | None:
+    try:
+        return Outcome(end.get("outcome"))
+    except ValueError:
+        return None  # killed, or of another version

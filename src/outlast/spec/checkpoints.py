@@ -1,0 +1,42 @@
+"""`checkpoints:` of params.yaml: when a training that saves by itself may do so."""
+
+from __future__ import annotations
+
+from outlast.model import Checkpoints, Spec
+from outlast.spec import units
+from outlast.spec.document import Document
+from outlast.spec.mistakes import Mistake
+from outlast.spec.schema import CheckpointsKeys
+
+
+def read_checkpoints(document: Document, keys: CheckpointsKeys) -> tuple[Checkpoints, list[Mistake]]:
+    """A bound that was not written gives way to the one that was."""
+    given, values = keys.model_fields_set, keys.model_dump()
+    mistakes = []
+    if {"shortest", "longest"} <= given and keys.shortest > keys.longest:
+        at, longest = ("checkpoints", "shortest"), units.show_duration(keys.longest)
+        text = f"{units.show_duration(keys.shortest)} is more than longest, {longest}"
+        mistakes.append(document.mistake(at, text))
+    elif "longest" in given:
+        values["shortest"] = min(keys.shortest, keys.longest)
+    else:
+        values["longest"] = max(keys.shortest, keys.longest)
+    return Checkpoints(**{**values, "every": keys.every or None}), mistakes
+
+
+def odd_checkpoints(document: Document, keys: CheckpointsKeys, spec: Spec) -> list[Mistake]:
+    """What is allowed and yet probably not meant."""
+    given, time = keys.model_fields_set, spec.job_time
+    odd = []
+    if "grace" in given and keys.grace > time / 4:
+        used = units.show_duration(time / 4)
+        odd.append(("grace", f"is more than a quarter of the attempt's time and is cut to {used}", ""))
+    if keys.every:
+        unused = f"is not used with every: {units.written(keys.every)}"
+        for key in sorted(given & {"shortest", "longest"}):
+            odd.append((key, unused, "write every: auto, or leave this out"))
+    for key, value in (("every", keys.every), ("shortest", keys.shortest)):
+        if key in given and value >= time:
+            text = f"is not less than the attempt's time, {units.show_duration(time)}"
+            odd.append((key, text, "the only save is then the one before the deadline"))
+    return [document.mistake(("checkpoints", key), text, hint) for key, text, hint in odd]

@@ -1,0 +1,76 @@
+"""Work done behind the training's back: one piece at a time, in order, and never unheard when it fails."""
+
+from __future__ import annotations
+
+import threading
+from typing import Callable
+
+from outlast.training.blocks import start
+
+
+class Behind:
+    """`begin` gives a piece of work to a thread; the next piece's thread waits for it.
+
+    The threads are no daemons: the interpreter ends only when they have. A forked child has none of them and
+    none of their results.
+    """
+
+    def __init__(self) -> None:
+        self._last: _Piece | None = None
+        self._failure: BaseException | None = None
+
+    def begin(self, work: Callable[[], None], after: Callable[[], None]) -> None:
+        """Do `work` and then `after`; `wait_for_work` waits for the first of the two."""
+        self._last = _Piece(self._last, work, after, self._failed)
+
+    def _failed(self, error: BaseException) -> None:
+        self._failure = error
+
+    def wait_for_work(self) -> None:
+        if self._last is not None:
+            self._last.worked.wait()
+
+    def wait_for_all(self) -> None:
+        if self._last is not None:
+            self._last.ended.wait()
+
+    @property
+    def is_busy(self) -> bool:
+        return self._last is not None and not self._last.worked.is_set()
+
+    def raise_failure(self, kind: type[BaseException] = BaseException) -> None:
+        """What went wrong since the last call, once; `kind` leaves other failures for later."""
+        failure = self._failure
+        if isinstance(failure, kind):
+            self._failure = None
+            raise failure
+
+
+class _Piece:
+    def __init__(
+        self,
+        before: _Piece | None,
+        work: Callable[[], None],
+        after: Callable[[], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self.worked, self.ended = threading.Event(), threading.Event()
+        self._before, self._work, self._after, self._failed = before, work, after, failed
+        if start(self._do) is None:
+            self._do()  # no thread can be had: the caller waits
+
+    def _do(self) -> None:
+        try:
+            if self._before is not None:
+                self._before.ended.wait()
+                self._before = None
+            try:
+                self._work()
+            finally:
+                self.worked.set()
+            self._after()
+        except BaseException as error:
+            # Whatever it is, it is the training's to hear.
+            self._failed(error)
+        finally:
+            self.ended.set()

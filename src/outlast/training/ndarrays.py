@@ -1,0 +1,164 @@
+"""NumPy arrays and scalars. Types are named by plain strings; shapes and sizes are checked."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from typing import Any
+
+from outlast.training.arrays import Buffer, Leaf, Place, Source, count, library, reach, shape_of
+from outlast.training.errors import Damaged
+
+_MAX_DTYPE_DEPTH = 16
+_SIMPLE_DTYPE = re.compile(r"[<>|=]?[biufcmMSUV][0-9]{0,12}(\[[0-9a-zA-Zμ]{1,24}\])?\Z")
+
+
+def leaf(numpy: Any, value: Any) -> Leaf | None:
+    if type(value) is numpy.ndarray:
+        return _Array(numpy, value)
+    if isinstance(value, numpy.generic):
+        return _Scalar(numpy, value)
+    if isinstance(value, numpy.ndarray):
+        raise TypeError(
+            "is a %s, which is more than an array; save numpy.asarray(…) of it" % type(value).__name__
+        )
+    return None
+
+
+class _Scalar(Leaf):
+    def __init__(self, numpy: Any, value: Any) -> None:
+        # An empty string has four bytes to tell but a type of none.
+        content = value.tobytes()[: value.dtype.itemsize]
+        self._node = ["numpy-scalar", _dtype_name(numpy, value.dtype), content.hex()]
+
+    def dense(self, place: Place) -> list[Any]:
+        return self._node
+
+
+class _Array(Leaf):
+    def __init__(self, numpy: Any, array: Any) -> None:
+        self._numpy = numpy
+        self._array = array
+        self._name = _dtype_name(numpy, array.dtype)
+        if array.size and not array.itemsize:
+            raise TypeError("has elements without a size")
+        self._address = array.__array_interface__["data"][0]
+        if array.nbytes:
+            before, behind = reach(array.shape, array.strides)
+            self.span = ("numpy", self._address + before, self._address + behind + array.itemsize)
+
+    def dense(self, place: Place) -> list[Any]:
+        array = self._array
+        fortran = array.flags.f_contiguous and not array.flags.c_contiguous
+
+        def fill(target: memoryview) -> None:
+            if array.flags.forc or array.dtype.names:
+                # As bytes: what lies between the fields of a structure is copied as well.
+                rows = array.T if fortran else self._numpy.ascontiguousarray(array)
+                target[:] = memoryview(rows.reshape(-1).view(self._numpy.uint8))
+            else:
+                self._numpy.ndarray(array.shape, array.dtype, target)[...] = array
+
+        offset = place(Buffer(array.nbytes, fill if array.nbytes else _nothing))
+        return ["numpy", self._name, "F" if fortran else "C", list(array.shape), array.nbytes, offset]
+
+    def view(self, start: int, nbytes: int, offset: int) -> list[Any]:
+        array = self._array
+        first = self._address - start
+        return ["numpy-view", self._name, list(array.shape), list(array.strides), first, nbytes, offset]
+
+    def memory(self, start: int, nbytes: int) -> Buffer:
+        array = self._array  # the memory is there as long as this is
+
+        def fill(target: memoryview) -> None:
+            assert array is not None
+            target[:] = memoryview((ctypes.c_ubyte * nbytes).from_address(start)).cast("B")
+
+        return Buffer(nbytes, fill)
+
+
+def _nothing(target: memoryview) -> None:
+    return
+
+
+def _dtype_name(numpy: Any, dtype: Any) -> Any:
+    name = None if dtype.hasobject else _dtype_node(dtype)
+    try:
+        kept = name is not None and _dtype(numpy, name, 0) == dtype
+    except (Damaged, TypeError, ValueError):
+        kept = False
+    if not kept:
+        raise TypeError(
+            "has the dtype %s, which cannot be kept in a checkpoint; convert it to a plain NumPy type" % dtype
+        )
+    return name
+
+
+def _dtype_node(dtype: Any) -> Any:
+    if dtype.subdtype is not None:
+        base, shape = dtype.subdtype
+        return ["sub", _dtype_node(base), list(shape)]
+    if dtype.names is not None:
+        fields = []
+        for name in dtype.names:
+            field, offset, *title = dtype.fields[name]
+            fields.append([name, _dtype_node(field), offset, title[0] if title else None])
+        return ["struct", fields, dtype.itemsize]
+    return dtype.str
+
+
+def _dtype(numpy: Any, node: Any, depth: int) -> Any:
+    if isinstance(node, str):
+        if not _SIMPLE_DTYPE.match(node):
+            raise Damaged("it names no element type: %.40r" % node)
+        return numpy.dtype(node)
+    if depth > _MAX_DTYPE_DEPTH:
+        raise Damaged("an element type in it is nested too deep")
+    if node[0] == "sub":
+        return numpy.dtype((_dtype(numpy, node[1], depth + 1), shape_of(node[2])))
+    if node[0] != "struct":
+        raise Damaged("it names no element type")
+    names, fields, offsets, titles = zip(*node[1]) if node[1] else ((), (), (), ())
+    if not all(type(title) in (str, type(None)) for title in titles):
+        raise Damaged("it names no element type")
+    formats = [_dtype(numpy, field, depth + 1) for field in fields]
+    columns = {"names": names, "formats": formats, "offsets": offsets, "titles": titles}
+    return numpy.dtype({**{key: list(column) for key, column in columns.items()}, "itemsize": node[2]})
+
+
+def _revive_array(node: list[Any], source: Source) -> Any:
+    numpy = library("numpy", "NumPy arrays")
+    name, order, lengths, nbytes, offset = node
+    dtype, shape = _dtype(numpy, name, 0), shape_of(lengths)
+    if nbytes != count(shape) * dtype.itemsize or order not in ("C", "F"):
+        raise Damaged("an array in it does not have the size of its shape")
+    if count(shape) and not nbytes:
+        raise Damaged("an array in it has an element type without a size")
+    memory = source.memory(offset, nbytes)
+    return numpy.ndarray(shape, dtype, memory if nbytes else None, order=order)
+
+
+def _revive_view(node: list[Any], source: Source) -> Any:
+    numpy = library("numpy", "NumPy arrays")
+    name, lengths, strides, first, nbytes, offset = node
+    dtype, shape = _dtype(numpy, name, 0), shape_of(lengths)
+    whole = [first, *strides]
+    if len(strides) != len(shape) or any(type(n) is not int or abs(n) >= 2**62 for n in whole):
+        raise Damaged("an array in it has no proper strides")
+    before, behind = reach(shape, strides)
+    if not count(shape) or not dtype.itemsize or first + before < 0:
+        raise Damaged("an array in it is not where it should be")
+    if first + behind + dtype.itemsize > nbytes:
+        raise Damaged("an array in it is not where it should be")
+    return numpy.ndarray(shape, dtype, source.memory(offset, nbytes), first, strides)
+
+
+def _revive_scalar(node: list[Any], source: Source) -> Any:
+    numpy = library("numpy", "NumPy scalars")
+    dtype, content = _dtype(numpy, node[0], 0), bytes.fromhex(node[1])
+    if dtype.itemsize != len(content):
+        raise Damaged("a scalar in it does not have the size of its type")
+    return numpy.frombuffer(bytearray(content), dtype)[0] if content else numpy.zeros((), dtype)[()]
+
+
+REVIVERS = {"numpy": _revive_array, "numpy-view": _revive_view, "numpy-scalar": _revive_scalar}

@@ -1,0 +1,177 @@
+"""Several processes of one training: they stop at one step, and a checkpoint is whole only with all parts."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from laboratory import Lab
+from outlast.training import checkpoint, layout
+
+if "CI" in os.environ:
+    import torch  # noqa: F401 - in CI nothing may be left out
+else:
+    pytest.importorskip("torch")
+
+TRAIN = """
+import hashlib, json, os, sys, time
+import torch, torch.distributed as dist, outlast
+from outlast.data import Loader
+
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(5 + rank)
+model = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.Dropout(0.5), torch.nn.Linear(16, 1))
+for parameter in model.parameters():
+    dist.broadcast(parameter.data, 0)
+wrapped = torch.nn.parallel.DistributedDataParallel(model)
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+data = [(torch.full((4,), i / 32), torch.tensor([i / 32])) for i in range(64)]
+loader = Loader(data, batch_size=4, shuffle=True, seed=1)
+training = outlast.Training(model=model, optimizer=optimizer, data=loader)
+print("rank", rank, "resumed", training.resumed, flush=True)
+for epoch in training.epochs(int(sys.argv[1])):
+    for inputs, targets in training.batches():
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(wrapped(inputs), targets).backward()
+        optimizer.step()
+        time.sleep(float(sys.argv[2]))
+        print("rank", rank, "step", training.steps + 1, flush=True)
+        training.step()
+outlast.wait()
+if rank == 0:
+    digest = hashlib.sha256(b"".join(t.numpy().tobytes() for t in model.state_dict().values())).hexdigest()
+    with open(os.path.join(os.environ.get("OUTLAST_OUTPUT_DIR", "."), "weights.json"), "w") as file:
+        json.dump({"digest": digest, "steps": training.steps}, file)
+dist.destroy_process_group()
+"""
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
+    (tmp_path / "train.py").write_text(TRAIN)
+
+    def start(place: str, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+        (tmp_path / place).mkdir(exist_ok=True)
+        path = os.pathsep.join([str(Path(__file__).parents[2] / "src"), os.environ.get("PYTHONPATH", "")])
+        return subprocess.Popen(
+            [*TORCHRUN, str(tmp_path / "train.py"), *arguments],
+            cwd=tmp_path / place,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    return start
+
+
+def until(process: subprocess.Popen[str], words: str) -> str:
+    """What it prints up to this line."""
+    told = ""
+    assert process.stdout is not None
+    for line in process.stdout:
+        told += line
+        if words in line:
+            return told
+    raise AssertionError(told)
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    told, _ = process.communicate(timeout=120)
+    return told
+
+
+def steps(told: str, rank: int) -> list[int]:
+    return [int(step) for step in re.findall(r"rank %d step (\d+)" % rank, told)]
+
+
+def whole(place: Path) -> list[Path]:
+    return [path for path in (place / "checkpoints").iterdir() if layout.is_checkpoint(path.name)]
+
+
+def test_a_training_of_two_processes_killed_and_stopped_ends_with_the_same_bits(
+    tmp_path: Path, launch: Callable[..., subprocess.Popen[str]]
+) -> None:
+    calm = finish(launch("calm", "2", "0"))
+    assert "rank 1 step 16" in calm, calm
+    # Without a word, in the midst of saves.
+    process = launch("rough", "2", "0.05", OUTLAST_SAVE_EVERY="0", OUTLAST_TOKEN="a")
+    until(process, "rank 1 step 5")
+    for child in children(process.pid):
+        os.kill(child, signal.SIGKILL)
+    process.kill()
+    finish(process)
+    for path in whole(tmp_path / "rough"):
+        assert checkpoint.verify(str(path)).world == 2
+    # By the signal that its launcher passes on.
+    process = launch("rough", "2", "0.05", OUTLAST_TOKEN="b", TORCH_ELASTIC_SHUTDOWN_TIMEOUT="60")
+    told = until(process, "rank 0 step 9")
+    process.send_signal(signal.SIGTERM)
+    told += finish(process)
+    resumed = {int(step) for step in re.findall(r"resumed (\d+)", told)}
+    assert len(resumed) == 1 and 1 <= min(resumed) <= 5, told
+    assert steps(told, 0)[-1] == steps(told, 1)[-1] < 16
+    last = finish(launch("rough", "2", "0", OUTLAST_TOKEN="c"))
+    assert "resumed %d" % steps(told, 0)[-1] in last, last
+    assert json.loads((tmp_path / "calm" / "weights.json").read_text())["steps"] == 16
+    digests = {(tmp_path / place / "weights.json").read_text() for place in ("calm", "rough")}
+    assert len(digests) == 1
+
+
+def children(pid: int) -> list[int]:
+    found = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False).stdout
+    return [int(word) for word in found.split()]
+
+
+def test_a_checkpoint_that_lacks_a_part_is_passed_over_by_all(
+    tmp_path: Path, launch: Callable[..., subprocess.Popen[str]]
+) -> None:
+    process = launch("torn", "1", "0", OUTLAST_SAVE_EVERY="0", OUTLAST_TOKEN="a")
+    assert "rank 0 step 8" in finish(process)
+    newest = max(whole(tmp_path / "torn"), key=lambda path: layout.age_of(path.name))
+    (newest / "state-00001-of-00002.outlast").unlink()
+    told = finish(launch("torn", "1", "0", OUTLAST_TOKEN="b"))
+    assert told.count("resumed 7") == 2, told
+    assert not newest.exists()
+
+
+def test_a_checkpoint_of_two_processes_is_not_loaded_by_one(
+    tmp_path: Path, launch: Callable[..., subprocess.Popen[str]]
+) -> None:
+    assert "rank 0 step 8" in finish(launch("two", "1", "0", OUTLAST_SAVE_EVERY="0"))
+    code = "import outlast; outlast.load()"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path / "two", capture_output=True, text=True, check=False
+    )
+    assert "was saved by 2 processes, and this training has 1" in done.stderr
+    assert whole(tmp_path / "two")
+
+
+def test_a_run_under_torchrun_goes_on_past_its_limit(lab: Lab) -> None:
+    """The limit's signal reaches the processes through torchrun, whose own exit code says nothing."""
+    command = " ".join(["python", *TORCHRUN[1:], "train.py", "4", "0.25"])
+    params: dict[str, Any] = {
+        "outputs": ["weights.json"],
+        "resources": {"time": "14s", "cpus": 1},
+        "checkpoints": {"grace": "3s"},
+    }
+    directory = lab.experiment("play", {"train.py": TRAIN}, command=command, **params)
+    done = lab.outlast("run", directory)
+    assert done.returncode == 0, done.output
+    told = lab.outlast("explain", directory / "play", "--json").json
+    outcomes = [attempt["outcome"] for attempt in told["attempts"]]
+    assert outcomes[-1] == "finished" and set(outcomes[:-1]) == {"continue"} and len(outcomes) >= 2
+    weights = json.loads((directory / "results" / "play" / "weights.json").read_text())
+    assert weights["steps"] == 32

@@ -1,0 +1,115 @@
+"""A loader's position: saved anywhere, gone on from there, the same samples bit for bit."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from typing import Any
+
+import numpy as np
+import pytest
+
+from outlast.data import Loader
+
+if "CI" in os.environ:
+    import torch  # in CI nothing may be left out
+else:
+    torch = pytest.importorskip("torch")
+
+
+class Noisy:
+    """Samples that draw from all three generators."""
+
+    def __len__(self) -> int:
+        return 23
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.tensor(
+            [index, random.random(), np.random.rand(), torch.rand(()).item()], dtype=torch.float64
+        )
+
+
+def loader(workers: int = 0, **options: Any) -> Loader:
+    return Loader(Noisy(), batch_size=4, shuffle=True, seed=7, num_workers=workers, **options)
+
+
+def epochs(count: int, workers: int = 0, **options: Any) -> list[list[Any]]:
+    one = loader(workers, **options)
+    return [list(one) for _ in range(count)]
+
+
+def same(left: list[Any], right: list[Any]) -> bool:
+    return len(left) == len(right) and all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
+
+
+def test_every_sample_is_there_once_and_epochs_differ() -> None:
+    first, second = epochs(2)
+    for epoch in (first, second):
+        assert sorted(torch.cat(epoch)[:, 0].int().tolist()) == list(range(23))
+    assert not same(first, second)
+    assert len(loader()) == len(first) == 6
+
+
+def test_workers_change_nothing() -> None:
+    for alone, helped in zip(epochs(2), epochs(2, workers=2), strict=True):
+        assert same(alone, helped)
+    for alone, helped in zip(epochs(2), epochs(2, workers=2, persistent_workers=True), strict=True):
+        assert same(alone, helped)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("given", [0, 1, 4, 6])
+def test_it_goes_on_from_any_batch(workers: int, given: int) -> None:
+    whole = epochs(3)
+    first = loader(workers)
+    list(first)
+    batches = iter(first)
+    seen = [next(batches) for _ in range(given)]
+    state = first.state_dict()
+    heir = loader(workers)
+    heir.load_state_dict(state)
+    assert same(seen + list(heir), whole[1])
+    assert same(list(heir), whole[2])
+
+
+def test_an_epoch_that_was_left_is_not_gone_on_with() -> None:
+    one = loader()
+    for _ in one:
+        break
+    assert same(list(one), epochs(2)[1])
+
+
+def test_fetching_leaves_the_generators_of_the_training_alone() -> None:
+    random.seed(1), np.random.seed(1), torch.manual_seed(1)
+    expected = random.random(), np.random.rand(), torch.rand(())
+    random.seed(1), np.random.seed(1), torch.manual_seed(1)
+    list(loader())
+    assert (random.random(), np.random.rand(), torch.rand(())) == expected
+
+
+def test_a_position_in_other_batches_is_refused() -> None:
+    state = Loader(Noisy(), batch_size=5, shuffle=True, seed=7).state_dict()
+    with pytest.raises(ValueError, match="batch_size 5, and this one has 4"):
+        loader().load_state_dict(state)
+
+
+def test_the_processes_of_a_group_share_an_epoch_and_have_as_many_steps() -> None:
+    parts = [list(loader(rank=rank, world=3)) for rank in range(3)]
+    assert {len(part) for part in parts} == {2}
+    indices = [torch.cat(part)[:, 0].int().tolist() for part in parts]
+    assert set().union(*map(set, indices)) == set(range(23))
+    assert sum(map(len, indices)) == 24
+
+
+def test_workers_survive_the_signal_that_tells_the_training_to_stop() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        batches = iter(loader(2))
+        seen = [next(batches)]
+        for worker in torch.multiprocessing.active_children():
+            os.kill(worker.pid, signal.SIGTERM)
+        assert same(seen + list(batches), epochs(1)[0])
+    finally:
+        signal.signal(signal.SIGTERM, before)

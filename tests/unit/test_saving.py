@@ -1,0 +1,142 @@
+"""What saving did and cost, from what a node reported to what people read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import pytest
+
+from outlast import ending
+from outlast.cli import saves
+from outlast.cli.report import text
+from outlast.fold import apply
+from outlast.ledger import Booking, Use, book
+from outlast.model import Attempt, AttemptState, Entry, Kind, Outcome, Phase, Run, RunState
+from outlast.observation import Report, Save, Saved
+from outlast.saving import Saving, of_attempt, total
+
+RUN = Run("r", 0, 1, {}, RunState.ACTIVE, added=0.0, since=0.0, attempts=1, current="t1")
+ATTEMPT = Attempt("r", 1, "t1", AttemptState.RUNNING, intended=0.0)
+WHY = "every 5 min: a save costs 0.2 s, and an interruption is expected every 24 h (none so far)"
+
+
+def report(seconds: float, saved: Saved | None, saving: float = 0.0, **more: Any) -> Report:
+    return Report(
+        spans=((Phase.CLAIM, 1.0), (Phase.COMPUTE, seconds)),
+        saves=(Save(seconds * 0.75, 7),) if saved else (),
+        saved=saved,
+        saving=saving,
+        **more,
+    )
+
+
+def ended(told: Report, outcome: Outcome = Outcome.EVICTED) -> tuple[Run, Attempt]:
+    decision = ending.end(RUN, ATTEMPT, None, told, outcome, "gone", 100.0)
+    assert decision.kind is Kind.ENDED
+    run, attempt = apply(RUN, ATTEMPT, Entry(100.0, "r", Kind.ENDED, "t1", decision.data))
+    assert attempt is not None
+    return run, attempt
+
+
+def test_what_a_node_reported_of_saves_is_in_the_account_and_known_to_the_next_attempt() -> None:
+    run, attempt = ended(report(1000.0, Saved(40, 80.0, 6.0, WHY), saving=10.0))
+    assert attempt.account["saved"] == {"times": 40, "seconds": 80.0, "slowest": 6.0, "why": WHY}
+    assert of_attempt(attempt.outcome, attempt.account) == Saving(40, 10.0, 80.0, 6.0, 1000.0, 1, WHY)
+    assert (run.observed, run.interruptions) == (1000.0, 1)
+    assert (run.save_blocked, run.save_durable) == (0.25, 6.0)
+
+
+def test_earlier_starts_of_a_job_count_each_by_its_own_end() -> None:
+    silent = report(100.0, Saved(4, 8.0, 3.0, "first"), saving=1.0)
+    left = report(200.0, None, outcome=Outcome.EVICTED, code=85)
+    last = report(300.0, Saved(1, 2.0, 2.0), saving=0.5, earlier=(silent, left), outcome=Outcome.CONTINUE)
+    run, attempt = ended(last, Outcome.CONTINUE)
+    assert of_attempt(attempt.outcome, attempt.account) == Saving(5, 1.5, 10.0, 3.0, 600.0, 1, "first")
+    assert run.interruptions == 1
+
+
+def test_an_account_that_tells_nothing_of_saves_costs_nothing() -> None:
+    assert of_attempt(Outcome.LOST, {}) == Saving()
+    assert of_attempt(None, {"slot": 5.0, "saves": [[1.0, None]]}) == Saving()
+    assert total([]) == Saving()
+    assert Saving().share == 0.0
+
+
+def test_explain_shows_how_often_what_it_cost_and_why() -> None:
+    its = Saving(41, 8.2, 120.0, 6.0, 3600.0, 1, WHY)
+    assert saves.in_attempt(812, its) == [
+        ("saved", "step 812: 41 saves, for which the training waited 8.2 s (0.2 % of 1 h)"),
+        ("rhythm", WHY),
+    ]
+    assert saves.in_attempt(None, Saving(1, 0.001, 0.1, 0.1, 3600.0)) == [
+        ("saved", "1 save, for which the training waited <0.1 s (<0.1 % of 1 h)")
+    ]
+    assert saves.in_attempt(7, Saving()) == [("saved", "step 7")]
+    assert saves.in_attempt(None, Saving(computed=5.0)) == []
+    assert saves.in_attempt(None, Saving(why="\x1b[31m")) == [("rhythm", "�[31m")]
+
+
+def booking(run: str, number: int, saving: Saving, lost: float = 0.0) -> Booking:
+    uses = {Use.USEFUL: 90.0, Use.SAVING: saving.blocked, Use.LOST_WORK: lost}
+    return Booking(run, number, "n1", Outcome.EVICTED, 100.0, uses, (), saving)
+
+
+BOOKINGS = [
+    booking("a", 1, Saving(10, 2.0, 9.0, 3.0, 100.0, 1, "the first"), lost=8.0),
+    booking("a", 2, Saving(5, 1.0, 4.0, 1.0, 100.0, 0, "told to stop; else " + WHY)),
+    booking("b", 1, Saving()),
+]
+
+
+def test_the_report_shows_for_each_run_what_saving_did_and_what_it_cost() -> None:
+    lines = click.unstyle(text(BOOKINGS)).splitlines()
+    [head] = [number for number, line in enumerate(lines) if "RHYTHM" in line]
+    assert lines[head].split() == [
+        "RUN",
+        "SAVES",
+        "WAITED",
+        "SHARE",
+        "SLOWEST",
+        "INTERRUPTED",
+        "LOST",
+        "WORK",
+        "RHYTHM",
+    ]
+    assert " ".join(lines[head + 1].split("  every")[0].split()) == "a 15 3 s 1.5 % 3 s 1 8 s"
+    assert lines[head + 1].endswith(WHY)
+    assert len(lines) == head + 2, "a run that told of no save has no line"
+
+
+def test_a_report_without_saves_says_nothing_of_them() -> None:
+    assert "RHYTHM" not in text([BOOKINGS[2]])
+
+
+def test_of_too_many_runs_saving_is_shown_in_all() -> None:
+    many = [booking("run-%02d" % n, 1, Saving(2, 1.0, 4.0, 3.0, 100.0)) for n in range(40)]
+    row = next(line for line in click.unstyle(text(many)).splitlines() if line.startswith("all runs"))
+    assert row.split()[2] == "80"
+    assert "run-07" in text(many, everything=True)
+
+
+def test_the_json_has_the_sums_and_the_work_that_was_lost() -> None:
+    found = saves.facts(BOOKINGS)
+    assert found == {
+        "saves": 15,
+        "blocked": 3.0,
+        "seconds": 13.0,
+        "slowest": 3.0,
+        "computed": 200.0,
+        "interruptions": 1,
+        "why": "told to stop; else " + WHY,
+        "lost": 8.0,
+    }
+
+
+def test_a_booking_knows_what_saving_cost_in_its_attempt() -> None:
+    run, attempt = ended(report(1000.0, Saved(40, 80.0, 6.0), saving=10.0))
+    [its] = book(run, [attempt])
+    assert its.saving.saves == 40
+    # A checkpoint has three quarters of it, and so much of the waiting was worth while.
+    assert its.uses[Use.SAVING] == pytest.approx(7.5)
+    assert its.uses[Use.LOST_WORK] == pytest.approx(250.0)
