@@ -161,11 +161,11 @@ def test_a_checkpoint_of_two_processes_is_not_loaded_by_one(
 
 def test_a_run_under_torchrun_goes_on_past_its_limit(lab: Lab) -> None:
     """The limit's signal reaches the processes through torchrun, whose own exit code says nothing."""
-    command = " ".join(["python", *TORCHRUN[1:], "train.py", "4", "0.25"])
+    command = " ".join([*TORCHRUN, "train.py", "4", "0.6"])
     params: dict[str, Any] = {
         "outputs": ["weights.json"],
-        "resources": {"time": "14s", "cpus": 1},
-        "checkpoints": {"grace": "3s"},
+        "resources": {"time": "24s", "cpus": 1},
+        "checkpoints": {"grace": "5s"},
     }
     directory = lab.experiment("play", {"train.py": TRAIN}, command=command, **params)
     done = lab.outlast("run", directory)

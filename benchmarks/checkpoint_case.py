@@ -1,0 +1,199 @@
+"""One way to save and load a state, in a process of its own: `python checkpoint_case.py WAY BYTES DIRECTORY`.
+
+Prints one line of JSON: seconds that the loop was blocked, until the state was durable, to load it into
+tensors that are there, and the most memory that saving took beside the state.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+TENSORS = 288
+SAVES = 5
+#: Seconds of work between two saves: the loop is a training's, and not only saves.
+WORK = 1.0
+
+State = dict[str, torch.Tensor]
+#: Takes a state and a number; returns a function that waits until it is durable.
+Save = Callable[[State, int], Callable[[], Any]]
+Load = Callable[[State], None]
+
+
+def make(size: int) -> State:
+    generator = torch.Generator().manual_seed(1)
+    each = size // TENSORS // 4
+    return {"layer.%d.weight" % n: torch.randn(each, generator=generator) for n in range(TENSORS)}
+
+
+def durable(path: Path, write: Callable[[Path], Any]) -> None:
+    """As a careful person does it: a file beside, synced, renamed."""
+    temporary = path.with_suffix(".tmp")
+    write(temporary)
+    descriptor = os.open(temporary, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.close(descriptor)
+    temporary.rename(path)
+    descriptor = os.open(path.parent, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.close(descriptor)
+
+
+def ours(place: Path) -> tuple[Save, Load]:
+    from outlast.training.session import Session, Settings
+
+    session = Session(Settings(directory=str(place / "checkpoints"), keep=2))
+
+    def save(state: State, number: int) -> Callable[[], Any]:
+        session.save(state, number)
+        return session._behind.wait_for_work
+
+    def load(target: State) -> None:
+        copy(Session(Settings(directory=str(place / "checkpoints"))).load(), target)
+
+    return save, load
+
+
+def copy(source: State, target: State) -> None:
+    for name, tensor in target.items():
+        tensor.copy_(source[name])
+
+
+def torch_save(place: Path) -> tuple[Save, Load]:
+    path = place / "state.pt"
+
+    def save(state: State, number: int) -> Callable[[], Any]:
+        durable(path, lambda temporary: torch.save(state, temporary))
+        return lambda: None
+
+    return save, lambda target: copy(torch.load(path), target)
+
+
+def safetensors(place: Path) -> tuple[Save, Load]:
+    from safetensors.torch import load_file, save_file
+
+    path = place / "state.safetensors"
+
+    def save(state: State, number: int) -> Callable[[], Any]:
+        durable(path, lambda temporary: save_file(state, temporary))
+        return lambda: None
+
+    return save, lambda target: copy(load_file(path), target)
+
+
+def dcp(place: Path) -> tuple[Save, Load]:
+    import torch.distributed.checkpoint as distributed
+
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29511", RANK="0", WORLD_SIZE="1")
+    torch.distributed.init_process_group("gloo")
+
+    def save(state: State, number: int) -> Callable[[], Any]:
+        future = distributed.async_save(state, checkpoint_id=str(place / ("dcp-%d" % number)))
+        return future.result  # type: ignore[no-any-return]
+
+    def load(target: State) -> None:
+        newest = max(place.glob("dcp-*"), key=lambda path: int(path.name[4:]))
+        distributed.load(target, checkpoint_id=str(newest))
+
+    return save, load
+
+
+def bare(place: Path) -> tuple[Save, Load]:
+    """The limit: so many bytes that are there already, written and synced, unchecked."""
+    content: list[memoryview] = []
+
+    def write(temporary: Path) -> None:
+        with open(temporary, "wb", buffering=0) as file:
+            rest = content[0]
+            while rest:
+                rest = rest[file.write(rest) :]
+
+    def save(state: State, number: int) -> Callable[[], Any]:
+        if not content or len(content[0]) != size_of(state):
+            content[:] = [memoryview(bytearray(size_of(state)))]
+            content[0][:] = b"".join(bytes(tensor.numpy()) for tensor in state.values())
+        durable(place / "bare", write)
+        return lambda: None
+
+    def load(target: State) -> None:
+        (place / "bare").read_bytes()
+
+    return save, load
+
+
+WAYS = {
+    "outlast.save": ours,
+    "torch.save": torch_save,
+    "safetensors": safetensors,
+    "dcp": dcp,
+    "bare": bare,
+}
+
+
+def size_of(state: State) -> int:
+    return sum(tensor.nbytes for tensor in state.values())
+
+
+def memory(name: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
+
+
+def work() -> None:
+    until = time.monotonic() + WORK
+    left, right = torch.randn(256, 256), torch.randn(256, 256)
+    while time.monotonic() < until:
+        left = torch.tanh(left @ right)
+
+
+def main() -> None:
+    way, size, directory = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
+    torch.set_num_threads(1)
+    directory.mkdir()
+    state = make(size)
+    save, load = WAYS[way](directory)
+    save({"warm": torch.zeros(1024)}, 0)()
+    before = memory("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")
+    blocked, down = [], []
+    for number in range(1, SAVES + 1):
+        os.sync()
+        work()
+        began = time.monotonic()
+        wait = save(state, number)
+        blocked.append(time.monotonic() - began)
+        wait()
+        down.append(time.monotonic() - began)
+    most = memory("VmHWM") - before
+    target = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
+    loads = []
+    for _ in range(3):
+        began = time.monotonic()
+        load(target)
+        loads.append(time.monotonic() - began)
+    if way != "bare":
+        assert all(torch.equal(target[name], tensor) for name, tensor in state.items())
+    shutil.rmtree(directory)
+    # The first save is left out: it makes memory that later ones have.
+    told = {
+        "first": blocked[0],
+        "blocked": statistics.median(blocked[1:]),
+        "durable": statistics.median(down[1:]),
+        "load": statistics.median(loads),
+        "memory": most / size_of(state),
+    }
+    print(json.dumps(told), flush=True)
+    os._exit(0)  # some of them leave threads behind
+
+
+if __name__ == "__main__":
+    main()

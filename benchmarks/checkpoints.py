@@ -1,0 +1,83 @@
+"""Saving and loading a state of 100 MB and of 1 GB, next to what others do, in one run.
+
+One command: `python benchmarks/checkpoints.py`; `--rounds N`, `--json`. Each way has a process of its own;
+rounds alternate between them, and a ratio is that of one round. On a private file system.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import click
+from disks import private_disk
+from measuring import cost
+from verdicts import Goal, Row, as_json, in_turns, ratio, show
+
+SIZES = {"100 MB": 100 << 20, "1 GB": 1 << 30}
+WAYS = ("outlast.save", "torch.save", "safetensors", "dcp", "bare")
+CASE = str(Path(__file__).with_name("checkpoint_case.py"))
+
+Told = dict[str, float]
+
+
+def measure(place: Path, size: int, rounds: int) -> dict[str, list[Told]]:
+    def case(way: str) -> Told:
+        done = cost([sys.executable, CASE, way, str(size), str(place / "case")])
+        told: Told = json.loads(done.output.splitlines()[-1])
+        return told
+
+    return in_turns({way: lambda way=way: case(way) for way in WAYS}, rounds)
+
+
+def rows(found: dict[str, list[Told]]) -> list[Row]:
+    def against(ours: str, other: str, what: str) -> float:
+        return ratio((told[what] for told in found[ours]), (told[what] for told in found[other]))
+
+    def seconds(way: str, what: str) -> str:
+        return ", ".join("%.3f" % told[what] for told in found[way])
+
+    def compared(name: str, what: str, other: str, goal: Goal | None) -> Row:
+        value = against("outlast.save", other, what)
+        beside = "s: %s against %s" % (seconds("outlast.save", what), seconds(other, what))
+        return Row(name, value, "×", goal, beside)
+
+    first = ratio(
+        (told["first"] for told in found["outlast.save"]), (told["blocked"] for told in found["torch.save"])
+    )
+    memory = max(told["memory"] for told in found["outlast.save"])
+    others = ", ".join("%s %.2f" % (way, found[way][0]["memory"]) for way in WAYS[1:4])
+    return [
+        compared("blocked, of torch.save + fsync", "blocked", "torch.save", Goal(most=0.06)),
+        Row("blocked by the first save of a process, of torch.save + fsync", first, "×"),
+        compared("blocked, of DCP async_save", "blocked", "dcp", None),
+        compared("blocked, of safetensors + fsync", "blocked", "safetensors", None),
+        compared("durable, of a bare write + fsync", "durable", "bare", Goal(most=1.25)),
+        compared("durable, of torch.save + fsync", "durable", "torch.save", None),
+        compared("durable, of DCP async_save", "durable", "dcp", None),
+        compared("load, of torch.load", "load", "torch.save", Goal(most=1.0)),
+        compared("load, of safetensors", "load", "safetensors", None),
+        Row("memory beside the state", memory, "× the state", Goal(most=1.1), others),
+    ]
+
+
+@click.command()
+@click.option("--rounds", default=3, show_default=True)
+@click.option("--json", "json_wanted", is_flag=True)
+def main(rounds: int, json_wanted: bool) -> None:
+    found = {}
+    with private_disk(12 << 30) as disk:
+        if not json_wanted:
+            print("on %s\n" % disk.description)
+        for name, size in SIZES.items():
+            found[name] = rows_of = rows(measure(disk.path, size, rounds))
+            if not json_wanted:
+                show("a state of %s" % name, rows_of)
+                print()
+    if json_wanted:
+        print(as_json(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""Two hundred kills in the midst of saves: nothing told as saved is lost, and nothing wrong is loaded."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from outlast.training import checkpoint, layout
+from outlast.training.session import Session, Settings
+
+KILLS = int(os.environ.get("OUTLAST_SAVE_KILLS", "200"))
+SEED = int(os.environ.get("OUTLAST_SAVE_SEED", random.SystemRandom().randrange(10**6)))
+#: A checkpoint has blocks of 1 MiB: more than one of them, and an end within one.
+SIZE = 2**20 + 2**19 + 12345
+
+
+def state_of(step: int) -> dict[str, Any]:
+    content = hashlib.sha256(b"%d" % step).digest() * (SIZE // 32)
+    return {"step": step, "weights": content}
+
+
+def settings(place: Path, attempt: int) -> Settings:
+    return Settings(
+        directory=str(place / "checkpoints"),
+        keep=2,
+        progress_file=str(place / ("told-%d.jsonl" % attempt)),
+        token="attempt %d" % attempt,
+    )
+
+
+def train(place: Path, attempt: int) -> NoReturn:
+    """A process that saves without a pause, until it is killed or told to stop."""
+    code = 70
+    try:
+        session = Session(settings(place, attempt))
+        session.clock.listen()
+        state = session.load()
+        step = 0 if state is None else state["step"]
+        assert state is None or state == state_of(step)
+        while not session.should_stop():
+            step += 1
+            session.save(state_of(step), step)
+        session.leave()
+    except SystemExit as left:
+        code = int(str(left.code))
+    except BaseException as error:
+        print("attempt %d: %r" % (attempt, error), file=sys.stderr)
+    finally:
+        os._exit(code)
+
+
+def told(place: Path, attempt: int, event: str) -> list[int]:
+    try:
+        lines = (place / ("told-%d.jsonl" % attempt)).read_text().splitlines()
+    except FileNotFoundError:
+        return []
+    found = [json.loads(line) for line in lines]
+    return [line["step"] for line in found if line["event"] == event]
+
+
+def test_two_hundred_kills_during_saves_lose_nothing_that_was_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with capsys.disabled():
+        print("OUTLAST_SAVE_SEED=%d " % SEED, end="")
+    draws = random.Random(SEED)
+    saved = 0
+    left = 0
+    for attempt in range(KILLS):
+        child = os.fork()
+        if not child:
+            train(tmp_path, attempt)
+        time.sleep(draws.random() * draws.choice((0.05, 0.1, 0.3)))
+        gently = draws.random() < 0.3
+        os.kill(child, signal.SIGTERM if gently else signal.SIGKILL)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        assert status in (85, -signal.SIGKILL, -signal.SIGTERM), status
+        # From where the process before was seen to be, or further: a save may be down that nobody told of.
+        for step in told(tmp_path, attempt, "loaded"):
+            assert (step or 0) >= saved
+            saved = step or 0
+        steps = told(tmp_path, attempt, "saved")
+        assert steps == sorted(steps)
+        saved = max([saved, *steps])
+        left += status == 85
+    last = Session(settings(tmp_path, KILLS))
+    state = last.load()
+    assert state == state_of(state["step"]) and state["step"] >= saved > 20
+    assert left > 10
+    last.save(state_of(state["step"] + 1), state["step"] + 1, wait=True)
+    names = [path.name for path in (tmp_path / "checkpoints").iterdir()]
+    (claim,) = (name for name in names if not layout.is_checkpoint(name))
+    assert layout.claimed(claim) > KILLS // 2
+    for name in filter(layout.is_checkpoint, names):
+        checkpoint.verify(str(tmp_path / "checkpoints" / name))
