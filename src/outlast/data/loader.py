@@ -46,8 +46,9 @@ class Loader:
         self._size = len(dataset)
         self._batches = _Batches(self._size, batch_size, shuffle, seed, drop_last, rank, world)
         initialise = options.pop("worker_init_fn", None)
+        seeded: Any = _Seeded(dataset, seed)
         self._loader: Any = DataLoader(
-            _Seeded(dataset, seed),
+            seeded,
             batch_sampler=self._batches,
             num_workers=num_workers,
             worker_init_fn=_Worker(initialise),

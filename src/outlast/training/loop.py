@@ -115,16 +115,15 @@ class Loop:
 
     def save(self, wait: bool = False) -> None:
         """Save now, whatever the rhythm says; call it where a step has just ended."""
-        for _ in range(_FAILURES):
-            try:
-                self._session.save(self._whole(), self.steps, wait)
-                self._failures = 0
-                return
-            except SaveFailed:
-                # The one before failed, and that has been said; this one has not been tried yet.
-                self._failures += 1
-                if self._failures >= _FAILURES:
-                    raise
+        try:
+            self._session.save(self._whole(), self.steps, wait)
+            self._failures = 0
+        except SaveFailed:
+            # What failed, the one before or this one, has been said; once more, with the state of now.
+            self._failures += 1
+            if self._failures >= _FAILURES:
+                raise
+            self._session.save(self._whole(), self.steps, wait)
 
     def _save_and_leave(self) -> None:
         self.save(wait=True)

@@ -1,0 +1,166 @@
+"""`outlast.Training` and the files that are kept with a checkpoint, without a library or a kill."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outlast.training import image
+from outlast.training.errors import CheckpointError, SaveFailed
+from outlast.training.loop import Loop
+from outlast.training.rhythm import Plan
+from outlast.training.session import Session, Settings
+
+
+class Part:
+    """Something with a state."""
+
+    def __init__(self, **state: Any) -> None:
+        self.state = state
+
+    def state_dict(self) -> dict[str, Any]:
+        return dict(self.state)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.state = dict(state)
+
+
+class Numbers(Part):
+    """A loader that, as some do, begins a new epoch when it is loaded at the end of one."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def __iter__(self) -> Iterator[int]:
+        random.random()  # as a DataLoader draws a seed
+        return self._rest(self.state.get("given", 0) % 3)
+
+    def _rest(self, given: int) -> Iterator[int]:
+        for number in range(given, 3):
+            self.state["given"] = number + 1
+            yield number
+
+
+def session(place: Path, **settings: Any) -> Session:
+    return Session(Settings(directory=str(place / "checkpoints"), **settings))
+
+
+def always(place: Path, **settings: Any) -> Session:
+    return session(place, plan=Plan(every=0.0), **settings)
+
+
+def test_it_goes_on_in_the_middle_of_an_epoch_with_the_same_random_numbers(tmp_path: Path) -> None:
+    def run(place: Path, leave_after: int) -> list[Any]:
+        loop = Loop(always(place), Numbers(), model=Part(weight=0))
+        seen: list[Any] = []
+        for epoch in loop.epochs(2):
+            for batch in loop.batches():
+                seen.append((epoch, batch, random.random()))
+                loop.step()
+                if len(seen) == leave_after:
+                    loop._session.wait()
+                    return seen
+            seen.append((epoch, "end", random.random()))
+        return seen
+
+    random.seed(3)
+    whole = run(tmp_path / "whole", 100)
+    assert len(whole) == 8
+    for cut in (number for number, one in enumerate(whole, 1) if one[1] != "end"):
+        place = tmp_path / str(cut)
+        random.seed(3)
+        first = run(place, cut)
+        random.seed(99)
+        second = run(place, 100)
+        assert first + second == whole
+
+
+def test_what_was_saved_by_hand_or_with_other_parts_is_refused(tmp_path: Path) -> None:
+    session(tmp_path).save({"mine": 1}, 1, wait=True)
+    with pytest.raises(CheckpointError, match=r"not saved by outlast\.Training"):
+        Loop(session(tmp_path), model=Part())
+    Loop(session(tmp_path / "other"), model=Part()).save(wait=True)
+    with pytest.raises(CheckpointError, match="holds model, and this training consists of model, optimizer"):
+        Loop(session(tmp_path / "other"), model=Part(), optimizer=Part())
+
+
+def test_a_part_without_a_state_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"data is a list, .*outlast\.data\.Loader"):
+        Loop(session(tmp_path), [1, 2, 3])
+    with pytest.raises(TypeError, match="criterion is a function"):
+        Loop(session(tmp_path), criterion=always)
+
+
+def test_a_save_that_fails_is_made_again_and_not_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = Loop(always(tmp_path), model=Part(weight=1))
+    loop.step()
+    loop._session.wait()
+
+    def full(*_: Any) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(image, "write", full)
+        loop.step()
+        loop._session._behind.wait_for_all()
+    loop.step()
+    loop._session.wait()
+    loop = Loop(always(tmp_path), model=Part())
+    assert loop.resumed == 3
+    monkeypatch.setattr(image, "write", full)
+    with pytest.raises(SaveFailed):
+        for _ in range(10):
+            loop.step()
+            loop._session._behind.wait_for_all()
+
+
+def test_kept_files_are_as_they_were_at_the_save(tmp_path: Path) -> None:
+    log = tmp_path / "out" / "tb" / "events"
+    flushed: list[int] = []
+
+    def begin() -> Session:
+        one = session(tmp_path, output=str(tmp_path / "out"), token="job %d" % len(flushed))
+        one.kept.add("tb", lambda: flushed.append(1))
+        return one
+
+    first = begin()
+    assert first.load() is None
+    log.parent.mkdir(parents=True)
+    log.write_text("1 2 3 ")
+    first.save({"step": 3}, 3, wait=True)
+    assert flushed
+    log.write_text("1 2 3 4 5 ")
+    (log.parent / "later").write_text("4")
+    second = begin()
+    assert second.load() == {"step": 3}
+    assert log.read_text() == "1 2 3 " and not (log.parent / "later").exists()
+    third = session(tmp_path, output=str(tmp_path / "elsewhere"), token="third")
+    third.load()
+    third.kept.add("tb", None)  # after loading, and on a machine that has nothing of it
+    assert (tmp_path / "elsewhere" / "tb" / "events").read_text() == "1 2 3 "
+
+
+def test_outside_a_job_nothing_of_others_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "old").write_text("from last year")
+    first = session(tmp_path)
+    first.kept.add("runs", None)
+    first.load()
+    assert (tmp_path / "runs" / "old").exists()
+    first.save(1, 1, wait=True)
+    (tmp_path / "runs" / "new").write_text("since")
+    second = session(tmp_path)
+    second.kept.add("runs", None)
+    second.load()
+    assert not (tmp_path / "runs" / "new").exists()
+    (aside,) = tmp_path.glob("runs.aside-*")
+    assert (aside / "new").read_text() == "since" and str(aside.name) in capsys.readouterr().err
