@@ -21,6 +21,7 @@ from laboratory import Lab, open_journal, states
 from outlast.cli.init import templates
 from outlast.reports import last_progress
 
+HERE = Path(__file__).parent
 DIGITS = templates()["digits"]
 #: What makes each example short, in `params.yaml`: patterns and what stands there instead.
 SHORTER = {
@@ -108,7 +109,8 @@ def bring_to_its_end(lab: Lab, directory: Path) -> int:
 
 
 def test_no_example_is_left_out_here() -> None:
-    assert sorted(SHORTER) == sorted(templates())
+    elsewhere = {path.stem.removeprefix("test_example_") for path in HERE.glob("test_example_*.py")}
+    assert sorted({*SHORTER, *elsewhere}) == sorted(templates())
 
 
 @pytest.mark.parametrize("example", ["hello", "script"])

@@ -172,6 +172,7 @@ def test_a_run_under_torchrun_goes_on_past_its_limit(lab: Lab) -> None:
     assert done.returncode == 0, done.output
     told = lab.outlast("explain", directory / "play", "--json").json
     outcomes = [attempt["outcome"] for attempt in told["attempts"]]
-    assert outcomes[-1] == "finished" and set(outcomes[:-1]) == {"continue"} and len(outcomes) >= 2
+    # On a busy machine an attempt may be over before its processes have begun.
+    assert outcomes[-1] == "finished" and "continue" in outcomes[:-1], outcomes
     weights = json.loads((directory / "results" / "play" / "weights.json").read_text())
     assert weights["steps"] == 16

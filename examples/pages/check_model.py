@@ -1,0 +1,15 @@
+"""Looks at finished models before they are accepted: all weights, of the right shape, with finite numbers."""
+
+import os
+import sys
+from pathlib import Path
+
+from model import BadModel, read_model
+
+if __name__ == "__main__":
+    output = Path(os.environ.get("OUTLAST_OUTPUT_DIR", "."))
+    for name in sys.argv[1:]:
+        try:
+            read_model(output / name)
+        except BadModel as wrong:
+            sys.exit("%s %s" % (name, wrong))
