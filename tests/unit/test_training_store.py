@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +18,7 @@ import pytest
 from outlast.training import checkpoint, image, layout
 from outlast.training.errors import CheckpointError, SaveFailed, Superseded
 from outlast.training.session import Session, Settings
+from outlast.training.staging import Stage
 
 STATE = image.part_name()
 
@@ -721,3 +724,19 @@ def test_the_trailer_says_what_a_person_wants_to_know(start: Start, place: Path)
     assert (trailer["step"], trailer["run"], trailer["attempt"]) == (7, "digits-1", "3")
     assert trailer["versions"]["python"]
     assert "OMP_NUM_THREADS" in trailer["threads"]
+
+
+@pytest.mark.parametrize("shift", [0, 1], ids=["in pages", "anywhere"])
+@pytest.mark.parametrize("where", ["disk", "memory"])
+def test_large_content_is_written_as_it_is_wherever_it_lies(tmp_path: Path, where: str, shift: int) -> None:
+    size = (5 << 20) + 12345
+    content = Stage().lend(size + shift)[shift:]
+    content[:] = random.Random(1).randbytes(size)
+    folder = tmp_path if where == "disk" else Path(tempfile.mkdtemp(dir="/dev/shm"))
+    try:
+        head = {"step": 1, "generation": 1, "sequence": 1, "rank": 0, "world": 1}
+        image.write(str(folder / "file"), head, content)
+        assert (folder / "file").read_bytes()[:size] == bytes(content)
+        assert image.verify(str(folder / "file")).size == size
+    finally:
+        shutil.rmtree(folder)

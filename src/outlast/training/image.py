@@ -92,7 +92,7 @@ def write(path: str, head: dict[str, Any], content: memoryview) -> int:
     with files.descriptor(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as fd:
         sums = Checksums(content)
         try:
-            files.write_all(fd, content)
+            files.write_past_cache(fd, content)
         finally:
             crcs = sums.finish()
         described = {**head, "size": len(content), "block": BLOCK, "crc32": crcs}
