@@ -157,7 +157,6 @@ def work() -> None:
 
 def main() -> None:
     way, size, directory = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
-    torch.set_num_threads(1)
     directory.mkdir()
     state = make(size)
     save, load = WAYS[way](directory)

@@ -47,7 +47,7 @@ def digest() -> str:
 def _content() -> bytes:
     package = Path(__file__).parent
     sources = [package / "__init__.py"]
-    for room in ("data", "node", "training"):
+    for room in ("data", "frameworks", "node", "training"):
         sources += (package / room).rglob("*.py")
     files = {f"outlast/{source.relative_to(package).as_posix()}": source.read_bytes() for source in sources}
     files["__main__.py"] = _MAIN

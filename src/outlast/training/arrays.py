@@ -7,6 +7,7 @@ it again after loading.
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from dataclasses import dataclass
 from typing import Any, Callable, Iterable, Tuple
@@ -121,6 +122,11 @@ def _clusters(spans: list[Span]) -> dict[Span, Span]:
         reach = max(reach, span[2])
     close()
     return found
+
+
+def memory_at(address: int, nbytes: int) -> memoryview:
+    """As bytes; whoever owns the memory must be kept alive meanwhile."""
+    return memoryview((ctypes.c_ubyte * nbytes).from_address(address)).cast("B")
 
 
 def shape_of(lengths: Any) -> tuple[int, ...]:

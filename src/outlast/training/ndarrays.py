@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import re
 from typing import Any
 
-from outlast.training.arrays import Buffer, Leaf, Place, Source, count, library, reach, shape_of
+from outlast.training.arrays import Buffer, Leaf, Place, Source, count, library, memory_at, reach, shape_of
 from outlast.training.errors import Damaged
 
 _MAX_DTYPE_DEPTH = 16
@@ -72,7 +71,7 @@ class _Array(Leaf):
 
         def fill(target: memoryview) -> None:
             assert array is not None
-            target[:] = memoryview((ctypes.c_ubyte * nbytes).from_address(start)).cast("B")
+            target[:] = memory_at(start, nbytes)
 
         return Buffer(nbytes, fill)
 

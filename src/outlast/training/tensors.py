@@ -6,7 +6,7 @@ import array
 import re
 from typing import Any
 
-from outlast.training.arrays import Buffer, Leaf, Place, Source, count, library, reach, shape_of
+from outlast.training.arrays import Buffer, Leaf, Place, Source, count, library, memory_at, reach, shape_of
 from outlast.training.errors import CheckpointError, Damaged
 from outlast.training.telling import warn
 
@@ -59,8 +59,10 @@ class _Tensor(Leaf):
         tensor, torch = self._tensor, self._torch
 
         def fill(target: memoryview) -> None:
-            if self._nbytes:
-                # Copies from any device, layout and view at once, with torch's own threads.
+            if self.span is not None and tensor.device.type == "cpu" and tensor.is_contiguous():
+                # One core copies as fast as memory is; torch's threads would wait for one another.
+                target[:] = memory_at(tensor.data_ptr(), self._nbytes)
+            elif self._nbytes:
                 torch.frombuffer(target, dtype=tensor.dtype).view(tensor.shape).copy_(tensor)
 
         return ["torch", *self._named(), self._nbytes, place(Buffer(self._nbytes, fill)), *self._device()]
@@ -79,7 +81,10 @@ class _Tensor(Leaf):
         raw.set_(storage, before, (nbytes,))
 
         def fill(target: memoryview) -> None:
-            self._torch.frombuffer(target, dtype=self._torch.uint8).copy_(raw)
+            if raw.device.type == "cpu":
+                target[:] = memory_at(raw.data_ptr(), nbytes)
+            else:
+                self._torch.frombuffer(target, dtype=self._torch.uint8).copy_(raw)
 
         return Buffer(nbytes, fill)
 

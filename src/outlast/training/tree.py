@@ -7,6 +7,7 @@ the types listed here, whatever the file says: there is no way from a checkpoint
 
 from __future__ import annotations
 
+import gc
 import math
 import re
 import struct
@@ -56,9 +57,16 @@ class Image:
 def take_apart(state: Any, files: Any = None) -> Image:
     """Raises TypeError, naming the place, for anything a checkpoint cannot hold."""
     taker = _Taker()
-    tree = taker.node(state, ())
-    kept = taker.node(files or {}, ("files",))
-    taker.settle()
+    collects = gc.isenabled()
+    # So many new objects would make it walk through all that a training has, while the training waits.
+    gc.disable()
+    try:
+        tree = taker.node(state, ())
+        kept = taker.node(files or {}, ("files",))
+        taker.settle()
+    finally:
+        if collects:
+            gc.enable()
     return Image(tree, kept, tuple(taker.buffers), taker.size)
 
 
