@@ -13,8 +13,9 @@ WORKERS_WITH_CLUSTERS ?= 4
 # A terminal that activated another environment must not leak into this one.
 unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
 
-# In CI nothing may be left out; elsewhere PyTorch (gigabytes for most machines) is tested where it is installed.
-TEST_NEEDS := $(VENV)/.dev $(if $(CI),$(VENV)/.torch)
+# In CI nothing may be left out; elsewhere PyTorch (gigabytes for most machines) and the frameworks on it are tested
+# where they are installed.
+TEST_NEEDS := $(VENV)/.dev $(if $(CI),$(VENV)/.torch $(VENV)/.frameworks)
 
 .PHONY: demo test check storm lint types bench lock clean
 
@@ -41,19 +42,22 @@ types: $(VENV)/.dev
 	$(BIN)/mypy
 
 # The servers to fetch from are those of the tests.
-bench: $(VENV)/.dev $(VENV)/.bench
+bench: $(VENV)/.dev $(VENV)/.bench $(VENV)/.frameworks
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python benchmarks/run.py
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python benchmarks/clusters.py
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python benchmarks/reading.py
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python benchmarks/transfers.py
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python benchmarks/checkpoints.py
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python benchmarks/images.py
 
-lock: $(VENV)/.dev $(VENV)/.bench
-	$(BIN)/pip freeze --exclude-editable > constraints.txt
+# Not torch, nor what comes with one of its builds: which build is for the machine to choose.
+lock: $(VENV)/.dev $(VENV)/.bench $(VENV)/.frameworks
+	$(BIN)/pip freeze --exclude-editable | grep -v -e "^torch==" -e "^nvidia-" -e "^triton" > constraints.txt
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache
 
-$(VENV)/.demo $(VENV)/.dev $(VENV)/.bench $(VENV)/.torch: $(VENV)/.%: pyproject.toml constraints.txt | $(VENV)/.made
+$(VENV)/.demo $(VENV)/.dev $(VENV)/.bench $(VENV)/.torch $(VENV)/.frameworks: $(VENV)/.%: pyproject.toml constraints.txt | $(VENV)/.made
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$*]"
 	@touch $@
 

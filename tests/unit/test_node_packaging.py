@@ -25,6 +25,7 @@ PACKAGE = Path(outlast.__file__).parent
 NODE = sorted((PACKAGE / "node").rglob("*.py"))
 TRAINING = sorted((PACKAGE / "training").rglob("*.py"))
 DATA = sorted((PACKAGE / "data").rglob("*.py"))
+FRAMEWORKS = sorted((PACKAGE / "frameworks").rglob("*.py"))
 #: What a training's state may hold; imported only if the training has done so.
 OPTIONAL = {"numpy", "torch"}
 
@@ -65,6 +66,15 @@ def test_the_reader_of_data_needs_the_standard_library_itself_and_the_node_only(
         assert top in sys.stdlib_module_names or ours, name
 
 
+@pytest.mark.parametrize("source", FRAMEWORKS, ids=lambda path: path.name)
+def test_an_adapter_needs_the_training_side_and_its_own_framework_only(source: Path) -> None:
+    own = {source.stem, "torch"} | ({"pytorch_lightning"} if source.stem == "lightning" else set())
+    for name in _imported(source):
+        top, *below = name.split(".")
+        ours = top == "outlast" and below[:1] in ([], ["frameworks"], ["training"])
+        assert top in sys.stdlib_module_names or top in own or ours, name
+
+
 def test_the_zipapp_is_the_same_wherever_and_whenever_it_is_built(tmp_path: Path) -> None:
     zipapp.build(tmp_path / "a.pyz")
     # In a process of its own, and over one that a job may be reading.
@@ -79,12 +89,13 @@ def test_the_zipapp_is_the_same_wherever_and_whenever_it_is_built(tmp_path: Path
     assert _names(tmp_path) == ["a.pyz", "b.pyz"]
 
 
-def test_the_zipapp_holds_the_three_rooms_and_nothing_else(tmp_path: Path) -> None:
+def test_the_zipapp_holds_the_four_rooms_and_nothing_else(tmp_path: Path) -> None:
     zipapp.build(tmp_path / "a.pyz")
     with zipfile.ZipFile(tmp_path / "a.pyz") as archive:
         assert archive.testzip() is None
         names = archive.namelist()
-    rooms = [f"outlast/{path.relative_to(PACKAGE).as_posix()}" for path in [*NODE, *TRAINING, *DATA]]
+    sources = [*NODE, *TRAINING, *DATA, *FRAMEWORKS]
+    rooms = [f"outlast/{path.relative_to(PACKAGE).as_posix()}" for path in sources]
     assert names == sorted(["__main__.py", "outlast/__init__.py", *rooms])
 
 

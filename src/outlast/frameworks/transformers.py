@@ -1,0 +1,168 @@
+"""Hugging Face's Trainer: a callback that saves between two steps and goes on there, also in mid-epoch.
+
+Saving happens when the next step begins: logging and evaluation after the step before are done then. Its
+batches have been drawn by that time, and the Trainer draws them again when it goes on. So the random state is
+noted before each draw: what a collator masks or an augmentation turns comes out the same again. (The Trainer
+itself restores the random state only after the first batches are there.)
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import os
+import tempfile
+from typing import Any, Iterator
+
+from transformers import Trainer, TrainerCallback
+from transformers.trainer_callback import ExportableState, TrainerState
+
+import outlast
+from outlast.frameworks.opaque import pack, unpack
+from outlast.frameworks.steps import Steps
+from outlast.training import randomness
+
+_FORMAT = 1
+_STATE_FILE = "trainer_state.json"
+
+
+class Outlast(TrainerCallback):
+    """Adds itself to a Trainer, whose `train` takes its `checkpoint`; that is None where a run begins::
+
+    keeper = Outlast(trainer)
+    trainer.train(resume_from_checkpoint=keeper.checkpoint)
+    """
+
+    def __init__(self, trainer: Trainer) -> None:
+        if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
+            raise TypeError("outlast saves whole states; those of DeepSpeed and FSDP are in pieces")
+        #: A directory with the one thing that the Trainer itself reads of it: its place.
+        self.checkpoint: str | None = None
+        self._trainer = trainer
+        self._steps = Steps(self._take)
+        self._draws = _Draws(trainer.args.gradient_accumulation_steps + 1)
+        self._saved = outlast.load()
+        self._random: dict[str, Any] | None = None
+        if self._saved is not None:
+            self._offer_place()
+        trainer.add_callback(self)
+
+    def _offer_place(self) -> None:
+        if not isinstance(self._saved, dict) or self._saved.get("outlast.transformers") != _FORMAT:
+            raise outlast.CheckpointError(
+                "the newest checkpoint was not saved by outlast's callback for transformers; begin in "
+                "another directory"
+            )
+        self._directory = tempfile.TemporaryDirectory(prefix="outlast-")
+        self.checkpoint = self._directory.name
+        with open(os.path.join(self.checkpoint, _STATE_FILE), "w", encoding="utf-8") as file:
+            file.write(self._saved["trainer"])
+        # There is no model in it: that is loaded below, with the rest.
+        self._trainer._load_from_checkpoint = lambda *args, **kwargs: None
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        saved, self._saved = self._saved, None
+        if saved is not None:
+            if state.global_step != json.loads(saved["trainer"])["global_step"]:
+                raise RuntimeError("this run has been begun: train(resume_from_checkpoint=keeper.checkpoint)")
+            self._directory.cleanup()
+            del self._trainer._load_from_checkpoint
+            # What is loaded lies in the checkpoint's file; optimizers would go on in there.
+            self._restore(copy.deepcopy(saved))
+        self._draws.watch(kwargs["train_dataloader"])
+
+    def _restore(self, saved: dict[str, Any]) -> None:
+        trainer = self._trainer
+        trainer.model.load_state_dict(saved["model"])
+        trainer.optimizer.load_state_dict(unpack(saved["optimizer"]))
+        trainer.lr_scheduler.load_state_dict(unpack(saved["scheduler"]))
+        if saved["scaler"] is not None:
+            trainer.accelerator.scaler.load_state_dict(unpack(saved["scaler"]))
+        loss, trainer._globalstep_last_logged = saved["loss"]
+        trainer._tr_loss = loss.to(trainer.args.device)
+        self._draws.again = saved["draws"]
+        self._random = saved["random"]
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self._random is not None:
+            randomness.restore(self._random)
+            self._random = None
+        metrics = state.log_history[-1] if state.log_history else {}
+        self._steps.between(state.global_step, state.max_steps, metrics)
+
+    def _take(self) -> dict[str, Any]:
+        trainer = self._trainer
+        trainer.store_flos()
+        parts = [*trainer.callback_handler.callbacks, trainer.control]
+        counting = TrainerState(stateful_callbacks=[one for one in parts if isinstance(one, ExportableState)])
+        state = {**dataclasses.asdict(trainer.state), "stateful_callbacks": counting.stateful_callbacks}
+        scaler = getattr(trainer.accelerator, "scaler", None)
+        return {
+            "outlast.transformers": _FORMAT,
+            "trainer": json.dumps(state),
+            "model": trainer.model.state_dict(),
+            "optimizer": pack(trainer.optimizer.state_dict()),
+            "scheduler": pack(trainer.lr_scheduler.state_dict()),
+            "scaler": None if scaler is None else pack(scaler.state_dict()),
+            "loss": [trainer._tr_loss, trainer._globalstep_last_logged],
+            "draws": self._draws.noted,
+            "random": randomness.capture(),
+        }
+
+
+class _Draws:
+    """The random states at the beginning of the epoch's order and before the last batches were drawn."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        #: By the number of the batch in its epoch; None for the order itself.
+        self.noted: dict[int | None, dict[str, Any]] = {}
+        #: What was noted for those that are drawn again.
+        self.again: dict[int | None, dict[str, Any]] = {}
+
+    def watch(self, loader: Any) -> None:
+        """Data without a sampler brings its own order. Workers, and shares of others, draw out of sight."""
+        whole: Any = getattr(loader, "batch_sampler", None)
+        sampler = whole
+        while hasattr(sampler, "batch_sampler"):
+            sampler = sampler.batch_sampler
+        if hasattr(sampler, "sampler") and hasattr(sampler, "batch_size"):
+            in_sight = sampler is whole and loader.num_workers == 0
+            sampler.sampler = _Noting(sampler.sampler, sampler.batch_size if in_sight else 0, self)
+
+    def come(self, batch: int | None) -> None:
+        """This batch comes next."""
+        if batch in self.again:
+            randomness.restore(self.again.pop(batch))
+        elif batch is None:
+            self.again = {}
+        elif self.again:
+            return  # it was used, and is passed over
+        if batch is None:
+            self.noted = {}
+        self.noted[batch] = randomness.capture()
+        while len(self.noted) > self._most + 1:
+            del self.noted[min(number for number in self.noted if number is not None)]
+
+
+class _Noting:
+    """A sampler that says when it begins, and with which sample a batch does."""
+
+    def __init__(self, sampler: Any, batch_size: int, draws: _Draws) -> None:
+        self._sampler = sampler
+        self._batch_size = batch_size
+        self._draws = draws
+
+    def __iter__(self) -> Iterator[Any]:
+        self._draws.come(None)
+        for number, sample in enumerate(self._sampler):
+            if self._batch_size and number % self._batch_size == 0:
+                self._draws.come(number // self._batch_size)
+            yield sample
+
+    def __len__(self) -> int:
+        return len(self._sampler)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sampler, name)
