@@ -2,122 +2,115 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
-import signal
-import subprocess
-import sys
-import time
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-if "CI" in os.environ:
-    import torch  # noqa: F401 - in CI nothing may be left out
-else:
-    pytest.importorskip("torch")
+from attempts import Ended, Parent, Run, Several, need, storm, to_its_end
+from outlast.training import checkpoint, layout
+from outlast.training.names import EXIT_CONTINUE
 
-SEED = int(os.environ.get("OUTLAST_TRAINING_SEED", random.SystemRandom().randrange(10**6)))
+need("torch", "torchdata")
 
-SCRIPT = """
-import hashlib, json, os, random, sys
-import numpy as np, torch, outlast
-from outlast.data import Loader
+SCRIPT = Path(__file__).parents[1] / "trainings" / "with_torch.py"
+MODULES = ("torch", "torch.optim.lr_scheduler", "torchdata.stateful_dataloader", "torch.nn.parallel")
+SEED = int(os.environ.get("OUTLAST_STORM_SEED", random.SystemRandom().randrange(10**6)))
 
-torch.set_num_threads(1)
-torch.manual_seed(5), random.seed(5), np.random.seed(5)
-kind, workers, pause = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
-
-class Noisy:
-    def __len__(self):
-        return 40
-    def __getitem__(self, index):
-        # What a worker draws from torch's global generator is not restored by a StatefulDataLoader.
-        noise = torch.randn(6) if kind == "loader" else torch.zeros(6)
-        return torch.full((6,), index / 40) + 0.1 * noise, index % 3
-
-if kind == "loader":
-    loader = Loader(Noisy(), batch_size=4, shuffle=True, seed=3, num_workers=workers)
-else:
-    from torchdata.stateful_dataloader import StatefulDataLoader
-    loader = StatefulDataLoader(Noisy(), batch_size=4, shuffle=True, num_workers=workers)
-layers = torch.nn.Linear(6, 32), torch.nn.ReLU(), torch.nn.Dropout(0.5), torch.nn.Linear(32, 3)
-model = torch.nn.Sequential(*layers)
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.8)
-training = outlast.Training(model=model, optimizer=optimizer, scheduler=scheduler, data=loader)
-training.state.setdefault("losses", [])
-for epoch in training.epochs(4):
-    for inputs, labels in training.batches():
-        optimizer.zero_grad()
-        loss = torch.nn.functional.cross_entropy(model(inputs), labels)
-        loss = loss * (1 + 0.01 * random.random() + 0.01 * np.random.rand())
-        loss.backward()
-        optimizer.step()
-        training.state["losses"].append(loss.item())
-        training.step(loss=loss)
-        print("step", training.steps, flush=True)
-        if pause:
-            import time; time.sleep(pause)
-    training.state["after %d" % epoch] = torch.rand(()).item()
-    scheduler.step()
-digest = hashlib.sha256()
-for tensor in model.state_dict().values():
-    digest.update(tensor.numpy().tobytes())
-print(json.dumps({"digest": digest.hexdigest(), "state": training.state, "steps": training.steps}))
-"""
+Make = Callable[..., Run]
 
 
-def start(place: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
-    path = os.pathsep.join([str(Path(__file__).parents[2] / "src"), os.environ.get("PYTHONPATH", "")])
-    settings = {"OMP_NUM_THREADS": "1", "PYTHONPATH": path, **environment}
-    return subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, *arguments],
-        cwd=place,
-        env={**os.environ, **settings},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+@pytest.fixture(scope="module")
+def parent() -> Iterator[Parent]:
+    started = Parent(*MODULES)
+    yield started
+    started.close()
 
 
-def finish(process: subprocess.Popen[str]) -> tuple[int, list[str]]:
-    out, _ = process.communicate(timeout=120)
-    return process.returncode, out.splitlines()
+@pytest.fixture
+def make(parent: Parent, tmp_path: Path) -> Make:
+    return lambda name, **options: Run(parent, SCRIPT, tmp_path / name, epochs=4, **options)
 
 
-@pytest.mark.parametrize(
-    ("kind", "workers"), [("loader", 0), ("loader", 2), ("stateful", 0), ("stateful", 2)]
-)
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("loader", ["outlast", "stateful"])
 def test_a_training_killed_in_the_middle_of_epochs_ends_with_the_same_bits(
-    tmp_path: Path, kind: str, workers: int
+    make: Make, loader: str, workers: int, record_property: Callable[[str, Any], None]
 ) -> None:
-    if kind == "stateful" and "CI" not in os.environ:
-        pytest.importorskip("torchdata")
-    calm, rough = tmp_path / "calm", tmp_path / "rough"
-    calm.mkdir(), rough.mkdir()
-    code, told = finish(start(calm, kind, str(workers), "0"))
-    assert code == 0
-    draws = random.Random(SEED)
-    for attempt in range(6):
-        # A save at every step, so that a kill anywhere is a kill in, after or before one.
-        process = start(rough, kind, str(workers), "0", OUTLAST_SAVE_EVERY="0", OUTLAST_TOKEN="%d" % attempt)
-        lines = []
-        wanted = draws.randrange(5, 19) if attempt < 2 else 1000
-        assert process.stdout is not None
-        for line in process.stdout:
-            lines.append(line.strip())
-            if len(lines) >= wanted:
-                time.sleep(draws.random() * 0.02)
-                if attempt % 2:
-                    process.kill()
-                break
-        if wanted < 1000 and not attempt % 2:
-            process.send_signal(signal.SIGTERM)
-        code, rest = finish(process)
-        lines += rest
-        if code == 0:
-            break
-        assert code in (85, -signal.SIGKILL), lines
-    assert code == 0 and attempt >= 2
-    assert json.loads(lines[-1]) == json.loads(told[-1])
+    record_property("seeds", "OUTLAST_STORM_SEED=%d" % SEED)
+    # Ours is the same with any number of workers.
+    alone = to_its_end(make("alone", loader=loader, workers=0 if loader == "outlast" else workers))
+    hurt = make("hurt", loader=loader, workers=workers)
+    storm(hurt, 40, "kill stop kill limit", random.Random(SEED))
+    assert hurt.notes == alone.notes
+    assert hurt.weights == alone.weights
+
+
+def test_a_training_stopped_after_the_last_batch_of_an_epoch_goes_on_with_what_follows_it(make: Make) -> None:
+    alone, hurt = to_its_end(make("alone")), make("hurt")
+    for step in (10, 20, 40):
+        assert hurt.attempt(stop=step).code == EXIT_CONTINUE
+    to_its_end(hurt)
+    assert hurt.notes == alone.notes
+    assert hurt.weights == alone.weights
+
+
+@pytest.fixture(scope="module")
+def two(parent: Parent) -> Iterator[Several]:
+    other = Parent(*MODULES)
+    yield Several(parent, other)
+    other.close()
+
+
+@pytest.fixture
+def together(two: Several, tmp_path: Path) -> Make:
+    return lambda name: Run(two, SCRIPT, tmp_path / name, together=True, epochs=4)
+
+
+def resumed(ended: Ended) -> set[int]:
+    return {int(step) for step in re.findall(r"resumed (\d+)", ended.printed)}
+
+
+def checkpoints(run: Run) -> list[Path]:
+    """Newest first."""
+    found = [
+        path for path in (run.output.parent / "checkpoints").iterdir() if layout.is_checkpoint(path.name)
+    ]
+    return sorted(found, key=lambda path: layout.age_of(path.name), reverse=True)
+
+
+def test_two_processes_stop_at_one_step_whichever_is_told_and_end_with_the_same_bits(together: Make) -> None:
+    alone, hurt = to_its_end(together("alone")), together("hurt")
+    for rank, step in enumerate((4, 11)):
+        assert hurt.attempt(stop=step, rank=rank).code == EXIT_CONTINUE
+        (newest, *_) = checkpoints(hurt)
+        told = checkpoint.verify(str(newest))
+        assert (told.world, told.step) == (2, step)
+    ended = hurt.attempt()
+    assert ended.code == 0 and resumed(ended) == {11}, ended.printed
+    assert hurt.notes == alone.notes
+    assert hurt.weights == alone.weights
+
+
+def test_a_checkpoint_that_lacks_a_part_is_passed_over_by_all(together: Make) -> None:
+    run = together("torn")
+    for step in (3, 5):
+        assert run.attempt(stop=step).code == EXIT_CONTINUE
+    newest = checkpoints(run)[0]
+    (newest / "state-00001-of-00002.outlast").unlink()
+    ended = run.attempt(stop=6)
+    assert ended.code == EXIT_CONTINUE and resumed(ended) == {4}, ended.printed
+    assert not newest.exists()
+
+
+def test_a_checkpoint_of_two_processes_is_not_loaded_by_one(together: Make, make: Make) -> None:
+    assert together("run").attempt(stop=3).code == EXIT_CONTINUE
+    one = make("other")
+    (one.output.parent / "checkpoints").symlink_to(one.output.parents[1] / "run" / "checkpoints")
+    ended = one.attempt()
+    assert "was saved by 2 processes, and this training has 1" in ended.printed
+    assert len(checkpoints(one)) >= 2

@@ -135,30 +135,6 @@ def children(pid: int) -> list[int]:
     return [int(word) for word in found.split()]
 
 
-def test_a_checkpoint_that_lacks_a_part_is_passed_over_by_all(
-    tmp_path: Path, launch: Callable[..., subprocess.Popen[str]]
-) -> None:
-    process = launch("torn", "1", "0", OUTLAST_SAVE_EVERY="0", OUTLAST_TOKEN="a")
-    assert "rank 0 step 8" in finish(process)
-    newest = max(whole(tmp_path / "torn"), key=lambda path: layout.age_of(path.name))
-    (newest / "state-00001-of-00002.outlast").unlink()
-    told = finish(launch("torn", "1", "0", OUTLAST_TOKEN="b"))
-    assert told.count("resumed 7") == 2, told
-    assert not newest.exists()
-
-
-def test_a_checkpoint_of_two_processes_is_not_loaded_by_one(
-    tmp_path: Path, launch: Callable[..., subprocess.Popen[str]]
-) -> None:
-    assert "rank 0 step 8" in finish(launch("two", "1", "0", OUTLAST_SAVE_EVERY="0"))
-    code = "import outlast; outlast.load()"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path / "two", capture_output=True, text=True, check=False
-    )
-    assert "was saved by 2 processes, and this training has 1" in done.stderr
-    assert whole(tmp_path / "two")
-
-
 def test_a_run_under_torchrun_goes_on_past_its_limit(lab: Lab) -> None:
     """The limit's signal reaches the processes through torchrun, whose own exit code says nothing."""
     command = " ".join([*TORCHRUN, "train.py", "2", "1.2"])

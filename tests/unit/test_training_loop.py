@@ -30,14 +30,22 @@ class Part:
 
 
 class Numbers(Part):
-    """A loader that, as some do, begins a new epoch when it is loaded at the end of one."""
+    """A loader that, loaded at the end of an epoch, gives out nothing more of it."""
+
+    loaded = False
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.loaded = True
 
     def __len__(self) -> int:
         return 3
 
     def __iter__(self) -> Iterator[int]:
         random.random()  # as a DataLoader draws a seed
-        return self._rest(self.state.get("given", 0) % 3)
+        given = self.state.get("given", 0) if self.loaded else 0
+        self.loaded = False
+        return self._rest(given)
 
     def _rest(self, given: int) -> Iterator[int]:
         for number in range(given, 3):
@@ -62,7 +70,7 @@ def test_it_goes_on_in_the_middle_of_an_epoch_with_the_same_random_numbers(tmp_p
                 seen.append((epoch, batch, random.random()))
                 loop.step()
                 if len(seen) == leave_after:
-                    loop._session.wait()
+                    loop._between._session.wait()
                     return seen
             seen.append((epoch, "end", random.random()))
         return seen
@@ -77,6 +85,15 @@ def test_it_goes_on_in_the_middle_of_an_epoch_with_the_same_random_numbers(tmp_p
         random.seed(99)
         second = run(place, 100)
         assert first + second == whole
+
+
+def test_a_loader_that_gives_out_too_little_does_not_end_the_epoch(tmp_path: Path) -> None:
+    numbers = Numbers()
+    numbers.load_state_dict({"given": 3})
+    loop = Loop(session(tmp_path), numbers)
+    for _ in loop.epochs(1):
+        with pytest.raises(RuntimeError, match="0 of its 3 batches of epoch 0"):
+            list(loop.batches())
 
 
 def test_what_was_saved_by_hand_or_with_other_parts_is_refused(tmp_path: Path) -> None:
@@ -100,7 +117,7 @@ def test_a_save_that_fails_is_made_again_and_not_for_ever(
 ) -> None:
     loop = Loop(always(tmp_path), model=Part(weight=1))
     loop.step()
-    loop._session.wait()
+    loop._between._session.wait()
 
     def full(*_: Any) -> int:
         raise OSError(28, "No space left on device")
@@ -108,16 +125,16 @@ def test_a_save_that_fails_is_made_again_and_not_for_ever(
     with monkeypatch.context() as patch:
         patch.setattr(image, "write", full)
         loop.step()
-        loop._session._behind.wait_for_all()
+        loop._between._session._behind.wait_for_all()
     loop.step()
-    loop._session.wait()
+    loop._between._session.wait()
     loop = Loop(always(tmp_path), model=Part())
     assert loop.resumed == 3
     monkeypatch.setattr(image, "write", full)
     with pytest.raises(SaveFailed):
         for _ in range(10):
             loop.step()
-            loop._session._behind.wait_for_all()
+            loop._between._session._behind.wait_for_all()
 
 
 def test_kept_files_are_as_they_were_at_the_save(tmp_path: Path) -> None:

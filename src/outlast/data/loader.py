@@ -17,12 +17,10 @@ from typing import Any, Iterator
 class Loader:
     """`torch.utils.data.DataLoader` with `state_dict()` and `load_state_dict()`.
 
-    Each iteration is one epoch. After `load_state_dict` the next one goes on in the middle. The options are
-    those of DataLoader; where torch.distributed is in use each process gets its share of the samples.
+    Each iteration is one epoch. After `load_state_dict` the next one gives out what was left of it, which may
+    be nothing. The options are those of DataLoader; where torch.distributed is in use each process gets its
+    share of the samples.
     """
-
-    #: Loaded after the last batch of an epoch, it gives out nothing more in that epoch.
-    ends_where_it_was = True
 
     def __init__(
         self,

@@ -16,8 +16,7 @@ from keras.src.random.seed_generator import global_seed_generator
 
 import outlast
 from outlast.frameworks.opaque import pack, unpack
-from outlast.frameworks.steps import Steps
-from outlast.training import randomness
+from outlast.training import between_steps, randomness
 
 _FORMAT = 1
 _SET_BY_KERAS = ("_model", "params", "validation_data")
@@ -35,7 +34,7 @@ class Outlast(keras.callbacks.Callback):
         if keras.backend.backend() != "torch":
             raise RuntimeError("this callback needs KERAS_BACKEND=torch; it is %s" % keras.backend.backend())
         self._also = list(also)
-        self._steps = Steps(self._take)
+        self._steps = between_steps(self._take)
         self._done = 0
         self._epoch = 0
         #: Batches of this epoch that are done, and the random state when it began.

@@ -17,8 +17,7 @@ from typing import Any, Callable, Iterator
 
 import outlast
 from outlast.frameworks.opaque import pack, unpack
-from outlast.frameworks.steps import Steps
-from outlast.training import randomness
+from outlast.training import between_steps, randomness
 
 if "pytorch_lightning" in sys.modules and "lightning" not in sys.modules:
     from pytorch_lightning import Callback
@@ -46,7 +45,7 @@ class Outlast(Callback):
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         if stage != "fit":
             return
-        self._steps = Steps(lambda: self._take(trainer))
+        self._steps = between_steps(lambda: self._take(trainer))
         _close_logs(trainer)
         saved = outlast.load()
         if saved is None:
@@ -105,17 +104,18 @@ class Outlast(Callback):
         self._beginning = randomness.capture()
 
     def _between_batches(self, trainer: Any) -> None:
-        if self._beginning is None:
+        loop, fetcher = trainer.fit_loop.epoch_loop, trainer.fit_loop._data_fetcher
+        is_stateful = _stateful(fetcher) is not None
+        if self._beginning is None and not is_stateful:
             # The batches of the first epoch were begun before anything could be noted.
-            iter(trainer.fit_loop._data_fetcher)
+            iter(fetcher)
         if self._random is not None:
             # Hooks, and going through the data, have drawn random numbers: only what comes now is as it was.
             randomness.restore(self._random)
             self._random = None
-        loop = trainer.fit_loop.epoch_loop
         # Gradients that are being summed up are not saved; and the state of a loader that has not begun is
         # that of the epoch before.
-        has_begun = loop.batch_progress.current.completed or _stateful(trainer.fit_loop._data_fetcher) is None
+        has_begun = loop.batch_progress.current.completed > 0 or not is_stateful
         if has_begun and not loop._should_accumulate():
             self._steps.between(trainer.global_step, self._total, trainer.callback_metrics)
 

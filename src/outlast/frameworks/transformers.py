@@ -20,8 +20,7 @@ from transformers.trainer_callback import ExportableState, TrainerState
 
 import outlast
 from outlast.frameworks.opaque import pack, unpack
-from outlast.frameworks.steps import Steps
-from outlast.training import randomness
+from outlast.training import between_steps, randomness
 
 _FORMAT = 1
 _STATE_FILE = "trainer_state.json"
@@ -40,7 +39,7 @@ class Outlast(TrainerCallback):
         #: A directory with the one thing that the Trainer itself reads of it: its place.
         self.checkpoint: str | None = None
         self._trainer = trainer
-        self._steps = Steps(self._take)
+        self._steps = between_steps(self._take)
         self._draws = _Draws(trainer.args.gradient_accumulation_steps + 1)
         self._saved = outlast.load()
         self._random: dict[str, Any] | None = None

@@ -14,6 +14,7 @@ from outlast.training.errors import CheckpointError, SaveFailed, Superseded
 from outlast.training.foreign import File
 from outlast.training.loop import Loop
 from outlast.training.session import Session, read_settings
+from outlast.training.steps import Steps
 
 __all__ = [
     "CheckpointError",
@@ -132,6 +133,11 @@ def progress(step: SupportsIndex, total: SupportsIndex | None = None, **metrics:
 def leave() -> NoReturn:
     """Wait for the last save and exit with "saved, continue me": the run goes on there in another job."""
     _session.leave()
+
+
+def between_steps(take: Callable[[], Any]) -> Steps:
+    """For adapters: tells, saves and leaves between two steps; `take` gives the whole state."""
+    return Steps(_session, take)
 
 
 def listen() -> None:

@@ -6,14 +6,13 @@ import copy
 from typing import TYPE_CHECKING, Any, Iterable, Iterator
 
 from outlast.training import randomness
-from outlast.training.errors import CheckpointError, SaveFailed
+from outlast.training.errors import CheckpointError
+from outlast.training.steps import Steps
 
 if TYPE_CHECKING:
     from outlast.training.session import Session
 
 _FORMAT = 1
-#: So many saves in a row may fail before the training hears of it: file systems have bad minutes.
-_FAILURES = 3
 
 
 class Loop:
@@ -27,7 +26,6 @@ class Loop:
                 hint = "; use outlast.data.Loader, whose position is saved" if name == "data" else ""
                 kind = type(part).__name__
                 raise TypeError("%s is a %s, which has no state_dict() to save%s" % (name, kind, hint))
-        self._session = session
         self._parts = parts
         self._data = data
         #: Steps that are done, in all attempts.
@@ -41,7 +39,7 @@ class Loop:
         self.resumed: int | None = None
         self._epochs: int | None = None
         self._random: dict[str, Any] | None = None
-        self._failures = 0
+        self._between = Steps(session, self._whole)
         saved = session.load()
         if saved is not None:
             self._restore(saved)
@@ -80,11 +78,6 @@ class Loop:
         source = self._data
         if source is None:
             raise TypeError("there is no data to give out: outlast.Training(data=loader, …)")
-        over = self._batch > 0 and self._batch == _length(source)
-        if over and not getattr(source, "ends_where_it_was", False):
-            # It was saved after the last batch; other loaders would begin a new epoch now.
-            self._random = None
-            return
         batches = iter(source)
         # A loader may draw a seed when it is begun: only what comes after that is as it was.
         self._restore_random()
@@ -92,6 +85,12 @@ class Loop:
         for batch in batches:
             self._batch += 1
             yield batch
+        length = _length(source)
+        if length is not None and self._batch < length:
+            raise RuntimeError(
+                "%s has given out %d of its %d batches of epoch %d: its position was not restored as saved"
+                % (type(source).__name__, self._batch, length, self.epoch)
+            )
 
     def _restore_random(self) -> None:
         if self._random is not None:
@@ -106,28 +105,11 @@ class Loop:
         self.steps += 1
         length = None if self._data is None else _length(self._data)
         total = length * self._epochs if length is not None and self._epochs is not None else None
-        self._session.progress(self.steps, total, metrics)
-        stop, due = self._session.stop_or_save()
-        if stop:
-            self._save_and_leave()
-        elif due:
-            self.save()
+        self._between.between(self.steps, total, metrics)
 
     def save(self, wait: bool = False) -> None:
         """Save now, whatever the rhythm says; call it where a step has just ended."""
-        try:
-            self._session.save(self._whole(), self.steps, wait)
-            self._failures = 0
-        except SaveFailed:
-            # What failed, the one before or this one, has been said; once more, with the state of now.
-            self._failures += 1
-            if self._failures >= _FAILURES:
-                raise
-            self._session.save(self._whole(), self.steps, wait)
-
-    def _save_and_leave(self) -> None:
-        self.save(wait=True)
-        self._session.leave()
+        self._between.save(self.steps, wait)
 
     def _whole(self) -> dict[str, Any]:
         return {

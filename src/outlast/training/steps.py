@@ -1,0 +1,43 @@
+"""What happens between two steps of a training: tell, save if it is time to, and leave if it must end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Callable, Mapping
+
+from outlast.training.errors import SaveFailed
+
+if TYPE_CHECKING:
+    from outlast.training.session import Session
+
+#: So many saves in a row may fail before the training hears of it: file systems have bad minutes.
+_FAILURES = 3
+
+
+class Steps:
+    """`take` gives the whole state of the training as it is between two steps."""
+
+    def __init__(self, session: Session, take: Callable[[], Any]) -> None:
+        self._session = session
+        self._take = take
+        self._failures = 0
+
+    def between(self, step: int, total: int | None, metrics: Mapping[str, Any]) -> None:
+        """Of the step that is done just now."""
+        self._session.progress(step, total, metrics)
+        stop, due = self._session.stop_or_save()
+        if stop:
+            self.save(step, wait=True)
+            self._session.leave()
+        elif due:
+            self.save(step)
+
+    def save(self, step: int, wait: bool = False) -> None:
+        try:
+            self._session.save(self._take(), step, wait)
+            self._failures = 0
+        except SaveFailed:
+            # What failed, the one before or this one, has been said; once more, with the state of now.
+            self._failures += 1
+            if self._failures >= _FAILURES:
+                raise
+            self._session.save(self._take(), step, wait)

@@ -1,0 +1,90 @@
+"""A training with Keras on torch, stopped and killed on its way, ends with the bits of an undisturbed one."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attempts import Parent, Run, from_docs, need, storm, to_its_end
+from outlast.training.names import EXIT_CONTINUE
+
+need("keras", "torch")
+
+SCRIPT = Path(__file__).parents[1] / "trainings" / "with_keras.py"
+SEED = int(os.environ.get("OUTLAST_STORM_SEED", random.SystemRandom().randrange(10**6)))
+#: Eight batches in each of three epochs.
+BATCHES = 24
+
+
+@pytest.fixture(scope="module")
+def parent() -> Iterator[Parent]:
+    started = Parent("keras", KERAS_BACKEND="torch")
+    yield started
+    started.close()
+
+
+@pytest.fixture
+def make(parent: Parent, tmp_path: Path) -> Callable[..., Run]:
+    def run(name: str, **options: Any) -> Run:
+        return Run(parent, SCRIPT, tmp_path / name, **options)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("troubles", "options"),
+    [
+        pytest.param("limit stop kill kill", {}, id="arrays"),
+        pytest.param("kill kill kill", {"data": "PyDataset"}, id="PyDataset"),
+        pytest.param("kill kill", {"data": "loader", "workers": 1}, id="loader with a worker"),
+        pytest.param("stop kill kill", {"accumulate": 3}, id="gradients summed up"),
+    ],
+)
+def test_whatever_befalls_it_every_bit_is_that_of_an_undisturbed_training(
+    make: Callable[..., Run],
+    troubles: str,
+    options: dict[str, Any],
+    record_property: Callable[[str, Any], None],
+) -> None:
+    record_property("seeds", "OUTLAST_STORM_SEED=%d" % SEED)
+    alone, hurt = to_its_end(make("alone", **options)), make("hurt", **options)
+    storm(hurt, BATCHES, troubles, random.Random(SEED))
+    assert hurt.notes == alone.notes
+    assert hurt.weights == alone.weights
+
+
+def test_told_to_stop_in_the_last_batch_of_an_epoch_it_validates_in_the_next_attempt(
+    make: Callable[..., Run],
+) -> None:
+    alone, hurt = to_its_end(make("alone")), make("hurt")
+    ended = hurt.attempt(stop=15)
+    assert ended.code == EXIT_CONTINUE, ended.printed
+    assert (hurt.progress["step"], hurt.progress["total"]) == (16, BATCHES)
+    assert hurt.progress["metrics"]["loss"] > 0
+    to_its_end(hurt)
+    assert hurt.notes == alone.notes
+    assert hurt.weights == alone.weights
+
+
+def test_with_another_backend_it_says_which_one_it_needs(parent: Parent, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import keras\n"
+        "from outlast.frameworks.keras import Outlast\n"
+        "keras.backend.backend = lambda: 'jax'\n"
+        "Outlast()\n"
+    )
+    ended = Run(parent, script, tmp_path / "run").attempt()
+    assert ended.code == 1
+    assert "this callback needs KERAS_BACKEND=torch; it is jax" in ended.printed
+
+
+def test_what_the_documentation_shows_works(parent: Parent, tmp_path: Path) -> None:
+    run = Run(parent, from_docs("howto/keras.md", tmp_path), tmp_path / "run")
+    to_its_end(run)
+    assert (run.output / "model.keras").exists()

@@ -1,0 +1,116 @@
+"""A training with Hugging Face's Trainer, stopped and killed on its way, ends with the bits of another."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from attempts import Parent, Run, from_docs, need, storm, to_its_end
+from outlast.training.names import EXIT_CONTINUE
+
+need("transformers", "accelerate", "torch")
+
+SCRIPT = Path(__file__).parents[1] / "trainings" / "with_transformers.py"
+SEED = int(os.environ.get("OUTLAST_STORM_SEED", random.SystemRandom().randrange(10**6)))
+#: Eight batches in each of three epochs.
+STEPS = 24
+
+
+@pytest.fixture(scope="module")
+def parent() -> Iterator[Parent]:
+    modules = ("accelerate", "transformers.trainer", "transformers.models.bert.modeling_bert")
+    started = Parent(*modules, HF_HUB_OFFLINE="1")
+    yield started
+    started.close()
+
+
+@pytest.fixture
+def make(parent: Parent, tmp_path: Path) -> Callable[..., Run]:
+    def run(name: str, **options: Any) -> Run:
+        return Run(parent, SCRIPT, tmp_path / name, **options)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("troubles", "steps", "arguments", "quiet"),
+    [
+        pytest.param("limit stop kill kill", STEPS, {}, False, id="plain"),
+        pytest.param("stop kill", 9, {"gradient_accumulation_steps": 3}, False, id="gradients summed up"),
+        pytest.param(
+            "kill kill",
+            STEPS,
+            {"eval_strategy": "steps", "eval_steps": 3},
+            False,
+            id="evaluation within epochs",
+        ),
+        pytest.param(
+            "kill kill", STEPS, {"train_sampling_strategy": "group_by_length"}, False, id="another order"
+        ),
+        pytest.param("kill kill", STEPS, {"dataloader_num_workers": 1}, True, id="with a worker"),
+    ],
+)
+def test_whatever_befalls_it_every_bit_is_that_of_an_undisturbed_training(
+    make: Callable[..., Run],
+    troubles: str,
+    steps: int,
+    arguments: dict[str, Any],
+    quiet: bool,
+    record_property: Callable[[str, Any], None],
+) -> None:
+    record_property("seeds", "OUTLAST_STORM_SEED=%d" % SEED)
+    options = {"arguments": arguments, "quiet": quiet}
+    alone, hurt = to_its_end(make("alone", **options)), make("hurt", **options)
+    storm(hurt, steps, troubles, random.Random(SEED))
+    assert hurt.notes == alone.notes
+    assert hurt.weights == alone.weights
+
+
+def test_told_to_stop_in_the_last_step_of_an_epoch_it_evaluates_saves_and_leaves(
+    make: Callable[..., Run],
+) -> None:
+    options = {"arguments": {"eval_strategy": "epoch"}}
+    alone, hurt = to_its_end(make("alone", **options)), make("hurt", **options)
+    ended = hurt.attempt(stop=7)
+    assert ended.code == EXIT_CONTINUE, ended.printed
+    assert (hurt.progress["step"], hurt.progress["total"]) == (8, STEPS)
+    assert hurt.progress["metrics"]["eval_loss"] > 0
+    to_its_end(hurt)
+    assert hurt.notes == alone.notes
+    assert hurt.weights == alone.weights
+    assert list((hurt.output / "trainer").iterdir()) == [], "the Trainer has saved on its own"
+
+
+def test_callbacks_that_count_count_on(make: Callable[..., Run]) -> None:
+    arguments = {
+        "eval_strategy": "steps",
+        "eval_steps": 3,
+        "learning_rate": 0.0,  # nothing gets better, so that patience ends at the third evaluation
+        "metric_for_best_model": "loss",
+        "restore_callback_states_from_checkpoint": True,
+    }
+    alone = to_its_end(make("alone", arguments=arguments, patience=True))
+    hurt = make("hurt", arguments=arguments, patience=True)
+    assert hurt.attempt(stop=7).code == EXIT_CONTINUE
+    to_its_end(hurt)
+    assert hurt.notes == alone.notes
+    assert hurt.progress["step"] == alone.progress["step"] < STEPS - 1
+
+
+def test_train_without_the_checkpoint_says_what_is_missing(make: Callable[..., Run]) -> None:
+    run = make("run", forgets=True)
+    assert run.attempt(stop=3).code == EXIT_CONTINUE
+    ended = run.attempt()
+    assert ended.code == 1
+    assert "train(resume_from_checkpoint=keeper.checkpoint)" in ended.printed
+
+
+def test_what_the_documentation_shows_works(parent: Parent, tmp_path: Path) -> None:
+    run = Run(parent, from_docs("howto/transformers.md", tmp_path), tmp_path / "run")
+    to_its_end(run)
+    assert (run.output / "model" / "config.json").exists()

@@ -1,0 +1,32 @@
+"""What the adapters for frameworks share."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from fractions import Fraction
+
+import pytest
+
+from outlast.frameworks.opaque import pack, unpack
+from outlast.training.tree import take_apart
+
+if "CI" in os.environ:
+    import torch  # in CI nothing may be left out
+else:
+    torch = pytest.importorskip("torch")
+
+
+def test_what_a_checkpoint_cannot_hold_is_pickled_and_the_rest_is_as_it_was() -> None:
+    weights = torch.arange(4.0)
+    state = {
+        "model": OrderedDict(weights=weights, extra=Fraction(1, 3)),
+        "list": [1, (Fraction(2, 3), "text")],
+        "keys": {Fraction(1, 2): 1},
+        "plain": {"a": weights},
+    }
+    packed = pack(state)
+    take_apart(packed)
+    assert packed["model"]["weights"] is weights
+    assert packed["plain"] is state["plain"]
+    assert unpack(packed) == state
