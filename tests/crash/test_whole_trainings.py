@@ -107,6 +107,18 @@ def test_a_checkpoint_that_lacks_a_part_is_passed_over_by_all(together: Make) ->
     assert not newest.exists()
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_disk_that_is_full_for_one_process_holds_up_none_and_the_next_save_counts(
+    together: Make, rank: int
+) -> None:
+    alone, hurt = to_its_end(together("alone")), together("hurt")
+    ended = hurt.attempt(full=rank, stop=9)
+    assert ended.code == EXIT_CONTINUE and ended.printed.count("NOT saved") == 4, ended.printed
+    ended = hurt.attempt()
+    assert ended.code == 0 and resumed(ended) == {9}, ended.printed
+    assert hurt.weights == alone.weights
+
+
 def test_a_checkpoint_of_two_processes_is_not_loaded_by_one(together: Make, make: Make) -> None:
     assert together("run").attempt(stop=3).code == EXIT_CONTINUE
     one = make("other")

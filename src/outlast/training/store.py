@@ -245,6 +245,8 @@ class Store:
         except BaseException:
             if rank == 0:
                 self._discard(opening.temporary)
+            else:
+                together.give_up(part)
             raise
         return size
 

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from typing import Callable
 
+from outlast.training.files import descriptor
 from outlast.training.image import part_name
 
 #: Seconds after which a process that has not written its part is given up. A part is written in minutes.
 _PATIENCE = 1800.0
+#: Beside the name of a part: its process could not write it.
+_FAILED = ".failed"
 _PAUSES = (0.001, 0.01, 0.05, 0.2)
 
 
@@ -24,10 +28,19 @@ def await_parts(directory: str, world: int, check: Callable[[], None]) -> None:
     def there() -> bool:
         if not os.path.isdir(directory):
             raise FileNotFoundError("%s was removed" % directory)
+        for path in missing:
+            if os.path.exists(path + _FAILED):
+                raise OSError("another process could not write its part, %s" % os.path.basename(path))
         missing[:] = [path for path in missing if not os.path.exists(path)]
         return not missing
 
     _until(there, check, lambda: "%s is not written by its process" % missing[0])
+
+
+def give_up(part: str) -> None:
+    """Tell the first process not to wait for this part; where not even that can be written, it waits."""
+    with suppress(OSError), descriptor(part + _FAILED, os.O_WRONLY | os.O_CREAT):
+        return
 
 
 def await_commit(temporary: str, final: str) -> None:
