@@ -39,14 +39,14 @@ optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
 data = [(torch.full((4,), i / 32), torch.tensor([i / 32])) for i in range(64)]
 loader = Loader(data, batch_size=4, shuffle=True, seed=1)
 training = outlast.Training(model=model, optimizer=optimizer, data=loader)
-print("rank", rank, "resumed", training.resumed, flush=True)
+print("rank %d resumed %s\n" % (rank, training.resumed), end="", flush=True)
 for epoch in training.epochs(int(sys.argv[1])):
     for inputs, targets in training.batches():
         optimizer.zero_grad()
         torch.nn.functional.mse_loss(wrapped(inputs), targets).backward()
         optimizer.step()
         time.sleep(float(sys.argv[2]))
-        print("rank", rank, "step", training.steps + 1, flush=True)
+        print("rank %d step %d\n" % (rank, training.steps + 1), end="", flush=True)
         training.step()
 outlast.wait()
 if rank == 0:
@@ -93,20 +93,13 @@ def finish(process: subprocess.Popen[str]) -> str:
     return told
 
 
-def steps(told: str, rank: int) -> list[int]:
-    return [int(step) for step in re.findall(r"rank %d step (\d+)" % rank, told)]
-
-
 def whole(place: Path) -> list[Path]:
     return [path for path in (place / "checkpoints").iterdir() if layout.is_checkpoint(path.name)]
 
 
-def test_a_training_of_two_processes_killed_and_stopped_ends_with_the_same_bits(
+def test_processes_killed_in_the_midst_of_saves_go_on_together_from_a_whole_checkpoint(
     tmp_path: Path, launch: Callable[..., subprocess.Popen[str]]
 ) -> None:
-    calm = finish(launch("calm", "2", "0"))
-    assert "rank 1 step 16" in calm, calm
-    # Without a word, in the midst of saves.
     process = launch("rough", "2", "0.05", OUTLAST_SAVE_EVERY="0", OUTLAST_TOKEN="a")
     until(process, "rank 1 step 5")
     for child in children(process.pid):
@@ -115,19 +108,10 @@ def test_a_training_of_two_processes_killed_and_stopped_ends_with_the_same_bits(
     finish(process)
     for path in whole(tmp_path / "rough"):
         assert checkpoint.verify(str(path)).world == 2
-    # By the signal that its launcher passes on.
-    process = launch("rough", "2", "0.05", OUTLAST_TOKEN="b", TORCH_ELASTIC_SHUTDOWN_TIMEOUT="60")
-    told = until(process, "rank 0 step 9")
-    process.send_signal(signal.SIGTERM)
-    told += finish(process)
-    resumed = {int(step) for step in re.findall(r"resumed (\d+)", told)}
-    assert len(resumed) == 1 and 1 <= min(resumed) <= 5, told
-    assert steps(told, 0)[-1] == steps(told, 1)[-1] < 16
-    last = finish(launch("rough", "2", "0", OUTLAST_TOKEN="c"))
-    assert "resumed %d" % steps(told, 0)[-1] in last, last
-    assert json.loads((tmp_path / "calm" / "weights.json").read_text())["steps"] == 16
-    digests = {(tmp_path / place / "weights.json").read_text() for place in ("calm", "rough")}
-    assert len(digests) == 1
+    told = finish(launch("rough", "2", "0", OUTLAST_TOKEN="b"))
+    resumed = re.findall(r"resumed (\d+)", told)
+    assert len(resumed) == 2 and len(set(resumed)) == 1 and 1 <= int(resumed[0]) <= 5, told
+    assert json.loads((tmp_path / "rough" / "weights.json").read_text())["steps"] == 16
 
 
 def children(pid: int) -> list[int]:
