@@ -39,14 +39,14 @@ optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
 data = [(torch.full((4,), i / 32), torch.tensor([i / 32])) for i in range(64)]
 loader = Loader(data, batch_size=4, shuffle=True, seed=1)
 training = outlast.Training(model=model, optimizer=optimizer, data=loader)
-print("rank %d resumed %s\n" % (rank, training.resumed), end="", flush=True)
+print("rank %d resumed %s\\n" % (rank, training.resumed), end="", flush=True)
 for epoch in training.epochs(int(sys.argv[1])):
     for inputs, targets in training.batches():
         optimizer.zero_grad()
         torch.nn.functional.mse_loss(wrapped(inputs), targets).backward()
         optimizer.step()
         time.sleep(float(sys.argv[2]))
-        print("rank %d step %d\n" % (rank, training.steps + 1), end="", flush=True)
+        print("rank %d step %d\\n" % (rank, training.steps + 1), end="", flush=True)
         training.step()
 outlast.wait()
 if rank == 0:
