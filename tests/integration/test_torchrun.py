@@ -121,10 +121,10 @@ def children(pid: int) -> list[int]:
 
 def test_a_run_under_torchrun_goes_on_past_its_limit(lab: Lab) -> None:
     """The limit's signal reaches the processes through torchrun, whose own exit code says nothing."""
-    command = " ".join([*TORCHRUN, "train.py", "2", "1.2"])
+    command = " ".join([*TORCHRUN, "train.py", "2", "3.5"])
     params: dict[str, Any] = {
         "outputs": ["weights.json"],
-        "resources": {"time": "24s", "cpus": 1},
+        "resources": {"time": "60s", "cpus": 1},
         "checkpoints": {"grace": "5s"},
     }
     directory = lab.experiment("play", {"train.py": TRAIN}, command=command, **params)
