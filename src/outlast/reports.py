@@ -6,19 +6,17 @@ be read is passed over, a file that cannot be read is as good as missing, and si
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import stat
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from outlast import arrivals
 from outlast.model import Outcome, Phase
-from outlast.node import claim, travel
+from outlast.node import claim, loglines, travel
 from outlast.node.legs import Leg, claimed, legs
+from outlast.node.loglines import Log
 from outlast.observation import Report, Save, Saved
 
 #: Of a file beyond the two, beginning and end are read: how an attempt began and how it ended. A node program
@@ -253,42 +251,5 @@ def _finite(value: object) -> float | None:
     return number if math.isfinite(number) else None
 
 
-@dataclass(frozen=True)
-class _Log:
-    #: When the file was last written, by the clock of its file system.
-    changed: float
-    content: bytes
-
-    def lines(self) -> Iterator[Mapping[str, Any]]:
-        for text in self.content.split(b"\n"):
-            try:
-                line = json.loads(text)
-            except (ValueError, RecursionError):
-                continue
-            if isinstance(line, dict):
-                yield line
-
-
-def _read(path: Path, head: int | None = None, tail: int | None = None) -> _Log | None:
-    """The file, or its beginning and end; None if it is not there, no file, or cannot be read this time."""
-    head = HEAD_BYTES if head is None else head
-    tail = TAIL_BYTES if tail is None else tail
-    try:
-        # A pipe would make the reader wait for ever; a regular file does not know O_NONBLOCK.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                return None
-            if status.st_size <= head + tail:
-                content = os.pread(descriptor, head + tail, 0)
-            else:
-                # The end of line keeps what was cut out from being read as one line with what follows.
-                end = os.pread(descriptor, tail, status.st_size - tail)
-                content = os.pread(descriptor, head, 0) + b"\n" + end
-        finally:
-            os.close(descriptor)
-    except OSError:
-        # It lies on another machine's file system: what cannot be read now is read in a later pass.
-        return None
-    return _Log(status.st_mtime, content)
+def _read(path: Path, head: int | None = None, tail: int | None = None) -> Log | None:
+    return loglines.read(path, HEAD_BYTES if head is None else head, TAIL_BYTES if tail is None else tail)

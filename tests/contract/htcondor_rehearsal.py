@@ -35,6 +35,7 @@ class HTCondorRehearsal(Rehearsal):
     name = "htcondor"
     #: The limit is looked at every few seconds.
     short_time = 2.0
+    short_grace = 1.0
     patience = 90.0
     profile_keys = {"scheduler": "htcondor", "interval": "1s", "commit_every": "2s"}  # noqa: RUF012 - read only
     impossible = {"cpus": 64}  # noqa: RUF012 - read only

@@ -38,6 +38,8 @@ class Rehearsal(ABC):
     name: str
     #: A wall-time limit the scheduler can keep to, in seconds.
     short_time = 1.0
+    #: How long before it the warning comes, or as near to that as the scheduler keeps.
+    short_grace = 0.5
     #: Seconds in which everything comes that comes at all.
     patience = PATIENCE
     #: The signals that come before the limit, and when a job is cancelled.
@@ -153,7 +155,7 @@ class Rehearsal(ABC):
         return replace(plain, **changes)
 
     def fifo(self, name: str) -> Fifo:
-        self._fifos.append(Fifo(self.directory / name))
+        self._fifos.append(Fifo(self.directory / name, self.patience))
         return self._fifos[-1]
 
     def poll_until(self, condition: Callable[[Views], bool], scheduler: Scheduler | None = None) -> Views:
@@ -180,9 +182,10 @@ def _is(views: Views, token: str, phase: JobPhase) -> bool:
 class Fifo:
     """An event between a job and its test, in either direction."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, patience: float) -> None:
         os.mkfifo(path)
         self.path = path
+        self._patience = patience
         self._read = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         self._write = -1
 
@@ -196,7 +199,7 @@ class Fifo:
 
     def read(self) -> str:
         """What a job told; waits for it."""
-        ready, _, _ = select.select([self._read], [], [], PATIENCE)
+        ready, _, _ = select.select([self._read], [], [], self._patience)
         assert ready, "the job did not tell"
         return os.read(self._read, 65536).decode()
 

@@ -35,6 +35,7 @@ class SgeRehearsal(Rehearsal):
     impossible = {"gpus": 50}  # noqa: RUF012 - read only
     impossible_because = "gpus=50"
     short_time = 2.0
+    short_grace = 1.0
     #: Hosts find a qmaster that was started again after 30 s, and a lost one is noticed after 25 s.
     patience = 120.0
     #: What comes at the limit and before the end of a job that is deleted.

@@ -36,6 +36,8 @@ class SlurmRehearsal(Rehearsal):
     impossible_because = "needs nodes that are down"
     #: Slurm counts limits in minutes, and looks every 30 s whether one is reached.
     short_time = 60.0
+    #: It warns up to 30 s earlier than asked; with more it might before the job has begun to listen.
+    short_grace = 15.0
     patience = 180.0
     #: What comes before the limit, and before the end of a job that is cancelled.
     warning = signal.SIGUSR1

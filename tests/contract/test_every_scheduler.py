@@ -43,7 +43,7 @@ def test_a_job_at_its_wall_time_limit_is_warned_and_then_killed(cluster: Rehears
         + warned.tell("'warned'")
         + "signal.pause()",
         time=cluster.short_time,
-        grace=cluster.short_time / 2,
+        grace=cluster.short_grace,
     )
     cluster.scheduler.submit([request])
     assert warned.read() == "warned"

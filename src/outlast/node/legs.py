@@ -8,14 +8,13 @@ over from whoever had the one before, and that one ends itself as soon as it not
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Iterator
 
-from outlast.node import claim, past
+from outlast.node import claim, loglines, past
 from outlast.node.claim import Claim
 from outlast.node.order import WorkOrder
 from outlast.node.pulse import BEAT
@@ -205,19 +204,5 @@ def _changed(leg: Leg) -> bool:
 
 def _last_lines(leg: Leg) -> Iterator[dict[str, Any]]:
     """The last one first, without those that a kill has torn."""
-    try:
-        with open(leg.events_path, "rb") as file:
-            file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - _TAIL))
-            texts = file.read().splitlines()
-    except OSError:
-        return  # not readable
-    yield from filter(None, map(_parsed, reversed(texts)))
-
-
-def _parsed(text: bytes) -> dict[str, Any]:
-    try:
-        line = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return line if isinstance(line, dict) else {}
+    log = loglines.read(leg.events_path, 0, _TAIL)
+    return log.last_lines() if log is not None else iter(())

@@ -5,12 +5,11 @@ From this the training sees how often it has to save. The controller counts atte
 
 from __future__ import annotations
 
-import json
 import math
-import os
 from dataclasses import replace
 from typing import Any, Collection, Iterable, Iterator
 
+from outlast.node import loglines
 from outlast.node.order import Saving
 from outlast.node.repeats import OF_THE_TRAINING
 from outlast.node.words import EXIT_CONTINUE, Outcome, Phase
@@ -61,22 +60,8 @@ def after(saving: Saving, logs: Iterable[str]) -> Saving:
 
 
 def _lines(path: str) -> Iterator[dict[str, Any]]:
-    try:
-        with open(path, "rb") as file:
-            content = file.read(_PART)
-            if len(content) == _PART:
-                content += b"\n"
-                file.seek(max(_PART, file.seek(0, os.SEEK_END) - _PART))
-                content += file.read(_PART)
-    except OSError:
-        return
-    for text in content.splitlines():
-        try:
-            line = json.loads(text)
-        except (ValueError, RecursionError):
-            continue  # torn by a kill, or by the gap in the middle
-        if isinstance(line, dict):
-            yield line
+    log = loglines.read(path, _PART, _PART)
+    return log.lines() if log is not None else iter(())
 
 
 def _seconds(value: object) -> float | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
+
+from outlast.node import loglines
 
 #: A line of progress with many metrics is shorter than this.
 _LONGEST = 65536
@@ -24,10 +25,5 @@ def has_left(progress_path: str) -> bool:
 
     A launcher such as torchrun has an exit code of its own, whatever its processes end with.
     """
-    try:
-        with open(progress_path, "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _LONGEST))
-            last = file.read().splitlines()[-1]
-        return bool(json.loads(last)["event"] == "left")
-    except (OSError, ValueError, TypeError, KeyError, IndexError):
-        return False
+    log = loglines.read(progress_path, 0, _LONGEST)
+    return log is not None and next(log.last_lines(), {}).get("event") == "left"
