@@ -113,3 +113,18 @@ def test_workers_survive_the_signal_that_tells_the_training_to_stop() -> None:
         assert same(seen + list(batches), epochs(1)[0])
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGUSR1])
+def test_workers_survive_it_while_they_start(stop: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch.utils.data._utils import signal_handling
+
+    prepare = signal_handling._set_worker_signal_handlers
+
+    def and_then_it_comes() -> None:
+        prepare()
+        os.kill(os.getpid(), stop)
+
+    monkeypatch.setattr(signal_handling, "_set_worker_signal_handlers", and_then_it_comes)
+    assert same(list(loader(2)), epochs(1)[0])
+    assert stop not in signal.pthread_sigmask(signal.SIG_BLOCK, [])

@@ -7,11 +7,14 @@ depend on the worker that fetches it, on what was fetched before, or on whether 
 
 from __future__ import annotations
 
+import contextlib
 import random
 import signal
 import sys
 import zlib
 from typing import Any, Iterator
+
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class Loader:
@@ -69,7 +72,9 @@ class Loader:
         if self._under_way:  # the last one was left before its end
             batches.epoch, batches.given = batches.epoch + 1, 0
         self._under_way = True
-        for batch in self._loader:
+        with _stop_signals_held():  # workers that start are without their own handling of them for a while
+            given_out = iter(self._loader)
+        for batch in given_out:
             batches.given += 1
             yield batch
         batches.epoch, batches.given = batches.epoch + 1, 0
@@ -178,11 +183,21 @@ class _Worker:
         self._then = then
 
     def __call__(self, number: int) -> None:
-        for name in ("SIGTERM", "SIGUSR1", "SIGUSR2"):
-            if hasattr(signal, name):
-                signal.signal(getattr(signal, name), signal.SIG_IGN)
+        for stop in _STOP_SIGNALS:
+            signal.signal(stop, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
         if self._then is not None:
             self._then(number)
+
+
+@contextlib.contextmanager
+def _stop_signals_held() -> Iterator[None]:
+    """They come afterwards; a process that is started meanwhile gets none until it asks for them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _place_in_group(torch: Any) -> tuple[int, int]:
