@@ -2,39 +2,45 @@
 
 from __future__ import annotations
 
-import os
-import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from attempts import Parent, Run, Several, from_docs, need, storm, to_its_end
+from attempts import (
+    SEED,
+    Make,
+    Parent,
+    Run,
+    Several,
+    alone_and_hurt,
+    from_docs,
+    maker,
+    need,
+    same_end,
+    storm,
+    to_its_end,
+)
 from outlast.training.names import EXIT_CONTINUE
 from outlast.training.session import Session, Settings
 
 need("lightning", "pytorch_lightning", "tensorboard", "torchdata")
 
 SCRIPT = Path(__file__).parents[1] / "trainings" / "with_lightning.py"
-SEED = int(os.environ.get("OUTLAST_STORM_SEED", random.SystemRandom().randrange(10**6)))
 #: Eight batches in each of three epochs.
 BATCHES = 24
 
 
 @pytest.fixture(scope="module")
 def parent() -> Iterator[Parent]:
-    started = Parent("lightning.pytorch", "torch.utils.tensorboard", "torchdata.stateful_dataloader")
-    yield started
-    started.close()
+    with Parent("lightning.pytorch", "torch.utils.tensorboard", "torchdata.stateful_dataloader") as started:
+        yield started
 
 
 @pytest.fixture
-def make(parent: Parent, tmp_path: Path) -> Callable[..., Run]:
-    def run(name: str, **options: Any) -> Run:
-        return Run(parent, SCRIPT, tmp_path / name, **options)
-
-    return run
+def make(parent: Parent, tmp_path: Path) -> Make:
+    return maker(parent, SCRIPT, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -52,33 +58,24 @@ def make(parent: Parent, tmp_path: Path) -> Callable[..., Run]:
     ],
 )
 def test_whatever_befalls_it_every_bit_is_that_of_an_undisturbed_training(
-    make: Callable[..., Run],
+    make: Make,
     troubles: str,
     options: dict[str, Any],
     record_property: Callable[[str, Any], None],
 ) -> None:
     record_property("seeds", "OUTLAST_STORM_SEED=%d" % SEED)
-    alone, hurt = to_its_end(make("alone", **options)), make("hurt", **options)
-    storm(hurt, BATCHES, troubles, random.Random(SEED))
-    assert hurt.notes == alone.notes
+    _, hurt = alone_and_hurt(make, BATCHES, troubles, **options)
     assert len([line for line in hurt.notes if line.startswith("batch")]) == BATCHES
-    assert hurt.weights == alone.weights
 
 
 def test_it_works_with_the_package_pytorch_lightning_too(tmp_path: Path) -> None:
-    parent = Parent("pytorch_lightning")
-    try:
-        alone, hurt = (Run(parent, SCRIPT, tmp_path / name, flavour="pytorch_lightning") for name in "ab")
-        to_its_end(alone)
-        storm(hurt, BATCHES, "kill", random.Random(SEED))
-    finally:
-        parent.close()
-    assert hurt.weights == alone.weights
+    with Parent("pytorch_lightning") as parent:
+        alone_and_hurt(maker(parent, SCRIPT, tmp_path), BATCHES, "kill", flavour="pytorch_lightning")
 
 
 @pytest.mark.parametrize(("loader", "left_after"), [("plain", 8), ("outlast", 9)])
 def test_told_to_stop_in_the_last_batch_of_an_epoch_it_validates_saves_and_leaves(
-    make: Callable[..., Run], loader: str, left_after: int
+    make: Make, loader: str, left_after: int
 ) -> None:
     alone, hurt = to_its_end(make("alone", loader=loader)), make("hurt", loader=loader)
     ended = hurt.attempt(stop=7)
@@ -86,33 +83,29 @@ def test_told_to_stop_in_the_last_batch_of_an_epoch_it_validates_saves_and_leave
     assert (hurt.progress["step"], hurt.progress["total"]) == (left_after, BATCHES)
     assert hurt.progress["metrics"]["loss"] > 0
     to_its_end(hurt)
-    assert hurt.notes == alone.notes
-    assert hurt.weights == alone.weights
+    same_end(alone, hurt)
 
 
-def test_tensorboard_has_every_step_once(make: Callable[..., Run]) -> None:
+def test_tensorboard_has_every_step_once(make: Make) -> None:
     options = {"log": True, "trainer": {"val_check_interval": 0.25}}
     alone, hurt = to_its_end(make("alone", **options)), make("hurt", **options)
-    storm(hurt, BATCHES, "stop kill kill", random.Random(SEED))
+    storm(hurt, BATCHES, "stop kill kill")
     assert [step for step, _ in hurt.logged("loss")] == list(range(BATCHES))
     assert hurt.logged("loss") == alone.logged("loss")
 
 
-def test_a_checkpoint_that_fit_begins_with_is_not_begun_with_again(
-    make: Callable[..., Run], tmp_path: Path
-) -> None:
+def test_a_checkpoint_that_fit_begins_with_is_not_begun_with_again(make: Make, tmp_path: Path) -> None:
     begin = str(tmp_path / "begin.ckpt")
     to_its_end(make("first", epochs=1, leave=begin))
     alone, hurt = to_its_end(make("alone", begin=begin)), make("hurt", begin=begin)
-    storm(hurt, BATCHES - 8, "kill", random.Random(SEED))
+    storm(hurt, BATCHES - 8, "kill")
     assert hurt.weights == alone.weights
 
 
 def test_two_processes_stop_at_the_same_step_and_go_on_as_if_nothing_had_been(
     parent: Parent, tmp_path: Path
 ) -> None:
-    second = Parent("lightning.pytorch")
-    try:
+    with Parent("lightning.pytorch") as second:
         options = {"trainer": {"strategy": "ddp", "devices": 2}, "epochs": 2}
         both = Several(parent, second)
         alone, hurt = (Run(both, SCRIPT, tmp_path / name, **options) for name in ("alone", "hurt"))
@@ -120,10 +113,7 @@ def test_two_processes_stop_at_the_same_step_and_go_on_as_if_nothing_had_been(
         ended = hurt.attempt(stop=2)  # only one of them is told
         assert ended.code == EXIT_CONTINUE, ended.printed
         to_its_end(hurt)
-    finally:
-        second.close()
-    assert hurt.notes == alone.notes
-    assert hurt.weights == alone.weights
+    same_end(alone, hurt)
 
 
 def test_what_the_documentation_shows_works(parent: Parent, tmp_path: Path) -> None:
@@ -132,11 +122,9 @@ def test_what_the_documentation_shows_works(parent: Parent, tmp_path: Path) -> N
     assert (run.output / "model.pt").exists()
 
 
-def test_a_checkpoint_of_another_kind_is_refused_with_what_to_do(
-    make: Callable[..., Run], tmp_path: Path
-) -> None:
+def test_a_checkpoint_of_another_kind_is_refused_with_what_to_do(make: Make, tmp_path: Path) -> None:
     run = make("run")
     Session(Settings(directory=str(tmp_path / "run" / "checkpoints"))).save({"mine": 1}, 1, wait=True)
     ended = run.attempt()
     assert ended.code == 1
-    assert "not saved by outlast's callback for Lightning; begin in another directory" in ended.printed
+    assert "not saved by outlast's callback for Lightning; load it with what has saved it" in ended.printed

@@ -18,7 +18,6 @@ import outlast
 from outlast.frameworks.opaque import pack, unpack
 from outlast.training import between_steps, randomness
 
-_FORMAT = 1
 _SET_BY_KERAS = ("_model", "params", "validation_data")
 
 
@@ -34,7 +33,7 @@ class Outlast(keras.callbacks.Callback):
         if keras.backend.backend() != "torch":
             raise RuntimeError("this callback needs KERAS_BACKEND=torch; it is %s" % keras.backend.backend())
         self._also = list(also)
-        self._steps = between_steps(self._take)
+        self._steps = between_steps("Keras", self._take)
         self._done = 0
         self._epoch = 0
         #: Batches of this epoch that are done, and the random state when it began.
@@ -45,14 +44,9 @@ class Outlast(keras.callbacks.Callback):
         self._to_pass = 0
 
     def on_train_begin(self, logs: Any = None) -> None:
-        saved = outlast.load()
+        saved = self._steps.load()
         if saved is None:
             return
-        if not isinstance(saved, dict) or saved.get("outlast.keras") != _FORMAT:
-            raise outlast.CheckpointError(
-                "the newest checkpoint was not saved by outlast's callback for Keras; begin in another "
-                "directory"
-            )
         self._saved = copy.deepcopy(saved)  # what is loaded lies in the checkpoint's file
         self.model._initial_epoch = saved["epoch"]
 
@@ -97,7 +91,6 @@ class Outlast(keras.callbacks.Callback):
 
     def _take(self) -> dict[str, Any]:
         return {
-            "outlast.keras": _FORMAT,
             "epoch": self._epoch,
             "batch": self._batch,
             "done": self._done,

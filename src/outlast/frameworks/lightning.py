@@ -24,7 +24,6 @@ if "pytorch_lightning" in sys.modules and "lightning" not in sys.modules:
 else:
     from lightning.pytorch import Callback
 
-_FORMAT = 1
 _SIGNALS = ("SIGTERM", "SIGUSR1", "SIGUSR2")
 #: What Lightning says where the loader has no position of its own; here it is found without one.
 _NOT_RESUMABLE = "You're resuming from a checkpoint that ended before the epoch ended"
@@ -45,16 +44,11 @@ class Outlast(Callback):
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         if stage != "fit":
             return
-        self._steps = between_steps(lambda: self._take(trainer))
+        self._steps = between_steps("Lightning", lambda: self._take(trainer))
         _close_logs(trainer)
-        saved = outlast.load()
+        saved = self._steps.load()
         if saved is None:
             return
-        if not isinstance(saved, dict) or saved.get("outlast.lightning") != _FORMAT:
-            raise outlast.CheckpointError(
-                "the newest checkpoint was not saved by outlast's callback for Lightning; begin in another "
-                "directory"
-            )
         # What is loaded lies in the checkpoint's file; optimizers would go on in there.
         saved = copy.deepcopy(saved)
         self._place = saved["place"]
@@ -134,7 +128,7 @@ class Outlast(Callback):
             "beginning": self._beginning if loader is None else None,
             "random": randomness.capture(),
         }
-        return {"outlast.lightning": _FORMAT, "checkpoint": pack(checkpoint), "place": place}
+        return {"checkpoint": pack(checkpoint), "place": place}
 
 
 class _Noting:

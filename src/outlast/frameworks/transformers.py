@@ -18,11 +18,9 @@ from typing import Any, Iterator
 from transformers import Trainer, TrainerCallback
 from transformers.trainer_callback import ExportableState, TrainerState
 
-import outlast
 from outlast.frameworks.opaque import pack, unpack
 from outlast.training import between_steps, randomness
 
-_FORMAT = 1
 _STATE_FILE = "trainer_state.json"
 
 
@@ -39,24 +37,19 @@ class Outlast(TrainerCallback):
         #: A directory with the one thing that the Trainer itself reads of it: its place.
         self.checkpoint: str | None = None
         self._trainer = trainer
-        self._steps = between_steps(self._take)
+        self._steps = between_steps("Transformers", self._take)
         self._draws = _Draws(trainer.args.gradient_accumulation_steps + 1)
-        self._saved = outlast.load()
+        self._saved = self._steps.load()
         self._random: dict[str, Any] | None = None
         if self._saved is not None:
-            self._offer_place()
+            self._offer_place(self._saved)
         trainer.add_callback(self)
 
-    def _offer_place(self) -> None:
-        if not isinstance(self._saved, dict) or self._saved.get("outlast.transformers") != _FORMAT:
-            raise outlast.CheckpointError(
-                "the newest checkpoint was not saved by outlast's callback for transformers; begin in "
-                "another directory"
-            )
+    def _offer_place(self, saved: dict[str, Any]) -> None:
         self._directory = tempfile.TemporaryDirectory(prefix="outlast-")
         self.checkpoint = self._directory.name
         with open(os.path.join(self.checkpoint, _STATE_FILE), "w", encoding="utf-8") as file:
-            file.write(self._saved["trainer"])
+            file.write(saved["trainer"])
         # There is no model in it: that is loaded below, with the rest.
         self._trainer._load_from_checkpoint = lambda *args, **kwargs: None
 
@@ -98,7 +91,6 @@ class Outlast(TrainerCallback):
         state = {**dataclasses.asdict(trainer.state), "stateful_callbacks": counting.stateful_callbacks}
         scaler = getattr(trainer.accelerator, "scaler", None)
         return {
-            "outlast.transformers": _FORMAT,
             "trainer": json.dumps(state),
             "model": trainer.model.state_dict(),
             "optimizer": pack(trainer.optimizer.state_dict()),

@@ -135,9 +135,9 @@ def leave() -> NoReturn:
     _session.leave()
 
 
-def between_steps(take: Callable[[], Any]) -> Steps:
+def between_steps(framework: str, take: Callable[[], dict[str, Any]]) -> Steps:
     """For adapters: tells, saves and leaves between two steps; `take` gives the whole state."""
-    return Steps(_session, take)
+    return Steps(_session, "outlast." + framework.lower(), "outlast's callback for " + framework, take)
 
 
 def listen() -> None:

@@ -1,18 +1,17 @@
-"""NumPy arrays and torch tensors as nodes of a tree and buffers.
+"""Arrays of any library as nodes of a tree and buffers.
 
-Neither library is imported by saving: an object of theirs can only be there if its library is. Reading
-imports the one that a checkpoint needs. Those that share memory are kept in one buffer, so that they share
-it again after loading.
+Those that share memory are kept in one buffer, so that they share it again after loading.
 """
 
 from __future__ import annotations
 
 import ctypes
+import importlib
 import sys
 from dataclasses import dataclass
 from typing import Any, Callable, Iterable, Tuple
 
-from outlast.training.errors import Damaged
+from outlast.training.errors import CheckpointError, Damaged
 
 _MAX_DIMENSIONS = 64
 
@@ -66,24 +65,6 @@ class Leaf:
     def memory(self, start: int, nbytes: int) -> Buffer:
         """That buffer."""
         raise NotImplementedError
-
-
-def leaf(value: Any) -> Leaf | None:
-    """The leaf of an array, a NumPy scalar or a tensor; None for anything else.
-
-    Raises TypeError with the rest of a sentence ("is …") for arrays that cannot be kept.
-    """
-    from outlast.training import ndarrays, tensors
-
-    numpy = sys.modules.get("numpy")
-    if numpy is not None and hasattr(numpy, "ndarray"):
-        found = ndarrays.leaf(numpy, value)
-        if found is not None:
-            return found
-    torch = sys.modules.get("torch")
-    if torch is not None and hasattr(torch, "Tensor"):
-        return tensors.leaf(torch, value)
-    return None
 
 
 def settle(leaves: Iterable[tuple[Leaf, list[Any]]], place: Place) -> None:
@@ -150,17 +131,7 @@ def reach(shape: Iterable[int], strides: Iterable[int]) -> tuple[int, int]:
     return sum(step for step in steps if step < 0), sum(step for step in steps if step > 0)
 
 
-def revivers() -> dict[str, Callable[[list[Any], Source], Any]]:
-    from outlast.training import ndarrays, tensors
-
-    return {**ndarrays.REVIVERS, **tensors.REVIVERS}
-
-
 def library(name: str, what: str) -> Any:
-    import importlib
-
-    from outlast.training.errors import CheckpointError
-
     try:
         return importlib.import_module(name)
     except ImportError as error:

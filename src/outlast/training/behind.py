@@ -34,10 +34,6 @@ class Behind:
         if self._last is not None:
             self._last.ended.wait()
 
-    @property
-    def is_busy(self) -> bool:
-        return self._last is not None and not self._last.worked.is_set()
-
     def raise_failure(self, kind: type[BaseException] = BaseException) -> None:
         """What went wrong since the last call, once; `kind` leaves other failures for later."""
         failure = self._failure

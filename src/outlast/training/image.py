@@ -50,8 +50,6 @@ class Manifest:
     #: Bytes before the trailer.
     size: int
     crcs: tuple[int, ...]
-    #: Bytes of the whole file.
-    length: int
 
 
 def part_name(rank: int = 0, world: int = 1) -> str:
@@ -151,7 +149,7 @@ def _read_manifest(fd: int, path: str) -> Manifest:
         raise Damaged("its trailer cannot be understood: %s" % error) from error
     if told != size or block != BLOCK or len(crcs) != -(-size // BLOCK) or rank >= world:
         raise Damaged("its trailer is not that of this file")
-    return Manifest(step, generation, sequence, rank, world, size, tuple(crcs), length)
+    return Manifest(step, generation, sequence, rank, world, size, tuple(crcs))
 
 
 def _parsed(text: bytes) -> Any:

@@ -12,8 +12,6 @@ from outlast.training.steps import Steps
 if TYPE_CHECKING:
     from outlast.training.session import Session
 
-_FORMAT = 1
-
 
 class Loop:
     """What `outlast.Training` is, for one session."""
@@ -39,17 +37,12 @@ class Loop:
         self.resumed: int | None = None
         self._epochs: int | None = None
         self._random: dict[str, Any] | None = None
-        self._between = Steps(session, self._whole)
-        saved = session.load()
+        self._between = Steps(session, "outlast.Training", "outlast.Training", self._whole)
+        saved = self._between.load()
         if saved is not None:
             self._restore(saved)
 
-    def _restore(self, saved: Any) -> None:
-        if not isinstance(saved, dict) or saved.get("outlast.Training") != _FORMAT:
-            raise CheckpointError(
-                "the newest checkpoint was not saved by outlast.Training but by outlast.save; load it with "
-                "outlast.load(), or begin in another directory"
-            )
+    def _restore(self, saved: dict[str, Any]) -> None:
         theirs = saved["parts"]
         if set(theirs) != set(self._parts):
             raise CheckpointError(
@@ -113,7 +106,6 @@ class Loop:
 
     def _whole(self) -> dict[str, Any]:
         return {
-            "outlast.Training": _FORMAT,
             "parts": {name: part.state_dict() for name, part in self._parts.items()},
             "steps": self.steps,
             "epoch": self.epoch,

@@ -165,10 +165,10 @@ class Session:
         layout = lay_out(taken)
         content = self._stage.lend(layout.size)
         layout.fill(content)
+        opening = self._open(number) if self._party.world > 1 else None
         blocked = time.monotonic() - began
         self.rhythm.taken(blocked)
         saving = _Saving(number, content, began, waited, blocked, self.rhythm.why)
-        opening = self._open(number) if self._party.world > 1 else None
         self._behind.begin(lambda: self._write(saving, opening), self._tidy)
         if wait:
             self.wait()

@@ -103,19 +103,20 @@ def _revive_tensor(node: list[Any], source: Source) -> Any:
     torch = library("torch", "torch tensors")
     name, lengths, nbytes, offset, *device = node
     dtype, shape = _dtype(torch, name), shape_of(lengths)
-    if nbytes != count(shape) * torch.empty(0, dtype=dtype).element_size():
+    if nbytes != count(shape) * _size(torch, dtype):
         raise Damaged("a tensor in it does not have the size of its shape")
     memory = source.memory(offset, nbytes)
     if not nbytes:
         return _on(torch, torch.empty(shape, dtype=dtype), device, source)
-    return _on(torch, _typed(torch, memory, dtype, source).view(shape), device, source)
+    memory = swapped(memory, _unit(torch, dtype)) if source.is_swapped else memory
+    return _on(torch, torch.frombuffer(memory, dtype=dtype).view(shape), device, source)
 
 
 def _revive_view(node: list[Any], source: Source) -> Any:
     torch = library("torch", "torch tensors")
     name, lengths, strides, first, nbytes, offset, *device = node
     dtype, shape = _dtype(torch, name), shape_of(lengths)
-    size = torch.empty(0, dtype=dtype).element_size()
+    size = _size(torch, dtype)
     whole = [first, *strides]
     if len(strides) != len(shape) or any(type(n) is not int or not 0 <= n < 2**62 for n in whole):
         raise Damaged("a tensor in it has no proper strides")
@@ -123,7 +124,7 @@ def _revive_view(node: list[Any], source: Source) -> Any:
         raise Damaged("a tensor in it is not where it should be")
 
     # Where bytes are swapped, those who see the memory as another type get a memory of their own.
-    unit = size // (2 if dtype.is_complex else 1) if source.is_swapped else 0
+    unit = _unit(torch, dtype) if source.is_swapped else 0
 
     def base() -> Any:
         memory = source.memory(offset, nbytes)
@@ -134,10 +135,14 @@ def _revive_view(node: list[Any], source: Source) -> Any:
     return shared[: len(shared) // size * size].view(dtype).as_strided(shape, strides, first)
 
 
-def _typed(torch: Any, memory: memoryview, dtype: Any, source: Source) -> Any:
-    if source.is_swapped:
-        memory = swapped(memory, torch.empty(0, dtype=dtype).element_size() // (2 if dtype.is_complex else 1))
-    return torch.frombuffer(memory, dtype=dtype)
+def _size(torch: Any, dtype: Any) -> int:
+    """Bytes of an element. (`dtype.itemsize` is younger than many a cluster's torch.)"""
+    return int(torch.empty(0, dtype=dtype).element_size())
+
+
+def _unit(torch: Any, dtype: Any) -> int:
+    """Bytes of a number; a complex element has two."""
+    return _size(torch, dtype) // (2 if dtype.is_complex else 1)
 
 
 def swapped(memory: memoryview, size: int) -> memoryview:

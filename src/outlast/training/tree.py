@@ -15,7 +15,7 @@ from collections import Counter, OrderedDict
 from dataclasses import dataclass
 from typing import Any, Callable, Tuple
 
-from outlast.training import arrays
+from outlast.training import arrays, leaves
 from outlast.training.arrays import Buffer, Leaf, Source
 from outlast.training.errors import Damaged
 from outlast.training.foreign import File
@@ -117,7 +117,7 @@ class _Taker:
             content = value.content()
             return ["file", value.name, *self._bytes("", content)[1:]]
         try:
-            leaf = arrays.leaf(value)
+            leaf = leaves.leaf(value)
         except TypeError as error:
             raise TypeError("%s %s" % (_where(path), error)) from None
         if leaf is not None:
@@ -206,7 +206,7 @@ _PLAIN: frozenset[type] = frozenset({type(None), bool, int, float, str})
 class _Maker:
     def __init__(self, source: Source) -> None:
         self._source = source
-        self._revivers = arrays.revivers()
+        self._revivers = leaves.REVIVERS
 
     def value(self, node: Any, depth: int) -> Any:
         kind = type(node)
