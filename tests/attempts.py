@@ -18,18 +18,19 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
-
+import testbeds
 from outlast.training.names import EXIT_CONTINUE
 
 #: Nothing takes this long that goes well, on a busy machine neither.
 PATIENCE = 120.0
+#: Of all that is left to chance.
+SEED = int(os.environ.get("OUTLAST_STORM_SEED", random.SystemRandom().randrange(10**6)))
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,10 @@ class Parent:
         assert type(code) is int, code
         return Ended(code, log.read_text(encoding="utf-8", errors="replace"))
 
-    def close(self) -> None:
+    def __enter__(self) -> Parent:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
         """End it, and an attempt that is still there."""
         os.killpg(self._process.pid, signal.SIGKILL)
         self._process.communicate()
@@ -113,8 +117,8 @@ def from_docs(page: str, place: Path) -> Path:
 def need(*modules: str) -> None:
     """Leave the module out where one is not installed; in CI nothing may be left out, and it fails."""
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
-    if missing and "CI" not in os.environ:
-        pytest.skip("%s is not installed" % ", ".join(missing), allow_module_level=True)
+    if missing:
+        testbeds.not_here("%s is not installed" % ", ".join(missing))
 
 
 class Run:
@@ -175,6 +179,14 @@ class Run:
         return told
 
 
+Make = Callable[..., Run]
+
+
+def maker(parent: Parent, script: Path, place: Path, **always: Any) -> Make:
+    """What makes runs of a script, each with a name and options."""
+    return lambda name, **options: Run(parent, script, place / name, **always, **options)
+
+
 def to_its_end(run: Run) -> Run:
     """One attempt, which finishes."""
     ended = run.attempt()
@@ -182,12 +194,12 @@ def to_its_end(run: Run) -> Run:
     return run
 
 
-def storm(run: Run, steps: int, troubles: str, chance: random.Random) -> None:
+def storm(run: Run, steps: int, troubles: str) -> None:
     """Bring a training of so many steps to its end through troubles (limit, stop, kill) at random steps.
 
     The last one comes in the last third, but not in the last steps: who is told to stop there may finish.
     """
-    names = troubles.split()
+    chance, names = random.Random(SEED), troubles.split()
     chance.shuffle(names)
     late = 2 * steps // 3
     places = [
@@ -199,3 +211,16 @@ def storm(run: Run, steps: int, troubles: str, chance: random.Random) -> None:
         told = "%s at %d: %d\n%s" % (trouble, step, ended.code, ended.printed)
         assert ended.code == (-signal.SIGKILL if trouble == "kill" else EXIT_CONTINUE), told
     to_its_end(run)
+
+
+def alone_and_hurt(make: Make, steps: int, troubles: str, **options: Any) -> tuple[Run, Run]:
+    """The same training undisturbed and through a storm: both have ended, with the same bits."""
+    alone, hurt = to_its_end(make("alone", **options)), make("hurt", **options)
+    storm(hurt, steps, troubles)
+    same_end(alone, hurt)
+    return alone, hurt
+
+
+def same_end(alone: Run, hurt: Run) -> None:
+    assert hurt.notes == alone.notes
+    assert hurt.weights == alone.weights

@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from checkpointing import Waiting
 from outlast.training import image, layout
-from outlast.training.errors import CheckpointError, SaveFailed
+from outlast.training.errors import CheckpointError
 from outlast.training.session import Session, Settings
 
 STATE = image.part_name()
@@ -39,17 +40,6 @@ FAILING = (
     "unlink",
     "rmdir",
 )
-
-
-class Waiting(Session):
-    """One whose saves are waited for."""
-
-    def save(self, state: Any, step: Any, wait: bool = True) -> bool:  # type: ignore[override]
-        try:
-            super().save(state, step, wait)
-        except SaveFailed:
-            return False
-        return True
 
 
 def start(place: Path, keep: int = 3) -> Waiting:

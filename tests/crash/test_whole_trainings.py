@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import random
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from attempts import Ended, Parent, Run, Several, need, storm, to_its_end
+from attempts import SEED, Ended, Make, Parent, Run, Several, maker, need, same_end, storm, to_its_end
 from outlast.training import checkpoint, layout
 from outlast.training.names import EXIT_CONTINUE
 
@@ -19,21 +17,17 @@ need("torch", "torchdata")
 
 SCRIPT = Path(__file__).parents[1] / "trainings" / "with_torch.py"
 MODULES = ("torch", "torch.optim.lr_scheduler", "torchdata.stateful_dataloader", "torch.nn.parallel")
-SEED = int(os.environ.get("OUTLAST_STORM_SEED", random.SystemRandom().randrange(10**6)))
-
-Make = Callable[..., Run]
 
 
 @pytest.fixture(scope="module")
 def parent() -> Iterator[Parent]:
-    started = Parent(*MODULES)
-    yield started
-    started.close()
+    with Parent(*MODULES) as started:
+        yield started
 
 
 @pytest.fixture
 def make(parent: Parent, tmp_path: Path) -> Make:
-    return lambda name, **options: Run(parent, SCRIPT, tmp_path / name, epochs=4, **options)
+    return maker(parent, SCRIPT, tmp_path, epochs=4)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -45,9 +39,8 @@ def test_a_training_killed_in_the_middle_of_epochs_ends_with_the_same_bits(
     # Ours is the same with any number of workers.
     alone = to_its_end(make("alone", loader=loader, workers=0 if loader == "outlast" else workers))
     hurt = make("hurt", loader=loader, workers=workers)
-    storm(hurt, 40, "kill stop kill limit", random.Random(SEED))
-    assert hurt.notes == alone.notes
-    assert hurt.weights == alone.weights
+    storm(hurt, 40, "kill stop kill limit")
+    same_end(alone, hurt)
 
 
 def test_a_training_stopped_after_the_last_batch_of_an_epoch_goes_on_with_what_follows_it(make: Make) -> None:
@@ -55,20 +48,18 @@ def test_a_training_stopped_after_the_last_batch_of_an_epoch_goes_on_with_what_f
     for step in (10, 20, 40):
         assert hurt.attempt(stop=step).code == EXIT_CONTINUE
     to_its_end(hurt)
-    assert hurt.notes == alone.notes
-    assert hurt.weights == alone.weights
+    same_end(alone, hurt)
 
 
 @pytest.fixture(scope="module")
 def two(parent: Parent) -> Iterator[Several]:
-    other = Parent(*MODULES)
-    yield Several(parent, other)
-    other.close()
+    with Parent(*MODULES) as other:
+        yield Several(parent, other)
 
 
 @pytest.fixture
 def together(two: Several, tmp_path: Path) -> Make:
-    return lambda name: Run(two, SCRIPT, tmp_path / name, together=True, epochs=4)
+    return maker(two, SCRIPT, tmp_path, together=True, epochs=4)
 
 
 def resumed(ended: Ended) -> set[int]:
@@ -92,8 +83,7 @@ def test_two_processes_stop_at_one_step_whichever_is_told_and_end_with_the_same_
         assert (told.world, told.step) == (2, step)
     ended = hurt.attempt()
     assert ended.code == 0 and resumed(ended) == {11}, ended.printed
-    assert hurt.notes == alone.notes
-    assert hurt.weights == alone.weights
+    same_end(alone, hurt)
 
 
 def test_a_checkpoint_that_lacks_a_part_is_passed_over_by_all(together: Make) -> None:

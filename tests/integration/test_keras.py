@@ -2,38 +2,31 @@
 
 from __future__ import annotations
 
-import os
-import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from attempts import Parent, Run, from_docs, need, storm, to_its_end
+from attempts import SEED, Make, Parent, Run, alone_and_hurt, from_docs, maker, need, same_end, to_its_end
 from outlast.training.names import EXIT_CONTINUE
 
 need("keras", "torch")
 
 SCRIPT = Path(__file__).parents[1] / "trainings" / "with_keras.py"
-SEED = int(os.environ.get("OUTLAST_STORM_SEED", random.SystemRandom().randrange(10**6)))
 #: Eight batches in each of three epochs.
 BATCHES = 24
 
 
 @pytest.fixture(scope="module")
 def parent() -> Iterator[Parent]:
-    started = Parent("keras", KERAS_BACKEND="torch")
-    yield started
-    started.close()
+    with Parent("keras", KERAS_BACKEND="torch") as started:
+        yield started
 
 
 @pytest.fixture
-def make(parent: Parent, tmp_path: Path) -> Callable[..., Run]:
-    def run(name: str, **options: Any) -> Run:
-        return Run(parent, SCRIPT, tmp_path / name, **options)
-
-    return run
+def make(parent: Parent, tmp_path: Path) -> Make:
+    return maker(parent, SCRIPT, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -46,20 +39,17 @@ def make(parent: Parent, tmp_path: Path) -> Callable[..., Run]:
     ],
 )
 def test_whatever_befalls_it_every_bit_is_that_of_an_undisturbed_training(
-    make: Callable[..., Run],
+    make: Make,
     troubles: str,
     options: dict[str, Any],
     record_property: Callable[[str, Any], None],
 ) -> None:
     record_property("seeds", "OUTLAST_STORM_SEED=%d" % SEED)
-    alone, hurt = to_its_end(make("alone", **options)), make("hurt", **options)
-    storm(hurt, BATCHES, troubles, random.Random(SEED))
-    assert hurt.notes == alone.notes
-    assert hurt.weights == alone.weights
+    alone_and_hurt(make, BATCHES, troubles, **options)
 
 
 def test_told_to_stop_in_the_last_batch_of_an_epoch_it_validates_in_the_next_attempt(
-    make: Callable[..., Run],
+    make: Make,
 ) -> None:
     alone, hurt = to_its_end(make("alone")), make("hurt")
     ended = hurt.attempt(stop=15)
@@ -67,8 +57,7 @@ def test_told_to_stop_in_the_last_batch_of_an_epoch_it_validates_in_the_next_att
     assert (hurt.progress["step"], hurt.progress["total"]) == (16, BATCHES)
     assert hurt.progress["metrics"]["loss"] > 0
     to_its_end(hurt)
-    assert hurt.notes == alone.notes
-    assert hurt.weights == alone.weights
+    same_end(alone, hurt)
 
 
 def test_with_another_backend_it_says_which_one_it_needs(parent: Parent, tmp_path: Path) -> None:

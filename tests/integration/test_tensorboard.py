@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import os
-import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from attempts import Parent, Run, from_docs, need, storm, to_its_end
+from attempts import SEED, Parent, Run, from_docs, need, storm, to_its_end
 
 need("tensorboard", "torch")
 
 SCRIPT = Path(__file__).parents[1] / "trainings" / "with_tensorboard.py"
-SEED = int(os.environ.get("OUTLAST_STORM_SEED", random.SystemRandom().randrange(10**6)))
 STEPS = 24
 
 
 @pytest.fixture(scope="module")
 def parent() -> Iterator[Parent]:
-    started = Parent("torch.utils.tensorboard")
-    yield started
-    started.close()
+    with Parent("torch.utils.tensorboard") as started:
+        yield started
 
 
 def test_every_step_is_in_the_logs_once_whatever_befalls_the_training(
@@ -32,7 +28,7 @@ def test_every_step_is_in_the_logs_once_whatever_befalls_the_training(
     record_property("seeds", "OUTLAST_STORM_SEED=%d" % SEED)
     alone, hurt = Run(parent, SCRIPT, tmp_path / "alone"), Run(parent, SCRIPT, tmp_path / "hurt")
     to_its_end(alone)
-    storm(hurt, STEPS, "limit stop kill kill", random.Random(SEED))
+    storm(hurt, STEPS, "limit stop kill kill")
     assert [step for step, _ in hurt.logged("loss")] == list(range(STEPS))
     assert hurt.logged("loss") == alone.logged("loss")
 

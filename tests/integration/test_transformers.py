@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from attempts import Parent, Run, from_docs, need, storm, to_its_end
+from attempts import SEED, Make, Parent, Run, alone_and_hurt, from_docs, maker, need, same_end, to_its_end
 from outlast.training.names import EXIT_CONTINUE
 
 need("transformers", "accelerate", "torch")
 
 SCRIPT = Path(__file__).parents[1] / "trainings" / "with_transformers.py"
-SEED = int(os.environ.get("OUTLAST_STORM_SEED", random.SystemRandom().randrange(10**6)))
 #: Eight batches in each of three epochs.
 STEPS = 24
 
@@ -24,17 +21,13 @@ STEPS = 24
 @pytest.fixture(scope="module")
 def parent() -> Iterator[Parent]:
     modules = ("accelerate", "transformers.trainer", "transformers.models.bert.modeling_bert")
-    started = Parent(*modules, HF_HUB_OFFLINE="1")
-    yield started
-    started.close()
+    with Parent(*modules, HF_HUB_OFFLINE="1") as started:
+        yield started
 
 
 @pytest.fixture
-def make(parent: Parent, tmp_path: Path) -> Callable[..., Run]:
-    def run(name: str, **options: Any) -> Run:
-        return Run(parent, SCRIPT, tmp_path / name, **options)
-
-    return run
+def make(parent: Parent, tmp_path: Path) -> Make:
+    return maker(parent, SCRIPT, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +49,7 @@ def make(parent: Parent, tmp_path: Path) -> Callable[..., Run]:
     ],
 )
 def test_whatever_befalls_it_every_bit_is_that_of_an_undisturbed_training(
-    make: Callable[..., Run],
+    make: Make,
     troubles: str,
     steps: int,
     arguments: dict[str, Any],
@@ -65,14 +58,11 @@ def test_whatever_befalls_it_every_bit_is_that_of_an_undisturbed_training(
 ) -> None:
     record_property("seeds", "OUTLAST_STORM_SEED=%d" % SEED)
     options = {"arguments": arguments, "quiet": quiet}
-    alone, hurt = to_its_end(make("alone", **options)), make("hurt", **options)
-    storm(hurt, steps, troubles, random.Random(SEED))
-    assert hurt.notes == alone.notes
-    assert hurt.weights == alone.weights
+    alone_and_hurt(make, steps, troubles, **options)
 
 
 def test_told_to_stop_in_the_last_step_of_an_epoch_it_evaluates_saves_and_leaves(
-    make: Callable[..., Run],
+    make: Make,
 ) -> None:
     options = {"arguments": {"eval_strategy": "epoch"}}
     alone, hurt = to_its_end(make("alone", **options)), make("hurt", **options)
@@ -81,12 +71,11 @@ def test_told_to_stop_in_the_last_step_of_an_epoch_it_evaluates_saves_and_leaves
     assert (hurt.progress["step"], hurt.progress["total"]) == (8, STEPS)
     assert hurt.progress["metrics"]["eval_loss"] > 0
     to_its_end(hurt)
-    assert hurt.notes == alone.notes
-    assert hurt.weights == alone.weights
+    same_end(alone, hurt)
     assert list((hurt.output / "trainer").iterdir()) == [], "the Trainer has saved on its own"
 
 
-def test_callbacks_that_count_count_on(make: Callable[..., Run]) -> None:
+def test_callbacks_that_count_count_on(make: Make) -> None:
     arguments = {
         "eval_strategy": "steps",
         "eval_steps": 3,
@@ -102,7 +91,7 @@ def test_callbacks_that_count_count_on(make: Callable[..., Run]) -> None:
     assert hurt.progress["step"] == alone.progress["step"] < STEPS - 1
 
 
-def test_train_without_the_checkpoint_says_what_is_missing(make: Callable[..., Run]) -> None:
+def test_train_without_the_checkpoint_says_what_is_missing(make: Make) -> None:
     run = make("run", forgets=True)
     assert run.attempt(stop=3).code == EXIT_CONTINUE
     ended = run.attempt()

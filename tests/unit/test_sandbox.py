@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from checkpointing import content_of
 from outlast.experiment import Experiment
 from outlast.model import Attempt, AttemptState, Outcome, Run, RunState, Spec
 from outlast.node import manifest, travel
@@ -19,7 +20,6 @@ from outlast.node.data.want import Wanted
 from outlast.node.order import read_order
 from outlast.sandbox import SandboxExchange
 from outlast.schedulers.profile import Profile
-from outlast.training.image import lay_out
 from outlast.training.store import Store
 from outlast.training.tree import take_apart
 
@@ -43,16 +43,9 @@ def spec(command: str = "true", **changes: Any) -> Spec:
     return Spec(name="run", command=command, environment={"PATH": "/login/node/bin"}, **changes)
 
 
-def content_of(state: Any) -> memoryview:
-    layout = lay_out(take_apart(state))
-    content = memoryview(bytearray(layout.size))
-    layout.fill(content)
-    return content
-
-
 def save(directory: Path, step: int, token: str = "t") -> None:
     store = Store(str(directory), 9, dict, print, lambda name, why: None, token)
-    store.save(content_of({"step": step}), step)
+    store.save(content_of(take_apart({"step": step})), step)
 
 
 def steps(directory: Path) -> list[int]:

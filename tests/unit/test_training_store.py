@@ -15,23 +15,13 @@ from typing import Any
 
 import pytest
 
+from checkpointing import Waiting
 from outlast.training import checkpoint, image, layout
 from outlast.training.errors import CheckpointError, SaveFailed, Superseded
 from outlast.training.session import Session, Settings
 from outlast.training.staging import Stage
 
 STATE = image.part_name()
-
-
-class Waiting(Session):
-    """One whose saves are waited for."""
-
-    def save(self, state: Any, step: Any, wait: bool = True) -> bool:  # type: ignore[override]
-        try:
-            super().save(state, step, wait)
-        except SaveFailed:
-            return False
-        return True
 
 
 Start = Callable[..., Waiting]
@@ -612,18 +602,23 @@ def test_what_the_disk_garbles_is_never_loaded_and_nothing_older_is_removed_for_
     assert start().load() == "before"
 
 
-def test_a_state_may_change_as_soon_as_save_has_returned(
-    start: Start, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    session = start()
-    held = threading.Event()
-    real = image.write
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Nothing is written until it is set."""
+    event, real = threading.Event(), image.write
 
     def write(*args: Any) -> Any:
-        assert held.wait(30)
+        assert event.wait(30)
         return real(*args)
 
     monkeypatch.setattr(image, "write", write)
+    return event
+
+
+def test_a_state_may_change_as_soon_as_save_has_returned(
+    start: Start, place: Path, held: threading.Event
+) -> None:
+    session = start()
     state = {"list": [1], "bytes": bytearray(b"one")}
     session.save(state, step=1, wait=False)
     state["list"].append(2)  # type: ignore[attr-defined]
@@ -634,18 +629,10 @@ def test_a_state_may_change_as_soon_as_save_has_returned(
 
 
 def test_saves_are_told_only_when_they_are_down_and_in_order(
-    start: Start, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    start: Start, place: Path, held: threading.Event, capsys: pytest.CaptureFixture[str]
 ) -> None:
     told = place.parent / "progress.jsonl"
     session = start(progress_file=str(told))
-    held = threading.Event()
-    real = image.write
-
-    def write(*args: Any) -> Any:
-        assert held.wait(30)
-        return real(*args)
-
-    monkeypatch.setattr(image, "write", write)
     session.save("one", step=1, wait=False)
     assert not told.exists()
     releasing = threading.Timer(0.2, held.set)
@@ -694,18 +681,8 @@ def test_a_process_that_was_superseded_hears_it_when_it_asks_whether_to_stop(sta
         zombie.should_stop()
 
 
-def test_a_forked_child_does_not_wait_for_what_its_parent_writes(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_forked_child_does_not_wait_for_what_its_parent_writes(start: Start, held: threading.Event) -> None:
     session = start()
-    held = threading.Event()
-    real = image.write
-
-    def write(*args: Any) -> Any:
-        assert held.wait(30)
-        return real(*args)
-
-    monkeypatch.setattr(image, "write", write)
     session.save("parent", step=1, wait=False)
     child = os.fork()
     if not child:

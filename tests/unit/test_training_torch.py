@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from checkpointing import write
 from outlast.training import image
 from outlast.training.errors import CheckpointError
 from outlast.training.tree import Image, take_apart
@@ -17,15 +18,6 @@ if "CI" in os.environ:
     import torch  # in CI nothing may be left out
 else:
     torch = pytest.importorskip("torch")
-
-HEAD = {"step": 1, "generation": 1, "sequence": 1, "rank": 0, "world": 1}
-
-
-def write(path: str, taken: Image) -> None:
-    layout = image.lay_out(taken)
-    content = memoryview(bytearray(b"\xff" * layout.size))
-    layout.fill(content)
-    image.write(path, HEAD, content)
 
 
 def round_trip(state: Any, tmp_path: Path) -> Any:

@@ -16,20 +16,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from checkpointing import write
 from outlast.training import image
 from outlast.training.errors import Damaged
 from outlast.training.foreign import File
 from outlast.training.tree import MAX_DEPTH, Image, put_together, take_apart
 
-HEAD = {"step": 1, "generation": 1, "sequence": 1, "rank": 0, "world": 1}
 RELAXED = settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
-
-
-def write(path: str, taken: Image) -> None:
-    layout = image.lay_out(taken)
-    content = memoryview(bytearray(b"\xff" * layout.size))
-    layout.fill(content)
-    image.write(path, HEAD, content)
 
 
 def round_trip(state: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
