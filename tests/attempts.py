@@ -29,6 +29,8 @@ from outlast.training.names import EXIT_CONTINUE
 
 #: Nothing takes this long that goes well, on a busy machine neither.
 PATIENCE = 120.0
+#: Torch comes to its optimizers in two halves, the second when the first of them is made.
+_OF_TORCH = ("torch", "torch._dynamo")
 #: Of all that is left to chance.
 SEED = int(os.environ.get("OUTLAST_STORM_SEED", random.SystemRandom().randrange(10**6)))
 
@@ -48,7 +50,7 @@ class Parent:
         outside = {name: value for name, value in os.environ.items() if not name.startswith("OUTLAST_")}
         # The number of threads changes the bits.
         self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).parent / "trainings" / "parent.py"), *modules],
+            [sys.executable, str(Path(__file__).parent / "trainings" / "parent.py"), *_OF_TORCH, *modules],
             env={**outside, "OMP_NUM_THREADS": "1", **environment},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

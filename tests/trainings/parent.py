@@ -5,6 +5,7 @@ It imports nothing of outlast, which reads its environment when it is imported: 
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -18,6 +19,7 @@ from typing import Any
 def serve(modules: list[str]) -> None:
     for name in modules:
         importlib.import_module(name)
+    gc.freeze()  # else each attempt would go through all of it at its end
     print(json.dumps("ready"), flush=True)
     for line in sys.stdin:
         order = json.loads(line)
