@@ -25,14 +25,17 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
                 terminalreporter.write_line("%s: %s" % (report.nodeid, value))
 
 
+#: Their tests share a process that has imported a framework, which takes seconds.
+_SHARING = ("lightning", "transformers", "keras", "tensorboard", "whole_trainings")
+
+
 class ByCluster(LoadScopeScheduling):
     """All tests on one real cluster go to one worker, every other test to whoever is free."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return next(
-            (name for name in testbeds.NAMES if "[%s" % name in nodeid or "/test_%s_" % name in nodeid),
-            nodeid,
-        )
+        clusters = (name for name in testbeds.NAMES if "[%s" % name in nodeid or "/test_%s_" % name in nodeid)
+        sharing = (name for name in _SHARING if "/test_%s.py" % name in nodeid)
+        return next(clusters, None) or next(sharing, nodeid)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByCluster | None:

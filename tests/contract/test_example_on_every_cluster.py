@@ -10,7 +10,10 @@ import sysconfig
 import pytest
 
 import testbeds
+from contract.htcondor_rehearsal import HTCondorRehearsal
 from contract.play import Play
+from contract.sge_rehearsal import SgeRehearsal
+from contract.slurm_rehearsal import SlurmRehearsal
 from example_scene import finish, make, metrics, result, start, weights
 from outlast.cli.init import templates
 
@@ -19,14 +22,14 @@ if "CI" in os.environ:
 else:
     pytest.importorskip("torch")
 
+#: On the local one there is a test of each example.
+REAL = (SlurmRehearsal, SgeRehearsal, HTCondorRehearsal)
 ARCHIVE = templates()["cifar10"] / "cifar-10-python.tar.gz"
 SMALL = "--epochs 8 --batch-size 32 --width 8"
 
 
 def with_torch(cluster: str) -> dict[str, str]:
     """What the profile says, so that a job's `python` has torch."""
-    if cluster == "local":
-        return {}  # it has the environment of the shell
     if cluster != "htcondor":
         return {"environment": sys.prefix}
     # Its jobs run as nobody, who may not reach a Python in a home, but the machine's own of the same version.
@@ -43,6 +46,7 @@ def with_torch(cluster: str) -> dict[str, str]:
     return {"before": "export PYTHONPATH=%s" % sysconfig.get_path("purelib")}
 
 
+@pytest.mark.parametrize("cluster", REAL, ids=lambda one: one.name, indirect=True)
 def test_cifar10_killed_on_the_cluster_ends_with_the_weights_of_an_undisturbed_training(play: Play) -> None:
     cluster = play.cluster
     alone = play.lab.root / "alone"
