@@ -262,7 +262,10 @@ def _watch_ended(
         )
         return ending.end(run, attempt, view, report, Outcome.CRASHED, detail, now)
     did_nothing = view.exit_code in (EXIT_NOT_CLAIMED, EXIT_BAD_ORDER)
-    if report is not None and ending.has_last_word(report, 0 if did_nothing else view.restarts):
+    # What finished is finished, though the words of an earlier start may have been lost.
+    finished = report is not None and report.outcome is Outcome.FINISHED and view.exit_code == 0
+    starts = 0 if did_nothing or finished else view.restarts
+    if report is not None and ending.has_last_word(report, starts):
         return ending.by_report(run, attempt, view, report, now)
     if did_nothing:
         why = (

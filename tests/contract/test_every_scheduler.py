@@ -160,13 +160,13 @@ def test_a_scheduler_that_died_and_came_back_has_lost_no_job(cluster: Rehearsal)
     assert [views[request.token].exit_code for request in everything] == [3, 4, 5, 6]
 
 
-def test_a_hundred_jobs_of_one_submission_get_an_answer_each_and_all_run(cluster: Rehearsal) -> None:
-    requests = [cluster.request("raise SystemExit(%d)" % (number % 50)) for number in range(100)]
+def test_forty_jobs_of_one_submission_get_an_answer_each_and_all_run(cluster: Rehearsal) -> None:
+    requests = [cluster.request("raise SystemExit(%d)" % number) for number in range(40)]
     answers = cluster.scheduler.submit(requests)
     assert {answer.answer for answer in answers.values()} == {Answer.ACCEPTED}
-    assert len({answer.job for answer in answers.values()}) == 100
+    assert len({answer.job for answer in answers.values()}) == 40
     views = cluster.await_end(*(request.token for request in requests))
-    assert [views[request.token].exit_code for request in requests] == [number % 50 for number in range(100)]
+    assert [views[request.token].exit_code for request in requests] == list(range(40))
     assert {view.host for view in views.values()} == {"alpha", "beta"} <= set(cluster.scheduler.hosts())
 
 

@@ -168,6 +168,18 @@ def test_an_exit_without_a_last_word_is_waited_for_and_then_lost() -> None:
     assert ending(next_for(ENDED, REPORT, replace(ATTEMPT, missed=NOW - 61.0)))["outcome"] == "lost"
 
 
+def test_what_finished_need_not_be_waited_for_though_an_earlier_start_is_not_heard_of() -> None:
+    again = replace(ENDED, restarts=1)
+    finished = replace(REPORT, outcome=Outcome.FINISHED)
+    assert ending(next_for(again, finished))["outcome"] == "finished"
+    for view, report in (
+        (again, replace(REPORT, outcome=Outcome.CONTINUE)),
+        (replace(again, exit_code=1), finished),
+    ):
+        decision = next_for(view, report)
+        assert decision is not None and decision.kind is Kind.MISSED
+
+
 @pytest.mark.parametrize(
     ("view", "report", "outcome"),
     [
