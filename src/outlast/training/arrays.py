@@ -5,11 +5,10 @@ Those that share memory are kept in one buffer, so that they share it again afte
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import sys
 from dataclasses import dataclass
-from typing import Any, Callable, Iterable, Tuple
+from typing import Any, Callable, Iterable, Tuple, Union
 
 from outlast.training.errors import CheckpointError, Damaged
 
@@ -18,10 +17,19 @@ _MAX_DIMENSIONS = 64
 
 @dataclass(frozen=True)
 class Buffer:
-    """Bytes that are copied out of where they lie when a state is taken."""
+    """Bytes that have to be put in order on their way into a checkpoint."""
 
     nbytes: int
     fill: Callable[[memoryview], None]
+
+
+@dataclass(frozen=True)
+class Lying:
+    """Bytes that lie at an address, in this order, for as long as there is their owner."""
+
+    nbytes: int
+    address: int
+    owner: Any
 
 
 class Source:
@@ -43,7 +51,7 @@ class Source:
         raise NotImplementedError
 
 
-Place = Callable[[Buffer], int]
+Place = Callable[[Union[Buffer, Lying]], int]
 #: The kind of memory, and where it begins and ends.
 Span = Tuple[str, int, int]
 
@@ -62,7 +70,7 @@ class Leaf:
         """Its node, with its elements in a buffer that holds the memory from address `start` on."""
         raise NotImplementedError
 
-    def memory(self, start: int, nbytes: int) -> Buffer:
+    def memory(self, start: int, nbytes: int) -> Buffer | Lying:
         """That buffer."""
         raise NotImplementedError
 
@@ -103,11 +111,6 @@ def _clusters(spans: list[Span]) -> dict[Span, Span]:
         reach = max(reach, span[2])
     close()
     return found
-
-
-def memory_at(address: int, nbytes: int) -> memoryview:
-    """As bytes; whoever owns the memory must be kept alive meanwhile."""
-    return memoryview((ctypes.c_ubyte * nbytes).from_address(address)).cast("B")
 
 
 def shape_of(lengths: Any) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Callable
 
-from outlast.training.blocks import start
+from outlast.training.threads import start
 
 
 class Behind:

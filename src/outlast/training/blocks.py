@@ -7,7 +7,6 @@ costs no time beside a slower disk.
 from __future__ import annotations
 
 import mmap
-import os
 import threading
 import zlib
 from functools import partial
@@ -16,10 +15,9 @@ from typing import Any, Callable, Sequence
 from outlast.training import files
 from outlast.training.arrays import Source
 from outlast.training.errors import Damaged
+from outlast.training.threads import MOST, start
 
 BLOCK = 1 << 20
-#: Threads that check what is read.
-_READERS = max(1, min(4, os.cpu_count() or 1))
 #: Below this, a thread takes longer to start than to help.
 _WORTH_A_THREAD = 8 * BLOCK
 
@@ -46,19 +44,9 @@ class Checksums:
         return self._crcs
 
 
-def start(work: Callable[[], None]) -> threading.Thread | None:
-    """A thread that does it; None where none can be had, as at the end of the interpreter."""
-    thread = threading.Thread(target=work, name="outlast")
-    try:
-        thread.start()
-    except RuntimeError:
-        return None
-    return thread
-
-
 def check_blocks(fd: int, size: int, crcs: Sequence[int]) -> None:
     """Read all of them. Raises Damaged, naming the block, or OSError."""
-    threads = _READERS if size >= _WORTH_A_THREAD else 1
+    threads = MOST if size >= _WORTH_A_THREAD else 1
     troubles: list[Exception] = []
 
     def check(first: int) -> None:

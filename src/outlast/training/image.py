@@ -22,7 +22,8 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from outlast.training import files
+from outlast.training import copying, files
+from outlast.training.arrays import Lying
 from outlast.training.blocks import BLOCK, Checksums, Mapped, check_blocks
 from outlast.training.errors import CheckpointError, Damaged
 from outlast.training.tree import Image, aligned, put_together
@@ -71,11 +72,17 @@ class Layout:
         """Copy the whole state out of where it lies."""
         target[: len(self.header)] = self.header
         position = len(self.header)
+        address = copying.address_of(target)
+        pieces = []
         for offset, buffer in self.image.buffers:
             begin = len(self.header) + offset
             target[position:begin] = bytes(begin - position)
             position = begin + buffer.nbytes
-            buffer.fill(target[begin:position])
+            if isinstance(buffer, Lying):
+                pieces.append((address + begin, buffer.address, buffer.nbytes))
+            else:
+                buffer.fill(target[begin:position])
+        copying.copy(pieces)
 
 
 def lay_out(image: Image) -> Layout:

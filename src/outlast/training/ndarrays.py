@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from outlast.training.arrays import Buffer, Leaf, Place, Source, count, library, memory_at, reach, shape_of
+from outlast.training.arrays import Buffer, Leaf, Lying, Place, Source, count, library, reach, shape_of
 from outlast.training.errors import Damaged
 
 _MAX_DTYPE_DEPTH = 16
@@ -51,14 +51,17 @@ class _Array(Leaf):
         fortran = array.flags.f_contiguous and not array.flags.c_contiguous
 
         def fill(target: memoryview) -> None:
-            if array.flags.forc or array.dtype.names:
+            if array.dtype.names:
                 # As bytes: what lies between the fields of a structure is copied as well.
-                rows = array.T if fortran else self._numpy.ascontiguousarray(array)
+                rows = self._numpy.ascontiguousarray(array)
                 target[:] = memoryview(rows.reshape(-1).view(self._numpy.uint8))
             else:
                 self._numpy.ndarray(array.shape, array.dtype, target)[...] = array
 
-        offset = place(Buffer(array.nbytes, fill if array.nbytes else _nothing))
+        if array.flags.forc:
+            offset = place(Lying(array.nbytes, self._address, array))
+        else:
+            offset = place(Buffer(array.nbytes, fill))
         return ["numpy", self._name, "F" if fortran else "C", list(array.shape), array.nbytes, offset]
 
     def view(self, start: int, nbytes: int, offset: int) -> list[Any]:
@@ -66,18 +69,8 @@ class _Array(Leaf):
         first = self._address - start
         return ["numpy-view", self._name, list(array.shape), list(array.strides), first, nbytes, offset]
 
-    def memory(self, start: int, nbytes: int) -> Buffer:
-        array = self._array  # the memory is there as long as this is
-
-        def fill(target: memoryview) -> None:
-            assert array is not None
-            target[:] = memory_at(start, nbytes)
-
-        return Buffer(nbytes, fill)
-
-
-def _nothing(target: memoryview) -> None:
-    return
+    def memory(self, start: int, nbytes: int) -> Lying:
+        return Lying(nbytes, start, self._array)
 
 
 def _dtype_name(numpy: Any, dtype: Any) -> Any:

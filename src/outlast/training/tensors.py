@@ -6,7 +6,7 @@ import array
 import re
 from typing import Any
 
-from outlast.training.arrays import Buffer, Leaf, Place, Source, count, library, memory_at, reach, shape_of
+from outlast.training.arrays import Buffer, Leaf, Lying, Place, Source, count, library, reach, shape_of
 from outlast.training.errors import CheckpointError, Damaged
 from outlast.training.telling import warn
 
@@ -26,7 +26,7 @@ def leaf(torch: Any, value: Any) -> Leaf | None:
         raise TypeError(
             "is a tensor of layout %s on %s; save a plain dense one" % (value.layout, value.device.type)
         )
-    return _Tensor(torch, value.detach())
+    return _Tensor(torch, value)
 
 
 class _Size(Leaf):
@@ -43,10 +43,11 @@ class _Tensor(Leaf):
         self._tensor = tensor
         self._size = tensor.element_size()
         self._nbytes = tensor.numel() * self._size
+        self._is_contiguous = tensor.is_contiguous()
         if self._nbytes and not tensor.is_conj() and not tensor.is_neg():
-            _, behind = reach(tensor.shape, tensor.stride())
+            elements = tensor.numel() if self._is_contiguous else reach(tensor.shape, tensor.stride())[1] + 1
             address = tensor.data_ptr()
-            self.span = ("torch " + str(tensor.device), address, address + (behind + 1) * self._size)
+            self.span = ("torch " + str(tensor.device), address, address + elements * self._size)
 
     def _named(self) -> tuple[str, list[int]]:
         return str(self._tensor.dtype)[len("torch.") :], list(self._tensor.shape)
@@ -59,13 +60,14 @@ class _Tensor(Leaf):
         tensor, torch = self._tensor, self._torch
 
         def fill(target: memoryview) -> None:
-            if self.span is not None and tensor.device.type == "cpu" and tensor.is_contiguous():
-                # One core copies as fast as memory is; torch's threads would wait for one another.
-                target[:] = memory_at(tensor.data_ptr(), self._nbytes)
-            elif self._nbytes:
-                torch.frombuffer(target, dtype=tensor.dtype).view(tensor.shape).copy_(tensor)
+            if self._nbytes:
+                torch.frombuffer(target, dtype=tensor.dtype).view(tensor.shape).copy_(tensor.detach())
 
-        return ["torch", *self._named(), self._nbytes, place(Buffer(self._nbytes, fill)), *self._device()]
+        if self.span is not None and self._is_contiguous and tensor.device.type == "cpu":
+            offset = place(Lying(self._nbytes, self.span[1], tensor))
+        else:
+            offset = place(Buffer(self._nbytes, fill))
+        return ["torch", *self._named(), self._nbytes, offset, *self._device()]
 
     def view(self, start: int, nbytes: int, offset: int) -> list[Any]:
         first = (self._tensor.data_ptr() - start) // self._size
@@ -74,19 +76,15 @@ class _Tensor(Leaf):
         strides = list(self._tensor.stride())
         return ["torch-view", *self._named(), strides, first, nbytes, offset, *self._device()]
 
-    def memory(self, start: int, nbytes: int) -> Buffer:
+    def memory(self, start: int, nbytes: int) -> Buffer | Lying:
+        if self._tensor.device.type == "cpu":
+            return Lying(nbytes, start, self._tensor)
         storage = self._tensor.untyped_storage()
-        before = start - storage.data_ptr()
         raw = self._torch.empty(0, dtype=self._torch.uint8, device=self._tensor.device)
-        raw.set_(storage, before, (nbytes,))
-
-        def fill(target: memoryview) -> None:
-            if raw.device.type == "cpu":
-                target[:] = memory_at(raw.data_ptr(), nbytes)
-            else:
-                self._torch.frombuffer(target, dtype=self._torch.uint8).copy_(raw)
-
-        return Buffer(nbytes, fill)
+        raw.set_(storage, start - storage.data_ptr(), (nbytes,))
+        return Buffer(
+            nbytes, lambda target: self._torch.frombuffer(target, dtype=self._torch.uint8).copy_(raw)
+        )
 
 
 def _dtype(torch: Any, name: Any) -> Any:

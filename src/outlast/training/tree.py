@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, Tuple
 
 from outlast.training import arrays, leaves
-from outlast.training.arrays import Buffer, Leaf, Source
+from outlast.training.arrays import Buffer, Leaf, Lying, Source
 from outlast.training.errors import Damaged
 from outlast.training.foreign import File
 
@@ -50,7 +50,7 @@ class Image:
     tree: Any
     files: Any
     #: Each with its offset, in the order of the file.
-    buffers: tuple[tuple[int, Buffer], ...]
+    buffers: tuple[tuple[int, Buffer | Lying], ...]
     size: int
 
 
@@ -84,7 +84,7 @@ def _where(path: Path) -> str:
 
 class _Taker:
     def __init__(self) -> None:
-        self.buffers: list[tuple[int, Buffer]] = []
+        self.buffers: list[tuple[int, Buffer | Lying]] = []
         self.size = 0
         self._open: set[int] = set()
         #: Arrays, whose nodes are filled in when all that share their memory are known.
@@ -97,7 +97,7 @@ class _Taker:
             path = next(path for _, node, path in self._leaves if not node)
             raise TypeError("%s %s" % (_where(path), error)) from None
 
-    def place(self, buffer: Buffer) -> int:
+    def place(self, buffer: Buffer | Lying) -> int:
         offset = aligned(self.size)
         self.buffers.append((offset, buffer))
         self.size = offset + buffer.nbytes

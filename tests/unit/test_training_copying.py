@@ -1,0 +1,59 @@
+"""Memory copied by several threads: every byte where it belongs, and nobody copies on after it has ended."""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from outlast.training import copying
+from outlast.training.copying import address_of, copy
+
+#: More than is worth a thread, and no multiple of what is shared out.
+SIZE = (40 << 20) + 12_345
+
+
+def memory(size: int) -> memoryview:
+    return memoryview(bytearray(size))
+
+
+@pytest.mark.parametrize("cuts", [0, 1, 7, 300])
+def test_every_byte_is_where_it_belongs(cuts: int) -> None:
+    chance = random.Random(cuts)
+    source, target = memoryview(bytearray(chance.randbytes(SIZE))), memory(SIZE)
+    ends = [*sorted(chance.randrange(SIZE) for _ in range(cuts)), SIZE]
+    begins = [0, *ends[:-1]]
+    came, went = address_of(source), address_of(target)
+    copy([(went + begin, came + begin, end - begin) for begin, end in zip(begins, ends, strict=True)])
+    assert target == source
+
+
+def test_without_threads_it_is_copied_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copying, "start", lambda work: None)
+    source, target = memoryview(bytearray(b"\1" * SIZE)), memory(SIZE)
+    copy([(address_of(target), address_of(source), SIZE)])
+    assert target == source
+
+
+def test_nobody_copies_on_when_it_was_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    real: Callable[..., Any] = ctypes.memmove
+    main = threading.get_ident()
+
+    def interrupted(*piece: int) -> None:
+        if threading.get_ident() == main:
+            raise KeyboardInterrupt
+        real(*piece)
+
+    monkeypatch.setattr(ctypes, "memmove", interrupted)
+    source, target = memory(SIZE), memory(SIZE)
+    with pytest.raises(KeyboardInterrupt):
+        copy([(address_of(target), address_of(source), SIZE)])
+    assert [thread for thread in threading.enumerate() if thread.name == "outlast"] == []
+
+
+def test_nothing_is_copied_of_nothing() -> None:
+    copy([])
