@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from checkpointing import write
+from checkpointing import content_of, write
 from outlast.training import image
 from outlast.training.errors import Damaged
 from outlast.training.foreign import File
@@ -351,3 +351,13 @@ def test_a_file_of_others_comes_back_with_its_name_and_content(
     assert (tmp_path / "copy.pt").read_bytes() == b"weights"
     with pytest.raises(FileNotFoundError):
         take_apart(File(tmp_path / "nothing"))
+
+
+def test_between_buffers_there_is_nothing_of_what_the_memory_held_before() -> None:
+    taken = take_apart({"one": b"1" * 70, "two": np.ones(3, np.uint8), "three": b"3"})
+    content = content_of(taken)
+    (first, _), (second, _), (third, _) = taken.buffers
+    begin = len(content) - taken.size
+    between = [content[begin + first + 70 : begin + second], content[begin + second + 3 : begin + third]]
+    assert [bytes(gap).strip(b"\0") for gap in between] == [b"", b""]
+    assert [len(gap) for gap in between] == [58, 61]
