@@ -18,13 +18,13 @@ from typing import Any, Callable, Iterator
 import outlast
 from outlast.frameworks.opaque import pack, unpack
 from outlast.training import between_steps, randomness
+from outlast.training.clock import STOP_SIGNALS
 
 if "pytorch_lightning" in sys.modules and "lightning" not in sys.modules:
     from pytorch_lightning import Callback
 else:
     from lightning.pytorch import Callback
 
-_SIGNALS = ("SIGTERM", "SIGUSR1", "SIGUSR2")
 #: What Lightning says where the loader has no position of its own; here it is found without one.
 _NOT_RESUMABLE = "You're resuming from a checkpoint that ended before the epoch ended"
 
@@ -197,8 +197,7 @@ def _give_signals_back(trainer: Any) -> None:
     """Lightning ends a training that is told to stop, without a save; who listened before listens again."""
     if threading.current_thread() is not threading.main_thread():
         return
-    for name in _SIGNALS:
-        number = getattr(signal, name, None)
+    for number in STOP_SIGNALS:
         before = trainer._signal_connector._original_handlers.get(number)
-        if number is not None and callable(before) and not isinstance(before, signal.Handlers):
+        if callable(before) and not isinstance(before, signal.Handlers):
             signal.signal(number, before)

@@ -26,6 +26,10 @@ class Log:
         """The last one first."""
         return _parsed(reversed(self.content.split(b"\n")))
 
+    def last_line(self) -> dict[str, Any]:
+        """Empty if it was torn, or there is none."""
+        return next(_parsed(self.content.splitlines()[-1:]), {})
+
 
 def _parsed(texts: Iterable[bytes]) -> Iterator[dict[str, Any]]:
     for text in texts:

@@ -26,4 +26,4 @@ def has_left(progress_path: str) -> bool:
     A launcher such as torchrun has an exit code of its own, whatever its processes end with.
     """
     log = loglines.read(progress_path, 0, _LONGEST)
-    return log is not None and next(log.last_lines(), {}).get("event") == "left"
+    return log is not None and log.last_line().get("event") == "left"

@@ -17,7 +17,9 @@ from typing import Callable
 _SAVE_MARGIN = 2.0
 #: The same for a step: what comes between two calls is more regular than a file system.
 _STEP_MARGIN = 1.1
-_SIGNALS = ("SIGTERM", "SIGUSR1", "SIGUSR2")
+STOP_SIGNALS = tuple(
+    getattr(signal, name) for name in ("SIGTERM", "SIGUSR1", "SIGUSR2") if hasattr(signal, name)
+)
 
 
 class Pace:
@@ -99,9 +101,8 @@ class Clock:
         """Take stop signals whose disposition is the default one; only the main thread may."""
         if threading.current_thread() is not threading.main_thread():
             return
-        for name in _SIGNALS:
-            number = getattr(signal, name, None)
-            if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+        for number in STOP_SIGNALS:
+            if signal.getsignal(number) is signal.SIG_DFL:
                 signal.signal(number, self._on_signal)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
