@@ -23,10 +23,8 @@ demo: $(VENV)/.demo
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/outlast demo
 	@echo "(in this directory, \`. $(BIN)/activate\` makes \`outlast\` known to your shell)"
 
-# The simulation has the machine to itself: it uses all cores by its own processes.
 test: lint types $(TEST_NEEDS)
-	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest tests/simulation
-	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -n $(WORKERS_WITH_CLUSTERS) --dist loadscope --ignore tests/simulation tests
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -n $(WORKERS_WITH_CLUSTERS) --dist loadscope tests
 
 check: lint types
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow" tests/unit tests/simulation

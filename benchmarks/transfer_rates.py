@@ -20,6 +20,9 @@ OURS = "outlast"
 GOALS = {"http": Goal(most=1.0), "https": Goal(most=1.2)}
 #: Bytes a second of a network that leaves a core of two free: 4 Gbit/s.
 HELD = 500 * MB
+#: CPU seconds of one and the same download differ by half on a busy machine: a ratio takes so many times the
+#: rounds of other measurements to settle.
+SETTLING = 4
 
 
 def rates(scene: Scene) -> list[Row]:
@@ -35,7 +38,7 @@ def rates(scene: Scene) -> list[Row]:
                 OURS: functools.partial(with_python, OURS, url, "--ca", str(scene.ca)),
                 **{name: functools.partial(call, url) for name, call in known.items() if call},
             }
-            found = in_turns(cases, scene.rounds)
+            found = in_turns(cases, SETTLING * scene.rounds)
             for name in (OURS, *known):
                 rows.append(_row(scheme, name, found))
     return rows
