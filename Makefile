@@ -8,8 +8,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
-# Of the real clusters' tests most wait for a scheduler: one process for each scheduler besides.
-WORKERS_WITH_CLUSTERS ?= 4
+# Of the real clusters' tests most wait for a scheduler: one process for each scheduler, and two for the rest.
+WORKERS_WITH_CLUSTERS ?= 5
 # A terminal that activated another environment must not leak into this one.
 unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
 

@@ -1,7 +1,9 @@
 """One way to save and load a state, in a process of its own: `python checkpoint_case.py WAY BYTES DIRECTORY`.
 
 Prints one line of JSON: seconds that the loop was blocked, until the state was durable, to load it into
-tensors that are there, and the most memory that saving took beside the state.
+tensors that are there, and the most memory that saving took beside the state. `python checkpoint_case.py
+resumed BYTES DIRECTORY`, in a directory that outlast.save has left: seconds that the first save blocks a
+training that goes on from there.
 """
 
 from __future__ import annotations
@@ -157,8 +159,26 @@ def work() -> None:
         left = torch.tanh(left @ right)
 
 
+def resumed(directory: Path) -> None:
+    from outlast.training.session import Session, Settings
+
+    session = Session(Settings(directory=str(directory / "checkpoints"), keep=2))
+    state = {name: tensor.clone() for name, tensor in session.load().items()}
+    work()
+    session.should_stop()
+    work()
+    began = time.monotonic()
+    session.save(state, SAVES + 1)
+    print(json.dumps({"first": time.monotonic() - began}), flush=True)
+    session.wait()
+
+
 def main() -> None:
     way, size, directory = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
+    if way == "resumed":
+        resumed(directory)
+        shutil.rmtree(directory)
+        return
     directory.mkdir()
     state = make(size)
     save, load = WAYS[way](directory)
@@ -186,7 +206,8 @@ def main() -> None:
         loads.append(time.monotonic() - began)
     if way != "bare":
         assert all(torch.equal(target[name], tensor) for name, tensor in state.items())
-    shutil.rmtree(directory)
+    if way != "outlast.save":  # it is gone on with
+        shutil.rmtree(directory)
     # The first save is left out: it makes memory that later ones have.
     told = {
         "first": blocked[0],

@@ -66,14 +66,14 @@ def not_here(why: str) -> NoReturn:
 def exclusive(name: str) -> Iterator[None]:
     """One test at a time: what freezes a cluster would spoil another's."""
     HOME.mkdir(parents=True, exist_ok=True)
-    with (HOME / (name + ".lock")).open("w") as lock:
-        until = time.monotonic() + PATIENCE
+    until = time.monotonic() + PATIENCE
+    with contextlib.ExitStack() as stack:
         while True:
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                stack.enter_context(_locked(_turn(name)))
                 break
             except BlockingIOError:
-                assert time.monotonic() < until, "another test holds %s" % lock.name
+                assert time.monotonic() < until, "another test holds %s" % name
                 time.sleep(0.1)
         yield
 
@@ -85,16 +85,27 @@ def stop_those_for_tests() -> None:
             _in_use.pop(name).close()
         if not _mark(name).exists():
             continue
-        with _users(name).open("w") as users, contextlib.suppress(BlockingIOError):
-            fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            with exclusive(name):
-                _call(name, "down")
-                _mark(name).unlink()
+        # In the order in which `environment` takes them.
+        with contextlib.suppress(BlockingIOError), _locked(_turn(name)), _locked(_users(name)):
+            _call(name, "down")
+            _mark(name).unlink()
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Raises BlockingIOError where it is locked already."""
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
 
 
 def _use(name: str) -> None:
     _in_use[name] = _users(name).open("w")
     fcntl.flock(_in_use[name], fcntl.LOCK_SH)
+
+
+def _turn(name: str) -> Path:
+    return HOME / (name + ".lock")
 
 
 def _users(name: str) -> Path:

@@ -105,6 +105,8 @@ class Session:
         self._stage = Stage()
         self._behind = Behind()
         self._leaving = False
+        #: Bytes of the checkpoint that was loaded, until the training is seen to go on.
+        self._loaded_size = 0
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._after_fork)
 
@@ -143,6 +145,7 @@ class Session:
         with self._lock:
             loaded = self._store.load()
         (state, kept), step = ((None, {}), None) if loaded is None else (loaded[0], loaded[1].step)
+        self._loaded_size = 0 if loaded is None else loaded[1].size
         self.kept.loaded(kept)
         self._tell("loaded", step=step)
         return state
@@ -183,16 +186,25 @@ class Session:
             warn("the save of step %d has waited %.1f s for the one before; save less often" % (step, waited))
         return waited
 
+    def _expect_save(self) -> None:
+        """Who loads only to look at a state needs no second copy of it; who asks when to stop will save."""
+        if self._loaded_size:
+            self._stage.prepare(self._loaded_size)
+            self._loaded_size = 0
+
     def should_stop(self) -> bool:
         self._behind.raise_failure(Superseded)
+        self._expect_save()
         return self._party.any_of(self.clock.should_stop())[0]
 
     def should_save(self) -> bool:
+        self._expect_save()
         return self._party.any_of(self._party.rank == 0 and self.rhythm.due())[0]
 
     def stop_or_save(self) -> tuple[bool, bool]:
         """Whether to stop, which any of the processes may have been told to, and whether a save is due."""
         self._behind.raise_failure(Superseded)
+        self._expect_save()
         stop, due = self.clock.should_stop(), self.rhythm.due()
         return self._party.any_of(stop, due and self._party.rank == 0)  # type: ignore[return-value]
 

@@ -6,25 +6,75 @@ faster than small ones. There is one such memory: a state is in memory twice, ne
 
 from __future__ import annotations
 
+import ctypes
 import mmap
+import threading
 from contextlib import suppress
+
+from outlast.training.copying import address_of
+from outlast.training.threads import start
 
 _HUGE = 2 << 20
 _OURS = getattr(mmap, "MAP_PRIVATE", 0) | getattr(mmap, "MAP_ANONYMOUS", 0)
 #: Forked processes have no use for it, and a disk that reads from it must not meet their copies of its pages.
 _ADVICE = ("MADV_HUGEPAGE", "MADV_DONTFORK")
+#: States grow a little, by a list of losses: this part of them is room for that. Unused, it is no memory.
+_ROOM = 16
 
 
 class Stage:
     def __init__(self) -> None:
         self._memory: mmap.mmap | None = None
+        self._making: _Making | None = None
+
+    def prepare(self, size: int) -> None:
+        """So many bytes will be asked for: make them in the meantime, unless there are some."""
+        if self._memory is None:
+            with suppress(OSError):  # `lend` will meet it again, where somebody hears of it
+                self._memory = _mapped(size)
+                self._making = _Making(self._memory, size)
 
     def lend(self, size: int) -> memoryview:
         """So many bytes, with whatever is in them, beginning with a page; the same ones at the next call."""
+        if self._making is not None:
+            self._making.stop()
+            self._making = None
         if self._memory is None or not size <= len(self._memory) <= 2 * size + _HUGE:
             self._memory = None  # first the old ones go, then new ones come
-            self._memory = mmap.mmap(-1, -(-max(size, 1) // _HUGE) * _HUGE, flags=_OURS)
-            for advice in _ADVICE:
-                with suppress(OSError, AttributeError):  # what this system does not know is no loss
-                    self._memory.madvise(getattr(mmap, advice))
+            self._memory = _mapped(size)
         return memoryview(self._memory)[:size]
+
+
+def _mapped(size: int) -> mmap.mmap:
+    memory = mmap.mmap(-1, -(-max(size + size // _ROOM, 1) // _HUGE) * _HUGE, flags=_OURS)
+    for advice in _ADVICE:
+        with suppress(OSError, AttributeError):  # what this system does not know is no loss
+            memory.madvise(getattr(mmap, advice))
+    return memory
+
+
+class _Making:
+    """A thread that touches fresh pages, until it is stopped or the script ends."""
+
+    def __init__(self, memory: mmap.mmap, size: int) -> None:
+        self._memory, self._size = memory, size
+        self._wanted = True
+        self._thread = start(self._work)
+
+    def stop(self) -> None:
+        """Nothing is touched any more when this returns: what is written now stays."""
+        self._wanted = False
+        if self._thread is not None:
+            self._thread.join()
+
+    def _work(self) -> None:
+        begin = address_of(memoryview(self._memory))
+        for at in range(0, self._size, _HUGE):
+            if not self._wanted or not threading.main_thread().is_alive():
+                return
+            touch(begin + at, min(_HUGE, self._size - at))
+
+
+def touch(address: int, nbytes: int) -> None:
+    """Without the interpreter's lock: the training goes on."""
+    ctypes.memset(address, 0, nbytes)
