@@ -14,6 +14,7 @@ from outlast.training.errors import CheckpointError, SaveFailed
 from outlast.training.loop import Loop
 from outlast.training.rhythm import Plan
 from outlast.training.session import Session, Settings
+from outlast.training.staging import Stage
 
 
 class Part:
@@ -135,6 +136,29 @@ def test_a_save_that_fails_is_made_again_and_not_for_ever(
         for _ in range(10):
             loop.step()
             loop._between._session._behind.wait_for_all()
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_memory_for_the_first_save_is_made_once_the_first_step_has_shown_how_much(
+    tmp_path: Path, goes_on: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+    monkeypatch.setattr(Stage, "prepare", lambda self, size: made.append(size))
+    optimizer = Part()
+    if goes_on:
+        Loop(session(tmp_path), optimizer=Part(momentum=bytes(10_000))).save(wait=True)
+    loop = Loop(session(tmp_path, plan=Plan(every=1000.0)), optimizer=optimizer)
+    assert made == []
+    optimizer.state["momentum"] = bytes(10_000)
+    loop.step()
+    loop.step()
+    assert len(made) == 1 and 10_000 <= made[0] < 20_000
+
+
+def test_what_cannot_be_saved_is_said_at_the_first_step_and_not_at_the_first_save(tmp_path: Path) -> None:
+    loop = Loop(session(tmp_path, plan=Plan(every=1000.0)), model=Part(weight=object()))
+    with pytest.raises(TypeError, match=r"state\['parts'\]\['model'\]\['weight'\] is a object"):
+        loop.step()
 
 
 def test_kept_files_are_as_they_were_at_the_save(tmp_path: Path) -> None:

@@ -186,6 +186,10 @@ class Session:
             warn("the save of step %d has waited %.1f s for the one before; save less often" % (step, waited))
         return waited
 
+    def expect(self, state: Any) -> None:
+        """States like this one will be saved. Raises TypeError, naming the place, if they cannot be."""
+        self._stage.prepare(lay_out(take_apart(state)).size)
+
     def _expect_save(self) -> None:
         """Who loads only to look at a state needs no second copy of it; who asks when to stop will save."""
         if self._loaded_size:
