@@ -16,6 +16,9 @@ from outlast.training.rhythm import Plan
 from outlast.training.session import Session, Settings
 from outlast.training.staging import Stage
 
+#: Far more than all random states together.
+MIB = 1 << 20
+
 
 class Part:
     """Something with a state."""
@@ -146,13 +149,13 @@ def test_memory_for_the_first_save_is_made_once_the_first_step_has_shown_how_muc
     monkeypatch.setattr(Stage, "prepare", lambda self, size: made.append(size))
     optimizer = Part()
     if goes_on:
-        Loop(session(tmp_path), optimizer=Part(momentum=bytes(10_000))).save(wait=True)
+        Loop(session(tmp_path), optimizer=Part(momentum=bytes(MIB))).save(wait=True)
     loop = Loop(session(tmp_path, plan=Plan(every=1000.0)), optimizer=optimizer)
     assert made == []
-    optimizer.state["momentum"] = bytes(10_000)
+    optimizer.state["momentum"] = bytes(MIB)
     loop.step()
     loop.step()
-    assert len(made) == 1 and 10_000 <= made[0] < 20_000
+    assert len(made) == 1 and MIB <= made[0] < 2 * MIB
 
 
 def test_what_cannot_be_saved_is_said_at_the_first_step_and_not_at_the_first_save(tmp_path: Path) -> None:
