@@ -134,12 +134,27 @@ def bare(place: Path) -> tuple[Save, Load]:
     return save, load
 
 
+def in_memory(place: Path) -> tuple[Save, Load]:
+    """The limit of being blocked: a copy in memory, by torch itself, into tensors that are there."""
+    kept: State = {}
+
+    def save(state: State, number: int) -> Callable[[], Any]:
+        if kept.keys() != state.keys():
+            kept.clear()
+            kept.update((name, torch.zeros_like(tensor)) for name, tensor in state.items())
+        copy(state, kept)
+        return lambda: None
+
+    return save, lambda target: copy(kept, target)
+
+
 WAYS = {
     "outlast.save": ours,
     "torch.save": torch_save,
     "safetensors": safetensors,
     "dcp": dcp,
     "bare": bare,
+    "copy": in_memory,
 }
 
 

@@ -17,7 +17,7 @@ from measuring import cost
 from verdicts import Goal, Row, as_json, in_turns, ratio, show
 
 SIZES = {"100 MB": 100 << 20, "1 GB": 1 << 30}
-WAYS = ("outlast.save", "torch.save", "safetensors", "dcp", "bare")
+WAYS = ("outlast.save", "torch.save", "safetensors", "dcp", "bare", "copy")
 CASE = str(Path(__file__).with_name("checkpoint_case.py"))
 
 Told = dict[str, float]
@@ -57,6 +57,7 @@ def rows(found: dict[str, list[Told]]) -> list[Row]:
         compared("blocked, of torch.save + fsync", "blocked", "torch.save", Goal(most=0.06)),
         first("first"),
         first("resumed"),
+        compared("blocked, of a copy in memory", "blocked", "copy", None),
         compared("blocked, of DCP async_save", "blocked", "dcp", None),
         compared("blocked, of safetensors + fsync", "blocked", "safetensors", None),
         compared("durable, of a bare write + fsync", "durable", "bare", Goal(most=1.25)),
