@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import sys
 from dataclasses import dataclass
-from typing import Any, Callable, Iterable, Tuple, Union
+from typing import Any, Callable, Iterable, NamedTuple, Tuple, Union
 
 from outlast.training.errors import CheckpointError, Damaged
 
@@ -23,8 +23,7 @@ class Buffer:
     fill: Callable[[memoryview], None]
 
 
-@dataclass(frozen=True)
-class Lying:
+class Lying(NamedTuple):
     """Bytes that lie at an address, in this order, for as long as there is their owner."""
 
     nbytes: int

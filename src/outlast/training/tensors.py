@@ -16,17 +16,17 @@ _WORDS = {2: "H", 4: "I", 8: "Q"}
 
 
 def leaf(torch: Any, value: Any) -> Leaf | None:
-    if isinstance(value, torch.Size):
-        return _Size(value)
-    if not isinstance(value, torch.Tensor):
-        return None
-    if type(value) not in (torch.Tensor, torch.nn.Parameter):
-        raise TypeError("is a %s, a special kind of tensor; save a plain torch.Tensor" % type(value).__name__)
-    if value.layout != torch.strided or value.is_quantized or value.device.type == "meta":
-        raise TypeError(
-            "is a tensor of layout %s on %s; save a plain dense one" % (value.layout, value.device.type)
-        )
-    return _Tensor(torch, value)
+    kind = type(value)
+    if kind is not torch.Tensor and kind is not torch.nn.Parameter:
+        if isinstance(value, torch.Size):
+            return _Size(value)
+        if not isinstance(value, torch.Tensor):
+            return None
+        raise TypeError("is a %s, a special kind of tensor; save a plain torch.Tensor" % kind.__name__)
+    device = str(value.device)
+    if value.layout != torch.strided or value.is_quantized or device.startswith("meta"):
+        raise TypeError("is a tensor of layout %s on %s; save a plain dense one" % (value.layout, device))
+    return _Tensor(torch, value, device)
 
 
 class _Size(Leaf):
@@ -38,46 +38,47 @@ class _Size(Leaf):
 
 
 class _Tensor(Leaf):
-    def __init__(self, torch: Any, tensor: Any) -> None:
+    def __init__(self, torch: Any, tensor: Any, device: str) -> None:
         self._torch = torch
         self._tensor = tensor
+        self._device = device
         self._size = tensor.element_size()
-        self._nbytes = tensor.numel() * self._size
+        count = tensor.numel()
+        self._nbytes = count * self._size
         self._is_contiguous = tensor.is_contiguous()
-        if self._nbytes and not tensor.is_conj() and not tensor.is_neg():
-            elements = tensor.numel() if self._is_contiguous else reach(tensor.shape, tensor.stride())[1] + 1
+        if count and not tensor.is_conj() and not tensor.is_neg():
+            elements = count if self._is_contiguous else reach(tensor.shape, tensor.stride())[1] + 1
             address = tensor.data_ptr()
-            self.span = ("torch " + str(tensor.device), address, address + elements * self._size)
+            self.span = (device, address, address + elements * self._size)
 
     def _named(self) -> tuple[str, list[int]]:
         return str(self._tensor.dtype)[len("torch.") :], list(self._tensor.shape)
 
-    def _device(self) -> list[str]:
-        device = str(self._tensor.device)
-        return [] if device == "cpu" else [device]
+    def _elsewhere(self) -> list[str]:
+        return [] if self._device == "cpu" else [self._device]
 
     def dense(self, place: Place) -> list[Any]:
-        tensor, torch = self._tensor, self._torch
-
-        def fill(target: memoryview) -> None:
-            if self._nbytes:
-                torch.frombuffer(target, dtype=tensor.dtype).view(tensor.shape).copy_(tensor.detach())
-
-        if self.span is not None and self._is_contiguous and tensor.device.type == "cpu":
-            offset = place(Lying(self._nbytes, self.span[1], tensor))
+        if self.span is not None and self._is_contiguous and self._device == "cpu":
+            offset = place(Lying(self._nbytes, self.span[1], self._tensor))
         else:
-            offset = place(Buffer(self._nbytes, fill))
-        return ["torch", *self._named(), self._nbytes, offset, *self._device()]
+            offset = place(Buffer(self._nbytes, self._fill))
+        return ["torch", *self._named(), self._nbytes, offset, *self._elsewhere()]
+
+    def _fill(self, target: memoryview) -> None:
+        tensor = self._tensor
+        if self._nbytes:
+            place = self._torch.frombuffer(target, dtype=tensor.dtype).view(tensor.shape)
+            place.copy_(tensor.detach())
 
     def view(self, start: int, nbytes: int, offset: int) -> list[Any]:
         first = (self._tensor.data_ptr() - start) // self._size
         if (self._tensor.data_ptr() - start) % self._size:
             raise TypeError("shares memory with another one of a wider type in an odd place; save a clone()")
         strides = list(self._tensor.stride())
-        return ["torch-view", *self._named(), strides, first, nbytes, offset, *self._device()]
+        return ["torch-view", *self._named(), strides, first, nbytes, offset, *self._elsewhere()]
 
     def memory(self, start: int, nbytes: int) -> Buffer | Lying:
-        if self._tensor.device.type == "cpu":
+        if self._device == "cpu":
             return Lying(nbytes, start, self._tensor)
         storage = self._tensor.untyped_storage()
         raw = self._torch.empty(0, dtype=self._torch.uint8, device=self._tensor.device)
