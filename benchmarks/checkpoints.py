@@ -33,38 +33,30 @@ def measure(place: Path, size: int, rounds: int) -> dict[str, list[Told]]:
 
 
 def rows(found: dict[str, list[Told]]) -> list[Row]:
-    def against(ours: str, other: str, what: str) -> float:
-        return ratio((told[what] for told in found[ours]), (told[what] for told in found[other]))
-
     def seconds(way: str, what: str) -> str:
         return ", ".join("%.3f" % told[what] for told in found[way])
 
-    def compared(name: str, what: str, other: str, goal: Goal | None) -> Row:
-        value = against("outlast.save", other, what)
-        beside = "s: %s against %s" % (seconds("outlast.save", what), seconds(other, what))
+    def compared(name: str, what: str, other: str, goal: Goal | None = None, theirs: str = "") -> Row:
+        theirs = theirs or what
+        value = ratio((told[what] for told in found["outlast.save"]), (told[theirs] for told in found[other]))
+        beside = "s: %s against %s" % (seconds("outlast.save", what), seconds(other, theirs))
         return Row(name, value, "×", goal, beside)
 
-    def first(what: str) -> Row:
-        ours, theirs = found["outlast.save"], found["torch.save"]
-        value = ratio((told[what] for told in ours), (told["blocked"] for told in theirs))
-        which = {"first": "begins", "resumed": "goes on"}[what]
-        title = "blocked by the first save of a training that %s, of torch.save + fsync" % which
-        return Row(title, value, "×", None, "s: " + seconds("outlast.save", what))
-
+    first = "blocked by the first save of a training that %s, of torch.save + fsync"
     memory = max(told["memory"] for told in found["outlast.save"])
     others = ", ".join("%s %.2f" % (way, found[way][0]["memory"]) for way in WAYS[1:4])
     return [
         compared("blocked, of torch.save + fsync", "blocked", "torch.save", Goal(most=0.06)),
-        first("first"),
-        first("resumed"),
-        compared("blocked, of a copy in memory", "blocked", "copy", None),
-        compared("blocked, of DCP async_save", "blocked", "dcp", None),
-        compared("blocked, of safetensors + fsync", "blocked", "safetensors", None),
+        compared(first % "begins", "first", "torch.save", theirs="blocked"),
+        compared(first % "goes on", "resumed", "torch.save", theirs="blocked"),
+        compared("blocked, of a copy in memory", "blocked", "copy"),
+        compared("blocked, of DCP async_save", "blocked", "dcp"),
+        compared("blocked, of safetensors + fsync", "blocked", "safetensors"),
         compared("durable, of a bare write + fsync", "durable", "bare", Goal(most=1.25)),
-        compared("durable, of torch.save + fsync", "durable", "torch.save", None),
-        compared("durable, of DCP async_save", "durable", "dcp", None),
+        compared("durable, of torch.save + fsync", "durable", "torch.save"),
+        compared("durable, of DCP async_save", "durable", "dcp"),
         compared("load, of torch.load", "load", "torch.save", Goal(most=1.0)),
-        compared("load, of safetensors", "load", "safetensors", None),
+        compared("load, of safetensors", "load", "safetensors"),
         Row("memory beside the state", memory, "× the state", Goal(most=1.1), others),
     ]
 

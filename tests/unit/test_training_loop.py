@@ -158,6 +158,23 @@ def test_memory_for_the_first_save_is_made_once_the_first_step_has_shown_how_muc
     assert len(made) == 1 and MIB <= made[0] < 2 * MIB
 
 
+def test_a_state_that_is_saved_at_the_first_step_is_taken_once(tmp_path: Path) -> None:
+    class Counting(Part):
+        taken = 0
+
+        def state_dict(self) -> dict[str, Any]:
+            self.taken += 1
+            return super().state_dict()
+
+    part = Counting()
+    loop = Loop(always(tmp_path), model=part)
+    loop.step()
+    assert part.taken == 1
+    loop.step()
+    assert part.taken == 2
+    loop._between._session.wait()
+
+
 def test_what_cannot_be_saved_is_said_at_the_first_step_and_not_at_the_first_save(tmp_path: Path) -> None:
     loop = Loop(session(tmp_path, plan=Plan(every=1000.0)), model=Part(weight=object()))
     with pytest.raises(TypeError, match=r"state\['parts'\]\['model'\]\['weight'\] is a object"):

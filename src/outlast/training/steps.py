@@ -26,12 +26,13 @@ class Steps:
         self._mark, self._whose = mark, whose
         self._take = take
         self._failures = 0
-        self._begins = False
+        #: Whether one of its states has been loaded or taken, which shows how large they are.
+        self._seen = False
 
     def load(self) -> dict[str, Any] | None:
         """What such a training has saved. Raises CheckpointError if it was something else that has."""
         saved = self._session.load()
-        self._begins = saved is None
+        self._seen = saved is not None
         if saved is None or (isinstance(saved, dict) and saved.get(self._mark) == _FORMAT):
             return saved
         raise CheckpointError(
@@ -42,16 +43,15 @@ class Steps:
     def between(self, step: int, total: int | None, metrics: Mapping[str, Any]) -> None:
         """Of the step that is done just now."""
         self._session.progress(step, total, metrics)
-        if self._begins and step:
-            # Now all of the state is there, also what an optimizer makes in its first step.
-            self._begins = False
-            self._session.expect(self._marked())
         stop, due = self._session.stop_or_save()
         if stop:
             self.save(step, wait=True)
             self._session.leave()
         elif due:
             self.save(step)
+        elif step and not self._seen:
+            # Now all of the state is there, also what an optimizer makes in its first step.
+            self._session.expect(self._marked())
 
     def save(self, step: int, wait: bool = False) -> None:
         try:
@@ -65,4 +65,5 @@ class Steps:
             self._session.save(self._marked(), step, wait)
 
     def _marked(self) -> dict[str, Any]:
+        self._seen = True
         return {self._mark: _FORMAT, **self._take()}

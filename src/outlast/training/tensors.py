@@ -43,11 +43,12 @@ class _Tensor(Leaf):
         self._tensor = tensor
         self._device = device
         self._size = tensor.element_size()
-        count = tensor.numel()
-        self._nbytes = count * self._size
+        elements = tensor.numel()
+        self._nbytes = elements * self._size
         self._is_contiguous = tensor.is_contiguous()
-        if count and not tensor.is_conj() and not tensor.is_neg():
-            elements = count if self._is_contiguous else reach(tensor.shape, tensor.stride())[1] + 1
+        if elements and not tensor.is_conj() and not tensor.is_neg():
+            if not self._is_contiguous:
+                elements = reach(tensor.shape, tensor.stride())[1] + 1
             address = tensor.data_ptr()
             self.span = (device, address, address + elements * self._size)
 
@@ -67,8 +68,8 @@ class _Tensor(Leaf):
     def _fill(self, target: memoryview) -> None:
         tensor = self._tensor
         if self._nbytes:
-            place = self._torch.frombuffer(target, dtype=tensor.dtype).view(tensor.shape)
-            place.copy_(tensor.detach())
+            room = self._torch.frombuffer(target, dtype=tensor.dtype).view(tensor.shape)
+            room.copy_(tensor.detach())
 
     def view(self, start: int, nbytes: int, offset: int) -> list[Any]:
         first = (self._tensor.data_ptr() - start) // self._size
