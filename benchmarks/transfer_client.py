@@ -36,15 +36,15 @@ class Discard:
 
 
 def with_outlast(options: argparse.Namespace) -> Callable[[], Mapping[str, Any]]:
+    from outlast.node.archives.sink import Sink
     from outlast.node.archives.unpacking import Unpacking
-    from outlast.node.data.fetch import fetch
-    from outlast.node.data.fetch_settings import FetchSettings
-    from outlast.node.data.http import HttpSource
-    from outlast.node.data.partfile import PartFile
-    from outlast.node.data.receipt import Progress
-    from outlast.node.data.sink import Sink
-    from outlast.node.data.want import Wanted
-    from outlast.node.data.web.limits import HttpSettings
+    from outlast.node.staging.fetch.fetch import fetch
+    from outlast.node.staging.fetch.part_file import PartFile
+    from outlast.node.staging.fetch.receipt import Progress
+    from outlast.node.staging.fetch.settings import FetchSettings
+    from outlast.node.staging.http.settings import HttpSettings
+    from outlast.node.staging.item import Wanted
+    from outlast.node.staging.sources.http import HttpSource
 
     sink: Sink = Discard()
     if options.unpack:

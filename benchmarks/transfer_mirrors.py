@@ -10,11 +10,11 @@ from transfer_peers import Download, with_python
 from transfer_scene import GIB, MB, MIB, Scene
 from verdicts import Goal, Row, in_turns, ratio
 
-from outlast.node.data.fetch import fetch
-from outlast.node.data.http import HttpSource
-from outlast.node.data.partfile import PartFile
-from outlast.node.data.source import Body, Source
-from outlast.node.data.want import Wanted
+from outlast.node.staging.fetch.fetch import fetch
+from outlast.node.staging.fetch.part_file import PartFile
+from outlast.node.staging.item import Wanted
+from outlast.node.staging.sources.base import Body, Source
+from outlast.node.staging.sources.http import HttpSource
 from servers.behaviour import Behaviour, seeded
 from servers.misbehaving import Misbehaving
 

@@ -10,16 +10,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from outlast.node.data.fetch import fetch, untold
-from outlast.node.data.fetch_settings import Clock, FetchSettings
-from outlast.node.data.http import HttpSource
-from outlast.node.data.partfile import PartFile
-from outlast.node.data.receipt import Progress, Receipt
-from outlast.node.data.sink import Sink
-from outlast.node.data.source import Body, Source
-from outlast.node.data.want import Wanted
-from outlast.node.data.web.limits import HttpSettings
+from outlast.node.archives.sink import Sink
 from outlast.node.pulse import silent
+from outlast.node.staging.fetch.fetch import fetch, untold
+from outlast.node.staging.fetch.part_file import PartFile
+from outlast.node.staging.fetch.receipt import Progress, Receipt
+from outlast.node.staging.fetch.settings import Clock, FetchSettings
+from outlast.node.staging.http.settings import HttpSettings
+from outlast.node.staging.item import Wanted
+from outlast.node.staging.sources.base import Body, Source
+from outlast.node.staging.sources.http import HttpSource
 from servers.behaviour import seeded
 from servers.misbehaving import Misbehaving
 

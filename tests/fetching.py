@@ -5,16 +5,16 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from outlast.node.data.fetch import fetch
-from outlast.node.data.fetch_settings import Clock, FetchSettings
-from outlast.node.data.partfile import PartFile
-from outlast.node.data.receipt import Receipt
-from outlast.node.data.sink import Block
-from outlast.node.data.source import Body, Source
-from outlast.node.data.sources import sources_for
-from outlast.node.data.tokens import Tokens
-from outlast.node.data.want import Wanted
-from outlast.node.data.web.limits import HttpSettings
+from outlast.node.archives.sink import Block
+from outlast.node.staging.fetch.fetch import fetch
+from outlast.node.staging.fetch.part_file import PartFile
+from outlast.node.staging.fetch.receipt import Receipt
+from outlast.node.staging.fetch.settings import Clock, FetchSettings
+from outlast.node.staging.http.settings import HttpSettings
+from outlast.node.staging.item import Wanted
+from outlast.node.staging.sources.base import Body, Source
+from outlast.node.staging.sources.resolve import sources_for
+from outlast.node.staging.sources.tokens import Tokens
 
 NOBODY = Tokens()
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from outlast.node.data.troubles import Kind
+from outlast.node.staging.errors import Kind
 
 #: Items of one attempt that are kept.
 MOST = 50

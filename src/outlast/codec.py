@@ -17,7 +17,7 @@ from outlast.model import (
     RunState,
     Spec,
 )
-from outlast.node.data.want import Wanted
+from outlast.node.staging.item import Wanted
 
 
 def dump(value: object) -> str:

@@ -18,10 +18,10 @@ from outlast.experiment import Experiment
 from outlast.filesystem import sync_directory, write_durably
 from outlast.model import Attempt, Outcome, Run, Spec
 from outlast.node import claim, legs
-from outlast.node.data.plan import DataPlan
 from outlast.node.delivery import deliver
 from outlast.node.order import Saving, WorkOrder
 from outlast.node.scratch import Scratch
+from outlast.node.staging.plan import DataPlan
 from outlast.observation import Report
 from outlast.reports import read_attempt
 from outlast.schedulers.base import JobRequest, Scheduler

@@ -12,8 +12,8 @@ from enum import Enum
 from math import ceil
 from typing import Any
 
-from outlast.node.data.want import Wanted
 from outlast.node.order import OutputRule
+from outlast.node.staging.item import Wanted
 from outlast.node.words import Outcome, Phase
 
 __all__ = [

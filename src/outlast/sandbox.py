@@ -16,9 +16,9 @@ from outlast.exchange import FileExchange
 from outlast.filesystem import write_durably
 from outlast.model import Attempt, Run, Spec
 from outlast.node import legs, manifest, travel
-from outlast.node.data.files import path_of
-from outlast.node.data.plan import DataPlan
 from outlast.node.order import WorkOrder
+from outlast.node.staging.plan import DataPlan
+from outlast.node.staging.sources.file import path_of
 from outlast.observation import Report
 from outlast.schedulers.base import JobRequest
 from outlast.training import layout

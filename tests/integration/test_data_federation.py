@@ -18,14 +18,14 @@ from pathlib import Path
 import pytest
 
 from fetching import NOBODY, Died, fetch_to, read_all, sources
-from outlast.node.data.http import HttpSource
-from outlast.node.data.sources import sources_for
-from outlast.node.data.tokens import Tokens
-from outlast.node.data.troubles import GivenUp, Kind, Trouble
-from outlast.node.data.want import Wanted
-from outlast.node.data.web.limits import HttpSettings
-from outlast.node.data.web.request import ask
-from outlast.node.data.web.url import Url
+from outlast.node.staging.errors import GivenUp, Kind, Trouble
+from outlast.node.staging.http.request import ask
+from outlast.node.staging.http.settings import HttpSettings
+from outlast.node.staging.http.url import Url
+from outlast.node.staging.item import Wanted
+from outlast.node.staging.sources.http import HttpSource
+from outlast.node.staging.sources.resolve import sources_for
+from outlast.node.staging.sources.tokens import Tokens
 from servers.behaviour import Behaviour, seeded
 from servers.certificates import Authority
 from servers.director import ORIGINS, Mood, Namespace

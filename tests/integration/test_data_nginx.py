@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from fetching import NOBODY, Died, fetch_to, read_all, sources
-from outlast.node.data.tokens import Tokens
-from outlast.node.data.troubles import GivenUp, Kind, Trouble
-from outlast.node.data.want import Wanted
+from outlast.node.staging.errors import GivenUp, Kind, Trouble
+from outlast.node.staging.item import Wanted
+from outlast.node.staging.sources.tokens import Tokens
 from servers.behaviour import seeded
 from servers.certificates import Authority
 from servers.nginx import Nginx

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from outlast.node.archives import headers
 from outlast.node.archives.headers import Extensions, Header, parse
-from outlast.node.data.sink import BadArchive
+from outlast.node.archives.sink import BadArchive
 from packing import header, padded, rehead
 
 FORMS = (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)

@@ -9,8 +9,8 @@ import pytest
 
 from archives_made import snapshot, tar_of
 from outlast.node.archives.limits import Limits
+from outlast.node.archives.sink import BadArchive
 from outlast.node.archives.unpacking import Unpacking, unpack_file
-from outlast.node.data.sink import BadArchive
 from unit import hostile_archives
 from unit.archive_fixtures import no_sync  # noqa: F401
 from unit.hostile_archives import Hostile

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 from archives_made import nested_tar, snapshot, tar_of, zip_of
 from outlast.node.archives.limits import Account, Limits
+from outlast.node.archives.sink import BadArchive
 from outlast.node.archives.tar import TarParser
 from outlast.node.archives.unpacking import Unpacking
-from outlast.node.data.sink import BadArchive
 from unit.archive_fixtures import no_sync  # noqa: F401
 
 pytestmark = pytest.mark.usefixtures("no_sync")

@@ -20,9 +20,9 @@ import pytest
 
 from archives_made import snapshot, tar_of, zip_of
 from outlast.node.archives import decoders, moving, writeback, zips, zstd
+from outlast.node.archives.sink import BadArchive
 from outlast.node.archives.staging import Late, Staging
 from outlast.node.archives.unpacking import Unpacking, unpack_file
-from outlast.node.data.sink import BadArchive
 from unit.archive_fixtures import no_sync  # noqa: F401
 
 pytestmark = pytest.mark.usefixtures("no_sync")

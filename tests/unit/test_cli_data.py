@@ -15,10 +15,10 @@ from click.testing import CliRunner, Result
 from outlast.cli.data import command
 from outlast.cli.data_progress import in_words
 from outlast.cli.data_words import ADVICE
-from outlast.node.data.entry import write_entry
-from outlast.node.data.receipt import Progress
-from outlast.node.data.store import Store
-from outlast.node.data.troubles import OUTCOMES, Kind
+from outlast.node.staging.cache.entry import write_entry
+from outlast.node.staging.cache.store import Store
+from outlast.node.staging.errors import OUTCOMES, Kind
+from outlast.node.staging.fetch.receipt import Progress
 from packing import tar
 from servers.behaviour import Behaviour, rfc3230, seeded
 from servers.certificates import Authority

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from outlast.node.data.arrival import Arrivals
-from outlast.node.data.fetch_settings import FetchSettings
-from outlast.node.data.plan import DataPlan
-from outlast.node.data.store import Store
-from outlast.node.data.troubles import GivenUp, Kind
-from outlast.node.data.want import Wanted
+from outlast.node.staging.cache.store import Store
+from outlast.node.staging.errors import GivenUp, Kind
+from outlast.node.staging.fetch.settings import FetchSettings
+from outlast.node.staging.item import Wanted
+from outlast.node.staging.plan import DataPlan
+from outlast.node.staging.stager import Arrivals
 from servers.behaviour import Behaviour
 from servers.misbehaving import Misbehaving
 
@@ -227,8 +227,8 @@ def test_what_is_half_unpacked_needs_room_for_the_other_half_only(
         arrivals(tmp_path, store).bring(wanted)
     server.always(Behaviour())
     margin = FetchSettings().margin
-    monkeypatch.setattr("outlast.node.data.space._free", lambda place: margin + 1_000_000)
-    monkeypatch.setattr("outlast.node.data.store.free_space", lambda place: margin + 1_000_000)
+    monkeypatch.setattr("outlast.node.staging.fetch.disk_space._free", lambda place: margin + 1_000_000)
+    monkeypatch.setattr("outlast.node.staging.cache.store.free_space", lambda place: margin + 1_000_000)
     arrivals(tmp_path, store).bring(wanted)
     assert content(tmp_path / "data") == {"big": bytes(3_000_000)}
 
@@ -295,7 +295,7 @@ def test_what_was_whole_when_a_process_was_killed_is_not_fetched_again(
         raise InterruptedError
 
     with monkeypatch.context() as patch, pytest.raises(InterruptedError):
-        patch.setattr("outlast.node.data.arrival.write_entry", killed)
+        patch.setattr("outlast.node.staging.stager.write_entry", killed)
         arrivals(tmp_path, store).bring(wanted)
     before = gets(server)
     arrivals(tmp_path, store, "next").bring(wanted)

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlast.node.data import crc32c, digests
-from outlast.node.data.digests import NOBODY, PINNED, SOURCE, Digests, normalised, proof
-from outlast.node.data.want import ALGORITHMS
+from outlast.node.staging.fetch import crc32c, digests
+from outlast.node.staging.fetch.digests import NOBODY, PINNED, SOURCE, Digests, normalised, proof
+from outlast.node.staging.item import ALGORITHMS
 from servers.behaviour import crc32c as slow_crc32c
 from servers.behaviour import seeded
 

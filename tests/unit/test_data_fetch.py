@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from fetch_scene import BLOCK, CONTENT, PATH, SETTINGS, FastClock, Scene, sha256, threads_of_fetches
-from outlast.node.data.fetch import identify
-from outlast.node.data.known import Known
-from outlast.node.data.partfile import PartFile
-from outlast.node.data.receipt import Progress
-from outlast.node.data.sink import BadArchive, Block
-from outlast.node.data.source import Version
-from outlast.node.data.troubles import GivenUp, Kind, Trouble
-from outlast.node.data.want import Wanted
+from outlast.node.archives.sink import BadArchive, Block
+from outlast.node.staging.errors import GivenUp, Kind, Trouble
+from outlast.node.staging.fetch.fetch import identify
+from outlast.node.staging.fetch.file_identity import Known
+from outlast.node.staging.fetch.part_file import PartFile
+from outlast.node.staging.fetch.receipt import Progress
+from outlast.node.staging.item import Wanted
+from outlast.node.staging.sources.base import Version
 from outlast.node.words import Outcome
 from servers.behaviour import PELICAN, Behaviour, rfc3230, seeded
 from servers.misbehaving import Misbehaving

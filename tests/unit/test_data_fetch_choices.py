@@ -6,12 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from outlast.node.data.books import Books
-from outlast.node.data.choice import Choice
-from outlast.node.data.crawl import Crawl, Slow
-from outlast.node.data.fetch_settings import Clock, FetchSettings
-from outlast.node.data.troubles import Kind, Trouble
-from outlast.node.data.widening import Widening
+from outlast.node.staging.errors import Kind, Trouble
+from outlast.node.staging.fetch.receipt import Books
+from outlast.node.staging.fetch.settings import Clock, FetchSettings
+from outlast.node.staging.fetch.source_selection import Choice
+from outlast.node.staging.fetch.throughput import Crawl, Slow, Widening
 
 SETTINGS = FetchSettings()
 MB = 1_000_000

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from outlast.node.data.files import FileSource, path_of
-from outlast.node.data.source import Body
-from outlast.node.data.troubles import Kind, Trouble
+from outlast.node.staging.errors import Kind, Trouble
+from outlast.node.staging.sources.base import Body
+from outlast.node.staging.sources.file import FileSource, path_of
 
 
 def read_all(body: Body, step: int = 3) -> bytes:

@@ -12,11 +12,11 @@ from email.utils import formatdate
 
 import pytest
 
-from outlast.node.data.http import HttpSource
-from outlast.node.data.source import Version
-from outlast.node.data.troubles import Kind, Trouble
-from outlast.node.data.web.body import HttpBody
-from outlast.node.data.web.limits import HOPS, HttpSettings
+from outlast.node.staging.errors import Kind, Trouble
+from outlast.node.staging.http.body import HttpBody
+from outlast.node.staging.http.settings import HOPS, HttpSettings
+from outlast.node.staging.sources.base import Version
+from outlast.node.staging.sources.http import HttpSource
 from servers.behaviour import PELICAN, Behaviour, digest_bytes, rfc3230, rfc9530, seeded
 from servers.misbehaving import Misbehaving
 from testbeds import not_here

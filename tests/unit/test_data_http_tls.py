@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from fetching import read_all
-from outlast.node.data.http import HttpSource
-from outlast.node.data.tokens import Tokens
-from outlast.node.data.troubles import Kind, Trouble
-from outlast.node.data.web.connection import Connection
-from outlast.node.data.web.limits import HttpSettings
-from outlast.node.data.web.request import ask
-from outlast.node.data.web.url import Url
+from outlast.node.staging.errors import Kind, Trouble
+from outlast.node.staging.http.connection import Connection
+from outlast.node.staging.http.request import ask
+from outlast.node.staging.http.settings import HttpSettings
+from outlast.node.staging.http.url import Url
+from outlast.node.staging.sources.http import HttpSource
+from outlast.node.staging.sources.tokens import Tokens
 from servers.behaviour import Behaviour, seeded
 from servers.certificates import Authority, Certificate
 from servers.misbehaving import Misbehaving

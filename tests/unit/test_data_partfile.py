@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from outlast.node.data.partfile import PartFile, PartInUse
+from outlast.node.staging.fetch.part_file import PartFile, PartInUse
 
 
 def _nothing(block: object) -> None:

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from fetch_scene import sha256
-from outlast.node.data import carried
-from outlast.node.data.plan import DataPlan
-from outlast.node.data.plugin_codes import code_of, kind_of
-from outlast.node.data.troubles import Kind
-from outlast.node.data.want import Wanted
 from outlast.node.main import main
 from outlast.node.order import WorkOrder
+from outlast.node.staging import plugin_receipt
+from outlast.node.staging.condor_plugin_codes import code_of, kind_of
+from outlast.node.staging.errors import Kind
+from outlast.node.staging.item import Wanted
+from outlast.node.staging.plan import DataPlan
 from servers.behaviour import PELICAN, Behaviour, seeded
 from servers.misbehaving import Misbehaving
 
@@ -83,9 +83,9 @@ def test_files_come_and_are_answered_for_one_by_one(sandbox: Path, server: Misbe
 def test_what_it_cost_is_noted_beside_the_file(sandbox: Path, server: Misbehaving) -> None:
     server.plan(Behaviour(), Behaviour(close_after=20_000))
     ask(sandbox, server.url("/a.bin"))
-    told = carried.told(str(sandbox / "a.bin"))
+    told = plugin_receipt.told(str(sandbox / "a.bin"))
     assert told["bytes"] == len(CONTENT) and told["troubles"]["truncated"]["count"] == 1
-    assert carried.told(str(sandbox / "b.bin")) == {}
+    assert plugin_receipt.told(str(sandbox / "b.bin")) == {}
 
 
 def test_a_file_is_found_under_the_name_that_it_has_on_every_other_way(
@@ -95,7 +95,7 @@ def test_a_file_is_found_under_the_name_that_it_has_on_every_other_way(
     write_order(sandbox, Wanted(("a b.bin",), sha256(CONTENT), method="native"))
     assert ask(sandbox, server.url("/a%20b.bin"))[0] == 0
     assert (sandbox / "a b.bin").read_bytes() == (sandbox / "a%20b.bin").read_bytes() == CONTENT
-    assert carried.told(str(sandbox / "a b.bin"))["vouched"] == "pinned"
+    assert plugin_receipt.told(str(sandbox / "a b.bin"))["vouched"] == "pinned"
 
 
 def test_what_the_order_pins_is_compared_and_wrong_bytes_do_not_stay(
@@ -147,4 +147,4 @@ def test_it_takes_nothing_away(sandbox: Path, server: Misbehaving) -> None:
 
 def test_of_a_receipt_that_a_job_could_have_written_only_what_a_receipt_says_is_taken(tmp_path: Path) -> None:
     (tmp_path / ".a.bin.receipt").write_text('{"event": "end", "bytes": 7, "troubles": {}}')
-    assert carried.told(str(tmp_path / "a.bin")) == {"bytes": 7, "troubles": {}}
+    assert plugin_receipt.told(str(tmp_path / "a.bin")) == {"bytes": 7, "troubles": {}}

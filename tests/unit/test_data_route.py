@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from outlast.node.data.federation import Directions, Nonsense, directions, director_of
-from outlast.node.data.route import CACHES, FRESH, Route
-from outlast.node.data.troubles import Kind, Trouble
+from outlast.node.staging.errors import Kind, Trouble
+from outlast.node.staging.sources.pelican_responses import Directions, Nonsense, directions, director_of
+from outlast.node.staging.sources.pelican_routing import CACHES, FRESH, Route
 
 
 class ScriptedDirector:

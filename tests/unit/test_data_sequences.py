@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from fetch_scene import BLOCK, CONTENT, PATH, Scene, sha256, threads_of_fetches
-from outlast.node.data.partfile import PartFile
-from outlast.node.data.sink import Block
-from outlast.node.data.troubles import GivenUp
+from outlast.node.archives.sink import Block
+from outlast.node.staging.errors import GivenUp
+from outlast.node.staging.fetch.part_file import PartFile
 from servers.behaviour import PELICAN, Behaviour, seeded
 from servers.misbehaving import Misbehaving
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from outlast.node.data.files import path_of
-from outlast.node.data.pelican import OSDF, Address
-from outlast.node.data.plan import DataPlan
-from outlast.node.data.sources import DISCOVERY_VARIABLE, osdf_host, sources_for
-from outlast.node.data.tokens import Tokens
-from outlast.node.data.want import Wanted
-from outlast.node.data.web.limits import HttpSettings
+from outlast.node.staging.http.settings import HttpSettings
+from outlast.node.staging.item import Wanted
+from outlast.node.staging.plan import DataPlan
+from outlast.node.staging.sources.file import path_of
+from outlast.node.staging.sources.pelican import OSDF, Address
+from outlast.node.staging.sources.resolve import DISCOVERY_VARIABLE, osdf_host, sources_for
+from outlast.node.staging.sources.tokens import Tokens
 
 
 def names(*urls: str) -> list[str]:

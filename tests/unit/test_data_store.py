@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from outlast.node.data import store as stores
-from outlast.node.data import uses
-from outlast.node.data.entry import write_entry
-from outlast.node.data.store import NoRoom, Store, TurnLost
-from outlast.node.data.troubles import GivenUp, Kind, Trouble
-from outlast.node.data.turns import Turn
+from outlast.node.staging.cache import in_use
+from outlast.node.staging.cache import store as stores
+from outlast.node.staging.cache.entry import write_entry
+from outlast.node.staging.cache.fetch_lock import Turn
+from outlast.node.staging.cache.store import NoRoom, Store, TurnLost
+from outlast.node.staging.errors import GivenUp, Kind, Trouble
 
 #: A process that is forked begins with what this one has imported.
 forked = multiprocessing.get_context("fork")
@@ -162,7 +162,7 @@ def test_a_mark_made_while_the_entry_was_being_removed_brings_it_back(
 
     def marked_just_before(source: str, goal: str) -> None:
         if "doomed" in str(goal):
-            uses.Mark(os.path.join(source, "uses"))
+            in_use.Mark(os.path.join(source, "uses"))
         rename(source, goal)
 
     monkeypatch.setattr(os, "rename", marked_just_before)
@@ -193,7 +193,7 @@ def test_a_mark_of_another_host_counts_while_it_is_touched(tmp_path: Path) -> No
     mark.parent.mkdir(exist_ok=True)
     mark.touch()
     assert [entry.in_use for entry in store.entries()] == [True]
-    old = time.time() - 2 * uses.STALE
+    old = time.time() - 2 * in_use.STALE
     os.utime(mark, (old, old))
     assert [entry.in_use for entry in store.entries()] == [False]
 
@@ -268,7 +268,7 @@ def test_a_turn_of_another_host_is_taken_over_only_when_its_count_stood_still_wh
 
 
 def test_who_has_lost_the_turn_stops_filling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outlast.node.data.turns.BEAT", 0.0)
+    monkeypatch.setattr("outlast.node.staging.cache.fetch_lock.BEAT", 0.0)
     store = Store(str(tmp_path))
 
     def robbed(place: str, pulse: Callable[[], None]) -> None:
@@ -422,7 +422,7 @@ def test_a_process_in_another_container_of_this_host_counts_although_it_cannot_b
     store = Store(str(tmp_path))
     put(store, "key")
     with monkeypatch.context() as elsewhere:
-        elsewhere.setattr(uses, "_namespace", lambda: "4026539999")
+        elsewhere.setattr(in_use, "_namespace", lambda: "4026539999")
         elsewhere.setattr(os, "getpid", lambda: 2**22 + 1)
         held = store.find("key")
     assert held is not None

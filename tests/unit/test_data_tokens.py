@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from outlast.node.data import tokens as module
-from outlast.node.data.tokens import Tokens, Unfit, from_command, from_file
-from outlast.node.data.troubles import Kind, Trouble
+from outlast.node.staging.errors import Kind, Trouble
+from outlast.node.staging.sources import tokens as module
+from outlast.node.staging.sources.tokens import Tokens, Unfit, from_command, from_file
 
 NOW = 1_000_000.0
 

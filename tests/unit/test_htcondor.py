@@ -13,8 +13,8 @@ import pytest
 pytest.importorskip("htcondor2", reason="the htcondor package is not installed")
 
 from outlast.model import Outcome
-from outlast.node.data.plugin_codes import code_of
-from outlast.node.data.troubles import Kind
+from outlast.node.staging.condor_plugin_codes import code_of
+from outlast.node.staging.errors import Kind
 from outlast.schedulers import htcondor
 from outlast.schedulers.base import Answer, JobPhase, JobRequest, SchedulerUnavailable, Sought
 from outlast.schedulers.htcondor import HTCondorScheduler

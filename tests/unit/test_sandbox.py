@@ -16,8 +16,8 @@ from checkpointing import content_of
 from outlast.experiment import Experiment
 from outlast.model import Attempt, AttemptState, Outcome, Run, RunState, Spec
 from outlast.node import manifest, travel
-from outlast.node.data.want import Wanted
 from outlast.node.order import read_order
+from outlast.node.staging.item import Wanted
 from outlast.sandbox import SandboxExchange
 from outlast.schedulers.profile import Profile
 from outlast.training.store import Store

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from outlast.node.data.want import Wanted
+from outlast.node.staging.item import Wanted
 from outlast.schedulers.profile import Profile
 from outlast.spec import BadSpec, Parsed, read
 from outlast.spec.pinning import CannotPin, pin

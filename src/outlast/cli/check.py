@@ -17,8 +17,8 @@ from outlast.sentences import counted
 if TYPE_CHECKING:
     from outlast.cli.objections import Objections
     from outlast.model import RunPlan
-    from outlast.node.data.want import Wanted
     from outlast.node.order import OutputRule
+    from outlast.node.staging.item import Wanted
     from outlast.spec import Mistake, Parsed
 
 

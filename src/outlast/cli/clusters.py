@@ -175,7 +175,7 @@ def _place(cluster: KnownCluster) -> str:
 
 def _settings(cluster: KnownCluster) -> Iterator[tuple[str, Any]]:
     """What holds, given or by default; keys that are not for this scheduler are left out."""
-    from outlast.node.data.plan import DataSite
+    from outlast.node.staging.plan import DataSite
     from outlast.schedulers.profile import Profile
     from outlast.spec.clusters import known_hosts
     from outlast.spec.profiles import is_for

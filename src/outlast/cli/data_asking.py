@@ -9,9 +9,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from outlast.node.data.source import Source, Version
-from outlast.node.data.troubles import Trouble
-from outlast.node.data.want import ALGORITHMS, Wanted
+from outlast.node.staging.errors import Trouble
+from outlast.node.staging.item import ALGORITHMS, Wanted
+from outlast.node.staging.sources.base import Source, Version
 from outlast.spec.ways import Way
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from outlast.sentences import counted, printable
 from outlast.spec.units import show_size
 
 if TYPE_CHECKING:
-    from outlast.node.data.store import Store
+    from outlast.node.staging.cache.store import Store
 
 
 @click.command()
@@ -31,8 +31,8 @@ def command(
     cluster: str | None, path: Path | None, clear: bool, keep: str | None, directory: Path, as_json: bool
 ) -> None:
     """List what a cache of data holds. What is in use is never removed."""
-    from outlast.node.data.entry import free_space
-    from outlast.node.data.store import Store
+    from outlast.node.staging.cache.entry import free_space
+    from outlast.node.staging.cache.store import Store
 
     if clear and keep is not None:
         raise BadInput("--clear and --keep: say one of them")

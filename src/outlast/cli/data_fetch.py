@@ -14,14 +14,14 @@ from outlast.cli.data_options import digest_options, duration, patience_option, 
 from outlast.cli.data_progress import Watch, in_words
 from outlast.cli.data_words import ADVICE, account
 from outlast.errors import BadInput
-from outlast.node.data.troubles import FINAL, GivenUp
-from outlast.node.data.want import Wanted
+from outlast.node.staging.errors import FINAL, GivenUp
+from outlast.node.staging.item import Wanted
 
 if TYPE_CHECKING:
     from outlast.node.archives.unpacking import Unpacking
-    from outlast.node.data.partfile import PartFile
-    from outlast.node.data.receipt import Receipt
-    from outlast.node.data.tokens import Tokens
+    from outlast.node.staging.fetch.part_file import PartFile
+    from outlast.node.staging.fetch.receipt import Receipt
+    from outlast.node.staging.sources.tokens import Tokens
 
 
 @click.command()
@@ -63,7 +63,7 @@ def command(
     What was interrupted goes on from where it stopped when the same command is typed again. Nothing has its
     final name before it is whole and checked. Exits with 1 if it did not arrive.
     """
-    from outlast.node.data.fetch_settings import FetchSettings
+    from outlast.node.staging.fetch.settings import FetchSettings
 
     wanted = Wanted((url, *mirrors), pinned(options), size, unpack)
     meant = tokens(options)
@@ -104,10 +104,10 @@ def command(
 def _fetch(wanted: Wanted, to: Path, meant: Tokens, settings: Any, watch: Watch) -> Receipt | None:
     """None: all of it had come before, and was only to be shown. Raises GivenUp, ValueError, OSError."""
     from outlast.node.archives.unpacking import Unpacking
-    from outlast.node.data.fetch import fetch, identify
-    from outlast.node.data.partfile import PartFile
-    from outlast.node.data.sources import sources_for
-    from outlast.node.data.web.limits import HttpSettings
+    from outlast.node.staging.fetch.fetch import fetch, identify
+    from outlast.node.staging.fetch.part_file import PartFile
+    from outlast.node.staging.http.settings import HttpSettings
+    from outlast.node.staging.sources.resolve import sources_for
 
     sources = sources_for(wanted, HttpSettings(), meant)
     sink: PartFile | Unpacking
@@ -127,8 +127,8 @@ def _fetch(wanted: Wanted, to: Path, meant: Tokens, settings: Any, watch: Watch)
 def _look_at(wanted: Wanted, path: str, watch: Watch) -> Receipt:
     """What has the name already is compared with what is pinned, and never overwritten."""
     from outlast.cli.data_hashing import Hashing
-    from outlast.node.data.fetch import fetch
-    from outlast.node.data.files import FileSource
+    from outlast.node.staging.fetch.fetch import fetch
+    from outlast.node.staging.sources.file import FileSource
 
     otherwise = "remove it, or choose another folder with --to"
     if not wanted.digests:

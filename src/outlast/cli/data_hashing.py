@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from outlast.node.data.digests import Digests
-from outlast.node.data.sink import Block
+from outlast.node.archives.sink import Block
+from outlast.node.staging.fetch.digests import Digests
 
 
 class Hashing:
-    """See `outlast.node.data.sink.Sink`. It begins at the first byte each time."""
+    """See `outlast.node.archives.sink.Sink`. It begins at the first byte each time."""
 
     def __init__(self, algorithms: tuple[str, ...] = ()) -> None:
         self._algorithms = algorithms

@@ -6,14 +6,14 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from outlast.node.data.fetch_settings import FetchSettings
-from outlast.node.data.sources import sources_for
-from outlast.node.data.tokens import Tokens
-from outlast.node.data.web.limits import HttpSettings
+from outlast.node.staging.fetch.settings import FetchSettings
+from outlast.node.staging.http.settings import HttpSettings
+from outlast.node.staging.sources.resolve import sources_for
+from outlast.node.staging.sources.tokens import Tokens
 
 if TYPE_CHECKING:
-    from outlast.node.data.source import Source
-    from outlast.node.data.want import Wanted
+    from outlast.node.staging.item import Wanted
+    from outlast.node.staging.sources.base import Source
     from outlast.schedulers.profile import Profile
 
 

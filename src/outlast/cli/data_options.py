@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from outlast.errors import BadInput
-from outlast.node.data.want import ALGORITHMS
+from outlast.node.staging.item import ALGORITHMS
 
 if TYPE_CHECKING:
-    from outlast.node.data.tokens import Tokens
+    from outlast.node.staging.sources.tokens import Tokens
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -43,7 +43,7 @@ def token_options(function: _Function) -> _Function:
 
 
 def pinned(options: Mapping[str, Any]) -> dict[str, str]:
-    from outlast.node.data.digests import normalised
+    from outlast.node.staging.fetch.digests import normalised
 
     found = {}
     for name in ALGORITHMS:
@@ -56,7 +56,7 @@ def pinned(options: Mapping[str, Any]) -> dict[str, str]:
 
 
 def tokens(options: Mapping[str, Any]) -> Tokens:
-    from outlast.node.data.tokens import Tokens
+    from outlast.node.staging.sources.tokens import Tokens
 
     file, hosts = options["token_file"] or "", tuple(options["token_hosts"])
     if file and not hosts:

@@ -13,8 +13,8 @@ from outlast.cli import CANNOT, FAILED, INTERRUPTED
 from outlast.cli.common import cluster_option, directory_argument, json_option, where, write_json
 from outlast.cli.data_progress import Watch
 from outlast.cli.data_words import ADVICE
-from outlast.node.data.troubles import GivenUp, Trouble
-from outlast.node.data.want import ALGORITHMS, Wanted
+from outlast.node.staging.errors import GivenUp, Trouble
+from outlast.node.staging.item import ALGORITHMS, Wanted
 
 if TYPE_CHECKING:
     from outlast.cli.data_means import Means
@@ -117,7 +117,7 @@ def _hashed(item: Wanted, means: Means, algorithms: tuple[str, ...]) -> tuple[Pi
     """Raises GivenUp, ValueError."""
     from outlast.cli.data_hashing import Hashing
     from outlast.cli.data_words import proved
-    from outlast.node.data.fetch import fetch
+    from outlast.node.staging.fetch.fetch import fetch
 
     watch, sink = Watch(item.name), Hashing(algorithms)
     with watch.showing():

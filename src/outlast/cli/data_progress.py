@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from outlast.node.data.receipt import Progress
+from outlast.node.staging.fetch.receipt import Progress
 from outlast.sentences import printable
 from outlast.spec.units import show_duration, show_size
 

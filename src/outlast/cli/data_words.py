@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from outlast.node.data.receipt import Receipt
-from outlast.node.data.troubles import Kind
+from outlast.node.staging.errors import Kind
+from outlast.node.staging.fetch.receipt import Receipt
 from outlast.sentences import printable
 from outlast.spec.units import show_duration, show_size
 

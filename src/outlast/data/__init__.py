@@ -14,6 +14,6 @@ from outlast.data.archive import Archive
 from outlast.data.dataset import Dataset
 from outlast.data.loader import Loader
 from outlast.data.places import path
-from outlast.node.data.sink import BadArchive
+from outlast.node.archives.sink import BadArchive
 
 __all__ = ["Archive", "BadArchive", "Dataset", "Loader", "path"]

@@ -18,7 +18,7 @@ from outlast.data.scan import scan
 from outlast.data.table import AS_IT_IS, Table
 from outlast.data.zips import inflate
 from outlast.node.archives.headers import shown
-from outlast.node.data.sink import BadArchive
+from outlast.node.archives.sink import BadArchive
 
 
 class _Opened(NamedTuple):

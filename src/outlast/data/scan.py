@@ -16,7 +16,7 @@ from outlast.node.archives import kinds, names
 from outlast.node.archives.headers import shown
 from outlast.node.archives.kinds import Kind
 from outlast.node.archives.limits import Limits
-from outlast.node.data.sink import BadArchive
+from outlast.node.archives.sink import BadArchive
 
 #: Archives in archives in archives. Nothing is written, so this may be more than the unpacker's.
 MAX_DEPTH = 32

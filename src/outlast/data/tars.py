@@ -7,7 +7,7 @@ from typing import Iterator
 
 from outlast.data.table import AS_IT_IS, Found
 from outlast.node.archives import headers
-from outlast.node.data.sink import BadArchive
+from outlast.node.archives.sink import BadArchive
 
 #: Zeros are looked through in pieces: there may be more of them than memory.
 _CHUNK = 1 << 20

@@ -11,7 +11,7 @@ from typing import BinaryIO, Iterator
 
 from outlast.data.table import AS_IT_IS, Found
 from outlast.node.archives.headers import shown
-from outlast.node.data.sink import BadArchive
+from outlast.node.archives.sink import BadArchive
 
 _MAGIC = b"PK\x03\x04"
 _LOCAL = struct.Struct("<4s22xHH")

@@ -17,7 +17,7 @@ from outlast.node.process import signal_name
 from outlast.node.pulse import TAKEN_OVER, Interrupted, Pulse
 from outlast.node.scratch import Scratch, on_node_name
 from outlast.node.signals import Signals
-from outlast.node.staging import NotHere, Staging
+from outlast.node.staging.phase import NotHere, Staging
 from outlast.node.supervise import TO_COMMIT, Ended, Limits, Stops, run_bounded, supervise
 from outlast.node.watch import Watch
 from outlast.node.words import Outcome, Phase

@@ -36,10 +36,10 @@ _CANCELLING = 30.0
 
 def main(argv: Sequence[str]) -> int:
     if argv and argv[0].startswith("-"):
-        from outlast.node.data import plugin
+        from outlast.node.staging import condor_plugin
 
-        if plugin.is_asked(argv):
-            return plugin.main(argv)
+        if condor_plugin.is_asked(argv):
+            return condor_plugin.main(argv)
     if len(argv) != 1:
         say("usage: python3 outlast.pyz ORDER.json")
         return EXIT_BAD_ORDER

@@ -7,7 +7,7 @@ import os
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from outlast.node.data.plan import DataPlan
+from outlast.node.staging.plan import DataPlan
 
 VERSION = 1
 _PATHS = ("exchange", "scratch", "checkpoints", "log", "previous_scratch", "code", "zipapp")

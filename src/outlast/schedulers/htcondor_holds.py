@@ -11,8 +11,8 @@ import re
 from dataclasses import dataclass
 
 from outlast.model import Outcome
-from outlast.node.data import plugin_codes
-from outlast.node.data.troubles import FINAL, OUTCOMES, Kind
+from outlast.node.staging import condor_plugin_codes
+from outlast.node.staging.errors import FINAL, OUTCOMES, Kind
 
 #: The code of a job that was put on hold by hand; that is somebody's wish and no trouble.
 BY_HAND = 1
@@ -96,7 +96,7 @@ def by_hand(job: str, said: str) -> str:
 def explain(code: int, subcode: int, said: str) -> Hold:
     """What this hold means. `said` is HTCondor's own reason, which ends the sentence."""
     # The subcode of a failed plugin is its exit code, eight bits further up.
-    kind = plugin_codes.kind_of(subcode >> 8) if code in (11, 13) else None
+    kind = condor_plugin_codes.kind_of(subcode >> 8) if code in (11, 13) else None
     if kind is not None:
         return _without_data(kind, said)
     hold = _meaning(code, subcode, said)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from outlast.errors import BadInput
-from outlast.node.data.plugin_codes import METHODS as PLUGIN_METHODS
+from outlast.node.staging.condor_plugin_codes import METHODS as PLUGIN_METHODS
 from outlast.node.words import EXIT_CONTINUE
 from outlast.schedulers.base import JobRequest
 from outlast.schedulers.profile import Profile, fill

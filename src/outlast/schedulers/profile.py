@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from outlast.node.data.plan import DataSite
+from outlast.node.staging.plan import DataSite
 from outlast.schedulers.base import JobRequest
 
 

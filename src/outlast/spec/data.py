@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from outlast.node.data.digests import normalised
-from outlast.node.data.files import path_of
-from outlast.node.data.want import ALGORITHMS, Wanted
+from outlast.node.staging.fetch.digests import normalised
+from outlast.node.staging.item import ALGORITHMS, Wanted
+from outlast.node.staging.sources.file import path_of
 from outlast.spec import files, urls, ways
 from outlast.spec.document import Document, Mapping, Path_, Scalar
 from outlast.spec.mistakes import Mistake, did_you_mean, shorten

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from outlast.model import Spec, attempts_needed
 from outlast.node import bundle
-from outlast.node.data.files import path_of
+from outlast.node.staging.sources.file import path_of
 from outlast.sentences import counted
 from outlast.spec.clusters import ClusterProfile, known_hosts
 from outlast.spec.schema import ResourcesKeys

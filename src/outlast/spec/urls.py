@@ -7,10 +7,10 @@ import re
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
-from outlast.node.data import pelican
-from outlast.node.data.files import path_of
-from outlast.node.data.sources import SCHEMES
-from outlast.node.data.web.url import BadUrl, Url
+from outlast.node.staging.http.url import BadUrl, Url
+from outlast.node.staging.sources import pelican
+from outlast.node.staging.sources.file import path_of
+from outlast.node.staging.sources.resolve import SCHEMES
 from outlast.spec.mistakes import did_you_mean, one_of, shorten
 
 #: By method, which schemes it brings.

@@ -7,9 +7,9 @@ from typing import Callable
 from outlast.node.archives import rebuild
 from outlast.node.archives.placing import Placing
 from outlast.node.archives.shelf import Shelf
+from outlast.node.archives.sink import Block
 from outlast.node.archives.skeleton import Skeleton
 from outlast.node.archives.tar import TarParser
-from outlast.node.data.sink import Block
 
 
 class Chain:

@@ -12,7 +12,7 @@ import zlib
 from typing import Any, Callable, Iterator, Protocol
 
 from outlast.node.archives.kinds import Kind
-from outlast.node.data.sink import BadArchive
+from outlast.node.archives.sink import BadArchive
 
 #: At most so much comes out at once.
 PIECE = 1 << 20

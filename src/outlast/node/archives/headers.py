@@ -14,7 +14,7 @@ import zlib
 from functools import lru_cache
 from typing import NamedTuple
 
-from outlast.node.data.sink import BadArchive
+from outlast.node.archives.sink import BadArchive
 
 BLOCK = 512
 END = bytes(BLOCK)

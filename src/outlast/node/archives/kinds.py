@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 
 from outlast.node.archives import headers
-from outlast.node.data.sink import BadArchive
+from outlast.node.archives.sink import BadArchive
 
 
 class Kind(Enum):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from outlast.node.archives.headers import shown
-from outlast.node.data.sink import BadArchive
+from outlast.node.archives.sink import BadArchive
 
 
 @dataclass(frozen=True)

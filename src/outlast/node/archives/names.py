@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from outlast.node.archives.headers import shown
 from outlast.node.archives.limits import Limits
-from outlast.node.data.sink import BadArchive
+from outlast.node.archives.sink import BadArchive
 
 #: What Linux allows for one component.
 _LONGEST_PART = 255

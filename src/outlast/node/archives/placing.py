@@ -8,11 +8,11 @@ from typing import Iterable
 from outlast.node.archives import decoders, kinds
 from outlast.node.archives.kinds import Kind
 from outlast.node.archives.shelf import Shelf, Zip, named
+from outlast.node.archives.sink import BadArchive, Block
 from outlast.node.archives.staging import Late
 from outlast.node.archives.steps import Do, Step
 from outlast.node.archives.tar import TarParser
 from outlast.node.archives.tree import Tree, write_all
-from outlast.node.data.sink import BadArchive, Block
 
 
 class Placing:

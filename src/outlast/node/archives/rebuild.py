@@ -14,12 +14,12 @@ from typing import Callable, Protocol
 from outlast.node.archives.limits import Account
 from outlast.node.archives.placing import Placing
 from outlast.node.archives.shelf import Shelf
+from outlast.node.archives.sink import BadArchive, Block
 from outlast.node.archives.skeleton import Record, Skeleton
 from outlast.node.archives.staging import Staging, count_files
 from outlast.node.archives.steps import Current, Do, Step
 from outlast.node.archives.tar import TarParser
 from outlast.node.archives.tree import Tree
-from outlast.node.data.sink import BadArchive, Block
 
 _PIECE = 1 << 20
 

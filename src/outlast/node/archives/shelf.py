@@ -8,8 +8,8 @@ from typing import Callable, Iterator, NamedTuple
 
 from outlast.node.archives.headers import shown
 from outlast.node.archives.limits import Account
+from outlast.node.archives.sink import BadArchive
 from outlast.node.archives.staging import Late, Staging
-from outlast.node.data.sink import BadArchive
 
 
 class Zip(NamedTuple):

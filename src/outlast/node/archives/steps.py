@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from outlast.node.data.sink import Block
+from outlast.node.archives.sink import Block
 
 _NOTHING = memoryview(b"")
 

@@ -18,8 +18,8 @@ from enum import Enum
 from outlast.node.archives import headers, kinds, names
 from outlast.node.archives.headers import BLOCK, DIRECTORY, EXTENSIONS, REGULAR, Extensions, Header, shown
 from outlast.node.archives.limits import Account
+from outlast.node.archives.sink import BadArchive, Block
 from outlast.node.archives.steps import Current, Do, Parsed, Step
-from outlast.node.data.sink import BadArchive, Block
 
 _ENDLESS = 1 << 62
 

@@ -18,16 +18,16 @@ from outlast.node.archives.kinds import Kind
 from outlast.node.archives.limits import Account, Limits
 from outlast.node.archives.placing import Placing
 from outlast.node.archives.shelf import Shelf, named
+from outlast.node.archives.sink import BadArchive, Block
 from outlast.node.archives.staging import Late, Staging
 from outlast.node.archives.whole import Whole
 from outlast.node.archives.writeback import WriteBack
-from outlast.node.data.sink import BadArchive, Block
 from outlast.node.files import blocks, open_file
 from outlast.node.pulse import silent
 
 
 class Unpacking:
-    """The sink of one archive; see `outlast.node.data.sink`.
+    """The sink of one archive; see `outlast.node.archives.sink`.
 
     After a BadArchive nothing of it is of use, and `restart` removes it.
     """

@@ -7,8 +7,8 @@ from typing import Callable
 
 from outlast.node.archives.placing import Reader
 from outlast.node.archives.shelf import Shelf
+from outlast.node.archives.sink import Block
 from outlast.node.archives.tree import write_all
-from outlast.node.data.sink import Block
 from outlast.node.files import blocks, open_file
 
 

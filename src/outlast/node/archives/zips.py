@@ -15,8 +15,8 @@ import zlib
 from outlast.node.archives import kinds, names
 from outlast.node.archives.headers import shown
 from outlast.node.archives.placing import Placing
+from outlast.node.archives.sink import BadArchive
 from outlast.node.archives.steps import Do, Step
-from outlast.node.data.sink import BadArchive
 from outlast.node.files import open_file
 
 _PIECE = 1 << 20

@@ -11,7 +11,7 @@ from typing import Any, Iterator
 
 from outlast.node.archives.decoders import PIECE, Decoder, Streams
 from outlast.node.archives.kinds import Kind
-from outlast.node.data.sink import BadArchive
+from outlast.node.archives.sink import BadArchive
 
 #: The longest that the program may take to read or write a byte, in seconds.
 _PATIENCE = 120.0

@@ -1,0 +1,157 @@
+"""What all parts of one fetch share: what is wanted, from whom, and how long there is patience."""
+
+from __future__ import annotations
+
+import threading
+from typing import Callable, Generic, Sequence, TypeVar
+
+from outlast.node.staging.errors import GivenUp, Kind, Trouble
+from outlast.node.staging.fetch.digests import Proof
+from outlast.node.staging.fetch.file_identity import Known
+from outlast.node.staging.fetch.receipt import Books, Progress
+from outlast.node.staging.fetch.settings import Clock, FetchSettings
+from outlast.node.staging.fetch.source_selection import Choice
+from outlast.node.staging.item import Wanted
+from outlast.node.staging.sources.base import Source
+
+#: Seconds between two looks at the pulse while nothing comes.
+GLANCE = 0.25
+
+
+class StartAgain(Exception):
+    """What has come is wrong, or of a file that is no more: all of it is thrown away."""
+
+    def __init__(self, trouble: Trouble) -> None:
+        super().__init__(str(trouble))
+        self.trouble = trouble
+
+
+class Affairs:
+    def __init__(
+        self,
+        wanted: Wanted,
+        sources: Sequence[Source],
+        settings: FetchSettings,
+        tell: Callable[[Progress], None],
+        pulse: Callable[[], None],
+        clock: Clock,
+    ) -> None:
+        self.wanted = wanted
+        self.sources = sources
+        self.settings = settings
+        self.tell = tell
+        self.pulse = pulse
+        self.clock = clock
+        self.known = Known(wanted)
+        self.choice = Choice([source.name for source in sources], settings, clock)
+        self.books = Books(self.choice.names, clock.now())
+        #: What the bytes are compared with; settled before the first of them comes.
+        self.proof = Proof(())
+        self.last_trouble: Trouble | None = None
+        #: When the last new byte came, or the fetch began.
+        self.last_byte = clock.now()
+        #: Bytes that are there.
+        self.done = 0
+
+    def meet(self, index: int, trouble: Trouble, gained: int, slow: float = 0.0) -> None:
+        """Book it and let it count against its source. Raises GivenUp if nothing is left to try."""
+        self.last_trouble = trouble
+        self.books.trouble(trouble.kind, self.clock.now(), slow)
+        self.choice.failed(index, trouble, gained)
+        self.check_hope()
+
+    def check_hope(self) -> None:
+        """Raises GivenUp."""
+        verdict = self.choice.verdict()
+        if verdict is not None:
+            raise self.given_up(verdict, "")
+        idle = self.clock.now() - self.last_byte
+        if idle > self.settings.patience:
+            trouble = self.last_trouble or Trouble(Kind.NO_ANSWER, "nobody has answered")
+            raise self.given_up(trouble, "no new byte for %.0f s; " % idle)
+
+    def given_up(self, trouble: Trouble, why: str) -> GivenUp:
+        self.books.settle(self.clock.now())
+        others = [
+            str(standing.last)
+            for standing in self.choice.standings
+            if standing.last is not None and str(standing.last) != str(trouble)
+        ]
+        told = "".join("; " + other for other in others)
+        counts = ", ".join(
+            "%s %d×" % (kind.value, cost.count) for kind, cost in self.books.costs.by_kind.items()
+        )
+        detail = "%s did not arrive: %s%s%s%s" % (
+            self.wanted.name,
+            why,
+            trouble,
+            told,
+            " (%s)" % counts if counts else "",
+        )
+        return GivenUp(detail, trouble, self.books.costs)
+
+    def pause(self, until: float) -> None:
+        """Wait, with a pulse. Raises GivenUp when the patience ends first."""
+        while True:
+            left = until - self.clock.now()
+            if left <= 0:
+                return
+            self.check_hope()
+            self.report(0.0, "", 0)
+            self.clock.sleep(min(left, GLANCE))
+            self.pulse()
+
+    def report(self, rate: float, source: str, connections: int) -> None:
+        trouble = str(self.last_trouble) if self.last_trouble is not None else ""
+        self.tell(Progress(self.done, self.known.size, rate, source, connections, trouble))
+
+    def find_out(self) -> None:
+        """What the first source to answer says of the file, unless what is pinned says it all.
+
+        Raises GivenUp.
+        """
+        while not self.known.pinned and self.known.version is None:
+            turn = self.choice.next(0)
+            assert turn is not None, "hope was checked"
+            self.pause(turn.not_before)
+            source = self.sources[turn.index]
+            asked = Beside(source.version)
+            while not asked.wait(GLANCE):
+                self.pulse()
+            try:
+                self.known.hear(turn.index, source.name, asked.result())
+            except Trouble as trouble:
+                self.meet(turn.index, trouble, 0)
+
+
+# A call that may take its time, in a thread, while the caller stays able to hear and be heard.
+T = TypeVar("T")
+
+
+class Beside(Generic[T]):
+    """Who loses interest simply leaves it: the call is bounded, and so is its thread."""
+
+    def __init__(self, call: Callable[[], T]) -> None:
+        self._call = call
+        self._value: T | None = None
+        self._error: BaseException | None = None
+        self._ended = threading.Event()
+        threading.Thread(target=self._run, name="beside", daemon=True).start()
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it has ended."""
+        return self._ended.wait(seconds)
+
+    def result(self) -> T:
+        """Once it has ended; raises what the call raised."""
+        if self._error is not None:
+            raise self._error
+        return self._value  # type: ignore[return-value]  # None only where T is
+
+    def _run(self) -> None:
+        try:
+            self._value = self._call()
+        except BaseException as error:  # `result` raises it
+            self._error = error
+        finally:
+            self._ended.set()

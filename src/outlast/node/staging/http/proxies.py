@@ -1,0 +1,76 @@
+"""Which proxy the environment asks for: http_proxy, https_proxy, all_proxy, no_proxy."""
+
+from __future__ import annotations
+
+import base64
+import ipaddress
+import os
+from dataclasses import dataclass, field
+from typing import Mapping
+from urllib.parse import unquote, urlsplit
+
+from outlast.node.staging.http.url import Url
+
+
+class BadProxy(ValueError):
+    """A sentence for the user, without the proxy's password."""
+
+
+@dataclass(frozen=True)
+class Proxy:
+    host: str
+    port: int
+    #: The value of Proxy-Authorization, or empty.
+    authorization: str = field(default="", repr=False)
+
+    @property
+    def name(self) -> str:
+        return "%s:%d" % (self.host, self.port)
+
+
+def proxy_for(url: Url, environment: Mapping[str, str] = os.environ) -> Proxy | None:
+    """Raises BadProxy."""
+    # HTTP_PROXY is left alone, as curl does: a web server makes it of a request's `Proxy:` header.
+    names = ["https_proxy", "HTTPS_PROXY"] if url.is_tls else ["http_proxy"]
+    for name in [*names, "all_proxy", "ALL_PROXY"]:
+        value = environment.get(name, "").strip()
+        if value:
+            return None if _is_exempt(url, environment) else _parse(name, value)
+    return None
+
+
+def _parse(variable: str, value: str) -> Proxy:
+    try:
+        parts = urlsplit(value if "://" in value else "http://" + value)
+        port = parts.port
+    except ValueError:
+        raise BadProxy("the proxy in $%s cannot be read: write http://HOST:PORT" % variable) from None
+    if parts.scheme != "http" or not parts.hostname:
+        raise BadProxy(
+            "the proxy in $%s is not of the only kind that is known here, http://HOST:PORT: it is %s:"
+            % (variable, parts.scheme)
+        )
+    authorization = ""
+    if parts.username is not None:
+        pair = "%s:%s" % (unquote(parts.username), unquote(parts.password or ""))
+        authorization = "Basic " + base64.b64encode(pair.encode()).decode()
+    return Proxy(parts.hostname, 80 if port is None else port, authorization)
+
+
+def _is_exempt(url: Url, environment: Mapping[str, str]) -> bool:
+    entries = environment.get("no_proxy", "") or environment.get("NO_PROXY", "")
+    return any(_matches(url, entry.strip().lower()) for entry in entries.split(",") if entry.strip())
+
+
+def _matches(url: Url, entry: str) -> bool:
+    if entry == "*":
+        return True
+    try:
+        return ipaddress.ip_address(url.host) in ipaddress.ip_network(entry.strip("[]"), strict=False)
+    except ValueError:
+        pass  # one of the two is a name
+    name, _, port = entry.partition(":")
+    if port and port != str(url.port):
+        return False
+    domain = name.lstrip("*").lstrip(".")
+    return url.host == domain or url.host.endswith("." + domain)
