@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from archives_made import nested_tar, snapshot, tar_of, zip_of
 from outlast.node.archives.limits import Account, Limits
 from outlast.node.archives.sink import BadArchive
-from outlast.node.archives.tar import TarParser
+from outlast.node.archives.tar_parser import TarParser
 from outlast.node.archives.unpacking import Unpacking
 from unit.archive_fixtures import no_sync  # noqa: F401
 
@@ -395,7 +395,7 @@ def test_a_tree_that_is_half_thrown_away_is_never_shown(tmp_path: Path, mixed: b
         sink, _ = resumed(place, mixed)
         sink.write(mixed)
         with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
-            patch.setattr("outlast.node.archives.moving.move", _kill)
+            patch.setattr("outlast.node.archives.finalize.move", _kill)
             sink.finish()
         sink.close()
         left = [moment]

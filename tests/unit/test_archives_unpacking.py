@@ -19,10 +19,10 @@ from pathlib import Path
 import pytest
 
 from archives_made import snapshot, tar_of, zip_of
-from outlast.node.archives import decoders, moving, writeback, zips, zstd
+from outlast.node.archives import decoders, finalize, writeback, zip_unpacker, zstd
 from outlast.node.archives.sink import BadArchive
-from outlast.node.archives.staging import Late, Staging
 from outlast.node.archives.unpacking import Unpacking, unpack_file
+from outlast.node.archives.workspace import Late, Staging
 from unit.archive_fixtures import no_sync  # noqa: F401
 
 pytestmark = pytest.mark.usefixtures("no_sync")
@@ -264,14 +264,14 @@ def test_all_is_on_disk_before_it_is_called_whole(
 ) -> None:
     story: list[str] = []
     monkeypatch.setattr(writeback, "sync_file_system", lambda descriptor, path: story.append("synced"))
-    write_state, move = Staging.write_state, moving.move
+    write_state, move = Staging.write_state, finalize.move
 
     def writing(staging: Staging, identity: str, moving: list[Late] | None = None) -> None:
         story.append("begun" if moving is None else "whole")
         write_state(staging, identity, moving)
 
     monkeypatch.setattr(Staging, "write_state", writing)
-    monkeypatch.setattr(moving, "move", lambda *args: (story.append("moved"), move(*args)))
+    monkeypatch.setattr(finalize, "move", lambda *args: (story.append("moved"), move(*args)))
     assert unpacked(tmp_path, tar_of(FILES)) == WANTED
     assert story == ["begun", "synced", "whole", "moved"]
 
@@ -299,8 +299,8 @@ def test_a_thousand_zips_in_an_archive_need_no_thousand_descriptors(
     archive = tmp_path / "a.tar"
     archive.write_bytes(tar_of({"%d.zip" % number: zip_of({"x": b"x"}) for number in range(1000)}))
     most: list[int] = []
-    unpack = zips.unpack
-    monkeypatch.setattr(zips, "unpack", lambda *args: (most.append(_descriptors()), unpack(*args)))
+    unpack = zip_unpacker.unpack
+    monkeypatch.setattr(zip_unpacker, "unpack", lambda *args: (most.append(_descriptors()), unpack(*args)))
     before = _descriptors()
     unpack_file(str(archive), str(tmp_path / "out"), nested=True)
     assert len(most) == len(list((tmp_path / "out").iterdir())) == 1000

@@ -12,7 +12,7 @@ from array import array
 from typing import NamedTuple, Sequence
 
 from outlast.data.table import Table
-from outlast.node.archives.kinds import without_suffix
+from outlast.node.archives.formats import without_suffix
 
 #: Of a folder whose items are left out.
 NONE = -1

@@ -12,9 +12,9 @@ from typing import BinaryIO, Iterator
 
 from outlast.data import tars, zips
 from outlast.data.table import AS_IT_IS, Builder, Found, Table
-from outlast.node.archives import kinds, names
+from outlast.node.archives import formats, safe_names
+from outlast.node.archives.formats import Kind
 from outlast.node.archives.headers import shown
-from outlast.node.archives.kinds import Kind
 from outlast.node.archives.limits import Limits
 from outlast.node.archives.sink import BadArchive
 
@@ -33,7 +33,7 @@ def scan(content: mmap.mmap, file: BinaryIO, nested: bool) -> Table:
 
     Tars inside are items like any other unless `nested`.
     """
-    kind = kinds.of(content[: kinds.ENOUGH])
+    kind = formats.of(content[: formats.ENOUGH])
     if kind is Kind.ZIP:
         found = zips.walk(content, file)
     elif kind in (Kind.TAR, Kind.OTHER):
@@ -61,7 +61,7 @@ class _Scanner:
         folders: dict[bytes, int] = {}
         seen: set[bytes] = set()
         for given, offset, size, packed in found:
-            name = names.clean(given, _LIMITS)
+            name = safe_names.clean(given, _LIMITS)
             if name in seen or not name:
                 raise BadArchive(
                     "%s is %s" % (shown(root + name), "there twice" if name else "no name of a file")
@@ -72,7 +72,7 @@ class _Scanner:
             if last.startswith(b".") and (last.startswith(_RUBBISH_PREFIX) or last == _RUBBISH_FILE):
                 continue
             if last.endswith((b"r", b"R")) and self._is_archive(last, offset, size, packed):
-                self._inner(names.joined(root[:-1], name, _LIMITS), offset, size, depth + 1)
+                self._inner(safe_names.joined(root[:-1], name, _LIMITS), offset, size, depth + 1)
                 continue
             number = folders.get(folder, -1)
             if number < 0:
@@ -83,9 +83,9 @@ class _Scanner:
 
     def _is_archive(self, name: bytes, offset: int, size: int, packed: int) -> bool:
         # A deflated tar has no place where its items could be read.
-        if not self._nested or packed != AS_IT_IS or not kinds.claims_tar(name):
+        if not self._nested or packed != AS_IT_IS or not formats.claims_tar(name):
             return False
-        return kinds.is_tar(self._content[offset : offset + min(size, kinds.ENOUGH)])
+        return formats.is_tar(self._content[offset : offset + min(size, formats.ENOUGH)])
 
     def _inner(self, path: bytes, offset: int, size: int, depth: int) -> None:
         if depth > MAX_DEPTH:

@@ -16,7 +16,7 @@ from outlast.training.arrays import Leaf
 REVIVERS = {**ndarrays.REVIVERS, **tensors.REVIVERS}
 
 
-def leaf(value: Any) -> Leaf | None:
+def leaf_of(value: Any) -> Leaf | None:
     """The leaf of an array, a NumPy scalar or a tensor; None for anything else.
 
     Raises TypeError with the rest of a sentence ("is …") for arrays that cannot be kept.

@@ -117,7 +117,7 @@ class _Taker:
             content = value.content()
             return ["file", value.name, *self._bytes("", content)[1:]]
         try:
-            leaf = leaves.leaf(value)
+            leaf = leaves.leaf_of(value)
         except TypeError as error:
             raise TypeError("%s %s" % (_where(path), error)) from None
         if leaf is not None:

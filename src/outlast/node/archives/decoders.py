@@ -11,7 +11,7 @@ import importlib
 import zlib
 from typing import Any, Callable, Iterator, Protocol
 
-from outlast.node.archives.kinds import Kind
+from outlast.node.archives.formats import Kind
 from outlast.node.archives.sink import BadArchive
 
 #: At most so much comes out at once.

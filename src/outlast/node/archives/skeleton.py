@@ -18,7 +18,7 @@ import struct
 import zlib
 from typing import Iterator, NamedTuple
 
-from outlast.node.archives.steps import Parsed
+from outlast.node.archives.actions import Parsed
 from outlast.node.archives.tree import write_all
 
 #: Where in the stream it begins, for how many bytes it stands, length and CRC-32 of what follows.

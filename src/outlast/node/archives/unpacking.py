@@ -11,17 +11,16 @@ import errno
 import os
 from typing import Any, Callable
 
-from outlast.node.archives import kinds, moving, names, zips
-from outlast.node.archives.chain import Chain
+from outlast.node.archives import finalize, formats, safe_names, zip_unpacker
+from outlast.node.archives.formats import Kind
 from outlast.node.archives.headers import shown
-from outlast.node.archives.kinds import Kind
 from outlast.node.archives.limits import Account, Limits
-from outlast.node.archives.placing import Placing
-from outlast.node.archives.shelf import Shelf, named
 from outlast.node.archives.sink import BadArchive, Block
-from outlast.node.archives.staging import Late, Staging
-from outlast.node.archives.whole import Whole
+from outlast.node.archives.unpack_context import Shelf, named
+from outlast.node.archives.unpack_modes import Chain, Whole
+from outlast.node.archives.workspace import Late, Staging
 from outlast.node.archives.writeback import WriteBack
+from outlast.node.archives.writer import Placing
 from outlast.node.files import blocks, open_file
 from outlast.node.pulse import silent
 
@@ -84,7 +83,7 @@ class Unpacking:
         self._shelf.account.taken += len(block)
         if self._reader is None:
             self._head += bytes(block)
-            if len(self._head) < kinds.ENOUGH:
+            if len(self._head) < formats.ENOUGH:
                 return
             block = self._settle()
         if self._reader is not None:
@@ -107,9 +106,9 @@ class Unpacking:
         while self._shelf.zips:
             file, number, depth, path = self._shelf.zips.popleft()
             with named(path), contextlib.closing(Placing(self._shelf, number, depth)) as placing:
-                zips.unpack(file, placing)
+                zip_unpacker.unpack(file, placing)
         lates = self._shelf.lates
-        moving.check(self._staging, lates, self._pulse)
+        finalize.check(self._staging, lates, self._pulse)
         self._to_disk().finish(self._pulse)
         self._staging.write_state(self._identity, lates)
         self._move(lates)
@@ -139,7 +138,7 @@ class Unpacking:
     def _settle(self) -> bytes:
         """What it is, by its first bytes; they are to be written then. Raises BadArchive."""
         head, self._head = self._head, b""
-        kind = kinds.of(head)
+        kind = formats.of(head)
         if kind is Kind.OTHER:
             raise BadArchive(
                 "%s is no archive that can be unpacked: it begins with %s. Those are tar, tar.gz, tar.bz2, "
@@ -161,11 +160,11 @@ class Unpacking:
 
     def _new_whole(self) -> Whole:
         name = os.fsencode(self._name or "data")
-        return Whole(self._shelf, names.clean(kinds.without_suffix(name) or name, self._limits))
+        return Whole(self._shelf, safe_names.clean(formats.without_suffix(name) or name, self._limits))
 
     def _move(self, lates: list[Late]) -> None:
         self._let_go()
-        moving.move(self._staging, lates, self._pulse)
+        finalize.move(self._staging, lates, self._pulse)
         self._staging.remove(self._pulse)
 
     def _clear(self) -> None:

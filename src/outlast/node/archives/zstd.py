@@ -10,7 +10,7 @@ import subprocess
 from typing import Any, Iterator
 
 from outlast.node.archives.decoders import PIECE, Decoder, Streams
-from outlast.node.archives.kinds import Kind
+from outlast.node.archives.formats import Kind
 from outlast.node.archives.sink import BadArchive
 
 #: The longest that the program may take to read or write a byte, in seconds.

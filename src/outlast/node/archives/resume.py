@@ -11,15 +11,15 @@ import errno
 import os
 from typing import Callable, Protocol
 
+from outlast.node.archives.actions import Current, Do, Step
 from outlast.node.archives.limits import Account
-from outlast.node.archives.placing import Placing
-from outlast.node.archives.shelf import Shelf
 from outlast.node.archives.sink import BadArchive, Block
 from outlast.node.archives.skeleton import Record, Skeleton
-from outlast.node.archives.staging import Staging, count_files
-from outlast.node.archives.steps import Current, Do, Step
-from outlast.node.archives.tar import TarParser
+from outlast.node.archives.tar_parser import TarParser
 from outlast.node.archives.tree import Tree
+from outlast.node.archives.unpack_context import Shelf
+from outlast.node.archives.workspace import Staging, count_files
+from outlast.node.archives.writer import Placing
 
 _PIECE = 1 << 20
 

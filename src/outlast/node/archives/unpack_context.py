@@ -9,7 +9,7 @@ from typing import Callable, Iterator, NamedTuple
 from outlast.node.archives.headers import shown
 from outlast.node.archives.limits import Account
 from outlast.node.archives.sink import BadArchive
-from outlast.node.archives.staging import Late, Staging
+from outlast.node.archives.workspace import Late, Staging
 
 
 class Zip(NamedTuple):

@@ -12,11 +12,11 @@ import struct
 import zipfile
 import zlib
 
-from outlast.node.archives import kinds, names
+from outlast.node.archives import formats, safe_names
+from outlast.node.archives.actions import Do, Step
 from outlast.node.archives.headers import shown
-from outlast.node.archives.placing import Placing
 from outlast.node.archives.sink import BadArchive
-from outlast.node.archives.steps import Do, Step
+from outlast.node.archives.writer import Placing
 from outlast.node.files import open_file
 
 _PIECE = 1 << 20
@@ -67,7 +67,7 @@ def _unpack_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, placing: P
     account, nested = placing.shelf.account, placing.shelf.nested
     # The library cuts names at a NUL and has a separator of its own idea; the original has neither.
     name = member.orig_filename.encode("utf-8", "surrogateescape")
-    path = names.clean(name, account.limits)
+    path = safe_names.clean(name, account.limits)
     mode = member.external_attr >> 16
     account.member(path, member.file_size)
     if stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFDIR):
@@ -83,7 +83,7 @@ def _unpack_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, placing: P
         raise BadArchive("a file has the name or the mode of a directory: %s" % _shown(member))
     if member.flag_bits & _ENCRYPTED:
         raise BadArchive("%s is encrypted, and there is no password; pack it without" % _shown(member))
-    keep = nested and member.file_size and kinds.claims_archive(path)
+    keep = nested and member.file_size and formats.claims_archive(path)
     if keep:
         account.deeper(path, placing.depth)
     placing.run([Step(Do.KEEP if keep else Do.BEGIN, path, bool(mode & 0o111))])

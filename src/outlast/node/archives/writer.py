@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from typing import Iterable
 
-from outlast.node.archives import decoders, kinds
-from outlast.node.archives.kinds import Kind
-from outlast.node.archives.shelf import Shelf, Zip, named
+from outlast.node.archives import decoders, formats
+from outlast.node.archives.actions import Do, Step
+from outlast.node.archives.formats import Kind
 from outlast.node.archives.sink import BadArchive, Block
-from outlast.node.archives.staging import Late
-from outlast.node.archives.steps import Do, Step
-from outlast.node.archives.tar import TarParser
+from outlast.node.archives.tar_parser import TarParser
 from outlast.node.archives.tree import Tree, write_all
+from outlast.node.archives.unpack_context import Shelf, Zip, named
+from outlast.node.archives.workspace import Late
 
 
 class Placing:
@@ -103,7 +103,7 @@ class Kept:
         if kind is Kind.OTHER:
             late = Late(self._number, self._outer.number, path, kept=self.file)
         else:
-            stem = os.fsdecode(kinds.without_suffix(self._path))
+            stem = os.fsdecode(formats.without_suffix(self._path))
             late = Late(self._number, self._outer.number, stem)
         self._outer.shelf.lates.append(late)
 
@@ -138,7 +138,7 @@ class Reader:
     def feed(self, data: Block) -> None:
         if self._kind is None:
             self._head += bytes(data)
-            if len(self._head) < kinds.ENOUGH:
+            if len(self._head) < formats.ENOUGH:
                 return
             data = self._settle()
         if self._decoder is not None:
@@ -172,7 +172,7 @@ class Reader:
 
     def _settle(self) -> bytes:
         head, self._head = self._head, b""
-        self._kind = kinds.of(head)
+        self._kind = formats.of(head)
         if self._kind is Kind.OTHER:
             return head
         if self._kind is Kind.ZIP:
@@ -190,7 +190,7 @@ class Reader:
         self._shelf.pulse()
         if self._content_head is not None:
             self._content_head += piece
-            if len(self._content_head) < kinds.ENOUGH:
+            if len(self._content_head) < formats.ENOUGH:
                 return
             self._settle_content(self._content_head)
         else:
@@ -200,7 +200,7 @@ class Reader:
         """What the compression was around: a tar, or one file."""
         assert self._placing is not None
         self._content_head = None
-        if kinds.is_tar(head):
+        if formats.is_tar(head):
             self._parser = TarParser(self._shelf.account, self._shelf.nested, self._depth)
         elif self._single:
             self._shelf.account.member(self._single, 0)

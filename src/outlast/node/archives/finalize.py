@@ -9,8 +9,8 @@ from typing import Callable, Iterator
 
 from outlast.node.archives.headers import shown
 from outlast.node.archives.sink import BadArchive
-from outlast.node.archives.staging import Late, Staging
 from outlast.node.archives.tree import Tree
+from outlast.node.archives.workspace import Late, Staging
 from outlast.node.files import blocks, open_file, sync_directory
 from outlast.node.pulse import silent
 

@@ -15,11 +15,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from outlast.node.archives import headers, kinds, names
+from outlast.node.archives import formats, headers, safe_names
+from outlast.node.archives.actions import Current, Do, Parsed, Step
 from outlast.node.archives.headers import BLOCK, DIRECTORY, EXTENSIONS, REGULAR, Extensions, Header, shown
 from outlast.node.archives.limits import Account
 from outlast.node.archives.sink import BadArchive, Block
-from outlast.node.archives.steps import Current, Do, Parsed, Step
 
 _ENDLESS = 1 << 62
 
@@ -118,7 +118,7 @@ class TarParser:
         if self._unit is _Unit.SNIFF:
             self._expect_header()
             assert self.current is not None
-            if not kinds.is_tar(unit):
+            if not formats.is_tar(unit):
                 self._content(self.current, memoryview(unit), parsed)
                 return
             level = self._descend(self.current, parsed)
@@ -147,9 +147,9 @@ class TarParser:
                 level.extensions.add(header.kind, b"")
             return
         header = level.extensions.apply(header)
-        path = names.clean(header.name, self._account.limits)
+        path = safe_names.clean(header.name, self._account.limits)
         if level.folder:
-            path = names.joined(level.folder, path, self._account.limits)
+            path = safe_names.joined(level.folder, path, self._account.limits)
         headers.has_content(header)
         self._account.member(path, header.size)
         if header.kind == DIRECTORY:
@@ -171,8 +171,8 @@ class TarParser:
             return
         self._check_room(self._levels[-1], headers.padded(header.size))
         self.current = Current(path, executable, False, header.size)
-        if self._nested and kinds.claims_archive(path):
-            if not kinds.claims_tar(path):
+        if self._nested and formats.claims_archive(path):
+            if not formats.claims_tar(path):
                 self._account.deeper(path, self._depth + len(self._levels) - 1)
                 self.current.kept = True
             elif header.size >= BLOCK:
@@ -227,7 +227,7 @@ class TarParser:
     def _descend(self, current: Current, parsed: Parsed) -> _Level:
         """The current file is a tar: go on with its members."""
         self._account.deeper(current.path, self._depth + len(self._levels) - 1)
-        folder = kinds.without_suffix(current.path)
+        folder = formats.without_suffix(current.path)
         level = _Level(current.path, folder, self.position + current.size)
         self._levels.append(level)
         self.current = None
