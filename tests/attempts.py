@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import testbeds
-from outlast.training.names import EXIT_CONTINUE
+from outlast.training.env import EXIT_CONTINUE
 
 #: Nothing takes this long that goes well, on a busy machine neither.
 PATIENCE = 120.0

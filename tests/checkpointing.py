@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from outlast.training import image
+from outlast.training.checkpoints import file_format
+from outlast.training.checkpoints.state_tree import Image
 from outlast.training.errors import SaveFailed
 from outlast.training.session import Session
-from outlast.training.tree import Image
 
 HEAD = {"step": 1, "generation": 1, "sequence": 1, "rank": 0, "world": 1}
 
@@ -25,11 +25,11 @@ class Waiting(Session):
 
 def content_of(taken: Image) -> memoryview:
     """The file of a checkpoint but for its trailer; the memory it is made in is not empty."""
-    layout = image.lay_out(taken)
+    layout = file_format.lay_out(taken)
     content = memoryview(bytearray(b"\xff" * layout.size))
     layout.fill(content)
     return content
 
 
 def write(path: str, taken: Image) -> None:
-    image.write(path, HEAD, content_of(taken))
+    file_format.write(path, HEAD, content_of(taken))

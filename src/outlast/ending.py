@@ -7,7 +7,7 @@ from typing import Any
 
 from outlast.decision import Decision, record
 from outlast.model import Attempt, Kind, Outcome, Phase, Run
-from outlast.node.repeats import OF_THE_DATA, OF_THE_TRAINING, Failures
+from outlast.node.failure_streak import OF_THE_DATA, OF_THE_TRAINING, Failures
 from outlast.observation import JobView, Report, Saved
 
 

@@ -12,8 +12,8 @@ from typing import Any
 from outlast import ending
 from outlast.decision import Decision, Do, record
 from outlast.model import Attempt, AttemptState, Kind, Limits, Outcome, Run, RunState
-from outlast.node.repeats import Failures
-from outlast.node.words import EXIT_BAD_ORDER, EXIT_NOT_CLAIMED, EXIT_NOT_PREPARED
+from outlast.node.failure_streak import Failures
+from outlast.node.protocol import EXIT_BAD_ORDER, EXIT_NOT_CLAIMED, EXIT_NOT_PREPARED
 from outlast.observation import JobPhase, JobView, Patience, Report, Seen
 from outlast.policy import CLUSTER_PATIENCE, Action, judge
 

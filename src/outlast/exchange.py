@@ -18,7 +18,7 @@ from outlast.experiment import Experiment
 from outlast.filesystem import sync_directory, write_durably
 from outlast.model import Attempt, Outcome, Run, Spec
 from outlast.node import claim, legs
-from outlast.node.delivery import deliver
+from outlast.node.deliver_outputs import deliver
 from outlast.node.order import Saving, WorkOrder
 from outlast.node.scratch import Scratch
 from outlast.node.staging.plan import DataPlan

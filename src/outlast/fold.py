@@ -19,7 +19,7 @@ from outlast.model import (
     Outcome,
     Run,
 )
-from outlast.node.repeats import Failures
+from outlast.node.failure_streak import Failures
 from outlast.saving import of_attempt
 
 #: How many hosts with trouble a run remembers.

@@ -19,10 +19,11 @@ from outlast.errors import OutlastError
 from outlast.experiment import Experiment
 from outlast.filesystem import sync_directory
 from outlast.model import Attempt
-from outlast.node import legs, manifest, travel
+from outlast.node import legs
 from outlast.node.files import copy_file
-from outlast.node.manifest import Manifest
-from outlast.training import checkpoint
+from outlast.node.sandbox import layout, manifest
+from outlast.node.sandbox.manifest import Manifest
+from outlast.training.checkpoints import checkpoint
 from outlast.training.errors import Damaged
 
 #: stdout and stderr of the job itself, in its exchange directory.
@@ -50,44 +51,44 @@ class _State:
 def settle(experiment: Experiment, attempt: Attempt) -> None:
     """Checkpoints, unfinished outputs and the training's log to their places. Raises OSError."""
     place = experiment.exchange_of(attempt)
-    remove_links(place / travel.TRAVEL)
+    remove_links(place / layout.TRAVEL)
     _bring_log(place, experiment.log(attempt.run, attempt.number))
     state = _newest(place)
     target = experiment.checkpoints(attempt.run)
     if state is not None:
         _replace_checkpoints(state, target)
         scratch = experiment.scratch(attempt.run, attempt.number, attempt.token)
-        _bring_unfinished(state, scratch / travel.OUTPUT)
+        _bring_unfinished(state, scratch / layout.OUTPUT)
     else:
-        _add_whole_ones(place / travel.TRAVEL / travel.CHECKPOINTS, target)
+        _add_whole_ones(place / layout.TRAVEL / layout.CHECKPOINTS, target)
     _clear(place)
 
 
 def _newest(place: Path) -> _State | None:
     """What came back with the job, unless something newer was committed; nothing if it never got on."""
     found: list[_State] = []
-    commit = travel.newest_commit(str(place))
+    commit = layout.newest_commit(str(place))
     if commit is not None and commit[1].serial > 0:  # the first one is what the job was given
-        found.append(_State(Path(commit[0]), commit[1], travel.UNFINISHED))
-    back = place / travel.TRAVEL
+        found.append(_State(Path(commit[0]), commit[1], layout.UNFINISHED))
+    back = place / layout.TRAVEL
     packed = manifest.read(str(back))
     if packed is not None and manifest.is_whole(str(back), packed):
         last = len(legs.claimed(str(back)))
         # First, because of two with one number it has what was done since the commit.
-        found.insert(0, _State(back, packed, travel.scratch_of(last)))
+        found.insert(0, _State(back, packed, layout.scratch_of(last)))
     return max(found, key=lambda state: state.holds.serial, default=None)
 
 
 def _replace_checkpoints(state: _State, target: Path) -> None:
     """By a directory that appears whole under the old one's name."""
     coming, going = target.with_name("checkpoints.coming"), target.with_name("checkpoints.going")
-    travel.remove(str(coming))
+    layout.remove(str(coming))
     coming.mkdir(parents=True)
-    for name, path in state.files(travel.CHECKPOINTS).items():
+    for name, path in state.files(layout.CHECKPOINTS).items():
         copy(Path(path), coming / name)
     for name, goal in state.holds.links.items():
-        if name.startswith(travel.CHECKPOINTS + "/"):
-            link = coming / name[len(travel.CHECKPOINTS) + 1 :]
+        if name.startswith(layout.CHECKPOINTS + "/"):
+            link = coming / name[len(layout.CHECKPOINTS) + 1 :]
             link.parent.mkdir(parents=True, exist_ok=True)
             link.symlink_to(goal)
     if not any(_is_whole(path) for path in coming.iterdir()):
@@ -96,11 +97,11 @@ def _replace_checkpoints(state: _State, target: Path) -> None:
             _link_whole_ones(before, coming)
     _sync(coming)
     if target.exists():
-        travel.remove(str(going))
+        layout.remove(str(going))
         target.rename(going)
     coming.rename(target)
     sync_directory(target.parent)
-    travel.remove(str(going))
+    layout.remove(str(going))
 
 
 def _add_whole_ones(source: Path, target: Path) -> None:
@@ -116,13 +117,13 @@ def _link_whole_ones(source: Path, target: Path) -> None:
         for path in sorted(source.iterdir()):
             if _is_whole(path) and not (target / path.name).exists():
                 temporary = target / (".%s.tmp" % path.name)
-                travel.remove(str(temporary))
+                layout.remove(str(temporary))
                 copy(path, temporary)
                 temporary.rename(target / path.name)
 
 
 def _is_whole(path: Path) -> bool:
-    if not travel.is_checkpoint(path.name) or path.is_symlink():
+    if not layout.is_checkpoint(path.name) or path.is_symlink():
         return False
     try:
         checkpoint.verify(str(path))
@@ -132,11 +133,11 @@ def _is_whole(path: Path) -> bool:
 
 
 def _bring_unfinished(state: _State, target: Path) -> None:
-    files = state.files(state.unfinished + "/" + travel.OUTPUT)
+    files = state.files(state.unfinished + "/" + layout.OUTPUT)
     if not files or target.exists():
         return
     temporary = target.with_name(".%s.tmp" % target.name)
-    travel.remove(str(temporary))
+    layout.remove(str(temporary))
     for name, path in files.items():
         copy(Path(path), temporary / name)
     temporary.rename(target)
@@ -144,7 +145,7 @@ def _bring_unfinished(state: _State, target: Path) -> None:
 
 def _bring_log(place: Path, target: Path) -> None:
     """The training's log, and what the node program itself had to say."""
-    back, news = place / travel.TRAVEL / travel.LOG, Path(travel.news(str(place))) / travel.LOG
+    back, news = place / layout.TRAVEL / layout.LOG, Path(layout.news(str(place))) / layout.LOG
     told = max(
         (path for path in (back, news) if _is_file(path)), key=lambda path: path.stat().st_size, default=None
     )
@@ -162,12 +163,12 @@ def _bring_log(place: Path, target: Path) -> None:
 
 def _clear(place: Path) -> None:
     """What has been brought to its place would only pin old checkpoints."""
-    back = place / travel.TRAVEL
-    travel.remove(str(back / manifest.NAME))
-    done = [*(place / travel.COMMITTED).glob("commit-*")]
-    done += [path for part in travel.PARTS for path in (*back.glob(part), *back.glob(part + ".*"))]
+    back = place / layout.TRAVEL
+    layout.remove(str(back / manifest.NAME))
+    done = [*(place / layout.COMMITTED).glob("commit-*")]
+    done += [path for part in layout.PARTS for path in (*back.glob(part), *back.glob(part + ".*"))]
     for path in done:
-        travel.remove(str(path))
+        layout.remove(str(path))
 
 
 def remove_links(directory: Path) -> None:

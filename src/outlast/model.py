@@ -13,8 +13,8 @@ from math import ceil
 from typing import Any
 
 from outlast.node.order import OutputRule
+from outlast.node.protocol import Outcome, Phase
 from outlast.node.staging.item import Wanted
-from outlast.node.words import Outcome, Phase
 
 __all__ = [
     "ATTEMPT_STEPS",

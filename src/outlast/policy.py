@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from outlast.model import Ending, Limits, Outcome, Run
-from outlast.node.repeats import Failures
+from outlast.node.failure_streak import Failures
 from outlast.observation import Patience
 from outlast.sentences import counted
 

@@ -14,9 +14,10 @@ from typing import Any
 
 from outlast import arrivals
 from outlast.model import Outcome, Phase
-from outlast.node import claim, loglines, travel
+from outlast.node import claim, jsonl
+from outlast.node.jsonl import Log
 from outlast.node.legs import Leg, claimed, legs
-from outlast.node.loglines import Log
+from outlast.node.sandbox import layout
 from outlast.observation import Report, Save, Saved
 
 #: Of a file beyond the two, beginning and end are read: how an attempt began and how it ended. A node program
@@ -34,7 +35,7 @@ LONGEST_WHY = 300
 def heard_in(exchange: Path) -> Path:
     """Where the files of an attempt's job are: here, or, where nothing is shared, in what came back with the
     job or, until then, in what it sent while it ran."""
-    back, news = exchange / travel.TRAVEL, Path(travel.news(str(exchange)))
+    back, news = exchange / layout.TRAVEL, Path(layout.news(str(exchange)))
     if (back / "claim.json").exists():
         return back
     return news if news.exists() else exchange
@@ -146,7 +147,7 @@ def read_report(events: Path, progress: Path) -> Report | None:
 
 
 def newest_progress(progress: Path) -> Path:
-    """The file with the newest progress, beside the lines; `outlast.training.names` has the same rule."""
+    """The file with the newest progress, beside the lines; `outlast.training.env` has the same rule."""
     name = progress.name
     return progress.with_name(name[:-1] if name.endswith(".jsonl") else name + ".json")
 
@@ -252,4 +253,4 @@ def _finite(value: object) -> float | None:
 
 
 def _read(path: Path, head: int | None = None, tail: int | None = None) -> Log | None:
-    return loglines.read(path, HEAD_BYTES if head is None else head, TAIL_BYTES if tail is None else tail)
+    return jsonl.read(path, HEAD_BYTES if head is None else head, TAIL_BYTES if tail is None else tail)

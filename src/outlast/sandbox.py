@@ -1,4 +1,4 @@
-"""Exchange with jobs that share no file system: everything travels with them (see `outlast.node.travel`).
+"""Exchange with jobs that share no file system: everything travels with them (`outlast.node.sandbox`).
 
 The attempt's exchange directory is the job's directory on this side. The scheduler takes `order.json`,
 zipapp, code and `committed/` from it at every start, puts `travel/` there when the job has ended, and a
@@ -15,14 +15,15 @@ from outlast import homecoming, reports
 from outlast.exchange import FileExchange
 from outlast.filesystem import write_durably
 from outlast.model import Attempt, Run, Spec
-from outlast.node import legs, manifest, travel
+from outlast.node import legs
 from outlast.node.order import WorkOrder
+from outlast.node.sandbox import layout, manifest
 from outlast.node.staging.plan import DataPlan
 from outlast.node.staging.sources.file import path_of
 from outlast.observation import Report
 from outlast.schedulers.base import JobRequest
-from outlast.training import layout
-from outlast.training.names import LEAST_KEEP
+from outlast.training.checkpoints import checkpoint_names
+from outlast.training.env import LEAST_KEEP
 
 #: Where data arrives in a job's directory.
 ARRIVED = "arrived"
@@ -37,10 +38,10 @@ class SandboxExchange(FileExchange):
         order = super().order(run, attempt, spec)
         return replace(
             order,
-            exchange=travel.TRAVEL,
-            scratch=os.path.join(travel.TRAVEL, travel.UNFINISHED),
-            checkpoints=os.path.join(travel.TRAVEL, travel.CHECKPOINTS),
-            log=os.path.join(travel.TRAVEL, travel.LOG),
+            exchange=layout.TRAVEL,
+            scratch=os.path.join(layout.TRAVEL, layout.UNFINISHED),
+            checkpoints=os.path.join(layout.TRAVEL, layout.CHECKPOINTS),
+            log=os.path.join(layout.TRAVEL, layout.LOG),
             previous_scratch=None,
             code=Path(order.code).name if order.code else None,
             zipapp=self.zipapp.name,
@@ -71,30 +72,30 @@ class SandboxExchange(FileExchange):
         """The order comes last, so that no job finds it without what it needs."""
         place = self.experiment.exchange_of(attempt)
         place.mkdir(parents=True, exist_ok=True)
-        if not (place / travel.COMMITTED).exists():
+        if not (place / layout.COMMITTED).exists():
             self._provide(place, run, attempt)
         write_durably(place / "order.json", self.order(run, attempt, spec).to_json().encode())
 
     def _provide(self, place: Path, run: Run, attempt: Attempt) -> None:
         """The newest checkpoints and unfinished outputs of the run, as a first commit; whole or not."""
-        temporary = place / (".%s.tmp" % travel.COMMITTED)
-        travel.remove(str(temporary))
-        commit = temporary / travel.commit_name(0)
+        temporary = place / (".%s.tmp" % layout.COMMITTED)
+        layout.remove(str(temporary))
+        commit = temporary / layout.commit_name(0)
         commit.mkdir(parents=True)
         source = self.experiment.checkpoints(run.name)
         found = [path.name for path in source.iterdir()] if source.is_dir() else []
-        names = sorted(found, key=layout.age_of)
-        whole = [name for name in names if layout.is_checkpoint(name)]
+        names = sorted(found, key=checkpoint_names.age_of)
+        whole = [name for name in names if checkpoint_names.is_checkpoint(name)]
         for name in names:
             if not name.startswith(".") and name not in whole[:-LEAST_KEEP]:
-                homecoming.copy(source / name, commit / travel.CHECKPOINTS / name)
+                homecoming.copy(source / name, commit / layout.CHECKPOINTS / name)
         scratch = self._previous_scratch(attempt)
-        if scratch is not None and (Path(scratch) / travel.OUTPUT).is_dir():
-            homecoming.copy(Path(scratch) / travel.OUTPUT, commit / travel.UNFINISHED / travel.OUTPUT)
-        holds = manifest.list_files(str(commit), travel.PARTS, 0)
+        if scratch is not None and (Path(scratch) / layout.OUTPUT).is_dir():
+            homecoming.copy(Path(scratch) / layout.OUTPUT, commit / layout.UNFINISHED / layout.OUTPUT)
+        holds = manifest.list_files(str(commit), layout.PARTS, 0)
         homecoming.remove_links(commit)  # no scheduler carries them; the job makes them again
         manifest.write(str(commit), holds)
-        temporary.rename(place / travel.COMMITTED)
+        temporary.rename(place / layout.COMMITTED)
 
     def request(self, run: Run, attempt: Attempt, spec: Spec) -> JobRequest:
         place = self.experiment.exchange_of(attempt)
@@ -103,7 +104,7 @@ class SandboxExchange(FileExchange):
         return replace(
             super().request(run, attempt, spec),
             log=str(place / homecoming.JOB_LOG),
-            inputs=(*code, str(place / travel.COMMITTED), *self._carried(spec)),
+            inputs=(*code, str(place / layout.COMMITTED), *self._carried(spec)),
             jobs=1,
         )
 

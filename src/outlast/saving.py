@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from outlast.model import Outcome, Phase
-from outlast.node.past import was_interruption
+from outlast.node.earlier_starts import was_interruption
 
 
 @dataclass(frozen=True)

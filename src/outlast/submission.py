@@ -19,7 +19,7 @@ from outlast.filesystem import sync_directory
 from outlast.inbox import Inbox, Retry, Submit
 from outlast.intake import under_way_elsewhere
 from outlast.model import Run, RunPlan, Spec
-from outlast.node import bundle
+from outlast.node import code_archive
 
 if TYPE_CHECKING:
     from outlast.journal import Journal
@@ -44,7 +44,7 @@ def prepare(experiment: Experiment, parsed: Parsed, *, keep: bool = True) -> Spe
     try:
         with tempfile.TemporaryDirectory(dir=_made(experiment.params) if keep else None) as folder:
             draft = Path(folder) / "code.tar"
-            sha256 = bundle.pack(experiment.root, spec.code, draft)
+            sha256 = code_archive.pack(experiment.root, spec.code, draft)
             if keep:
                 draft.replace(experiment.code(sha256))
                 sync_directory(experiment.params)

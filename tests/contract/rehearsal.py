@@ -250,7 +250,7 @@ class LocalRehearsal(Rehearsal):
         idle=20.0,
         cancel_grace=0.3,
         run="stub_job:run",
-        kill_by_token="outlast.node.leftovers:kill_by_token",
+        kill_by_token="outlast.node.process_cleanup:kill_by_token",
         path=(str(HERE),),
     )
     hosts = {"alpha": Host(cpus=1), "beta": Host(cpus=1)}  # noqa: RUF012 - read only

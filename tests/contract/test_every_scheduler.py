@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from contract.rehearsal import Rehearsal, await_death, kill, process_ids
-from outlast.node.words import Outcome
+from outlast.node.protocol import Outcome
 from outlast.schedulers.base import Answer, JobPhase, JobView, SchedulerUnavailable
 
 

@@ -20,11 +20,11 @@ import numpy as np
 import pytest
 
 from checkpointing import Waiting
-from outlast.training import image, layout
+from outlast.training.checkpoints import checkpoint_names, file_format
 from outlast.training.errors import CheckpointError
 from outlast.training.session import Session, Settings
 
-STATE = image.part_name()
+STATE = file_format.part_name()
 OLD: dict[str, Any] = {"step": 1, "w": [0.5, -1.5]}
 NEW: dict[str, Any] = {"step": 2, "w": [0.25, -1.25], "b": b"bias"}
 FAILING = (
@@ -51,7 +51,7 @@ def names_in(place: Path) -> list[str]:
 
 
 def newest(place: Path) -> Path:
-    return place / max(filter(layout.is_checkpoint, names_in(place)), key=layout.age_of)
+    return place / max(filter(checkpoint_names.is_checkpoint, names_in(place)), key=checkpoint_names.age_of)
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def spoilt_ones(place: Path, spoil: Callable[[bytes], Iterator[bytes]]) -> int:
         file.write_bytes(content)
         try:
             assert start(place).load() == OLD, content
-            (aside,) = filter(layout.is_bad, names_in(place))
+            (aside,) = filter(checkpoint_names.is_bad, names_in(place))
             (place / aside).rename(checkpoint)
         except CheckpointError as error:
             assert "has format" in str(error)  # one of another version is left where it is
@@ -365,7 +365,7 @@ def test_all_processes_of_an_attempt_may_save_at_once_and_none_after_its_heir_ha
     for error in errors:
         assert error.startswith("Traceback") and "Superseded: another process" in error, error
     found = [name for name in names_in(place) if not name.startswith(".generation-")]
-    assert len(found) >= 3 and all(map(layout.is_checkpoint, found)), found
+    assert len(found) >= 3 and all(map(checkpoint_names.is_checkpoint, found)), found
 
 
 def train(place: Path, steps: int, stops: Iterator[int]) -> Any:

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from outlast.training import checkpoint, layout
+from outlast.training.checkpoints import checkpoint, checkpoint_names
 from outlast.training.session import Session, Settings
 
 KILLS = int(os.environ.get("OUTLAST_SAVE_KILLS", "200"))
@@ -107,7 +107,7 @@ def test_two_hundred_kills_during_saves_lose_nothing_that_was_told(
     assert left > 10
     last.save(state_of(state["step"] + 1), state["step"] + 1, wait=True)
     names = [path.name for path in (tmp_path / "checkpoints").iterdir()]
-    (claim,) = (name for name in names if not layout.is_checkpoint(name))
-    assert layout.claimed(claim) > KILLS // 2
-    for name in filter(layout.is_checkpoint, names):
+    (claim,) = (name for name in names if not checkpoint_names.is_checkpoint(name))
+    assert checkpoint_names.claimed(claim) > KILLS // 2
+    for name in filter(checkpoint_names.is_checkpoint, names):
         checkpoint.verify(str(tmp_path / "checkpoints" / name))

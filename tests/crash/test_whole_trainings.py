@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from attempts import SEED, Ended, Make, Parent, Run, Several, maker, need, same_end, storm, to_its_end
-from outlast.training import checkpoint, layout
-from outlast.training.names import EXIT_CONTINUE
+from outlast.training.checkpoints import checkpoint, checkpoint_names
+from outlast.training.env import EXIT_CONTINUE
 
 need("torch", "torchdata")
 
@@ -69,9 +69,11 @@ def resumed(ended: Ended) -> set[int]:
 def checkpoints(run: Run) -> list[Path]:
     """Newest first."""
     found = [
-        path for path in (run.output.parent / "checkpoints").iterdir() if layout.is_checkpoint(path.name)
+        path
+        for path in (run.output.parent / "checkpoints").iterdir()
+        if checkpoint_names.is_checkpoint(path.name)
     ]
-    return sorted(found, key=lambda path: layout.age_of(path.name), reverse=True)
+    return sorted(found, key=lambda path: checkpoint_names.age_of(path.name), reverse=True)
 
 
 def test_two_processes_stop_at_one_step_whichever_is_told_and_end_with_the_same_bits(together: Make) -> None:

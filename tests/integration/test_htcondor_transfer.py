@@ -14,13 +14,13 @@ from contract.htcondor_rehearsal import HTCondorRehearsal
 from outlast import zipapp
 from outlast.experiment import Experiment
 from outlast.model import Attempt, AttemptState, Outcome, Resources, Run, RunState, Spec
-from outlast.node import travel
 from outlast.node.order import OutputRule
+from outlast.node.sandbox import layout
 from outlast.observation import JobPhase, Report
 from outlast.sandbox import SandboxExchange
 from outlast.schedulers.base import Answer, Sought
 from outlast.schedulers.profile import Profile
-from outlast.training import layout
+from outlast.training.checkpoints import checkpoint_names
 
 pytestmark = pytest.mark.slow
 
@@ -114,9 +114,11 @@ class Course:
         self.await_that(lambda: len(self.resumed()) >= number, "start %d" % number)
 
     def committed(self) -> int:
-        found = travel.newest_commit(str(self.home))
+        found = layout.newest_commit(str(self.home))
         names = {name.split("/")[1] for name in found[1].files} if found else set()
-        return max((int(name.split("-")[1]) for name in names if layout.is_checkpoint(name)), default=0)
+        return max(
+            (int(name.split("-")[1]) for name in names if checkpoint_names.is_checkpoint(name)), default=0
+        )
 
     def evict(self, fast: bool) -> None:
         self.pool.evict(self.attempt.token, fast)
@@ -154,7 +156,7 @@ def test_what_was_committed_over_chirp_survives_a_kill_without_warning(
     course = Course(tmp_path, pool, "chirp")
     course.go(1, 2)
     course.await_that(lambda: course.committed() == 2, "a commit")
-    assert not (course.home / travel.TRAVEL).exists()
+    assert not (course.home / layout.TRAVEL).exists()
     asked = ("condor_q", pool.job(course.attempt.token), "-af", "ChirpOutlastStep")
     course.await_that(lambda: pool.tool(*asked).strip() == "2", "live progress in the queue")
     course.evict(fast=True)

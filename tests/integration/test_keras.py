@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from attempts import SEED, Make, Parent, Run, alone_and_hurt, from_docs, maker, need, same_end, to_its_end
-from outlast.training.names import EXIT_CONTINUE
+from outlast.training.env import EXIT_CONTINUE
 
 need("keras", "torch")
 

@@ -13,9 +13,9 @@ import pytest
 
 from integration.test_node_program import Bench, bench, pyz  # noqa: F401 - fixtures
 from outlast.local_cluster.processes import is_alive, start_ticks
-from outlast.node import allotment, claim, legs
+from outlast.node import claim, legs, time_limits
 from outlast.node.order import BadOrder, OutputRule, WorkOrder, read_order
-from outlast.node.words import EXIT_CONTINUE, EXIT_NOT_CLAIMED
+from outlast.node.protocol import EXIT_CONTINUE, EXIT_NOT_CLAIMED
 from outlast.reports import read_attempt
 
 JOB = {"OUTLAST_JOB": "17_1"}
@@ -215,9 +215,9 @@ def test_a_scheduler_that_grants_less_is_believed(tmp_path: Path, ahead: int, ex
     ad = tmp_path / "ad"
     ad.write_text('Name = "slot"\nGLIDEIN_ToRetire = %d\nx = 1\n' % end)
     for environment in ({"SLURM_JOB_END_TIME": str(end)}, {"_CONDOR_MACHINE_AD": str(ad)}):
-        assert abs(allotment.seconds_left(3600, environment) - expected) < 5
+        assert abs(time_limits.seconds_left(3600, environment) - expected) < 5
     strange: dict[str, Any] = {"SLURM_JOB_END_TIME": "soon", "_CONDOR_MACHINE_AD": str(tmp_path / "none")}
-    assert allotment.seconds_left(3600, strange) == 3600
+    assert time_limits.seconds_left(3600, strange) == 3600
 
 
 def test_torn_claims_and_logs_of_earlier_legs_mislead_nobody(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from attempts import (
     storm,
     to_its_end,
 )
-from outlast.training.names import EXIT_CONTINUE
+from outlast.training.env import EXIT_CONTINUE
 from outlast.training.session import Session, Settings
 
 need("lightning", "pytorch_lightning", "tensorboard", "torchdata")

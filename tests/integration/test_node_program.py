@@ -18,11 +18,11 @@ from typing import IO, Any
 import pytest
 
 from outlast import zipapp
-from outlast.node import bundle, claim, leftovers, main
-from outlast.node.delivery import deliver
+from outlast.node import claim, code_archive, main, process_cleanup
+from outlast.node.deliver_outputs import deliver
 from outlast.node.order import OutputRule, WorkOrder
+from outlast.node.protocol import EXIT_BAD_ORDER, EXIT_CONTINUE, EXIT_NOT_CLAIMED, Phase
 from outlast.node.scratch import Scratch
-from outlast.node.words import EXIT_BAD_ORDER, EXIT_CONTINUE, EXIT_NOT_CLAIMED, Phase
 
 
 def _names(folder: Path) -> list[str]:
@@ -254,7 +254,7 @@ def test_a_file_that_came_with_the_code_does_not_replace_what_was_carried_over(b
     (before / "output").mkdir(parents=True)
     (before / "output" / "model").write_text("epoch 3\n")
     (bench.top / "model").write_text("an example\n")
-    bundle.pack(bench.top, ["model"], bench.top / "code.tar")
+    code_archive.pack(bench.top, ["model"], bench.top / "code.tar")
     order = {"code": str(bench.top / "code.tar"), "previous_scratch": str(before)}
     assert bench.run("true", outputs=(OutputRule("model"),), **order) == 0
     assert (bench.exchange / "output" / "model").read_text() == "epoch 3\n"
@@ -262,7 +262,7 @@ def test_a_file_that_came_with_the_code_does_not_replace_what_was_carried_over(b
 
 def test_code_is_unpacked_into_the_working_directory(bench: Bench) -> None:
     (bench.top / "train.py").write_text("import os; open('model', 'w').write(os.getcwd())\n")
-    digest = bundle.pack(bench.top, ["train.py"], bench.top / "code.tar")
+    digest = code_archive.pack(bench.top, ["train.py"], bench.top / "code.tar")
     code = bench.run(
         "python",
         "train.py",
@@ -555,13 +555,13 @@ def test_a_full_disk_met_by_the_node_program_is_an_outcome_of_its_own(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, broken: str, outcome: str
 ) -> None:
     (bench.top / "code").write_text("x")
-    bundle.pack(bench.top, ["code"], bench.top / "code.tar")
+    code_archive.pack(bench.top, ["code"], bench.top / "code.tar")
     bench.write_order("sh", "-c", "sleep 600 & exit 0", code=str(bench.top / "code.tar"))
     order = bench.top / "order.json"
     assert _forked(order, lambda: monkeypatch.setattr(f"outlast.node.attempt.{broken}", _no_space)) == 1
     assert bench.last["outcome"] == outcome
     assert "No space left on device" in bench.last["detail"]
-    assert leftovers.kill_by_token(bench.token) == [], "the training was left behind"
+    assert process_cleanup.kill_by_token(bench.token) == [], "the training was left behind"
 
 
 def test_a_log_that_cannot_be_opened_does_not_stop_the_training(bench: Bench) -> None:
@@ -704,14 +704,14 @@ def test_a_stop_while_the_training_is_prepared_is_heard_and_earlier_outputs_stay
     bench: Bench, monkeypatch: pytest.MonkeyPatch, during: str
 ) -> None:
     (bench.top / "code").write_text("x")
-    bundle.pack(bench.top, ["code"], bench.top / "code.tar")
+    code_archive.pack(bench.top, ["code"], bench.top / "code.tar")
     before = bench.top / "before"
     (before / "output").mkdir(parents=True)
     (before / "output" / "history").write_text("epoch 1\n")
     order = {"code": str(bench.top / "code.tar"), "previous_scratch": str(before)}
     bench.write_order("touch", str(bench.top / "touched"), **order)
     place, _, name = during.partition(".")
-    original = getattr({"bundle": bundle, "Scratch": Scratch}[place], name)
+    original = getattr({"bundle": code_archive, "Scratch": Scratch}[place], name)
     patched = f"outlast.node.attempt.{during}"
     exit_code = _forked(
         bench.top / "order.json", lambda: monkeypatch.setattr(patched, _after_a_signal(original))
@@ -755,7 +755,7 @@ def test_the_node_program_is_heard_of_in_every_phase_that_may_take_long(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (bench.top / "code").write_text("x")
-    bundle.pack(bench.top, ["code"], bench.top / "code.tar")
+    code_archive.pack(bench.top, ["code"], bench.top / "code.tar")
     check = OutputRule("a", check=("true",))
     bench.write_order("sh", "-c", "echo 1 > a", code=str(bench.top / "code.tar"), outputs=(check,))
     order = bench.top / "order.json"
@@ -791,7 +791,7 @@ def test_trouble_before_the_training_is_the_nodes_and_afterwards_only_what_shows
     bench: Bench, monkeypatch: pytest.MonkeyPatch, broken: str, number: int, outcome: str
 ) -> None:
     (bench.top / "code").write_text("x")
-    bundle.pack(bench.top, ["code"], bench.top / "code.tar")
+    code_archive.pack(bench.top, ["code"], bench.top / "code.tar")
     bench.write_order("true", code=str(bench.top / "code.tar"))
     patched = f"outlast.node.attempt.{broken}"
     _forked(bench.top / "order.json", lambda: monkeypatch.setattr(patched, _trouble(number)))
@@ -825,7 +825,7 @@ def test_the_zipapp_runs_on_python_3_8(bench: Bench) -> None:
         """#!/bin/sh\necho '{"a": 1}' > m.json\necho up > $READY\nexec sleep $1\n"""
     )
     (bench.top / "make.sh").chmod(0o755)
-    digest = bundle.pack(bench.top, ["make.sh"], bench.top / "code.tar")
+    digest = code_archive.pack(bench.top, ["make.sh"], bench.top / "code.tar")
     python, code = str(OLD_PYTHON), str(bench.top / "code.tar")
     process = bench.start("./make.sh", "600", python=python, code=code, code_sha256=digest, outputs=rules)
     bench.told()

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from laboratory import Lab
-from outlast.training import checkpoint, layout
+from outlast.training.checkpoints import checkpoint, checkpoint_names
 
 if "CI" in os.environ:
     import torch  # noqa: F401 - in CI nothing may be left out
@@ -94,7 +94,7 @@ def finish(process: subprocess.Popen[str]) -> str:
 
 
 def whole(place: Path) -> list[Path]:
-    return [path for path in (place / "checkpoints").iterdir() if layout.is_checkpoint(path.name)]
+    return [path for path in (place / "checkpoints").iterdir() if checkpoint_names.is_checkpoint(path.name)]
 
 
 def test_processes_killed_in_the_midst_of_saves_go_on_together_from_a_whole_checkpoint(

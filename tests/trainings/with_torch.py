@@ -15,7 +15,7 @@ from trouble import OPTIONS, leave_weights, note, strike
 
 import outlast
 from outlast.data import Loader
-from outlast.training import image
+from outlast.training.checkpoints import file_format
 
 torch.set_num_threads(1)
 torch.manual_seed(5), random.seed(5), np.random.seed(5)
@@ -26,7 +26,7 @@ if OPTIONS.get("together"):
 
 
 if rank == OPTIONS.get("full"):
-    left, real = [2], image.write
+    left, real = [2], file_format.write
 
     def write(*arguments: Any) -> int:
         if left[0]:
@@ -34,7 +34,7 @@ if rank == OPTIONS.get("full"):
             raise OSError(28, "No space left on device")
         return real(*arguments)
 
-    image.write = write
+    file_format.write = write
 
 
 class Noisy:

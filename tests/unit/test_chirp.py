@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from outlast.node.chirp import Chirp, ChirpError
+from outlast.node.sandbox.chirp import Chirp, ChirpError
 from unit.chirp_server import COOKIE, Pool, chirp_server
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from fetch_scene import BLOCK, CONTENT, PATH, SETTINGS, FastClock, Scene, sha256, threads_of_fetches
 from outlast.node.archives.sink import BadArchive, Block
+from outlast.node.protocol import Outcome
 from outlast.node.staging.errors import GivenUp, Kind, Trouble
 from outlast.node.staging.fetch.fetch import identify
 from outlast.node.staging.fetch.file_identity import Known
@@ -18,7 +19,6 @@ from outlast.node.staging.fetch.part_file import PartFile
 from outlast.node.staging.fetch.receipt import Progress
 from outlast.node.staging.item import Wanted
 from outlast.node.staging.sources.base import Version
-from outlast.node.words import Outcome
 from servers.behaviour import PELICAN, Behaviour, rfc3230, seeded
 from servers.misbehaving import Misbehaving
 

@@ -17,7 +17,7 @@ from outlast import carried, journal
 from outlast.cli import group
 from outlast.ledger import Use
 from outlast.model import AttemptState, Kind, Outcome, Phase, RunState
-from outlast.node.words import Variable
+from outlast.node.protocol import Variable
 from outlast.spec.schema import ParamsKeys, ProfileKeys
 
 ROOT = Path(__file__).resolve().parents[2]

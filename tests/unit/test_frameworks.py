@@ -9,7 +9,7 @@ from fractions import Fraction
 import pytest
 
 from outlast.frameworks.opaque import pack, unpack
-from outlast.training.tree import take_apart
+from outlast.training.checkpoints.state_tree import take_apart
 
 if "CI" in os.environ:
     import torch  # in CI nothing may be left out

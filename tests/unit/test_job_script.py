@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from outlast.node.words import EXIT_NOT_PREPARED
+from outlast.node.protocol import EXIT_NOT_PREPARED
 from outlast.schedulers.base import JobRequest
 from outlast.schedulers.profile import Profile
 from outlast.schedulers.script import become_node_program

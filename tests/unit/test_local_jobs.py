@@ -14,7 +14,7 @@ import pytest
 from contract.rehearsal import PATIENCE, LocalRehearsal, await_death, process_ids
 from outlast.local_cluster.job import Request
 from outlast.local_cluster.processes import start_ticks
-from outlast.node.words import Outcome
+from outlast.node.protocol import Outcome
 from outlast.schedulers.base import JobPhase
 from outlast.schedulers.local import Host
 

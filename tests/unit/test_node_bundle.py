@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from outlast.node import bundle
+from outlast.node import code_archive
 
 
 def _names(folder: Path) -> list[str]:
@@ -34,12 +34,12 @@ def root(tmp_path: Path) -> Path:
 
 def _unpacked(archive: Path, digest: str | None, target: Path) -> list[str]:
     target.mkdir()
-    bundle.unpack(str(archive), digest, str(target))
+    code_archive.unpack(str(archive), digest, str(target))
     return sorted(str(path.relative_to(target)) for path in target.rglob("*"))
 
 
 def test_files_and_folders_arrive_with_their_content_and_exec_bit(root: Path, tmp_path: Path) -> None:
-    digest = bundle.pack(root, ["train.py", "run.sh", "lib"], tmp_path / "code.tar")
+    digest = code_archive.pack(root, ["train.py", "run.sh", "lib"], tmp_path / "code.tar")
     assert digest == hashlib.sha256((tmp_path / "code.tar").read_bytes()).hexdigest()
     names = _unpacked(tmp_path / "code.tar", digest, tmp_path / "job")
     assert names == ["lib", "lib/empty", "lib/net.py", "run.sh", "train.py"]
@@ -51,8 +51,8 @@ def test_files_and_folders_arrive_with_their_content_and_exec_bit(root: Path, tm
 def test_the_whole_directory_can_travel_without_caches_repositories_and_itself(
     root: Path, tmp_path: Path
 ) -> None:
-    bundle.pack(root, ["."], root / "code.tar")
-    bundle.pack(root, ["."], root / "code.tar")
+    code_archive.pack(root, ["."], root / "code.tar")
+    code_archive.pack(root, ["."], root / "code.tar")
     names = _unpacked(root / "code.tar", None, tmp_path / "job")
     assert names == ["lib", "lib/empty", "lib/net.py", "run.sh", "train.py"]
 
@@ -60,9 +60,9 @@ def test_the_whole_directory_can_travel_without_caches_repositories_and_itself(
 def test_the_same_files_give_the_same_bytes_whenever_and_in_whatever_order(
     root: Path, tmp_path: Path
 ) -> None:
-    first = bundle.pack(root, ["train.py", "lib"], tmp_path / "a.tar")
+    first = code_archive.pack(root, ["train.py", "lib"], tmp_path / "a.tar")
     os.utime(root / "train.py", (1, 1))
-    second = bundle.pack(root, ["lib/", "./train.py", "lib/net.py"], tmp_path / "b.tar")
+    second = code_archive.pack(root, ["lib/", "./train.py", "lib/net.py"], tmp_path / "b.tar")
     assert first == second
 
 
@@ -79,39 +79,39 @@ def test_a_name_that_leaves_the_experiment_or_is_not_there_is_refused(
     root: Path, tmp_path: Path, name: str, says: str
 ) -> None:
     with pytest.raises(ValueError, match=says):
-        bundle.pack(root, [name], tmp_path / "code.tar")
+        code_archive.pack(root, [name], tmp_path / "code.tar")
     assert _names(tmp_path) == ["experiment"]
 
 
 def test_a_link_inside_is_followed_and_one_that_leads_outside_is_refused(root: Path, tmp_path: Path) -> None:
     (root / "alias.py").symlink_to("lib/net.py")
-    digest = bundle.pack(root, ["alias.py"], tmp_path / "code.tar")
+    digest = code_archive.pack(root, ["alias.py"], tmp_path / "code.tar")
     _unpacked(tmp_path / "code.tar", digest, tmp_path / "job")
     assert (tmp_path / "job" / "alias.py").read_text() == "x = 1\n"
     assert not (tmp_path / "job" / "alias.py").is_symlink()
     (root / "lib" / "secret").symlink_to("/etc/hostname")
     with pytest.raises(ValueError, match="outside"):
-        bundle.pack(root, ["lib"], tmp_path / "code.tar")
+        code_archive.pack(root, ["lib"], tmp_path / "code.tar")
 
 
 def test_a_link_in_a_circle_and_a_pipe_are_refused(root: Path, tmp_path: Path) -> None:
     (root / "lib" / "up").symlink_to("..")
     with pytest.raises(ValueError, match="holds it"):
-        bundle.pack(root, ["lib"], tmp_path / "code.tar")
+        code_archive.pack(root, ["lib"], tmp_path / "code.tar")
     os.mkfifo(root / "pipe")
     with pytest.raises(ValueError, match="neither"):
-        bundle.pack(root, ["pipe"], tmp_path / "code.tar")
+        code_archive.pack(root, ["pipe"], tmp_path / "code.tar")
 
 
 def test_an_archive_with_one_flipped_bit_is_refused_before_anything_is_unpacked(
     root: Path, tmp_path: Path
 ) -> None:
     archive = tmp_path / "code.tar"
-    digest = bundle.pack(root, ["train.py"], archive)
+    digest = code_archive.pack(root, ["train.py"], archive)
     data = bytearray(archive.read_bytes())
     data[600] ^= 1
     archive.write_bytes(data)
-    with pytest.raises(bundle.BadBundle, match="SHA-256"):
+    with pytest.raises(code_archive.BadBundle, match="SHA-256"):
         _unpacked(archive, digest, tmp_path / "job")
     assert _names(tmp_path / "job") == []
 
@@ -129,12 +129,12 @@ def _hostile(kind: str) -> tarfile.TarInfo:
 def test_an_archive_that_reaches_outside_or_holds_links_is_refused(tmp_path: Path, kind: str) -> None:
     with tarfile.open(tmp_path / "code.tar", "w") as archive:
         archive.addfile(_hostile(kind), io.BytesIO())
-    with pytest.raises(bundle.BadBundle):
+    with pytest.raises(code_archive.BadBundle):
         _unpacked(tmp_path / "code.tar", None, tmp_path / "job")
     assert _names(tmp_path) == ["code.tar", "job"]
 
 
 def test_something_that_is_no_archive_is_refused(tmp_path: Path) -> None:
     (tmp_path / "code.tar").write_bytes(b"not a tar" * 200)
-    with pytest.raises(bundle.BadBundle, match="not a readable"):
+    with pytest.raises(code_archive.BadBundle, match="not a readable"):
         _unpacked(tmp_path / "code.tar", None, tmp_path / "job")

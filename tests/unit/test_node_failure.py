@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from outlast.node import failure
-from outlast.node.words import Outcome
+from outlast.node.protocol import Outcome
 
 
 def _output_of(script: str, tmp_path: Path, name: str = "train.py") -> str:

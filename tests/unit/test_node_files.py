@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from outlast.node import delivery, memory
+from outlast.node import deliver_outputs, oom
+from outlast.node.checkpoint_watch import Watch
 from outlast.node.scratch import Scratch
-from outlast.node.watch import Watch
 
 
 def _names(folder: Path) -> list[str]:
@@ -38,7 +38,7 @@ def output(tmp_path: Path) -> Path:
 EXPECTED = {"a": "one", "deep/b": "two"}
 
 
-def _check(manifest: delivery.Manifest, target: Path) -> None:
+def _check(manifest: deliver_outputs.Manifest, target: Path) -> None:
     assert _tree(target) == EXPECTED
     assert manifest == {
         name: {"size": len(text), "sha256": hashlib.sha256(text.encode()).hexdigest()}
@@ -49,7 +49,7 @@ def _check(manifest: delivery.Manifest, target: Path) -> None:
 
 def test_outputs_are_delivered_with_their_sizes_and_checksums(output: Path, tmp_path: Path) -> None:
     target = tmp_path / "exchange" / "output"
-    _check(delivery.deliver(str(output), str(target)), target)
+    _check(deliver_outputs.deliver(str(output), str(target)), target)
     assert not output.exists()
 
 
@@ -65,7 +65,7 @@ def test_outputs_cross_file_systems_and_still_appear_at_once(
         rename(source, goal)
 
     monkeypatch.setattr(os, "rename", across)
-    _check(delivery.deliver(str(output), str(target)), target)
+    _check(deliver_outputs.deliver(str(output), str(target)), target)
     assert _tree(output) == EXPECTED
 
 
@@ -78,7 +78,7 @@ def test_a_delivery_that_fails_leaves_no_half_of_it(
 
     monkeypatch.setattr(os, call, fail)
     with pytest.raises(OSError, match="No space"):
-        delivery.deliver(str(output), str(tmp_path / "exchange" / "output"))
+        deliver_outputs.deliver(str(output), str(tmp_path / "exchange" / "output"))
     assert _names(tmp_path / "exchange") == []
     assert _tree(output) == EXPECTED
 
@@ -99,7 +99,7 @@ def test_every_file_is_on_disk_before_the_name_appears(
 
     monkeypatch.setattr(os, "fsync", note_sync)
     monkeypatch.setattr(os, "rename", note_rename)
-    delivery.deliver(str(output), str(tmp_path / "exchange" / "output"))
+    deliver_outputs.deliver(str(output), str(tmp_path / "exchange" / "output"))
     assert sorted(done[: done.index("rename")]) == ["a", "b", "deep", "output"]
     assert done[-1] == "exchange"
 
@@ -219,10 +219,10 @@ def test_the_kernels_count_of_memory_kills_is_found(tmp_path: Path, own: str, co
     file = tmp_path / "fs" / counter
     file.parent.mkdir(parents=True)
     file.write_text("oom 5\noom_kill 3\n")
-    assert memory.oom_kills(str(tmp_path / "fs"), str(tmp_path / "own")) == 3
+    assert oom.oom_kills(str(tmp_path / "fs"), str(tmp_path / "own")) == 3
 
 
 def test_where_the_count_cannot_be_known_it_is_unknown(tmp_path: Path) -> None:
     (tmp_path / "own").write_text("garbage\n\n0::/x\n")
-    assert memory.oom_kills(str(tmp_path / "fs"), str(tmp_path / "own")) is None
-    assert memory.oom_kills(str(tmp_path / "fs"), str(tmp_path / "gone")) is None
+    assert oom.oom_kills(str(tmp_path / "fs"), str(tmp_path / "own")) is None
+    assert oom.oom_kills(str(tmp_path / "fs"), str(tmp_path / "gone")) is None

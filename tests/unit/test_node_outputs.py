@@ -11,7 +11,7 @@ import pytest
 
 from outlast.node import outputs
 from outlast.node.order import OutputRule
-from outlast.node.workplace import Workplace
+from outlast.node.output_collection import Workplace
 
 
 def _names(folder: Path) -> list[str]:

@@ -11,9 +11,9 @@ import pytest
 
 from outlast.model import CAUSES, Cause
 from outlast.node import claim, legs
+from outlast.node.earlier_starts import after, was_interruption
 from outlast.node.order import Saving, WorkOrder
-from outlast.node.past import after, was_interruption
-from outlast.node.words import Outcome, Phase
+from outlast.node.protocol import Outcome, Phase
 
 AT_WORK = (Phase.CLAIM, Phase.COMPUTE)
 

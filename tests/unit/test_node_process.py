@@ -17,12 +17,12 @@ from typing import ClassVar
 import pytest
 
 from outlast.model import Checkpoints
-from outlast.node import environment, leftovers, process, pulse, supervise
-from outlast.node.events import EventLog
+from outlast.node import environment, process, process_cleanup, pulse, supervise
+from outlast.node.checkpoint_watch import Watch
+from outlast.node.event_log import EventLog
 from outlast.node.order import Saving, WorkOrder
 from outlast.node.signals import STOP_SIGNALS, Signals
-from outlast.node.watch import Watch
-from outlast.training.rhythm import Plan, read_plan
+from outlast.training.save_interval import Plan, read_plan
 
 
 def _order(**changes: object) -> WorkOrder:
@@ -259,10 +259,10 @@ def test_processes_are_found_and_killed_by_their_token_and_no_other_is(
         env = {**os.environ, "OUTLAST_TOKEN": token}
         strangers.append(subprocess.Popen(["sleep", "60"], env=env, start_new_session=True))
     victims = {strangers[0].pid, strangers[1].pid}
-    assert set(leftovers.kill_by_token("node-test-a")) == victims
+    assert set(process_cleanup.kill_by_token("node-test-a")) == victims
     assert [one.wait(timeout=10) for one in strangers[:2]] == [-signal.SIGKILL, -signal.SIGKILL]
     assert strangers[2].poll() is None
-    assert leftovers.kill_by_token("node-test-a") == []
+    assert process_cleanup.kill_by_token("node-test-a") == []
 
 
 FAMILY = r"""

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from outlast.node import bundle, files, outputs, process, pulse, supervise
-from outlast.node.delivery import deliver
-from outlast.node.events import EventLog
+from outlast.node import code_archive, files, outputs, process, pulse, supervise
+from outlast.node.checkpoint_watch import Watch
+from outlast.node.deliver_outputs import deliver
+from outlast.node.event_log import EventLog
 from outlast.node.scratch import Scratch
 from outlast.node.signals import Signals
 from outlast.node.supervise import Stops
-from outlast.node.watch import Watch
 
 FAR = 1e9
 LARGE = 3 * (1 << 20)
@@ -118,9 +118,9 @@ def _deliver(top: Path, ask: Callable[[], None]) -> None:
 
 
 def _unpack(top: Path, ask: Callable[[], None]) -> None:
-    digest = bundle.pack(top / "output", ["large"], top / "code.tar")
+    digest = code_archive.pack(top / "output", ["large"], top / "code.tar")
     (top / "job").mkdir()
-    bundle.unpack(str(top / "code.tar"), digest, str(top / "job"), ask)
+    code_archive.unpack(str(top / "code.tar"), digest, str(top / "job"), ask)
 
 
 def _settle(top: Path, ask: Callable[[], None]) -> None:
@@ -147,10 +147,10 @@ def test_large_files_are_worked_on_block_by_block_and_left_where_they_are_when_i
 
 def test_unpacking_can_be_ended_within_a_large_file(tmp_path: Path) -> None:
     (tmp_path / "large").write_bytes(bytes(LARGE))
-    bundle.pack(tmp_path, ["large"], tmp_path / "code.tar")
+    code_archive.pack(tmp_path, ["large"], tmp_path / "code.tar")
     (tmp_path / "job").mkdir()
     with pytest.raises(_Enough):
-        bundle.unpack(str(tmp_path / "code.tar"), None, str(tmp_path / "job"), _until(3))
+        code_archive.unpack(str(tmp_path / "code.tar"), None, str(tmp_path / "job"), _until(3))
     assert (tmp_path / "job" / "large").stat().st_size < LARGE
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from outlast.node.telltale import has_left
+from outlast.node.progress_file import has_left
 
 LEFT = '{"event": "left"}\n'
 SAVED = '{"event": "saved", "step": 1}\n'

@@ -15,13 +15,13 @@ import pytest
 from checkpointing import content_of
 from outlast.experiment import Experiment
 from outlast.model import Attempt, AttemptState, Outcome, Run, RunState, Spec
-from outlast.node import manifest, travel
 from outlast.node.order import read_order
+from outlast.node.sandbox import layout, manifest
 from outlast.node.staging.item import Wanted
 from outlast.sandbox import SandboxExchange
 from outlast.schedulers.profile import Profile
-from outlast.training.store import Store
-from outlast.training.tree import take_apart
+from outlast.training.checkpoints.state_tree import take_apart
+from outlast.training.checkpoints.store import Store
 
 RUN = Run("run", 0, 1, {}, RunState.ACTIVE, added=0.0, since=0.0)
 
@@ -98,7 +98,7 @@ def test_the_newest_checkpoints_and_all_other_files_go_along(
     given = home(exchange, attempt()) / "committed"
     assert not [path for path in given.rglob("*") if path.is_symlink()], "HTCondor would not carry it"
     go_along(exchange, attempt(), tmp_path / "sandbox")
-    travel.gather(str(tmp_path / "sandbox"))
+    layout.gather(str(tmp_path / "sandbox"))
     arrived = tmp_path / "sandbox/travel/checkpoints"
     assert steps(arrived) == [2, 3]
     assert (arrived / "notes.txt").read_text() == "plain"
@@ -121,7 +121,7 @@ def test_an_order_that_could_not_be_provided_for_is_not_there(
     assert not (home(exchange, attempt()) / "order.json").exists()
     assert not (home(exchange, attempt()) / "committed").exists()
     exchange.write_order(RUN, attempt(), spec())
-    assert travel.newest_commit(str(home(exchange, attempt()))) is not None
+    assert layout.newest_commit(str(home(exchange, attempt()))) is not None
 
 
 # Giving up.
@@ -214,8 +214,8 @@ def test_what_came_back_whole_replaces_what_was_there(exchange: SandboxExchange)
     exchange.write_order(RUN, attempt(), spec())
     for step in (2, 3):
         save(home(exchange, attempt()) / "travel/checkpoints", step)
-    travel.begin(str(home(exchange, attempt())), 1)
-    travel.pack(str(home(exchange, attempt())))
+    layout.begin(str(home(exchange, attempt())), 1)
+    layout.pack(str(home(exchange, attempt())))
     assert settled(exchange, attempt()) == [2, 3]
     assert not (place / "gone.pt").exists()
     assert not list(home(exchange, attempt()).glob("committed/commit-*")), "nothing pins old checkpoints"
@@ -224,10 +224,10 @@ def test_what_came_back_whole_replaces_what_was_there(exchange: SandboxExchange)
 def test_without_anything_back_the_newest_commit_counts(exchange: SandboxExchange, tmp_path: Path) -> None:
     save(exchange.experiment.checkpoints("run"), 1)
     exchange.write_order(RUN, attempt(), spec())
-    commit = home(exchange, attempt()) / "committed" / travel.commit_name(4)
+    commit = home(exchange, attempt()) / "committed" / layout.commit_name(4)
     save(commit / "checkpoints", 2)
     shutil.rmtree(next((commit / "checkpoints").glob(".generation*")), ignore_errors=True)
-    manifest.write(str(commit), manifest.list_files(str(commit), travel.PARTS, 4))
+    manifest.write(str(commit), manifest.list_files(str(commit), layout.PARTS, 4))
     assert settled(exchange, attempt()) == [2]
 
 
@@ -245,8 +245,8 @@ def test_of_a_transfer_that_was_cut_only_whole_checkpoints_are_taken(exchange: S
     for step in (2, 3):
         save(back, step, "other")
     (back / "plain.pt").write_text("whole or not, nobody knows")
-    travel.begin(str(home(exchange, attempt())), 1)
-    travel.pack(str(home(exchange, attempt())))
+    layout.begin(str(home(exchange, attempt())), 1)
+    layout.pack(str(home(exchange, attempt())))
     torn = next(back.glob("step-*3-g*"))
     os.truncate(torn / "state.outlast", 3)
     assert settled(exchange, attempt()) == [1, 2]
@@ -259,8 +259,8 @@ def test_a_training_that_lost_its_checkpoints_does_not_take_the_old_ones_with_th
     save(exchange.experiment.checkpoints("run"), 1)
     exchange.write_order(RUN, attempt(), spec())
     (home(exchange, attempt()) / "travel/checkpoints").mkdir(parents=True)
-    travel.begin(str(home(exchange, attempt())), 1)
-    travel.pack(str(home(exchange, attempt())))
+    layout.begin(str(home(exchange, attempt())), 1)
+    layout.pack(str(home(exchange, attempt())))
     assert settled(exchange, attempt()) == [1]
 
 
@@ -272,8 +272,8 @@ def test_a_controller_that_dies_while_it_settles_loses_nothing(
     save(place, 1)
     exchange.write_order(RUN, attempt(), spec())
     save(home(exchange, attempt()) / "travel/checkpoints", 2)
-    travel.begin(str(home(exchange, attempt())), 1)
-    travel.pack(str(home(exchange, attempt())))
+    layout.begin(str(home(exchange, attempt())), 1)
+    layout.pack(str(home(exchange, attempt())))
     renamed = Path.rename
     left = {"built": 0, "half way": 1, "swapped": 2}[moment]
 

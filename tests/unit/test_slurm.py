@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from outlast.node.words import Outcome
+from outlast.node.protocol import Outcome
 from outlast.schedulers import programs
 from outlast.schedulers.base import Answer, JobPhase, JobRequest, JobView, SchedulerUnavailable, Sought
 from outlast.schedulers.profile import Profile

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from outlast.training.clock import Clock
+from outlast.training.deadline import Clock
 
 
 class Time:

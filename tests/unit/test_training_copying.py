@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from outlast.training import copying
-from outlast.training.copying import address_of, copy
+from outlast.training.checkpoints import copy_buffer
+from outlast.training.checkpoints.copy_buffer import address_of, copy
 
 #: More than is worth a thread, and no multiple of what is shared out.
 SIZE = (40 << 20) + 12_345
@@ -33,7 +33,7 @@ def test_every_byte_is_where_it_belongs(cuts: int) -> None:
 
 
 def test_without_threads_it_is_copied_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(copying, "start", lambda work: None)
+    monkeypatch.setattr(copy_buffer, "start", lambda work: None)
     source, target = memoryview(bytearray(b"\1" * SIZE)), memory(SIZE)
     copy([(address_of(target), address_of(source), SIZE)])
     assert target == source

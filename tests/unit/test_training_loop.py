@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from outlast.training import image
+from outlast.training.checkpoints import file_format
+from outlast.training.checkpoints.copy_buffer import Stage
 from outlast.training.errors import CheckpointError, SaveFailed
-from outlast.training.loop import Loop
-from outlast.training.rhythm import Plan
+from outlast.training.save_interval import Plan
 from outlast.training.session import Session, Settings
-from outlast.training.staging import Stage
+from outlast.training.training_loop import Loop
 
 #: Far more than all random states together.
 MIB = 1 << 20
@@ -127,14 +127,14 @@ def test_a_save_that_fails_is_made_again_and_not_for_ever(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(image, "write", full)
+        patch.setattr(file_format, "write", full)
         loop.step()
         loop._between._session._behind.wait_for_all()
     loop.step()
     loop._between._session.wait()
     loop = Loop(always(tmp_path), model=Part())
     assert loop.resumed == 3
-    monkeypatch.setattr(image, "write", full)
+    monkeypatch.setattr(file_format, "write", full)
     with pytest.raises(SaveFailed):
         for _ in range(10):
             loop.step()

@@ -14,8 +14,8 @@ import pytest
 
 import outlast
 from outlast import reports, training
-from outlast.node import words
-from outlast.training import names
+from outlast.node import protocol
+from outlast.training import env
 from outlast.training.session import Settings, read_settings
 
 PACKAGE = Path(outlast.__file__).parent
@@ -45,16 +45,16 @@ def test_the_public_names_are_frozen() -> None:
 
 
 def test_the_environment_has_the_names_that_the_node_program_sets() -> None:
-    ours = {name: value for name, value in vars(names).items() if str(value).startswith("OUTLAST_")}
+    ours = {name: value for name, value in vars(env).items() if str(value).startswith("OUTLAST_")}
     assert len(ours) == 16
-    assert ours == {name: getattr(words.Variable, name) for name in ours}
-    assert names.EXIT_CONTINUE == words.EXIT_CONTINUE
+    assert ours == {name: getattr(protocol.Variable, name) for name in ours}
+    assert env.EXIT_CONTINUE == protocol.EXIT_CONTINUE
 
 
 @pytest.mark.parametrize("name", ["/x/progress.jsonl", "told", "/x.jsonl/told.json", "a.json.jsonl"])
 def test_the_newest_progress_is_where_the_controller_looks_for_it(name: str) -> None:
-    assert names.newest_progress(name) == str(reports.newest_progress(Path(name)))
-    assert names.newest_progress(name) != name
+    assert env.newest_progress(name) == str(reports.newest_progress(Path(name)))
+    assert env.newest_progress(name) != name
 
 
 def test_an_empty_environment_gives_the_defaults() -> None:
@@ -62,12 +62,12 @@ def test_an_empty_environment_gives_the_defaults() -> None:
 
 
 def test_the_token_in_the_environment_makes_processes_one_attempt() -> None:
-    assert read_settings({names.TOKEN: "t1"}).token == "t1"
-    assert read_settings({names.TOKEN: ""}).token is None
+    assert read_settings({env.TOKEN: "t1"}).token == "t1"
+    assert read_settings({env.TOKEN: ""}).token is None
 
 
 def test_a_number_that_is_none_is_reported_and_ignored(capsys: pytest.CaptureFixture[str]) -> None:
-    settings = read_settings({names.DEADLINE: "soon", names.GRACE: "nan", names.CHECKPOINT_KEEP: "5"})
+    settings = read_settings({env.DEADLINE: "soon", env.GRACE: "nan", env.CHECKPOINT_KEEP: "5"})
     assert (settings.deadline, settings.grace, settings.keep) == (None, 0.0, 5)
     assert capsys.readouterr().err.count("is no number") == 2
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outlast.training import names
-from outlast.training.clock import Clock
-from outlast.training.rhythm import FIRST, PRIOR, Plan, Rhythm, daly, read_plan
+from outlast.training import env
+from outlast.training.deadline import Clock
+from outlast.training.save_interval import FIRST, PRIOR, Plan, Rhythm, daly, read_plan
 
 HOUR = 3600.0
 
@@ -296,7 +296,7 @@ def test_between_two_saves_there_is_never_more_than_the_best_interval_or_the_bou
 @settings(deadline=None)
 @given(
     numbers=st.dictionaries(
-        st.sampled_from(sorted(name for name in vars(names) if name.startswith(("SAVE_", "OBS", "INTERR")))),
+        st.sampled_from(sorted(name for name in vars(env) if name.startswith(("SAVE_", "OBS", "INTERR")))),
         st.floats(-1e9, 1e9),
     ),
     limit=st.floats(1.0, 1000.0),
@@ -304,7 +304,7 @@ def test_between_two_saves_there_is_never_more_than_the_best_interval_or_the_bou
 def test_whatever_the_environment_says_no_call_fails_and_the_last_save_is_made(
     numbers: Mapping[str, float], limit: float
 ) -> None:
-    told = {getattr(names, name): repr(value) for name, value in numbers.items()}
+    told = {getattr(env, name): repr(value) for name, value in numbers.items()}
     plan = read_plan(told, lambda name: float(told[name]) if name in told else None)
     job = Job(limit, 1.0, limit / 50, plan=plan).run()
     assert job.saves
@@ -312,22 +312,22 @@ def test_whatever_the_environment_says_no_call_fails_and_the_last_save_is_made(
 
 def test_the_plan_is_what_the_environment_says() -> None:
     told = {
-        names.SAVE_EVERY: "auto",
-        names.SAVE_SHORTEST: "5",
-        names.SAVE_LONGEST: "700",
-        names.OBSERVED: "7200.5",
-        names.INTERRUPTIONS: "3",
-        names.SAVE_BLOCKED: "0.25",
-        names.SAVE_DURABLE: "4",
+        env.SAVE_EVERY: "auto",
+        env.SAVE_SHORTEST: "5",
+        env.SAVE_LONGEST: "700",
+        env.OBSERVED: "7200.5",
+        env.INTERRUPTIONS: "3",
+        env.SAVE_BLOCKED: "0.25",
+        env.SAVE_DURABLE: "4",
     }
 
     def number(name: str) -> float | None:
         return float(told[name]) if name in told else None
 
     assert read_plan(told, number) == Plan(None, 5.0, 700.0, 7200.5, 3, 0.25, 4.0)
-    told[names.SAVE_EVERY] = "90"
+    told[env.SAVE_EVERY] = "90"
     assert read_plan(told, number).every == 90.0
-    del told[names.SAVE_DURABLE]
+    del told[env.SAVE_DURABLE]
     assert replace(read_plan(told, number), every=None) == Plan(None, 5.0, 700.0, 7200.5, 3)
     told.clear()
     assert read_plan(told, number) == Plan()

@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 
 from checkpointing import Waiting
-from outlast.training import staging
-from outlast.training.copying import address_of
+from outlast.training.checkpoints import copy_buffer
+from outlast.training.checkpoints.copy_buffer import Stage, address_of
 from outlast.training.session import Settings
-from outlast.training.staging import Stage
 
 SIZE = 64 << 20
 
@@ -52,7 +51,7 @@ def test_a_state_that_has_grown_a_little_is_lent_the_same_memory() -> None:
 
 
 def test_what_is_lent_is_touched_by_nobody_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    real, began, touched = staging.touch, threading.Event(), []
+    real, began, touched = copy_buffer.touch, threading.Event(), []
 
     def slow(address: int, nbytes: int) -> None:
         began.set()
@@ -60,7 +59,7 @@ def test_what_is_lent_is_touched_by_nobody_any_more(monkeypatch: pytest.MonkeyPa
         real(address, nbytes)
         touched.append(address)
 
-    monkeypatch.setattr(staging, "touch", slow)
+    monkeypatch.setattr(copy_buffer, "touch", slow)
     stage = Stage()
     stage.prepare(SIZE)
     assert began.wait(10)
@@ -75,7 +74,7 @@ def test_what_cannot_be_had_is_heard_of_where_it_is_needed(monkeypatch: pytest.M
     def none(size: int) -> None:
         raise OSError(12, "Cannot allocate memory")
 
-    monkeypatch.setattr(staging, "_mapped", none)
+    monkeypatch.setattr(copy_buffer, "_mapped", none)
     stage = Stage()
     stage.prepare(SIZE)
     with pytest.raises(OSError, match="Cannot allocate"):
@@ -83,7 +82,7 @@ def test_what_cannot_be_had_is_heard_of_where_it_is_needed(monkeypatch: pytest.M
 
 
 def test_without_a_thread_it_is_made_when_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(staging, "start", lambda work: None)
+    monkeypatch.setattr(copy_buffer, "start", lambda work: None)
     stage = Stage()
     stage.prepare(SIZE)
     assert len(stage.lend(SIZE)) == SIZE

@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 
 from checkpointing import Waiting
-from outlast.training import checkpoint, image, layout
+from outlast.training.checkpoints import checkpoint, checkpoint_names, file_format
+from outlast.training.checkpoints.copy_buffer import Stage
 from outlast.training.errors import CheckpointError, SaveFailed, Superseded
 from outlast.training.session import Session, Settings
-from outlast.training.staging import Stage
 
-STATE = image.part_name()
+STATE = file_format.part_name()
 
 
 Start = Callable[..., Waiting]
@@ -40,8 +40,8 @@ def start(place: Path) -> Start:
 
 def checkpoints(place: Path) -> list[Path]:
     """Newest first."""
-    found = [path for path in place.iterdir() if layout.is_checkpoint(path.name)]
-    return sorted(found, key=lambda path: layout.age_of(path.name), reverse=True)
+    found = [path for path in place.iterdir() if checkpoint_names.is_checkpoint(path.name)]
+    return sorted(found, key=lambda path: checkpoint_names.age_of(path.name), reverse=True)
 
 
 def spoil(checkpoint: Path) -> None:
@@ -152,7 +152,7 @@ def test_a_lower_step_saved_later_is_the_newer_checkpoint(start: Start, place: P
     second = start(keep=2)
     assert second.load() == "low"
     assert second.save("stepped back", step=12)
-    shutil.copytree(checkpoints(place)[1], place / layout.checkpoint_name(99, (1, 9)))
+    shutil.copytree(checkpoints(place)[1], place / checkpoint_names.checkpoint_name(99, (1, 9)))
     assert start().load() == "stepped back"
 
 
@@ -208,7 +208,7 @@ def test_checkpoints_put_aside_do_not_pile_up(start: Start, place: Path) -> None
         session.save("good", step=step)
         session.save("bad", step=step)
         spoil(checkpoints(place)[0])
-    assert sum(layout.is_bad(path.name) for path in place.iterdir()) <= 3
+    assert sum(checkpoint_names.is_bad(path.name) for path in place.iterdir()) <= 3
     assert start().load() == "good"
 
 
@@ -229,14 +229,14 @@ def test_a_process_superseded_while_it_writes_does_not_commit(
 ) -> None:
     zombie, heir = start(), start()
     zombie.load()
-    real = image.write
+    real = file_format.write
 
     def write(*args: Any) -> Any:
-        monkeypatch.setattr(image, "write", real)
+        monkeypatch.setattr(file_format, "write", real)
         heir.load()
         return real(*args)
 
-    monkeypatch.setattr(image, "write", write)
+    monkeypatch.setattr(file_format, "write", write)
     with pytest.raises(Superseded):
         zombie.save("zombie", step=1)
     assert checkpoints(place) == []
@@ -247,13 +247,13 @@ def test_a_claim_made_just_before_the_commit_stops_it(
 ) -> None:
     zombie = start()
     zombie.load()
-    real = image.write
+    real = file_format.write
 
     def write(*args: Any) -> Any:
-        (place / layout.claim_name(2)).touch()
+        (place / checkpoint_names.claim_name(2)).touch()
         return real(*args)
 
-    monkeypatch.setattr(image, "write", write)
+    monkeypatch.setattr(file_format, "write", write)
     with pytest.raises(Superseded):
         zombie.save("zombie", step=1)
     assert checkpoints(place) == []
@@ -265,14 +265,14 @@ def test_a_superseded_process_writes_nothing_at_all(
     zombie = start()
     zombie.load()
     start().load()
-    monkeypatch.setattr(image, "write", lambda *_: pytest.fail("it wrote"))
+    monkeypatch.setattr(file_format, "write", lambda *_: pytest.fail("it wrote"))
     with pytest.raises(Superseded):
         zombie.save("zombie", step=1)
 
 
-def ages(place: Path) -> list[layout.Age]:
+def ages(place: Path) -> list[checkpoint_names.Age]:
     """Newest first."""
-    return [layout.age_of(path.name) for path in checkpoints(place)]
+    return [checkpoint_names.age_of(path.name) for path in checkpoints(place)]
 
 
 def test_processes_of_one_attempt_share_a_generation(start: Start, place: Path) -> None:
@@ -303,7 +303,7 @@ def test_without_a_token_every_process_is_an_heir(start: Start, token: str | Non
 
 
 def claim(place: Path, generation: int, token: str) -> None:
-    (place / layout.claim_name(generation)).write_text(json.dumps({"token": token}))
+    (place / checkpoint_names.claim_name(generation)).write_text(json.dumps({"token": token}))
 
 
 def test_a_later_claim_of_the_same_attempt_is_taken_on(start: Start, place: Path) -> None:
@@ -324,7 +324,7 @@ def test_a_claim_of_the_same_attempt_made_at_the_same_moment_is_shared(
     real = os.open
 
     def open_late(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
-        if str(path).endswith(layout.claim_name(1)) and flags & os.O_CREAT:
+        if str(path).endswith(checkpoint_names.claim_name(1)) and flags & os.O_CREAT:
             claim(place, 1, "t1")
         return real(path, flags, *args, **kwargs)
 
@@ -340,7 +340,7 @@ def test_a_claim_that_is_being_written_is_waited_for(
     start: Start, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place.mkdir()
-    (place / layout.claim_name(1)).touch()
+    (place / checkpoint_names.claim_name(1)).touch()
     waited: list[float] = []
 
     def sleep(seconds: float) -> None:
@@ -361,7 +361,7 @@ def test_a_claim_that_was_never_written_is_another_process_s(
     monkeypatch.setattr(time, "sleep", waited.append)
     session = start(token="t1")
     session.load()
-    (place / layout.claim_name(2)).touch()
+    (place / checkpoint_names.claim_name(2)).touch()
     with pytest.raises(Superseded):
         session.save("one", step=1)
     assert 0 < sum(waited) < 1
@@ -372,15 +372,15 @@ def test_a_name_that_another_process_of_the_attempt_took_meanwhile_is_left_to_it
 ) -> None:
     session = start(token="t1", keep=9)
     session.load()
-    real = image.write
+    real = file_format.write
 
     def write(path: str, *args: Any) -> Any:
-        monkeypatch.setattr(image, "write", real)
+        monkeypatch.setattr(file_format, "write", real)
         size = real(path, *args)
-        shutil.copytree(Path(path).parent, place / layout.checkpoint_name(5, (1, 1)))
+        shutil.copytree(Path(path).parent, place / checkpoint_names.checkpoint_name(5, (1, 1)))
         return size
 
-    monkeypatch.setattr(image, "write", write)
+    monkeypatch.setattr(file_format, "write", write)
     assert session.save("mine", step=5)
     assert ages(place) == [(1, 2), (1, 1)]
     manifests = [checkpoint.read_manifest(str(path)) for path in checkpoints(place)]
@@ -393,16 +393,16 @@ def test_a_save_is_made_again_if_another_process_of_the_attempt_removed_it_half_
 ) -> None:
     session = start(token="t1")
     session.load()
-    real = image.write
+    real = file_format.write
 
     def write(path: str, *args: Any) -> Any:
-        monkeypatch.setattr(image, "write", real)
+        monkeypatch.setattr(file_format, "write", real)
         size = real(path, *args)
         claim(place, 2, "t1")
         shutil.rmtree(Path(path).parent)
         return size
 
-    monkeypatch.setattr(image, "write", write)
+    monkeypatch.setattr(file_format, "write", write)
     assert session.save("mine", step=5)
     assert ages(place) == [(2, 2)]
 
@@ -414,14 +414,14 @@ def test_an_old_checkpoint_that_another_process_of_the_attempt_removes_is_no_tro
     for step in range(2):
         session.save(step, step=step)
     oldest = checkpoints(place)[-1]
-    real = layout.temporary_name
+    real = checkpoint_names.temporary_name
 
     def temporary_name(name: str) -> str:
         if name == oldest.name and oldest.exists():
             shutil.rmtree(oldest)
         return real(name)
 
-    monkeypatch.setattr(layout, "temporary_name", temporary_name)
+    monkeypatch.setattr(checkpoint_names, "temporary_name", temporary_name)
     assert session.save(2, step=2)
     assert ages(place) == [(1, 3), (1, 2)]
     assert capsys.readouterr().err == ""
@@ -437,7 +437,7 @@ def test_a_failed_save_leaves_nothing_half_written(
     with monkeypatch.context() as patch:
         patch.setattr(os, "rename", fail)
         assert not session.save("state", step=1)
-    assert [path.name for path in place.iterdir()] == [layout.claim_name(1)]
+    assert [path.name for path in place.iterdir()] == [checkpoint_names.claim_name(1)]
     assert "step 1 is NOT saved: [Errno 28] No space left" in capsys.readouterr().err
     with monkeypatch.context() as patch:
         patch.setattr(os, "rename", fail)
@@ -455,14 +455,14 @@ def test_a_read_that_fails_once_is_tried_again(
     session.save("old", step=1)
     session.save("new", step=2)
     fail = [True]
-    real = image.read_state
+    real = file_format.read_state
 
     def read_state(path: str) -> Any:
         if fail.pop() if fail else False:
             raise OSError(116, "Stale file handle")
         return real(path)
 
-    monkeypatch.setattr(image, "read_state", read_state)
+    monkeypatch.setattr(file_format, "read_state", read_state)
     assert start().load() == "new"
     assert fail == []
 
@@ -493,7 +493,7 @@ def test_generations_go_on_where_only_the_checkpoints_were_copied(start: Start, 
     for path in place.glob(".generation-*"):
         path.unlink()
     start().save("newest", step=0)
-    assert layout.age_of(checkpoints(place)[0].name) == (4, 1)
+    assert checkpoint_names.age_of(checkpoints(place)[0].name) == (4, 1)
     assert start().load() == "newest"
 
 
@@ -508,15 +508,15 @@ def test_what_dead_processes_left_half_written_is_removed(start: Start, place: P
 
 def test_what_a_living_process_writes_is_not_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     name = ".step-000000000002-g000007-s000002.1-abcd.tmp"
-    assert layout.is_left_over(name, generation=8)
-    assert not layout.is_left_over(name, generation=7)
-    assert not layout.is_left_over(name, generation=6)
-    own = layout.temporary_name(layout.checkpoint_name(2, (7, 2)))
-    assert layout.is_left_over(own, generation=7)
+    assert checkpoint_names.is_left_over(name, generation=8)
+    assert not checkpoint_names.is_left_over(name, generation=7)
+    assert not checkpoint_names.is_left_over(name, generation=6)
+    own = checkpoint_names.temporary_name(checkpoint_names.checkpoint_name(2, (7, 2)))
+    assert checkpoint_names.is_left_over(own, generation=7)
     # Processes on two nodes may have one number.
-    monkeypatch.setattr(layout, "_PROCESS", "0" * 8)
-    assert not layout.is_left_over(own, generation=7)
-    assert layout.is_left_over(own, generation=8)
+    monkeypatch.setattr(checkpoint_names, "_PROCESS", "0" * 8)
+    assert not checkpoint_names.is_left_over(own, generation=7)
+    assert checkpoint_names.is_left_over(own, generation=8)
 
 
 def test_a_directory_that_was_removed_under_a_training_is_made_again(start: Start, place: Path) -> None:
@@ -524,7 +524,7 @@ def test_a_directory_that_was_removed_under_a_training_is_made_again(start: Star
     session.save(1, step=1)
     shutil.rmtree(place)
     assert session.save(2, step=2)
-    assert (place / layout.claim_name(1)).exists()
+    assert (place / checkpoint_names.claim_name(1)).exists()
     assert start().load() == 2
 
 
@@ -605,13 +605,13 @@ def test_what_the_disk_garbles_is_never_loaded_and_nothing_older_is_removed_for_
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """Nothing is written until it is set."""
-    event, real = threading.Event(), image.write
+    event, real = threading.Event(), file_format.write
 
     def write(*args: Any) -> Any:
         assert event.wait(30)
         return real(*args)
 
-    monkeypatch.setattr(image, "write", write)
+    monkeypatch.setattr(file_format, "write", write)
     return event
 
 
@@ -656,7 +656,7 @@ def test_a_failure_behind_the_training_reaches_it_at_the_next_call_and_no_later(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(image, "write", write)
+        patch.setattr(file_format, "write", write)
         Session.save(session, "lost", 2)
         with pytest.raises(SaveFailed, match=r"step 2 is NOT saved: .*No space left"):
             session.wait()
@@ -712,8 +712,8 @@ def test_large_content_is_written_as_it_is_wherever_it_lies(tmp_path: Path, wher
     folder = tmp_path if where == "disk" else Path(tempfile.mkdtemp(dir="/dev/shm"))
     try:
         head = {"step": 1, "generation": 1, "sequence": 1, "rank": 0, "world": 1}
-        image.write(str(folder / "file"), head, content)
+        file_format.write(str(folder / "file"), head, content)
         assert (folder / "file").read_bytes()[:size] == bytes(content)
-        assert image.verify(str(folder / "file")).size == size
+        assert file_format.verify(str(folder / "file")).size == size
     finally:
         shutil.rmtree(folder)

@@ -15,8 +15,8 @@ import pytest
 
 from outlast.reports import last_progress
 from outlast.training.errors import SaveFailed
+from outlast.training.progress_log import Telling
 from outlast.training.session import Session, Settings
-from outlast.training.telling import Telling
 
 
 class Odd:

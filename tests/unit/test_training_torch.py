@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from checkpointing import write
-from outlast.training import image
+from outlast.training.checkpoints import file_format
+from outlast.training.checkpoints.state_tree import Image, take_apart
 from outlast.training.errors import CheckpointError
-from outlast.training.tree import Image, take_apart
 
 if "CI" in os.environ:
     import torch  # in CI nothing may be left out
@@ -23,8 +23,8 @@ else:
 def round_trip(state: Any, tmp_path: Path) -> Any:
     path = str(tmp_path / "checkpoint")
     write(path, take_apart(state))
-    image.verify(path)
-    return image.read_state(path)[0][0]
+    file_format.verify(path)
+    return file_format.read_state(path)[0][0]
 
 
 def bits(tensor: Any) -> bytes:
@@ -106,7 +106,7 @@ def test_a_dtype_that_this_torch_does_not_know_is_an_error_not_damage(tmp_path: 
     path = str(tmp_path / "checkpoint")
     write(path, Image(["torch", "float3", [2], 8, 0], taken.files, taken.buffers, taken.size))
     with pytest.raises(CheckpointError, match="float3"):
-        image.read_state(path)
+        file_format.read_state(path)
 
 
 def test_tensors_that_share_memory_share_it_again(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_what_a_machine_with_the_other_order_of_bytes_wrote_has_the_same_values(
     monkeypatch.setattr(sys, "byteorder", "big" if sys.byteorder == "little" else "little")
     write(str(tmp_path / "checkpoint"), take_apart(shared))
     monkeypatch.undo()
-    back = image.read_state(str(tmp_path / "checkpoint"))[0][0]
+    back = file_format.read_state(str(tmp_path / "checkpoint"))[0][0]
     assert torch.equal(back["alone"], tensor)
     assert torch.equal(back["whole"], tensor) and torch.equal(back["part"], tensor[2:4])
 
@@ -148,6 +148,6 @@ def test_a_tensor_of_a_device_that_is_not_here_is_given_on_the_cpu_and_that_is_s
     for node in taken.tree[1:]:
         node.append("cuda:7")
     write(str(tmp_path / "checkpoint"), taken)
-    back = image.read_state(str(tmp_path / "checkpoint"))[0][0]
+    back = file_format.read_state(str(tmp_path / "checkpoint"))[0][0]
     assert torch.equal(back[0], torch.ones(3)) and back[1].device.type == "cpu"
     assert capsys.readouterr().err.count("cuda:7, which is not here") == 1

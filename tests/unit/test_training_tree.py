@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from checkpointing import content_of, write
-from outlast.training import image
+from outlast.training.checkpoints import file_format
+from outlast.training.checkpoints.kept_files import File
+from outlast.training.checkpoints.state_tree import MAX_DEPTH, Image, put_together, take_apart
 from outlast.training.errors import Damaged
-from outlast.training.foreign import File
-from outlast.training.tree import MAX_DEPTH, Image, put_together, take_apart
 
 RELAXED = settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 
@@ -28,8 +28,8 @@ RELAXED = settings(deadline=None, max_examples=150, suppress_health_check=[Healt
 def round_trip(state: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     path = str(tmp_path_factory.mktemp("trip") / "checkpoint")
     write(path, take_apart(state))
-    image.verify(path)
-    return image.read_state(path)[0][0]
+    file_format.verify(path)
+    return file_format.read_state(path)[0][0]
 
 
 def same(left: Any, right: Any) -> bool:
@@ -180,7 +180,7 @@ def test_counters_and_ordered_dicts_stay_what_they_are(tmp_path_factory: pytest.
 
 
 def test_a_state_of_many_blocks_comes_back(tmp_path_factory: pytest.TempPathFactory) -> None:
-    size = image.BLOCK
+    size = file_format.BLOCK
     state = [b"x", np.arange(size, dtype=np.uint8), b"y" * (size - 65), np.arange(3 * size // 8 + 7.0), b""]
     assert same(round_trip(state, tmp_path_factory), state)
 
@@ -270,7 +270,7 @@ def test_a_hostile_tree_is_refused_before_memory_is_taken(tree: Any, tmp_path: P
     taken = take_apart(np.zeros(2))
     write(path, Image(tree, taken.files, taken.buffers, taken.size))
     with pytest.raises(Damaged):
-        image.read_state(path)
+        file_format.read_state(path)
 
 
 def test_a_hostile_trailer_with_a_good_seal_is_refused(tmp_path: Path) -> None:
@@ -295,10 +295,10 @@ def test_a_hostile_trailer_with_a_good_seal_is_refused(tmp_path: Path) -> None:
     bodies += [json.dumps({**good, **change}).encode() for change in changes]
     for body in bodies:
         line = body + b"\n"
-        seal = image._seal(line)
-        path.write_bytes(content[:size] + line + seal + image._footer(len(line) + len(seal)))
+        seal = file_format._seal(line)
+        path.write_bytes(content[:size] + line + seal + file_format._footer(len(line) + len(seal)))
         with pytest.raises(Damaged):
-            image.read_state(str(path))
+            file_format.read_state(str(path))
 
 
 def test_buffers_are_placed_at_multiples_of_64() -> None:
@@ -327,10 +327,10 @@ def test_arrays_apart_in_one_memory_do_not_bring_what_lies_between() -> None:
 def test_what_is_loaded_may_be_changed_and_the_checkpoint_stays_as_it_is(tmp_path: Path) -> None:
     path = str(tmp_path / "checkpoint")
     write(path, take_apart(np.zeros(1000)))
-    (state, _), _ = image.read_state(path)
+    (state, _), _ = file_format.read_state(path)
     state += 1
-    image.verify(path)
-    assert not image.read_state(path)[0][0].any()
+    file_format.verify(path)
+    assert not file_format.read_state(path)[0][0].any()
 
 
 def test_a_tree_that_names_the_same_bytes_again_and_again_is_refused(tmp_path: Path) -> None:
@@ -338,7 +338,7 @@ def test_a_tree_that_names_the_same_bytes_again_and_again_is_refused(tmp_path: P
     taken = take_apart([bytes(1000)])
     write(path, Image(["list"] + [["bytes", 1000, 0]] * 5, taken.files, taken.buffers, taken.size))
     with pytest.raises(Damaged, match="more bytes than there are"):
-        image.read_state(path)
+        file_format.read_state(path)
 
 
 def test_a_file_of_others_comes_back_with_its_name_and_content(

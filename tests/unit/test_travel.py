@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
-from outlast.node import claim, legs, manifest, travel
-from outlast.node.commits import Commits
-from outlast.node.events import EventLog
+from outlast.node import claim, legs
+from outlast.node.event_log import EventLog
 from outlast.node.legs import Leg
 from outlast.node.order import WorkOrder
-from outlast.training import layout
+from outlast.node.sandbox import layout, manifest
+from outlast.node.sandbox.committer import Commits
+from outlast.training.checkpoints import checkpoint_names
 from unit.chirp_server import Pool, chirp_server
 
 STEP = "step-%012d-g000001-s%06d"
@@ -39,10 +40,10 @@ def contents(directory: Path) -> dict[str, str]:
 
 
 def commit(home: Path, serial: int, files: dict[str, str]) -> Path:
-    directory = home / "committed" / travel.commit_name(serial)
+    directory = home / "committed" / layout.commit_name(serial)
     fill(directory, files)
     directory.mkdir(parents=True, exist_ok=True)
-    manifest.write(str(directory), manifest.list_files(str(directory), travel.PARTS, serial))
+    manifest.write(str(directory), manifest.list_files(str(directory), layout.PARTS, serial))
     return directory
 
 
@@ -51,8 +52,10 @@ def checkpoints(home: Path) -> dict[str, str]:
 
 
 def test_whole_checkpoints_are_known_by_the_names_that_the_training_gives_them() -> None:
-    assert travel.is_checkpoint(layout.checkpoint_name(7, (1, 2)))
-    assert not travel.is_checkpoint(layout.temporary_name(layout.checkpoint_name(7, (1, 2))))
+    assert layout.is_checkpoint(checkpoint_names.checkpoint_name(7, (1, 2)))
+    assert not layout.is_checkpoint(
+        checkpoint_names.temporary_name(checkpoint_names.checkpoint_name(7, (1, 2)))
+    )
 
 
 # Which state is the newest.
@@ -60,37 +63,37 @@ def test_whole_checkpoints_are_known_by_the_names_that_the_training_gives_them()
 
 def test_the_first_start_takes_what_came_along(tmp_path: Path) -> None:
     commit(tmp_path, 0, {"checkpoints/model.pt": "given", "unfinished/output/rows.csv": "1"})
-    found = travel.gather(str(tmp_path))
+    found = layout.gather(str(tmp_path))
     assert found is not None and found[1].serial == 0
     assert checkpoints(tmp_path) == {"model.pt": "given"}
     assert contents(tmp_path / "travel" / "unfinished") == {"output/rows.csv": "1"}
-    assert travel.serial_of(str(tmp_path)) == 1
+    assert layout.serial_of(str(tmp_path)) == 1
 
 
 def test_after_a_soft_end_what_the_job_had_with_it_is_newer(tmp_path: Path) -> None:
-    travel.gather(str(tmp_path))
+    layout.gather(str(tmp_path))
     commit(tmp_path, 2, {"checkpoints/model.pt": "committed"})
-    travel.begin(str(tmp_path), 2)
+    layout.begin(str(tmp_path), 2)
     fill(tmp_path / "travel/checkpoints", {"model.pt": "saved later"})
-    assert travel.gather(str(tmp_path)) is None
+    assert layout.gather(str(tmp_path)) is None
     assert checkpoints(tmp_path) == {"model.pt": "saved later"}
 
 
 def test_after_a_hard_end_what_was_committed_is_newer(tmp_path: Path) -> None:
     fill(tmp_path / "travel/checkpoints", {"model.pt": "of an earlier start", "gone.pt": "x"})
-    travel.begin(str(tmp_path), 3)
+    layout.begin(str(tmp_path), 3)
     commit(tmp_path, 5, {"checkpoints/model.pt": "committed"})
-    found = travel.gather(str(tmp_path))
+    found = layout.gather(str(tmp_path))
     assert found is not None and found[1].serial == 5
     assert checkpoints(tmp_path) == {"model.pt": "committed"}
-    assert travel.serial_of(str(tmp_path)) == 6
+    assert layout.serial_of(str(tmp_path)) == 6
 
 
 def test_whole_checkpoints_of_the_older_state_stay_to_fall_back_on(tmp_path: Path) -> None:
     fill(tmp_path / "travel/checkpoints", {STEP % (1, 1) + "/state.bin": "1", "plain": "old"})
-    travel.begin(str(tmp_path), 1)
+    layout.begin(str(tmp_path), 1)
     commit(tmp_path, 2, {"checkpoints/" + STEP % (2, 2) + "/state.bin": "2"})
-    travel.gather(str(tmp_path))
+    layout.gather(str(tmp_path))
     assert checkpoints(tmp_path) == {STEP % (1, 1) + "/state.bin": "1", STEP % (2, 2) + "/state.bin": "2"}
 
 
@@ -109,9 +112,9 @@ def test_a_commit_that_is_not_whole_does_not_count(tmp_path: Path, torn: str) ->
     else:
         shutil.move(broken / "checkpoints", tmp_path / "elsewhere")
         (broken / "checkpoints").symlink_to(tmp_path / "elsewhere")
-    travel.gather(str(tmp_path))
+    layout.gather(str(tmp_path))
     assert checkpoints(tmp_path) == {"model.pt": "whole"}
-    assert travel.serial_of(str(tmp_path)) == 3, "later than the torn one too"
+    assert layout.serial_of(str(tmp_path)) == 3, "later than the torn one too"
 
 
 @pytest.mark.parametrize(
@@ -132,7 +135,7 @@ def test_a_manifest_that_names_something_outside_is_not_believed(
 
 
 def test_links_between_checkpoints_are_made_again_after_a_transfer(tmp_path: Path) -> None:
-    travel.gather(str(tmp_path))
+    layout.gather(str(tmp_path))
     place = tmp_path / "travel/checkpoints"
     fill(place, {"epoch-1/model.pt": "1"})
     (place / "last").symlink_to("epoch-1")
@@ -140,10 +143,10 @@ def test_links_between_checkpoints_are_made_again_after_a_transfer(tmp_path: Pat
     (place / "deep").mkdir()
     (place / "deep" / "pipe").symlink_to("../epoch-1/model.pt")
     (place / "epoch-1/model.pt").chmod(0)
-    travel.pack(str(tmp_path))
+    layout.pack(str(tmp_path))
     assert not [path for path in place.rglob("*") if path.is_symlink()], "HTCondor would hold the job for it"
     assert (place / "epoch-1/model.pt").stat().st_mode & 0o400
-    travel.gather(str(tmp_path))
+    layout.gather(str(tmp_path))
     assert (place / "deep" / "pipe").read_text() == "1"
     assert (place / "last").readlink() == Path("epoch-1")
     assert not (place / "out").is_symlink()
@@ -153,7 +156,7 @@ def test_what_a_killed_leg_said_is_kept_and_the_next_one_is_counted_on(tmp_path:
     fill(tmp_path / "travel", {"claim.json": '{"job": "7.0"}', "events.jsonl": "one\ntwo\n"})
     told = {"claim.json": '{"job": "7.0"}', "events.jsonl": "one\n", "leg-2/claim.json": '{"job": "7.0"}'}
     fill(tmp_path / "committed/news", {**told, "leg-2/events.jsonl": "three\n", "training.log": "step 1\n"})
-    travel.gather(str(tmp_path))
+    layout.gather(str(tmp_path))
     back = tmp_path / "travel"
     assert (back / "events.jsonl").read_text() == "one\ntwo\n"
     assert (back / "leg-2/events.jsonl").read_text() == "three\n"
@@ -165,7 +168,7 @@ def test_unfinished_outputs_are_found_where_the_next_leg_looks(tmp_path: Path) -
     claims = {"claim.json": '{"job": "7.0"}', "leg-2/claim.json": '{"job": "7.0"}'}
     fill(tmp_path / "committed/news", claims)
     commit(tmp_path, 4, {"unfinished/output/rows.csv": "1\n2\n"})
-    travel.gather(str(tmp_path))
+    layout.gather(str(tmp_path))
     order = replaced_order(tmp_path)
     taken, leg = legs.take(order, "7.0", "here")
     assert leg.number == 3
@@ -201,7 +204,7 @@ class Job:
     def __init__(self, home: Path, pool: Pool | None, **changes: Any) -> None:
         self.home, self.pool = home, pool
         self.now = 1000.0
-        came_from = travel.gather(str(home))
+        came_from = layout.gather(str(home))
         self.order, self.leg = legs.take(replaced_order(home, **changes), "7.0", "here")
         self.events_path = Path(self.leg.events_path)
         self.place = home / "travel/checkpoints"
@@ -241,7 +244,7 @@ def job(tmp_path: Path, pool: Pool) -> Iterator[Job]:
 
 
 def committed(pool: Pool) -> dict[str, str]:
-    found = travel.newest_commit(str(pool.root))
+    found = layout.newest_commit(str(pool.root))
     return (
         {} if found is None else {k: v for k, v in contents(Path(found[0])).items() if k != "manifest.json"}
     )
@@ -422,10 +425,10 @@ def test_a_job_that_is_evicted_after_a_commit_goes_on_from_what_it_has_with_it(j
     job.look(changed=True)
     job.look(after=100)
     fill(job.place, {"a": "saved at the end"})
-    travel.pack(str(job.home))
+    layout.pack(str(job.home))
     shutil.rmtree(job.home / "committed", ignore_errors=True)
     shutil.copytree(pool.root / "committed", job.home / "committed")
-    travel.gather(str(job.home))
+    layout.gather(str(job.home))
     assert checkpoints(job.home) == {"a": "saved at the end"}
 
 

@@ -12,7 +12,7 @@ from outlast.cli.common import find_run, here_option, locate, open_journal
 from outlast.errors import BadInput
 from outlast.experiment import Experiment
 from outlast.journal import Journal
-from outlast.node import travel
+from outlast.node.sandbox import layout
 from outlast.reports import heard_in
 from outlast.sentences import counted
 
@@ -55,7 +55,7 @@ def _log(experiment: Experiment, journal: Journal, name: str, number: int) -> Pa
     if path.exists():
         return path
     sent = [
-        heard_in(experiment.exchange_of(attempt)) / travel.LOG
+        heard_in(experiment.exchange_of(attempt)) / layout.LOG
         for attempt in journal.attempts(name)
         if attempt.number == number
     ]

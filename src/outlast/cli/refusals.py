@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from outlast.model import Outcome, Run, RunState
-from outlast.node.repeats import OF_THE_DATA
+from outlast.node.failure_streak import OF_THE_DATA
 
 if TYPE_CHECKING:
     from outlast.journal import Journal

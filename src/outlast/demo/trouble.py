@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from outlast.experiment import Experiment
 from outlast.model import Attempt, AttemptState, Entry, Kind, Outcome
 from outlast.reports import last_progress, read_report
-from outlast.training import image, layout
+from outlast.training.checkpoints import checkpoint_names, file_format
 
 #: The first attempt is left alone, so that there are checkpoints of two attempts.
 FIRST_TO_KILL = 2
@@ -73,9 +73,9 @@ class Trouble:
 
     def _tear(self, run: str) -> None:
         directory = self._experiment.checkpoints(run)
-        names = [path.name for path in directory.iterdir() if layout.is_checkpoint(path.name)]
-        self.torn = max(names, key=layout.age_of)
-        path = directory / self.torn / image.part_name()
+        names = [path.name for path in directory.iterdir() if checkpoint_names.is_checkpoint(path.name)]
+        self.torn = max(names, key=checkpoint_names.age_of)
+        path = directory / self.torn / file_format.part_name()
         size = path.stat().st_size
         os.truncate(path, size // 2)
         self._say("tearing the newest checkpoint: %s, %d of %d bytes left" % (self.torn, size // 2, size))

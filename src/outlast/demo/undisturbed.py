@@ -12,7 +12,7 @@ from typing import Any
 
 from outlast.errors import OutlastError
 from outlast.node.environment import with_python
-from outlast.node.words import Variable
+from outlast.node.protocol import Variable
 from outlast.reports import last_progress
 
 #: Seconds after which it is given up.

@@ -18,7 +18,7 @@ from typing import Any, Callable, Iterator
 import outlast
 from outlast.frameworks.opaque import pack, unpack
 from outlast.training import between_steps, randomness
-from outlast.training.clock import STOP_SIGNALS
+from outlast.training.deadline import STOP_SIGNALS
 
 if "pytorch_lightning" in sys.modules and "lightning" not in sys.modules:
     from pytorch_lightning import Callback

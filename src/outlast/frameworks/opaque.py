@@ -6,7 +6,7 @@ import io
 from collections import OrderedDict
 from typing import Any
 
-from outlast.training.tree import take_apart
+from outlast.training.checkpoints.state_tree import take_apart
 
 _MARK = "outlast.pickled"
 

@@ -52,7 +52,7 @@ class DaemonOptions:
     #: Seconds between the SIGTERM and the SIGKILL of a cancelled job.
     cancel_grace: float = 5.0
     run: str = "outlast.node.main:run"
-    kill_by_token: str = "outlast.node.leftovers:kill_by_token"
+    kill_by_token: str = "outlast.node.process_cleanup:kill_by_token"
     #: Further directories it imports from.
     path: tuple[str, ...] = ()
 

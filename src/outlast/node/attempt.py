@@ -7,21 +7,30 @@ import os
 from dataclasses import dataclass, replace
 from typing import Sequence
 
-from outlast.node import bundle, environment, failure, leftovers, memory, outputs, process, telltale
-from outlast.node.commits import Commits
-from outlast.node.delivery import Manifest, deliver
-from outlast.node.events import EventLog, say
+from outlast.node import (
+    code_archive,
+    environment,
+    failure,
+    oom,
+    outputs,
+    process,
+    process_cleanup,
+    progress_file,
+)
+from outlast.node.checkpoint_watch import Watch
+from outlast.node.deliver_outputs import Manifest, deliver
+from outlast.node.event_log import EventLog, say
 from outlast.node.legs import Leg, is_superseded
 from outlast.node.order import WorkOrder
+from outlast.node.output_collection import Workplace
 from outlast.node.process import signal_name
+from outlast.node.protocol import Outcome, Phase
 from outlast.node.pulse import TAKEN_OVER, Interrupted, Pulse
+from outlast.node.sandbox.committer import Commits
 from outlast.node.scratch import Scratch, on_node_name
 from outlast.node.signals import Signals
 from outlast.node.staging.phase import NotHere, Staging
 from outlast.node.supervise import TO_COMMIT, Ended, Limits, Stops, run_bounded, supervise
-from outlast.node.watch import Watch
-from outlast.node.words import Outcome, Phase
-from outlast.node.workplace import Workplace
 
 #: After these the user will want to look at what the training left behind.
 _WORTH_A_LOOK = (Outcome.CRASHED, Outcome.WRONG_OUTPUT, Outcome.OUT_OF_MEMORY, Outcome.OUT_OF_DISK)
@@ -117,10 +126,10 @@ class Attempt:
             phase = Phase.UNPACK
             self._begin(phase)
             if order.code is not None:
-                bundle.unpack(order.code, order.code_sha256, self._scratch.working, self._pulse)
+                code_archive.unpack(order.code, order.code_sha256, self._scratch.working, self._pulse)
             self._scratch.carry_on(order.previous_scratch, self._pulse)
             self._workplace.look(self._pulse)
-        except bundle.BadBundle as error:
+        except code_archive.BadBundle as error:
             return End(Outcome.CORRUPT_INPUT, f"{error}.")  # another host may read it well
         except NotHere as error:
             signature = failure.signature_of("data", error.sign) if error.sign else None
@@ -144,7 +153,7 @@ class Attempt:
     def _compute_and_hand_over(self) -> End:
         self._begin(Phase.COMPUTE)
         watch = Watch(self._order.checkpoints)
-        kills_before = memory.oom_kills()
+        kills_before = oom.oom_kills()
         received = self._signals.pending_stop()
         if received is not None:
             self._events.write("stop", why="signal", signal=received)
@@ -162,14 +171,14 @@ class Attempt:
                 self._pulse,
                 watch,
                 self._commits,
-                lambda: telltale.has_left(self._leg.progress_path),
+                lambda: progress_file.has_left(self._leg.progress_path),
             )
         finally:
             if self._commits is not None:
                 self._commits.finish()
             self._end_descendants()
         text = failure.read_end(self._order.log, self._log_start)
-        end = self._judge(ended, text, oom_killed=(memory.oom_kills() or 0) > (kills_before or 0))
+        end = self._judge(ended, text, oom_killed=(oom.oom_kills() or 0) > (kills_before or 0))
         return replace(
             end,
             code=ended.code,
@@ -242,7 +251,7 @@ class Attempt:
         return process.start(command, self._environment, self._scratch.working, self._log)
 
     def _end_descendants(self) -> None:
-        survivors = leftovers.end_descendants(self._order.token)
+        survivors = process_cleanup.end_descendants(self._order.token)
         if survivors:
             listed = ", ".join(str(pid) for pid in survivors)
             self._events.warn(f"these processes of the training could not be ended: {listed}")

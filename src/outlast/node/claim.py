@@ -12,7 +12,7 @@ import os
 import time
 from dataclasses import dataclass
 
-from outlast.node.events import say
+from outlast.node.event_log import say
 
 
 @dataclass(frozen=True)

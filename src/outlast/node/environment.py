@@ -9,7 +9,7 @@ import sys
 from typing import Mapping, Sequence
 
 from outlast.node.order import Saving, WorkOrder
-from outlast.node.words import Variable
+from outlast.node.protocol import Variable
 
 #: Numerical libraries take every core of a shared node unless told how many are theirs.
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")

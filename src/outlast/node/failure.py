@@ -13,7 +13,7 @@ import signal as signal_numbers
 from dataclasses import dataclass
 
 from outlast.node.process import signal_name
-from outlast.node.words import Outcome
+from outlast.node.protocol import Outcome
 
 _WINDOW = 256 * 1024
 _TAIL_LINES = 20

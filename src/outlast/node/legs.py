@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Iterator
 
-from outlast.node import claim, loglines, past
+from outlast.node import claim, earlier_starts, jsonl
 from outlast.node.claim import Claim
+from outlast.node.failure_streak import Failures
 from outlast.node.order import WorkOrder
+from outlast.node.protocol import Outcome
 from outlast.node.pulse import BEAT
-from outlast.node.repeats import Failures
-from outlast.node.words import Outcome
 
 #: A job that is started more often than this gets nowhere.
 MOST = 1000
@@ -134,7 +134,7 @@ def _order_of(order: WorkOrder, leg: Leg) -> WorkOrder:
         token=_token(order.token, leg.number),
         scratch=f"{order.scratch}.{leg.number}",
         previous_scratch=earlier,
-        saving=past.after(
+        saving=earlier_starts.after(
             order.saving, (one.events_path for one in islice(legs(order.exchange), leg.number - 1))
         ),
     )
@@ -204,5 +204,5 @@ def _changed(leg: Leg) -> bool:
 
 def _last_lines(leg: Leg) -> Iterator[dict[str, Any]]:
     """The last one first, without those that a kill has torn."""
-    log = loglines.read(leg.events_path, 0, _TAIL)
+    log = jsonl.read(leg.events_path, 0, _TAIL)
     return log.last_lines() if log is not None else iter(())

@@ -13,15 +13,16 @@ import traceback
 from dataclasses import asdict
 from typing import Sequence
 
-from outlast.node import allotment, failure, leftovers, legs, travel
+from outlast.node import failure, legs, process_cleanup, time_limits
 from outlast.node.attempt import Attempt, End
-from outlast.node.commits import Commits
-from outlast.node.events import EventLog, say
+from outlast.node.event_log import EventLog, say
 from outlast.node.order import BadOrder, WorkOrder, read_order
+from outlast.node.protocol import EXIT_BAD_ORDER, EXIT_CONTINUE, EXIT_NOT_CLAIMED, Outcome, Phase
+from outlast.node.sandbox import layout
+from outlast.node.sandbox.committer import Commits
 from outlast.node.scratch import Scratch
 from outlast.node.signals import Signals
 from outlast.node.supervise import Stops, limits_for
-from outlast.node.words import EXIT_BAD_ORDER, EXIT_CONTINUE, EXIT_NOT_CLAIMED, Outcome, Phase
 
 _EXIT_FAILED = 1
 _EXIT_CODES = {
@@ -59,7 +60,7 @@ def run(order_path: str, job: str = "") -> int:
     host = os.environ.get("OUTLAST_HOST") or socket.gethostname()
     with Signals() as signals:
         try:
-            came_from = travel.gather(order.home) if order.sandbox else None
+            came_from = layout.gather(order.home) if order.sandbox else None
             order, leg = legs.take(order, job, host)
         except legs.NotOurs as why:
             say(f"attempt {order.number} of {order.run} {why}; leaving it alone")
@@ -67,9 +68,9 @@ def run(order_path: str, job: str = "") -> int:
         except OSError as error:
             say(f"cannot claim in {order.exchange}: {error.strerror}")
             return _EXIT_FAILED
-        leftovers.become_subreaper()
+        process_cleanup.become_subreaper()
         for token in legs.tokens_before(order, leg):
-            leftovers.kill_by_token(token)
+            process_cleanup.kill_by_token(token)
         events = EventLog(leg.events_path)
         _ring(order.bell)
         events.write_at(began_epoch, began, "phase", phase=Phase.CLAIM.value)
@@ -82,7 +83,7 @@ def run(order_path: str, job: str = "") -> int:
             leg=leg.number,
             python=platform.python_version(),
         )
-        allotted = allotment.seconds_left(order.time, os.environ)
+        allotted = time_limits.seconds_left(order.time, os.environ)
         limits = limits_for(allotted, order.grace, began, began_epoch)
         stops = Stops(stop_signal, limit_signal)
         commits = None
@@ -112,7 +113,7 @@ def run(order_path: str, job: str = "") -> int:
 
 def _pack(order: WorkOrder, events: EventLog) -> None:
     try:
-        travel.pack(order.home)
+        layout.pack(order.home)
     except OSError as error:
         events.warn(f"what goes back cannot be listed ({error}); only whole checkpoints will count")
 

@@ -11,8 +11,8 @@ from typing import Any, Callable, Sequence
 
 from outlast.node.files import copy_file
 from outlast.node.order import OutputRule
+from outlast.node.output_collection import is_below, is_inside_name
 from outlast.node.pulse import silent
-from outlast.node.workplace import is_below, is_inside_name
 
 _LARGEST_JSON = 64 * 1024 * 1024
 

@@ -9,7 +9,7 @@ import signal
 import subprocess
 from typing import Mapping, Sequence
 
-from outlast.node import leftovers
+from outlast.node import process_cleanup
 
 
 class CannotStart(Exception):
@@ -69,7 +69,7 @@ def start(command: Sequence[str], environment: Mapping[str, str], directory: str
             env=environment,
             start_new_session=True,
             # This process has one thread, which is what makes code between fork and exec safe.
-            preexec_fn=lambda: leftovers.die_with_parent(parent),  # noqa: PLW1509
+            preexec_fn=lambda: process_cleanup.die_with_parent(parent),  # noqa: PLW1509
         )
     except (OSError, ValueError, IndexError) as error:
         raise CannotStart(_why(command, error)) from error

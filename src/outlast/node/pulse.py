@@ -11,7 +11,7 @@ import math
 import time
 from typing import Callable
 
-from outlast.node.events import EventLog
+from outlast.node.event_log import EventLog
 from outlast.node.signals import Signals
 
 #: Seconds between two heartbeats.

@@ -7,12 +7,12 @@ import time
 from dataclasses import dataclass
 from typing import Callable
 
-from outlast.node.commits import Commits
+from outlast.node.checkpoint_watch import Watch
 from outlast.node.process import Child, signal_name
+from outlast.node.protocol import EXIT_CONTINUE
 from outlast.node.pulse import TAKEN_OVER, Pulse
+from outlast.node.sandbox.committer import Commits
 from outlast.node.signals import STOP_SIGNALS
-from outlast.node.watch import Watch
-from outlast.node.words import EXIT_CONTINUE
 
 #: A process that survives SIGKILL this long hangs in the kernel; the slot's time is better used otherwise.
 _UNKILLABLE = 10.0

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from outlast.errors import BadInput
+from outlast.node.protocol import EXIT_CONTINUE
 from outlast.node.staging.condor_plugin_codes import METHODS as PLUGIN_METHODS
-from outlast.node.words import EXIT_CONTINUE
 from outlast.schedulers.base import JobRequest
 from outlast.schedulers.profile import Profile, fill
 from outlast.schedulers.script import prepare, shebang

@@ -22,7 +22,7 @@ from outlast.local_cluster.fingerprint import code_fingerprint
 from outlast.local_cluster.hosts import Host, hosts_to_json, this_machine
 from outlast.local_cluster.place import cluster_directory
 from outlast.local_cluster.wire import BadMessage
-from outlast.node.words import Outcome
+from outlast.node.protocol import Outcome
 from outlast.schedulers.base import (
     Answer,
     JobPhase,

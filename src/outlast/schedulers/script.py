@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from outlast.node.words import EXIT_NOT_PREPARED
+from outlast.node.protocol import EXIT_NOT_PREPARED
 from outlast.schedulers.base import JobRequest
 from outlast.schedulers.profile import Profile
 

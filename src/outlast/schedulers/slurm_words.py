@@ -6,7 +6,7 @@ here, any other is passed on as Slurm says it.
 
 from __future__ import annotations
 
-from outlast.node.words import Outcome
+from outlast.node.protocol import Outcome
 from outlast.schedulers.base import JobPhase
 
 #: States of a job that has a node. COMPLETING: its processes are being ended, its end is not known yet.

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Mapping
 
 from outlast.model import Cause, Outcome, Phase
-from outlast.node.words import EXIT_BAD_ORDER, EXIT_NOT_CLAIMED
+from outlast.node.protocol import EXIT_BAD_ORDER, EXIT_NOT_CLAIMED
 from outlast.observation import JobPhase
 from outlast.simulation.exchange import SimulatedExchange
 from outlast.simulation.job import NEVER, Job

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from outlast.model import Cause, Outcome, Phase, Spec
+from outlast.node.protocol import EXIT_CONTINUE
 from outlast.node.supervise import limits_for
-from outlast.node.words import EXIT_CONTINUE
 from outlast.simulation.log import BEAT, NodeLog
 from outlast.simulation.scenario import BUG, WRONG, Nature, TrainingModel
 from outlast.simulation.store import CheckpointStore, LegKey

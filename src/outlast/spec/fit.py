@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from outlast.model import Spec, attempts_needed
-from outlast.node import bundle
+from outlast.node import code_archive
 from outlast.node.staging.sources.file import path_of
 from outlast.sentences import counted
 from outlast.spec.clusters import ClusterProfile, known_hosts
@@ -68,7 +68,7 @@ def native_input(spec: Spec, cluster: ClusterProfile, directory: Path) -> dict[s
     """What HTCondor's own transfer would carry to each job, in bytes, by what it is."""
     sizes = {"code": 0, "container": 0, "data": 0}
     with suppress(OSError, ValueError):  # packing it says what is wrong with it
-        sizes["code"] = bundle.size(directory, spec.code)
+        sizes["code"] = code_archive.size(directory, spec.code)
     image = Path(cluster.site.container)
     with suppress(OSError, ValueError):  # a URL, or a file of another machine's
         sizes["container"] = image.stat().st_size if image.is_file() else 0

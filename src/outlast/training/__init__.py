@@ -10,11 +10,11 @@ from __future__ import annotations
 import os
 from typing import Any, Callable, NoReturn, SupportsIndex
 
+from outlast.training.checkpoints.kept_files import File
 from outlast.training.errors import CheckpointError, SaveFailed, Superseded
-from outlast.training.foreign import File
-from outlast.training.loop import Loop
 from outlast.training.session import Session, read_settings
-from outlast.training.steps import Steps
+from outlast.training.step_hook import Steps
+from outlast.training.training_loop import Loop
 
 __all__ = [
     "CheckpointError",

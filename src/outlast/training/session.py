@@ -12,18 +12,19 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Mapping, NoReturn, SupportsIndex
 
-from outlast.training import names, party
-from outlast.training.behind import Behind
-from outlast.training.clock import Clock
+from outlast.training import env
+from outlast.training.background import Behind
+from outlast.training.checkpoints import ranks
+from outlast.training.checkpoints.copy_buffer import Stage
+from outlast.training.checkpoints.file_format import lay_out
+from outlast.training.checkpoints.kept_files import Kept
+from outlast.training.checkpoints.ranks import Party
+from outlast.training.checkpoints.state_tree import take_apart
+from outlast.training.checkpoints.store import Opening, Store
+from outlast.training.deadline import Clock
 from outlast.training.errors import Damaged, SaveFailed, Superseded
-from outlast.training.image import lay_out
-from outlast.training.kept import Kept
-from outlast.training.party import Party
-from outlast.training.rhythm import Plan, Rhythm, read_plan
-from outlast.training.staging import Stage
-from outlast.training.store import Opening, Store
-from outlast.training.telling import Telling, warn
-from outlast.training.tree import take_apart
+from outlast.training.progress_log import Telling, warn
+from outlast.training.save_interval import Plan, Rhythm, read_plan
 
 #: A save that waits so many seconds for the one before is mentioned.
 _WORTH_SAYING = 0.1
@@ -33,8 +34,8 @@ _WORTH_SAYING = 0.1
 class Settings:
     """What the environment says; outside a job it says nothing and the defaults hold."""
 
-    directory: str = names.DEFAULT_DIRECTORY
-    keep: int = names.DEFAULT_KEEP
+    directory: str = env.DEFAULT_DIRECTORY
+    keep: int = env.DEFAULT_KEEP
     deadline: float | None = None
     grace: float = 0.0
     progress_file: str | None = None
@@ -63,18 +64,18 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         warn("%s=%.40r is no number and is ignored" % (name, text))
         return None
 
-    keep = number(names.CHECKPOINT_KEEP)
+    keep = number(env.CHECKPOINT_KEEP)
     return Settings(
-        directory=environment.get(names.CHECKPOINT_DIR) or names.DEFAULT_DIRECTORY,
-        keep=names.DEFAULT_KEEP if keep is None else int(keep),
-        deadline=number(names.DEADLINE),
-        grace=max(0.0, number(names.GRACE) or 0.0),
-        progress_file=environment.get(names.PROGRESS_FILE) or None,
-        run=environment.get(names.RUN),
-        attempt=environment.get(names.ATTEMPT),
-        token=environment.get(names.TOKEN) or None,
+        directory=environment.get(env.CHECKPOINT_DIR) or env.DEFAULT_DIRECTORY,
+        keep=env.DEFAULT_KEEP if keep is None else int(keep),
+        deadline=number(env.DEADLINE),
+        grace=max(0.0, number(env.GRACE) or 0.0),
+        progress_file=environment.get(env.PROGRESS_FILE) or None,
+        run=environment.get(env.RUN),
+        attempt=environment.get(env.ATTEMPT),
+        token=environment.get(env.TOKEN) or None,
         plan=read_plan(environment, number),
-        output=environment.get(names.OUTPUT_DIR) or None,
+        output=environment.get(env.OUTPUT_DIR) or None,
     )
 
 
@@ -135,7 +136,7 @@ class Session:
     def _party(self) -> Party:
         """The processes of this training, as they are at the first use."""
         if self._found is None:
-            self._found = party.find()
+            self._found = ranks.find()
         return self._found
 
     def _tell_aside(self, name: str, why: str) -> None:
@@ -264,7 +265,7 @@ class Session:
         self._behind.raise_failure()
         self._telling.flush()
         self._tell("left", waited=waited)
-        raise SystemExit(names.EXIT_CONTINUE)
+        raise SystemExit(env.EXIT_CONTINUE)
 
     def _head(self) -> dict[str, Any]:
         """What a person wants to know of a checkpoint, or of two that differ in the last bit."""

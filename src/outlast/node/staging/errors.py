@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from outlast.node.words import Outcome
+from outlast.node.protocol import Outcome
 
 
 class Kind(str, Enum):

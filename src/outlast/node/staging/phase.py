@@ -8,10 +8,10 @@ import os
 import time
 from typing import TYPE_CHECKING, Any, Callable
 
-from outlast.node.events import EventLog
+from outlast.node.event_log import EventLog
+from outlast.node.protocol import Outcome
 from outlast.node.staging.item import Wanted
 from outlast.node.staging.plan import DataPlan
-from outlast.node.words import Outcome
 
 if TYPE_CHECKING:
     from outlast.node.staging.fetch.receipt import Progress

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from outlast.training import image
+from outlast.training.checkpoints import file_format
+from outlast.training.checkpoints.file_format import Manifest, part_name
 from outlast.training.errors import Damaged
-from outlast.training.image import Manifest, part_name
 
 _SUFFIX = ".outlast"
 
@@ -27,7 +27,7 @@ def parts(directory: str) -> list[str]:
 
 def read_manifest(directory: str) -> Manifest:
     """That of the first process's file. Raises Damaged, CheckpointError, OSError."""
-    return image.read_manifest(os.path.join(directory, _first(directory)))
+    return file_format.read_manifest(os.path.join(directory, _first(directory)))
 
 
 def _first(directory: str) -> str:
@@ -40,9 +40,9 @@ def _first(directory: str) -> str:
 
 def verify(directory: str) -> Manifest:
     """Read all of it back without building its state. Raises Damaged, CheckpointError, OSError."""
-    first = image.verify(os.path.join(directory, _first(directory)))
+    first = file_format.verify(os.path.join(directory, _first(directory)))
     for rank in range(first.world):
-        other = image.verify(os.path.join(directory, part_name(rank, first.world))) if rank else first
+        other = file_format.verify(os.path.join(directory, part_name(rank, first.world))) if rank else first
         if age_of(other) != age_of(first) or (other.rank, other.world) != (rank, first.world):
             raise Damaged("its parts are not of one checkpoint")
     return first

@@ -1,18 +1,58 @@
-"""Files that belong to a checkpoint though others write them: logs that grow with the training.
-
-What a killed attempt wrote after its last save would be there twice once the next attempt has done those
-steps again. So the files are kept with the state, and put back as they were when it was saved.
-"""
+"""Files that others write, as leaves of a state: what `torch.save` or a framework made is kept as it is."""
 
 from __future__ import annotations
 
+import io
 import os
 import secrets
-from typing import Any, Callable, Dict
+from typing import Any, BinaryIO, Callable, Dict
 
-from outlast.training import files
-from outlast.training.foreign import File
+from outlast.training.checkpoints import durable_files
 
+
+class File:
+    """The content of a file: `outlast.save({"model": outlast.File("model.pt")}, step=…)`.
+
+    It is read when the state is saved. `outlast.load()` gives a File back that holds the content of then:
+    `open()` reads it, `copy_to()` writes it out.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = os.fspath(path)
+        #: The last part of its path.
+        self.name = os.path.basename(self._path)
+        self._content: memoryview | None = None
+
+    @staticmethod
+    def of(name: str, content: memoryview) -> File:
+        if type(name) is not str:
+            raise ValueError("a file in it has no name")
+        made = File(os.path.basename(name))
+        made._content = content
+        return made
+
+    def content(self) -> memoryview:
+        if self._content is not None:
+            return self._content
+        with open(self._path, "rb") as file:
+            return memoryview(file.read())
+
+    def open(self) -> BinaryIO:
+        """For reading, from the beginning."""
+        return io.BytesIO(self.content()) if self._content is not None else open(self._path, "rb")
+
+    def copy_to(self, path: str | os.PathLike[str]) -> None:
+        with open(path, "wb") as file:
+            file.write(self.content())
+
+    def __repr__(self) -> str:
+        return "outlast.File(%r)" % self._path
+
+
+# Files that belong to a checkpoint though others write them: logs that grow with the training.
+#
+# What a killed attempt wrote after its last save would be there twice once the next attempt has done those
+# steps again. So the files are kept with the state, and put back as they were when it was saved.
 #: Content by path, relative to the directory that is kept.
 Contents = Dict[str, File]
 
@@ -67,7 +107,7 @@ class Kept:
         """What was written after the save: it is written again. Outside a job it may be somebody else's."""
         if self._is_ours:
             for path in extra:
-                files.remove(os.path.join(place, path))
+                durable_files.remove(os.path.join(place, path))
             return
         aside = "%s.aside-%s" % (place.rstrip("/"), secrets.token_hex(4))
         for path in extra:

@@ -11,14 +11,15 @@ import gc
 import math
 import re
 import struct
+import sys
 from collections import Counter, OrderedDict
 from dataclasses import dataclass
 from typing import Any, Callable, Tuple
 
-from outlast.training import arrays, leaves
-from outlast.training.arrays import Buffer, Leaf, Lying, Source
+from outlast.training.checkpoints import arrays, numpy_arrays, torch_tensors
+from outlast.training.checkpoints.arrays import Buffer, Leaf, Lying, Source
+from outlast.training.checkpoints.kept_files import File
 from outlast.training.errors import Damaged
-from outlast.training.foreign import File
 
 #: Deeper than any real state; a bound on recursion for states that are built wrongly or maliciously.
 MAX_DEPTH = 100
@@ -117,7 +118,7 @@ class _Taker:
             content = value.content()
             return ["file", value.name, *self._bytes("", content)[1:]]
         try:
-            leaf = leaves.leaf_of(value)
+            leaf = leaf_of(value)
         except TypeError as error:
             raise TypeError("%s %s" % (_where(path), error)) from None
         if leaf is not None:
@@ -206,7 +207,7 @@ _PLAIN: frozenset[type] = frozenset({type(None), bool, int, float, str})
 class _Maker:
     def __init__(self, source: Source) -> None:
         self._source = source
-        self._revivers = leaves.REVIVERS
+        self._revivers = REVIVERS
 
     def value(self, node: Any, depth: int) -> Any:
         kind = type(node)
@@ -251,3 +252,27 @@ class _Maker:
     def _bytes(self, tag: str, length: int, offset: int) -> Any:
         content = self._source.copy(offset, length)
         return content if tag == "bytearray" else bytes(content)
+
+
+# Which library an array belongs to.
+#
+# Neither is imported by saving: an object of theirs can only be there if its library is. Reading imports the
+# one that a checkpoint needs.
+#: What makes an array of its node again, by the node's first word.
+REVIVERS = {**numpy_arrays.REVIVERS, **torch_tensors.REVIVERS}
+
+
+def leaf_of(value: Any) -> Leaf | None:
+    """The leaf of an array, a NumPy scalar or a tensor; None for anything else.
+
+    Raises TypeError with the rest of a sentence ("is …") for arrays that cannot be kept.
+    """
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and hasattr(numpy, "ndarray"):
+        found = numpy_arrays.leaf(numpy, value)
+        if found is not None:
+            return found
+    torch = sys.modules.get("torch")
+    if torch is not None and hasattr(torch, "Tensor"):
+        return torch_tensors.leaf(torch, value)
+    return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from outlast.node import loglines
+from outlast.node import jsonl
 
 #: A line of progress with many metrics is shorter than this.
 _LONGEST = 65536
@@ -25,5 +25,5 @@ def has_left(progress_path: str) -> bool:
 
     A launcher such as torchrun has an exit code of its own, whatever its processes end with.
     """
-    log = loglines.read(progress_path, 0, _LONGEST)
+    log = jsonl.read(progress_path, 0, _LONGEST)
     return log is not None and log.last_line().get("event") == "left"

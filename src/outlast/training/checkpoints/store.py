@@ -8,12 +8,12 @@ import shlex
 from dataclasses import dataclass
 from typing import Any, Callable, Tuple
 
-from outlast.training import checkpoint, files, image, layout, together
-from outlast.training.claims import Claim
+from outlast.training.checkpoints import checkpoint, checkpoint_names, durable_files, file_format, ranks
+from outlast.training.checkpoints.file_format import Manifest
+from outlast.training.checkpoints.generations import Claim
+from outlast.training.checkpoints.ranks import Party
+from outlast.training.checkpoints.retention import Retention
 from outlast.training.errors import CheckpointError, Damaged, Superseded
-from outlast.training.image import Manifest
-from outlast.training.party import Party
-from outlast.training.retention import Retention
 
 #: A checkpoint may vanish between listing and reading, when an older process still tidies up.
 _LISTINGS = 5
@@ -30,7 +30,7 @@ class Opening:
     name: str
     temporary: str
     step: int
-    age: layout.Age
+    age: checkpoint_names.Age
 
 
 class Store:
@@ -69,7 +69,7 @@ class Store:
                     return loaded
         else:
             raise self._none_whole(bad)
-        if self._party.share(lambda: bool(bad) or any(map(layout.is_bad, self._listing()))):
+        if self._party.share(lambda: bool(bad) or any(map(checkpoint_names.is_bad, self._listing()))):
             raise self._none_whole(bad)
         return None
 
@@ -94,18 +94,18 @@ class Store:
 
     def _candidates(self, bad: dict[str, str]) -> list[str]:
         """Names of checkpoints, newest first. A sealed manifest says more about age than a name does."""
-        found: list[tuple[layout.Age, str]] = []
+        found: list[tuple[checkpoint_names.Age, str]] = []
         for name in self._listing():
             path = os.path.join(self._directory, name)
             renamed = name.startswith("step-") and checkpoint.looks_like_one(path)
-            if name in bad or not (layout.is_checkpoint(name) or renamed):
+            if name in bad or not (checkpoint_names.is_checkpoint(name) or renamed):
                 continue
             try:
                 manifest = checkpoint.read_manifest(path)
                 found.append(((manifest.generation, manifest.sequence), name))
             except (OSError, Damaged, CheckpointError):
                 # It is met again, and judged, when its turn to be loaded comes.
-                found.append((layout.age_of(name), name))
+                found.append((checkpoint_names.age_of(name), name))
         return [name for _, name in sorted(found, reverse=True)]
 
     def _try_load(self, name: str, bad: dict[str, str]) -> Loaded | None:
@@ -144,7 +144,7 @@ class Store:
                 "%s was saved by %d processes, and this training has %d; start it with as many as before"
                 % (path, world, self._party.world)
             )
-        return image.read_state(os.path.join(path, image.part_name(self._party.rank, world)))
+        return file_format.read_state(os.path.join(path, file_format.part_name(self._party.rank, world)))
 
     def _pass_over(self, name: str, why: str, is_damage: bool) -> None:
         if is_damage:
@@ -156,7 +156,7 @@ class Store:
     def _put_aside(self, name: str, why: str) -> None:
         self._warn("checkpoint %s is not whole: %s; it is put aside, the one before is tried" % (name, why))
         self._aside(name, why)
-        target = os.path.join(self._directory, layout.bad_name(name))
+        target = os.path.join(self._directory, checkpoint_names.bad_name(name))
         try:
             os.rename(os.path.join(self._directory, name), target)
         except OSError as error:
@@ -177,8 +177,8 @@ class Store:
         self._claim.check()
         self._remove_left_overs()
         age = self._next_age()
-        name = layout.checkpoint_name(step, age)
-        temporary = os.path.join(self._directory, layout.temporary_name(name))
+        name = checkpoint_names.checkpoint_name(step, age)
+        temporary = os.path.join(self._directory, checkpoint_names.temporary_name(name))
         os.mkdir(temporary)
         return Opening(name, temporary, step, age)
 
@@ -189,7 +189,7 @@ class Store:
         """
         size = self._save_alone(content, step) if opening is None else self._commit(content, opening)
         if self._party.rank == 0:
-            files.sync_directory(self._directory)
+            durable_files.sync_directory(self._directory)
         return size
 
     def _save_alone(self, content: memoryview, step: int) -> int:
@@ -214,10 +214,10 @@ class Store:
             # The new checkpoint is safe, which is what the caller asks; old ones wait for the next save.
             self._warn("old checkpoints in %s are not removed this time: %s" % (self._directory, error))
 
-    def _next_age(self) -> layout.Age:
+    def _next_age(self) -> checkpoint_names.Age:
         """Beyond all that processes of this attempt have saved, or are about to."""
         generation = self._claim.generation
-        there = [layout.age_of(name) for name in os.listdir(self._directory)]
+        there = [checkpoint_names.age_of(name) for name in os.listdir(self._directory)]
         self._sequence = 1 + max([self._sequence, *(age[1] for age in there if age[0] == generation)])
         return generation, self._sequence
 
@@ -227,36 +227,36 @@ class Store:
         ages = {"step": opening.step, "generation": generation, "sequence": sequence}
         head = {**ages, "rank": rank, "world": world, **self._head()}
         final = os.path.join(self._directory, opening.name)
-        part = os.path.join(opening.temporary, image.part_name(rank, world))
+        part = os.path.join(opening.temporary, file_format.part_name(rank, world))
         try:
             if world == 1:
-                size = image.write(part, head, content)
+                size = file_format.write(part, head, content)
             else:
-                size = image.write(part + ".tmp", head, content)
+                size = file_format.write(part + ".tmp", head, content)
                 os.rename(part + ".tmp", part)
             if rank == 0:
                 if world > 1:
-                    together.await_parts(opening.temporary, world, self._claim.check)
-                files.sync_directory(opening.temporary)
+                    ranks.await_parts(opening.temporary, world, self._claim.check)
+                durable_files.sync_directory(opening.temporary)
                 self._claim.check()
                 os.rename(opening.temporary, final)
             else:
-                together.await_commit(opening.temporary, final)
+                ranks.await_commit(opening.temporary, final)
         except BaseException:
             if rank == 0:
                 self._discard(opening.temporary)
             else:
-                together.give_up(part)
+                ranks.give_up(part)
             raise
         return size
 
     def _remove_left_overs(self) -> None:
         for name in os.listdir(self._directory):
-            if layout.is_left_over(name, self._claim.generation):
+            if checkpoint_names.is_left_over(name, self._claim.generation):
                 self._discard(os.path.join(self._directory, name))
 
     def _discard(self, path: str) -> None:
         try:
-            files.remove(path)
+            durable_files.remove(path)
         except OSError as error:
             self._warn("%s cannot be removed now (%s); the next save tries again" % (path, error))

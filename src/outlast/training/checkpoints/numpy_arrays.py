@@ -5,7 +5,17 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from outlast.training.arrays import Buffer, Leaf, Lying, Place, Source, count, library, reach, shape_of
+from outlast.training.checkpoints.arrays import (
+    Buffer,
+    Leaf,
+    Lying,
+    Place,
+    Source,
+    count,
+    library,
+    reach,
+    shape_of,
+)
 from outlast.training.errors import Damaged
 
 _MAX_DTYPE_DEPTH = 16

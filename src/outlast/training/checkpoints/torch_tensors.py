@@ -6,9 +6,19 @@ import array
 import re
 from typing import Any
 
-from outlast.training.arrays import Buffer, Leaf, Lying, Place, Source, count, library, reach, shape_of
+from outlast.training.checkpoints.arrays import (
+    Buffer,
+    Leaf,
+    Lying,
+    Place,
+    Source,
+    count,
+    library,
+    reach,
+    shape_of,
+)
 from outlast.training.errors import CheckpointError, Damaged
-from outlast.training.telling import warn
+from outlast.training.progress_log import warn
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,40}\Z")
 _DEVICE = re.compile(r"[a-z]{1,20}(:[0-9]{1,4})?\Z")

@@ -15,8 +15,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Callable, Mapping
 
-from outlast.training import names
-from outlast.training.clock import Clock, Pace
+from outlast.training import env
+from outlast.training.deadline import Clock, Pace
 
 #: One interruption in so many seconds is believed before any was seen. A guess that is wrong by a factor of
 #: four makes intervals wrong by two, which adds a quarter to what saving and lost work cost together.
@@ -39,8 +39,8 @@ class Plan:
 
     #: Between two saves; None: worked out here, within the two bounds.
     every: float | None = None
-    shortest: float = names.DEFAULT_SHORTEST
-    longest: float = names.DEFAULT_LONGEST
+    shortest: float = env.DEFAULT_SHORTEST
+    longest: float = env.DEFAULT_LONGEST
     #: How long the training was at work, and how often the cluster cut it short.
     observed: float = 0.0
     interruptions: int = 0
@@ -56,14 +56,14 @@ def read_plan(environment: Mapping[str, str], number: Callable[[str], float | No
         value = number(name)
         return otherwise if value is None else max(0.0, value)
 
-    every = None if environment.get(names.SAVE_EVERY) == names.AUTO else number(names.SAVE_EVERY)
-    blocked, durable = number(names.SAVE_BLOCKED), number(names.SAVE_DURABLE)
+    every = None if environment.get(env.SAVE_EVERY) == env.AUTO else number(env.SAVE_EVERY)
+    blocked, durable = number(env.SAVE_BLOCKED), number(env.SAVE_DURABLE)
     return Plan(
         every=None if every is None else max(0.0, every),
-        shortest=at_least_zero(names.SAVE_SHORTEST, names.DEFAULT_SHORTEST),
-        longest=at_least_zero(names.SAVE_LONGEST, names.DEFAULT_LONGEST),
-        observed=at_least_zero(names.OBSERVED),
-        interruptions=int(at_least_zero(names.INTERRUPTIONS)),
+        shortest=at_least_zero(env.SAVE_SHORTEST, env.DEFAULT_SHORTEST),
+        longest=at_least_zero(env.SAVE_LONGEST, env.DEFAULT_LONGEST),
+        observed=at_least_zero(env.OBSERVED),
+        interruptions=int(at_least_zero(env.INTERRUPTIONS)),
         blocked=blocked if durable is not None else None,
         durable=durable if blocked is not None else None,
     )

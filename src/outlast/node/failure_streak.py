@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from outlast.node.words import Outcome
+from outlast.node.protocol import Outcome
 
 #: So often the same failure is met before it is believed: some are flukes.
 MOST = 2

@@ -1,7 +1,6 @@
-"""Memory that a state is copied into before it is written, kept from save to save.
+"""Memory copied into memory, by several threads: one core alone does not copy as fast as memory is.
 
-Pages that are there already are copied into five times faster than fresh ones, and huge ones are made
-faster than small ones. There is one such memory: a state is in memory twice, never three times.
+`memmove` is called without the interpreter's lock, so that the threads run side by side.
 """
 
 from __future__ import annotations
@@ -9,11 +8,58 @@ from __future__ import annotations
 import ctypes
 import mmap
 import threading
+from collections import deque
 from contextlib import suppress
+from typing import Iterable, Tuple
 
-from outlast.training.copying import address_of
-from outlast.training.threads import start
+from outlast.training.background import MOST, start
 
+#: Where to, where from, how many bytes.
+Piece = Tuple[int, int, int]
+
+#: A tensor may be nearly all of a state: it is shared out in parts of this size.
+_PART = 8 << 20
+#: Below this, a thread takes longer to start than to help.
+_WORTH_A_THREAD = 32 << 20
+
+
+def address_of(memory: memoryview) -> int:
+    """Of its first byte; it must be writable, and not empty."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(memory))
+
+
+def copy(pieces: Iterable[Piece]) -> None:
+    """All of them, none of which overlap. The memory must be there until this returns."""
+    parts = deque(
+        (target + at, source + at, min(_PART, nbytes - at))
+        for target, source, nbytes in pieces
+        for at in range(0, nbytes, _PART)
+    )
+
+    def work() -> None:
+        while True:
+            try:
+                part = parts.popleft()
+            except IndexError:
+                return
+            ctypes.memmove(*part)
+
+    share = sum(nbytes for _, _, nbytes in parts) >= _WORTH_A_THREAD
+    others = [start(work) for _ in range(1, MOST)] if share else []
+    try:
+        work()
+    finally:
+        # Nobody may still be copying when an interrupt is on its way to whoever owns the memory.
+        parts.clear()
+        for thread in others:
+            if thread is not None:
+                thread.join()
+
+
+# Memory that a state is copied into before it is written, kept from save to save.
+#
+# Pages that are there already are copied into five times faster than fresh ones, and huge ones are made
+# faster than small ones. There is one such memory: a state is in memory twice, never three times.
 _HUGE = 2 << 20
 _OURS = getattr(mmap, "MAP_PRIVATE", 0) | getattr(mmap, "MAP_ANONYMOUS", 0)
 #: Forked processes have no use for it, and a disk that reads from it must not meet their copies of its pages.

@@ -1,6 +1,6 @@
 """Names the training shares with the node program, which sets them, and with nothing else in the package.
 
-They repeat `outlast.node.words`; a unit test holds the two together.
+They repeat `outlast.node.protocol`; a unit test holds the two together.
 """
 
 from __future__ import annotations

@@ -22,12 +22,12 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from outlast.training import copying, files
-from outlast.training.arrays import Lying
-from outlast.training.blocks import BLOCK, Checksums, Mapped, check_blocks
+from outlast.training.background import MOST
+from outlast.training.checkpoints import copy_buffer, durable_files
+from outlast.training.checkpoints.arrays import Lying
+from outlast.training.checkpoints.checksums import BLOCK, Checksums, Mapped, check_blocks
+from outlast.training.checkpoints.state_tree import Image, aligned, put_together
 from outlast.training.errors import CheckpointError, Damaged
-from outlast.training.threads import MOST
-from outlast.training.tree import Image, aligned, put_together
 
 FORMAT = 2
 _MAGIC = b"outlast"
@@ -73,7 +73,7 @@ class Layout:
         """Copy the whole state out of where it lies."""
         target[: len(self.header)] = self.header
         position = len(self.header)
-        address = copying.address_of(target)
+        address = copy_buffer.address_of(target)
         pieces, gaps = [], []
         for offset, buffer in self.image.buffers:
             begin = len(self.header) + offset
@@ -83,7 +83,7 @@ class Layout:
                 pieces.append((address + begin, buffer.address, buffer.nbytes))
             else:
                 buffer.fill(target[begin:position])
-        copying.copy(pieces)
+        copy_buffer.copy(pieces)
         # Last, because whoever touches fresh memory first waits for it, and that is better shared as well.
         for gap in gaps:
             target[gap] = bytes(gap.stop - gap.start)
@@ -98,15 +98,15 @@ def lay_out(image: Image) -> Layout:
 
 def write(path: str, head: dict[str, Any], content: memoryview) -> int:
     """A new file with this content and its trailer, durable but for its name; its size in bytes."""
-    with files.descriptor(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as fd:
+    with durable_files.descriptor(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as fd:
         sums = Checksums(content)
         try:
-            files.write_past_cache(fd, content)
+            durable_files.write_past_cache(fd, content)
         finally:
             crcs = sums.finish()
         described = {**head, "size": len(content), "block": BLOCK, "crc32": crcs}
         trailer = sealed(described)
-        files.write_all(fd, memoryview(trailer))
+        durable_files.write_all(fd, memoryview(trailer))
         os.fsync(fd)
     return len(content) + len(trailer)
 
@@ -126,24 +126,24 @@ def _footer(length: int) -> bytes:
 
 def read_manifest(path: str) -> Manifest:
     """Raises Damaged, or CheckpointError for a whole file of a format that this version cannot read."""
-    with files.regular_file(path) as fd:
+    with durable_files.regular_file(path) as fd:
         return _read_manifest(fd, path)
 
 
 def _read_manifest(fd: int, path: str) -> Manifest:
     length = os.fstat(fd).st_size
-    footer = files.read_at(fd, max(0, length - _FOOTER_LENGTH), min(length, _FOOTER_LENGTH))
+    footer = durable_files.read_at(fd, max(0, length - _FOOTER_LENGTH), min(length, _FOOTER_LENGTH))
     digits = footer[:-1]
     if len(footer) != _FOOTER_LENGTH or not digits.isdigit() or footer != _footer(int(digits)):
         raise Damaged("its end is missing")
     size = length - _FOOTER_LENGTH - int(digits)
     if size < _PREFIX or not _SEAL_LENGTH < int(digits) <= _LONGEST_TRAILER:
         raise Damaged("its end is not that of a checkpoint")
-    trailer = files.read_at(fd, size, int(digits))
+    trailer = durable_files.read_at(fd, size, int(digits))
     body, seal = trailer[:-_SEAL_LENGTH], trailer[-_SEAL_LENGTH:]
     if seal != _seal(body):
         raise Damaged("its trailer does not match its own checksum")
-    prefix = files.read_at(fd, 0, _PREFIX)
+    prefix = durable_files.read_at(fd, 0, _PREFIX)
     if prefix[:7] == _MAGIC and prefix[7] != FORMAT:
         raise CheckpointError(
             "%s has format %d, and this Outlast reads format %d; use the version that wrote it"
@@ -182,7 +182,7 @@ def read_state(path: str) -> tuple[tuple[Any, Any], Manifest]:
 
     Raises Damaged, CheckpointError, OSError.
     """
-    with files.regular_file(path) as fd:
+    with durable_files.regular_file(path) as fd:
         manifest = _read_manifest(fd, path)
         check_blocks(fd, manifest.size, manifest.crcs, threads=MOST)
         return _revive(Mapped(fd, manifest.size)), manifest
@@ -206,7 +206,7 @@ def _revive(mapped: Mapped) -> Any:
 
 def verify(path: str) -> Manifest:
     """Read the whole file back without building its state. Raises Damaged, CheckpointError, OSError."""
-    with files.regular_file(path) as fd:
+    with durable_files.regular_file(path) as fd:
         manifest = _read_manifest(fd, path)
         # A training has work for the other cores.
         check_blocks(fd, manifest.size, manifest.crcs, threads=1)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from outlast.training import checkpoint, files, layout
+from outlast.training.checkpoints import checkpoint, checkpoint_names, durable_files
+from outlast.training.env import LEAST_KEEP
 from outlast.training.errors import CheckpointError, Damaged
-from outlast.training.names import LEAST_KEEP
 
 
 class Retention:
@@ -28,10 +28,10 @@ class Retention:
 
     def retire_old(self) -> None:
         """Raises OSError; what was not removed is found again by the next call."""
-        names = sorted(os.listdir(self._directory), key=layout.age_of, reverse=True)
-        for name in self._too_old([name for name in names if layout.is_checkpoint(name)]):
+        names = sorted(os.listdir(self._directory), key=checkpoint_names.age_of, reverse=True)
+        for name in self._too_old([name for name in names if checkpoint_names.is_checkpoint(name)]):
             self._retire(name)
-        for name in [name for name in names if layout.is_bad(name)][self._keep :]:
+        for name in [name for name in names if checkpoint_names.is_bad(name)][self._keep :]:
             self._retire(name)
 
     def _too_old(self, names: list[str]) -> list[str]:
@@ -49,14 +49,14 @@ class Retention:
 
     def _retire(self, name: str) -> None:
         # Removing takes many calls; half a checkpoint must not be met under a checkpoint's name.
-        hidden = os.path.join(self._directory, layout.temporary_name(name))
+        hidden = os.path.join(self._directory, checkpoint_names.temporary_name(name))
         self._whole.pop(name, None)
         try:
             os.rename(os.path.join(self._directory, name), hidden)
         except FileNotFoundError:
             # Another process of the attempt was faster.
             return
-        files.remove(hidden)
+        durable_files.remove(hidden)
 
     def _stamp(self, name: str) -> Any:
         parts = checkpoint.parts(os.path.join(self._directory, name))

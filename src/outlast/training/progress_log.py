@@ -18,8 +18,8 @@ import threading
 import time
 from typing import Any, Callable, Mapping
 
-from outlast.training import files
-from outlast.training.names import newest_progress
+from outlast.training.checkpoints import durable_files
+from outlast.training.env import newest_progress
 
 #: Progress is written at most once in this many seconds; the last one always.
 _PROGRESS_INTERVAL = 0.25
@@ -89,7 +89,7 @@ class Telling:
         if self._torn:
             # A full disk took half a line: the rest of this file must not be read as part of it.
             content = b"\n" + content
-        with files.descriptor(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT) as fd:
+        with durable_files.descriptor(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT) as fd:
             written = os.write(fd, content)
         self._torn = written < len(content)
         if self._torn:
@@ -129,11 +129,11 @@ class Telling:
         directory, name = os.path.split(path)
         temporary = os.path.join(directory, ".%s.%d-%s.tmp" % (name, os.getpid(), self._unique))
         try:
-            with files.descriptor(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as fd:
-                files.write_all(fd, memoryview(content))
+            with durable_files.descriptor(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as fd:
+                durable_files.write_all(fd, memoryview(content))
             os.rename(temporary, path)
         except OSError:
-            files.remove(temporary)
+            durable_files.remove(temporary)
             raise
 
 

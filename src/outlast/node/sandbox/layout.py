@@ -20,10 +20,11 @@ import stat
 from contextlib import suppress
 from typing import Iterable, Tuple
 
-from outlast.node import legs, manifest
+from outlast.node import legs
 from outlast.node.files import copy_file
 from outlast.node.legs import Leg
-from outlast.node.manifest import Manifest
+from outlast.node.sandbox import manifest
+from outlast.node.sandbox.manifest import Manifest
 
 TRAVEL = "travel"
 COMMITTED = "committed"

@@ -12,10 +12,10 @@ import zlib
 from functools import partial
 from typing import Any, Callable, Sequence
 
-from outlast.training import files
-from outlast.training.arrays import Source
+from outlast.training.background import start
+from outlast.training.checkpoints import durable_files
+from outlast.training.checkpoints.arrays import Source
 from outlast.training.errors import Damaged
-from outlast.training.threads import start
 
 BLOCK = 1 << 20
 #: Below this, a thread takes longer to start than to help.
@@ -56,7 +56,7 @@ def check_blocks(fd: int, size: int, crcs: Sequence[int], threads: int) -> None:
                 if troubles:
                     return
                 block = scratch[: min(BLOCK, size - index * BLOCK)]
-                files.read_into(fd, block, index * BLOCK)
+                durable_files.read_into(fd, block, index * BLOCK)
                 if zlib.crc32(block) != crcs[index]:
                     raise Damaged("block %d does not match its checksum" % index)
         except (OSError, Damaged) as error:

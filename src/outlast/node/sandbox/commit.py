@@ -8,11 +8,11 @@ import shutil
 from dataclasses import dataclass
 from typing import Callable, Tuple
 
-from outlast.node import manifest, travel
-from outlast.node.chirp import Chirp, ChirpError
 from outlast.node.files import copy_file
 from outlast.node.legs import Leg, legs
-from outlast.node.manifest import Manifest
+from outlast.node.sandbox import layout, manifest
+from outlast.node.sandbox.chirp import Chirp, ChirpError
+from outlast.node.sandbox.manifest import Manifest
 
 #: A directory that changes faster than it can be listed is tried again this often before it is given up.
 _LOOKS = 5
@@ -46,14 +46,14 @@ class Sandbox:
 
     @property
     def travel(self) -> str:
-        return os.path.join(self.home, travel.TRAVEL)
+        return os.path.join(self.home, layout.TRAVEL)
 
     @property
     def snapshot(self) -> str:
         return os.path.join(self.home, ".snapshot")
 
 
-def already_there(sandbox: Sandbox, commit: travel.Commit | None) -> Sent | None:
+def already_there(sandbox: Sandbox, commit: layout.Commit | None) -> Sent | None:
     """What came along from a commit and has not been touched yet."""
     if commit is None:
         return None
@@ -74,7 +74,7 @@ def send_state(
     try:
         holds = _take_snapshot(sandbox, serial)
         marks = {name: _mark(os.path.join(sandbox.snapshot, name)) for name in holds.files}
-        place = f"{travel.COMMITTED}/{travel.commit_name(serial)}"
+        place = f"{layout.COMMITTED}/{layout.commit_name(serial)}"
         chirp.remove(place)
         made = {""}
         sent = 0
@@ -91,23 +91,23 @@ def send_state(
                 raise Unsteady(f"{name} changed while it was sent")
         _make_directories(chirp, place, "", made)
         # From here on, what the job has with it is no older than this commit.
-        travel.begin(sandbox.home, serial)
+        layout.begin(sandbox.home, serial)
         _send_by_rename(chirp, holds.to_json(), place, _MANIFEST)
-        return Sent(travel.commit_name(serial), marks), sent
+        return Sent(layout.commit_name(serial), marks), sent
     finally:
         shutil.rmtree(sandbox.snapshot, ignore_errors=True)
 
 
 def clear_older(chirp: Chirp, newest: Sent) -> None:
-    for name in chirp.names(travel.COMMITTED):
-        if travel.is_commit(name) and name != newest.name:
-            chirp.remove(f"{travel.COMMITTED}/{name}")
+    for name in chirp.names(layout.COMMITTED):
+        if layout.is_commit(name) and name != newest.name:
+            chirp.remove(f"{layout.COMMITTED}/{name}")
 
 
 def send_news(chirp: Chirp, sandbox: Sandbox, leg: Leg, *, earlier: bool) -> None:
     """Claim, event log and progress of this leg, or of all so far, and the training's log."""
-    place = f"{travel.COMMITTED}/news"
-    chirp.make_directory(travel.COMMITTED)
+    place = f"{layout.COMMITTED}/news"
+    chirp.make_directory(layout.COMMITTED)
     chirp.make_directory(place)
     for one in legs(sandbox.travel):
         if one.number > leg.number:
@@ -119,7 +119,7 @@ def send_news(chirp: Chirp, sandbox: Sandbox, leg: Leg, *, earlier: bool) -> Non
         # The claim last: a leg counts from then on.
         for path in (one.events_path, one.progress_path, one.progress_path[:-1], one.claim_path):
             _send_small(chirp, path, target)
-    _send_small(chirp, os.path.join(sandbox.travel, travel.LOG), place)
+    _send_small(chirp, os.path.join(sandbox.travel, layout.LOG), place)
 
 
 def _send_small(chirp: Chirp, path: str, place: str) -> None:
@@ -139,7 +139,7 @@ def _send_by_rename(chirp: Chirp, content: bytes, place: str, name: str) -> None
 
 def _make_directories(chirp: Chirp, place: str, inside: str, made: set[str]) -> None:
     if made == {""}:
-        chirp.make_directory(travel.COMMITTED)
+        chirp.make_directory(layout.COMMITTED)
         chirp.make_directory(place)
         made.add(".")
     parts = inside.split("/") if inside else []
@@ -153,7 +153,7 @@ def _make_directories(chirp: Chirp, place: str, inside: str, made: set[str]) -> 
 def _linked(chirp: Chirp, before: Sent, name: str, place: str) -> bool:
     """False where the access point's file system has no links, or has lost the earlier commit."""
     try:
-        chirp.link(f"{travel.COMMITTED}/{before.name}/{name}", f"{place}/{name}")
+        chirp.link(f"{layout.COMMITTED}/{before.name}/{name}", f"{place}/{name}")
     except ChirpError as error:
         if error.code == 0:
             raise  # not an answer: nobody is there
@@ -167,14 +167,14 @@ def _take_snapshot(sandbox: Sandbox, serial: int) -> Manifest:
         shutil.rmtree(sandbox.snapshot, ignore_errors=True)
         try:
             _mirror(
-                os.path.join(sandbox.travel, travel.CHECKPOINTS),
-                os.path.join(sandbox.snapshot, travel.CHECKPOINTS),
+                os.path.join(sandbox.travel, layout.CHECKPOINTS),
+                os.path.join(sandbox.snapshot, layout.CHECKPOINTS),
             )
             if os.path.isdir(sandbox.output):
-                _mirror(sandbox.output, os.path.join(sandbox.snapshot, travel.UNFINISHED, travel.OUTPUT))
+                _mirror(sandbox.output, os.path.join(sandbox.snapshot, layout.UNFINISHED, layout.OUTPUT))
         except FileNotFoundError:
             continue  # half of a checkpoint must not be taken for all of it
-        return manifest.list_files(sandbox.snapshot, travel.PARTS, serial)
+        return manifest.list_files(sandbox.snapshot, layout.PARTS, serial)
     raise Unsteady("files vanish faster than they can be looked at")
 
 

@@ -13,7 +13,7 @@ import socket
 import time
 from typing import Any
 
-from outlast.training import files, layout
+from outlast.training.checkpoints import checkpoint_names, durable_files
 from outlast.training.errors import Damaged, Superseded
 
 _TRIES = 100
@@ -39,14 +39,14 @@ class Claim:
         """
         if not os.path.isdir(self._directory):
             os.makedirs(self._directory, exist_ok=True)
-            files.sync_directory(os.path.dirname(self._directory))
+            durable_files.sync_directory(os.path.dirname(self._directory))
             if self.generation:
                 # Scratch file systems are purged while a training runs; its claim holds nevertheless.
                 self._renew()
         if self.generation:
             return
         names = os.listdir(self._directory)
-        newest = max([0, *map(layout.claimed, names)])
+        newest = max([0, *map(checkpoint_names.claimed, names)])
         if self._is_of_our_attempt(newest):
             self.generation = newest
             return
@@ -55,7 +55,7 @@ class Claim:
         elif newest > self._seen:
             raise self._superseded(newest)
         # Checkpoints may have been copied here without the hidden files.
-        number = max([newest, *(layout.age_of(name)[0] for name in names)])
+        number = max([newest, *(checkpoint_names.age_of(name)[0] for name in names)])
         for _ in range(_TRIES):
             number += 1
             try:
@@ -70,7 +70,7 @@ class Claim:
 
     def check(self) -> None:
         """Raises Superseded if another attempt's newer claim exists; one of our own attempt is taken on."""
-        newest = max([0, *map(layout.claimed, os.listdir(self._directory))])
+        newest = max([0, *map(checkpoint_names.claimed, os.listdir(self._directory))])
         if newest > self.generation:
             if not self._is_of_our_attempt(newest):
                 raise self._superseded(newest)
@@ -89,7 +89,9 @@ class Claim:
         return False
 
     def _read(self, number: int) -> Any:
-        return json.loads(files.read_file(os.path.join(self._directory, layout.claim_name(number))))
+        return json.loads(
+            durable_files.read_file(os.path.join(self._directory, checkpoint_names.claim_name(number)))
+        )
 
     def _renew(self) -> None:
         try:
@@ -99,16 +101,16 @@ class Claim:
             return
 
     def _write(self, number: int) -> None:
-        path = os.path.join(self._directory, layout.claim_name(number))
+        path = os.path.join(self._directory, checkpoint_names.claim_name(number))
         who = {
             "token": self._token,
             "pid": os.getpid(),
             "host": socket.gethostname(),
             "at": time.time(),
         }
-        with files.descriptor(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as fd:
+        with durable_files.descriptor(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as fd:
             try:
-                files.write_all(fd, memoryview(json.dumps(who).encode("ascii")))
+                durable_files.write_all(fd, memoryview(json.dumps(who).encode("ascii")))
             except OSError:
                 # The disk may be full. The file's existence is the claim; without its content it is nobody's
                 # to share.
@@ -117,8 +119,8 @@ class Claim:
     def _remove_older(self) -> None:
         try:
             for name in os.listdir(self._directory):
-                if 0 < layout.claimed(name) < self.generation:
-                    files.remove(os.path.join(self._directory, name))
+                if 0 < checkpoint_names.claimed(name) < self.generation:
+                    durable_files.remove(os.path.join(self._directory, name))
         except OSError:
             # Only the highest claim counts; lower ones are clutter and harmless.
             return

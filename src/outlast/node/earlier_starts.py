@@ -9,10 +9,10 @@ import math
 from dataclasses import replace
 from typing import Any, Collection, Iterable, Iterator
 
-from outlast.node import loglines
+from outlast.node import jsonl
+from outlast.node.failure_streak import OF_THE_TRAINING
 from outlast.node.order import Saving
-from outlast.node.repeats import OF_THE_TRAINING
-from outlast.node.words import EXIT_CONTINUE, Outcome, Phase
+from outlast.node.protocol import EXIT_CONTINUE, Outcome, Phase
 
 #: Ends that were agreed upon, or that the training or its user brought about.
 _PLANNED = (*OF_THE_TRAINING, Outcome.FINISHED, Outcome.CONTINUE, Outcome.OVER_TIME, Outcome.CANCELLED)
@@ -60,7 +60,7 @@ def after(saving: Saving, logs: Iterable[str]) -> Saving:
 
 
 def _lines(path: str) -> Iterator[dict[str, Any]]:
-    log = loglines.read(path, _PART, _PART)
+    log = jsonl.read(path, _PART, _PART)
     return log.lines() if log is not None else iter(())
 
 

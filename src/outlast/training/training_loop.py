@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Iterable, Iterator
 
 from outlast.training import randomness
 from outlast.training.errors import CheckpointError
-from outlast.training.steps import Steps
+from outlast.training.step_hook import Steps
 
 if TYPE_CHECKING:
     from outlast.training.session import Session

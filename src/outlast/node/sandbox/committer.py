@@ -13,13 +13,13 @@ import threading
 import time
 from typing import Callable, Mapping
 
-from outlast.node import sending, travel
-from outlast.node.chirp import Chirp, ChirpError
-from outlast.node.events import EventLog
+from outlast.node.event_log import EventLog
 from outlast.node.legs import Leg
 from outlast.node.order import WorkOrder
-from outlast.node.sending import Sandbox
-from outlast.node.telltale import newest_step
+from outlast.node.progress_file import newest_step
+from outlast.node.sandbox import commit, layout
+from outlast.node.sandbox.chirp import Chirp, ChirpError
+from outlast.node.sandbox.commit import Sandbox
 
 #: Seconds between two updates of the job's ad; the starter passes them on every few minutes.
 TELL_EVERY = 60.0
@@ -47,7 +47,7 @@ class Commits:
         leg: Leg,
         events: EventLog,
         output: str,
-        came_from: travel.Commit | None,
+        came_from: layout.Commit | None,
         environ: Mapping[str, str],
         now: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -58,10 +58,10 @@ class Commits:
         self._environ = environ
         self._now = now
         self._how = order.commit
-        self._before = sending.already_there(self._sandbox, came_from)
+        self._before = commit.already_there(self._sandbox, came_from)
         #: The job is to be started again in this place.
         self.restarts = False
-        self._serial = travel.serial_of(order.home)
+        self._serial = layout.serial_of(order.home)
         #: The commit that was begun and not completed, if any.
         self._failed: list[int] = []
         self._work: threading.Thread | None = None
@@ -191,7 +191,7 @@ class Commits:
 
     def _announce(self) -> dict[str, object]:
         """That this leg has begun, and what is known of those before it."""
-        sending.send_news(self._connection(), self._sandbox, self._leg, earlier=True)
+        commit.send_news(self._connection(), self._sandbox, self._leg, earlier=True)
         self._announced = True
         return {}
 
@@ -199,13 +199,13 @@ class Commits:
         chirp, began = self._connection(), self._now()
         for serial in self._failed:
             # Half of a commit counts for nothing, and halves would pile up.
-            chirp.remove(f"{travel.COMMITTED}/{travel.commit_name(serial)}")
+            chirp.remove(f"{layout.COMMITTED}/{layout.commit_name(serial)}")
         self._serial += 1
         self._failed = [self._serial]
-        self._before, sent = sending.send_state(chirp, self._sandbox, self._before, self._serial, self._pulse)
+        self._before, sent = commit.send_state(chirp, self._sandbox, self._before, self._serial, self._pulse)
         self._failed = []
-        sending.send_news(chirp, self._sandbox, self._leg, earlier=False)
-        sending.clear_older(chirp, self._before)
+        commit.send_news(chirp, self._sandbox, self._leg, earlier=False)
+        commit.clear_older(chirp, self._before)
         self._tell()
         return {"serial": self._serial, "bytes": sent, "seconds": round(self._now() - began, 3)}
 
