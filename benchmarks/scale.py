@@ -66,8 +66,8 @@ def _stop(path: object) -> None:
 def _running() -> tuple[str, ...]:
     """A pass of the controller over attempts that are all running; more than one machine could really do."""
     from outlast.controller import Controller
-    from outlast.model import Attempt, Entry, Kind, Run, Spec
-    from outlast.observation import JobPhase, JobView, Patience, Report
+    from outlast.domain.model import Attempt, Entry, Kind, Run, Spec
+    from outlast.domain.observation import JobPhase, JobView, Patience, Report
     from outlast.records import Records
     from outlast.schedulers.base import Answer, JobRequest, Scheduler, Submission
 

@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from outlast.codec import dump
+from outlast.domain.fold import apply
+from outlast.domain.ledger import book
+from outlast.domain.model import ATTEMPT_KINDS, Attempt, Entry, Kind, Run, RunState
 from outlast.experiment import Experiment
-from outlast.fold import apply
 from outlast.journal import Journal
 from outlast.journalfile import is_blank
-from outlast.ledger import book
 from outlast.local_cluster.processes import is_alive, start_ticks
-from outlast.model import ATTEMPT_KINDS, Attempt, Entry, Kind, Run, RunState
 from outlast.schedulers.base import JobPhase, JobView
 from outlast.schedulers.local import LocalScheduler
 

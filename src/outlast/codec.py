@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from outlast.model import (
+from outlast.domain.model import (
     Attempt,
     AttemptState,
     Checkpoints,

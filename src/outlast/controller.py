@@ -11,12 +11,13 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from outlast import crashpoints, engine, outage
-from outlast.decision import Decision, Do
+from outlast import crashpoints
 from outlast.dispatch import Dispatch
+from outlast.domain import admission, engine
+from outlast.domain.decision import Decision, Do
+from outlast.domain.model import Attempt, Entry, Kind, Outcome
+from outlast.domain.observation import JobPhase, JobView, Report, Seen
 from outlast.exchange import Exchange, ResultGone
-from outlast.model import Attempt, Entry, Kind, Outcome
-from outlast.observation import JobPhase, JobView, Report, Seen
 from outlast.records import Records
 from outlast.schedulers.base import Scheduler, SchedulerUnavailable, Sought
 
@@ -100,7 +101,7 @@ class Controller:
             return report is not None and report.computed
 
         live = self._records.live().values()
-        return outage.hold_back(starts, live, self._records, has_data, self._clock()) if starts else starts
+        return admission.hold_back(starts, live, self._records, has_data, self._clock()) if starts else starts
 
     def _observe(self, done: Pass) -> Seen:
         current = [self._records.current(run) for run in self._records.live().values()]

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from outlast import crashpoints, engine
-from outlast.decision import Decision
+from outlast import crashpoints
+from outlast.domain import engine
+from outlast.domain.decision import Decision
+from outlast.domain.model import Entry, Kind, Outcome, RunState
 from outlast.exchange import Exchange
-from outlast.model import Entry, Kind, Outcome, RunState
 from outlast.records import Records
 from outlast.schedulers.base import Answer, JobRequest, Scheduler, Submission
 

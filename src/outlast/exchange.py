@@ -14,15 +14,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
+from outlast.domain.model import Attempt, Outcome, Run, Spec
+from outlast.domain.observation import Report
 from outlast.experiment import Experiment
 from outlast.filesystem import sync_directory, write_durably
-from outlast.model import Attempt, Outcome, Run, Spec
 from outlast.node import claim, legs
 from outlast.node.deliver_outputs import deliver
 from outlast.node.order import Saving, WorkOrder
 from outlast.node.scratch import Scratch
 from outlast.node.staging.plan import DataPlan
-from outlast.observation import Report
 from outlast.reports import read_attempt
 from outlast.schedulers.base import JobRequest, Scheduler
 from outlast.schedulers.profile import Profile

@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from outlast.model import Attempt
+from outlast.domain.model import Attempt
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from outlast.domain.model import Attempt
 from outlast.errors import OutlastError
 from outlast.experiment import Experiment
 from outlast.filesystem import sync_directory
-from outlast.model import Attempt
 from outlast.node import legs
 from outlast.node.files import copy_file
 from outlast.node.sandbox import layout, manifest

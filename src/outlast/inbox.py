@@ -16,9 +16,9 @@ from typing import Any
 
 from outlast.codec import dump, read_spec
 from outlast.crashpoints import reach
+from outlast.domain.model import RunPlan, Spec
 from outlast.errors import NotWritable
 from outlast.filesystem import write_durably
-from outlast.model import RunPlan, Spec
 
 MOST_BYTES = 256 * 2**20
 

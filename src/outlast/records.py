@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from outlast.fold import apply
-from outlast.model import ATTEMPT_KINDS, Attempt, Entry, Kind, Run, Spec
+from outlast.domain.fold import apply
+from outlast.domain.model import ATTEMPT_KINDS, Attempt, Entry, Kind, Run, Spec
 
 
 class Records:

@@ -12,13 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from outlast import arrivals
-from outlast.model import Outcome, Phase
+from outlast.domain import data_costs
+from outlast.domain.model import Outcome, Phase
+from outlast.domain.observation import Report, Save, Saved
 from outlast.node import claim, jsonl
 from outlast.node.jsonl import Log
 from outlast.node.legs import Leg, claimed, legs
 from outlast.node.sandbox import layout
-from outlast.observation import Report, Save, Saved
 
 #: Of a file beyond the two, beginning and end are read: how an attempt began and how it ended. A node program
 #: that beats for a week writes 3 MB.
@@ -116,7 +116,7 @@ def read_report(events: Path, progress: Path) -> Report | None:
                 fetching = line
             case "data":
                 fetching = None
-                data.append(arrivals.read_item(line))
+                data.append(data_costs.read_item(line))
             case "stop":
                 told_by = line.get("why")
             case "end":
@@ -137,8 +137,8 @@ def read_report(events: Path, progress: Path) -> Report | None:
     if fetching is not None:
         # It was killed while the data was on its way.
         waited = max(0.0, last - _number(fetching.get("mono")))
-        data.append(arrivals.read_item({**fetching, "arrived": False, "waited": waited}))
-    facts["data"] = tuple(data[-arrivals.MOST :])
+        data.append(data_costs.read_item({**fetching, "arrived": False, "waited": waited}))
+    facts["data"] = tuple(data[-data_costs.MOST :])
     facts["changed"] = bool(changes) or facts.get("changed", False)
     facts.update(training)
     if not facts.get("saves"):

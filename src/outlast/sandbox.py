@@ -12,15 +12,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from outlast import homecoming, reports
+from outlast.domain.model import Attempt, Run, Spec
+from outlast.domain.observation import Report
 from outlast.exchange import FileExchange
 from outlast.filesystem import write_durably
-from outlast.model import Attempt, Run, Spec
 from outlast.node import legs
 from outlast.node.order import WorkOrder
 from outlast.node.sandbox import layout, manifest
 from outlast.node.staging.plan import DataPlan
 from outlast.node.staging.sources.file import path_of
-from outlast.observation import Report
 from outlast.schedulers.base import JobRequest
 from outlast.training.checkpoints import checkpoint_names
 from outlast.training.env import LEAST_KEEP

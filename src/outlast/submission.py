@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from outlast.carried import carried
+from outlast.domain.model import Run, RunPlan, Spec
 from outlast.errors import BadInput, NotWritable
 from outlast.experiment import Experiment
 from outlast.filesystem import sync_directory
 from outlast.inbox import Inbox, Retry, Submit
 from outlast.intake import under_way_elsewhere
-from outlast.model import Run, RunPlan, Spec
+from outlast.job_environment import carried
 from outlast.node import code_archive
 
 if TYPE_CHECKING:

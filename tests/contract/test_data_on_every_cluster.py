@@ -12,7 +12,7 @@ import pytest
 from contract.play import Play
 from data_scene import CLASSES, FILES, LOOKING, digests, found, sha256
 from laboratory import states
-from outlast.model import Attempt, Outcome
+from outlast.domain.model import Attempt, Outcome
 from packing import tar
 from servers.behaviour import Behaviour, seeded
 from servers.misbehaving import Misbehaving

@@ -25,10 +25,10 @@ from typing import NoReturn
 from laboratory import PATIENCE, TRAINING, Lab, assert_whole, kill_at_once
 from outlast import crashpoints, session, spec, submission, zipapp
 from outlast.crashpoints import CRASH_POINTS
+from outlast.domain.model import Spec
+from outlast.domain.observation import JobPhase, Patience
 from outlast.experiment import Experiment
 from outlast.inbox import Cancel, Inbox
-from outlast.model import Spec
-from outlast.observation import JobPhase, Patience
 from outlast.schedulers.local import Host, LocalScheduler
 
 CHAINS = 100

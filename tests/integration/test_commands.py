@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from laboratory import GATED, Ended, Lab, open_journal, states
-from outlast.model import Kind
+from outlast.domain.model import Kind
 
 PLAIN, BUG, HELD = "mix-kind=plain", "mix-kind=bug", "mix-kind=held"
 

@@ -21,8 +21,8 @@ from contract.rehearsal import Rehearsal
 from contract.sge_rehearsal import SgeRehearsal
 from contract.slurm_rehearsal import SlurmRehearsal
 from laboratory import Lab
+from outlast.domain.model import Outcome
 from outlast.journalfile import is_blank
-from outlast.model import Outcome
 
 pytestmark = pytest.mark.slow
 

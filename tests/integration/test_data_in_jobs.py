@@ -11,8 +11,8 @@ import pytest
 
 from data_scene import digests, found, local_experiment, sha256
 from laboratory import Lab, open_journal
+from outlast.domain.model import Attempt, Outcome
 from outlast.journalfile import is_blank
-from outlast.model import Attempt, Outcome
 from packing import tar
 from servers.behaviour import Behaviour, seeded
 from servers.certificates import Authority

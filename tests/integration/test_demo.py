@@ -19,9 +19,9 @@ from outlast.cli import FAILED, INTERRUPTED, demo
 from outlast.demo import undisturbed
 from outlast.demo.compare import compare
 from outlast.demo.trouble import Trouble
+from outlast.domain.model import Attempt, AttemptState, Entry, Kind, Run, RunState
 from outlast.errors import BadInput, OutlastError
 from outlast.experiment import Experiment
-from outlast.model import Attempt, AttemptState, Entry, Kind, Run, RunState
 
 
 def processes_in(place: Path) -> list[str]:

@@ -13,7 +13,7 @@ from contract.htcondor_rehearsal import HTCondorRehearsal
 from contract.play import Play
 from data_scene import FILES, LOOKING, digests, found, sha256
 from laboratory import Lab
-from outlast.model import Outcome
+from outlast.domain.model import Outcome
 from servers.behaviour import PELICAN, Behaviour, seeded
 from servers.certificates import Authority
 from servers.misbehaving import Misbehaving

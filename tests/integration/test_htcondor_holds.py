@@ -10,7 +10,7 @@ import pytest
 from contract.htcondor_rehearsal import HTCondorRehearsal
 from contract.play import TRAIN, Play
 from laboratory import Lab, open_journal
-from outlast.model import Kind, Outcome
+from outlast.domain.model import Kind, Outcome
 
 pytestmark = pytest.mark.slow
 

@@ -12,11 +12,11 @@ import pytest
 
 from contract.htcondor_rehearsal import HTCondorRehearsal
 from outlast import zipapp
+from outlast.domain.model import Attempt, AttemptState, Outcome, Resources, Run, RunState, Spec
+from outlast.domain.observation import JobPhase, Report
 from outlast.experiment import Experiment
-from outlast.model import Attempt, AttemptState, Outcome, Resources, Run, RunState, Spec
 from outlast.node.order import OutputRule
 from outlast.node.sandbox import layout
-from outlast.observation import JobPhase, Report
 from outlast.sandbox import SandboxExchange
 from outlast.schedulers.base import Answer, Sought
 from outlast.schedulers.profile import Profile

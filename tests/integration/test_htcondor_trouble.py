@@ -11,7 +11,7 @@ import pytest
 from contract.htcondor_rehearsal import PAIR, HTCondorRehearsal
 from contract.play import Play
 from laboratory import Lab
-from outlast.model import Outcome
+from outlast.domain.model import Outcome
 from outlast.schedulers.base import JobPhase, JobRequest, JobView, Sought
 from outlast.schedulers.profile import Profile
 

@@ -7,7 +7,7 @@ import shutil
 import signal
 
 from laboratory import GATED, TRAINING, Lab, assert_whole, open_journal
-from outlast.model import Kind
+from outlast.domain.model import Kind
 
 #: The daemon's answer is awaited for ten seconds otherwise.
 IMPATIENT = (

@@ -10,7 +10,7 @@ import pytest
 from contract.play import Play
 from contract.slurm_rehearsal import SlurmRehearsal
 from laboratory import Lab, open_journal
-from outlast.ledger import Use, book
+from outlast.domain.ledger import Use, book
 
 pytestmark = pytest.mark.slow
 

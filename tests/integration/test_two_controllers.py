@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from laboratory import GATED, Lab, kill_at_once, open_journal, states
-from outlast.model import Kind
+from outlast.domain.model import Kind
 
 
 @pytest.fixture

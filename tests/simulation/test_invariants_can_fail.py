@@ -10,11 +10,12 @@ from dataclasses import replace
 
 import pytest
 
-from outlast import controller, ending, engine, fold, ledger, policy
-from outlast.decision import Decision, Do
-from outlast.model import AttemptState, Kind, Outcome, RunState
-from outlast.observation import JobPhase
-from outlast.policy import Action, Verdict
+from outlast import controller
+from outlast.domain import attempt_end, engine, fold, ledger, policy
+from outlast.domain.decision import Decision, Do
+from outlast.domain.model import AttemptState, Kind, Outcome, RunState
+from outlast.domain.observation import JobPhase
+from outlast.domain.policy import Action, Verdict
 from outlast.simulation import Scenario, carry_out, draw_scenario
 from outlast.simulation.exchange import SimulatedExchange
 from outlast.simulation.scenario import Weather
@@ -93,7 +94,7 @@ def test_what_the_other_tests_let_happen_is_survived(change: Change) -> None:
 
 def _break(monkeypatch: pytest.MonkeyPatch, name: str, wrap: Callable[..., object]) -> None:
     """Replace a function of the engine's, or of `ending`, by `wrap(original, *arguments)`."""
-    room = engine if hasattr(engine, name) else ending
+    room = engine if hasattr(engine, name) else attempt_end
     original = getattr(room, name)
     monkeypatch.setattr(room, name, lambda *arguments: wrap(original, *arguments))
 
@@ -101,7 +102,7 @@ def _break(monkeypatch: pytest.MonkeyPatch, name: str, wrap: Callable[..., objec
 def test_submitting_again_at_once_without_a_fence_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def hasty(original, run, attempt, *rest):
         if attempt.state is AttemptState.UNSURE:
-            return ending.end(run, attempt, None, None, Outcome.LOST, "try again", rest[-1])
+            return attempt_end.end(run, attempt, None, None, Outcome.LOST, "try again", rest[-1])
         return original(run, attempt, *rest)
 
     _break(monkeypatch, "_watch_missing", hasty)
@@ -110,7 +111,7 @@ def test_submitting_again_at_once_without_a_fence_is_found(monkeypatch: pytest.M
 
 def test_taking_a_missing_job_for_a_finished_one_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def credulous(original, run, attempt, report, patience, now):
-        return ending.end(run, attempt, None, report, Outcome.FINISHED, "it is gone", now)
+        return attempt_end.end(run, attempt, None, report, Outcome.FINISHED, "it is gone", now)
 
     _break(monkeypatch, "_watch_missing", credulous)
     assert "delivered nothing" in _first_violation("2")
@@ -120,7 +121,7 @@ def test_giving_up_a_listed_job_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
     def impatient(original, run, attempt, seen, *rest):
         view = (seen.jobs or {}).get(attempt.token)
         if view is not None and view.phase is JobPhase.RUNNING and attempt.state is AttemptState.RUNNING:
-            return ending.end(run, attempt, None, None, Outcome.LOST, "it takes too long", rest[-1])
+            return attempt_end.end(run, attempt, None, None, Outcome.LOST, "it takes too long", rest[-1])
         return original(run, attempt, seen, *rest)
 
     _break(monkeypatch, "_watch", impatient)
@@ -228,7 +229,7 @@ def test_taking_a_restart_for_the_end_is_found(monkeypatch: pytest.MonkeyPatch) 
         view = (seen.jobs or {}).get(attempt.token)
         if view is not None and view.restarts > attempt.restarts:
             report = seen.reports.get(attempt.token)
-            return ending.end(run, attempt, view, report, Outcome.EVICTED, "started again", rest[-1])
+            return attempt_end.end(run, attempt, view, report, Outcome.EVICTED, "started again", rest[-1])
         return original(run, attempt, seen, *rest)
 
     _break(monkeypatch, "_watch", hasty)
@@ -238,7 +239,7 @@ def test_taking_a_restart_for_the_end_is_found(monkeypatch: pytest.MonkeyPatch) 
 def test_ending_an_evicted_attempt_that_one_listing_lacks_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def hasty(original, run, attempt, report, patience, now):
         if report is not None and report.outcome is Outcome.EVICTED:
-            return ending.by_report(run, attempt, None, report, now)
+            return attempt_end.by_report(run, attempt, None, report, now)
         return original(run, attempt, report, patience, now)
 
     _break(monkeypatch, "_watch_missing", hasty)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from outlast.model import Kind
+from outlast.domain.model import Kind
 from outlast.simulation import carry_out, draw_scenario, simulate
 from outlast.simulation.campaign import Failure, run_seeds
 from outlast.simulation.scenario import Weather

@@ -10,12 +10,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from outlast.cli import chain
+from outlast.domain.model import Attempt
 from outlast.errors import BadInput, JournalHeld
 from outlast.experiment import Experiment
 from outlast.inbox import Inbox
 from outlast.journal import Journal
 from outlast.lease import Lease
-from outlast.model import Attempt
 from outlast.schedulers import programs
 from outlast.schedulers.programs import Reply
 from outlast.session import control

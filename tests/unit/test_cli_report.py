@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from outlast.cli.report import text
-from outlast.ledger import Booking, Use
-from outlast.model import Outcome
+from outlast.domain.ledger import Booking, Use
+from outlast.domain.model import Outcome
 
 
 def test_a_share_that_is_shown_as_nothing_is_drawn_as_nothing() -> None:

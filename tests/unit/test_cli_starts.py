@@ -9,7 +9,7 @@ import pytest
 
 from outlast.cli import starts
 from outlast.cli.starts import when, where
-from outlast.model import Attempt, AttemptState, Entry, Kind
+from outlast.domain.model import Attempt, AttemptState, Entry, Kind
 
 BEGAN = 1_800_000_000.0 // 86400 * 86400
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from outlast.domain.model import Spec
 from outlast.errors import BadInput
-from outlast.model import Spec
 from outlast.schedulers import connect
 from outlast.schedulers.local import LocalScheduler
 

@@ -10,9 +10,20 @@ import pytest
 from outlast import crashpoints
 from outlast.controller import Controller
 from outlast.crashpoints import CRASH_POINTS
+from outlast.domain.model import (
+    Attempt,
+    AttemptState,
+    Entry,
+    Kind,
+    Limits,
+    Outcome,
+    Phase,
+    Run,
+    RunState,
+    Spec,
+)
+from outlast.domain.observation import JobPhase, JobView, Patience, Report
 from outlast.exchange import ResultGone
-from outlast.model import Attempt, AttemptState, Entry, Kind, Limits, Outcome, Phase, Run, RunState, Spec
-from outlast.observation import JobPhase, JobView, Patience, Report
 from outlast.schedulers.base import Answer, JobRequest, Scheduler, SchedulerUnavailable, Sought, Submission
 from outlast.simulation.schedule import KeptRecords
 

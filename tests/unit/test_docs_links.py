@@ -13,10 +13,10 @@ import click
 import pytest
 from pydantic import BaseModel
 
-from outlast import carried, journal
+from outlast import job_environment, journal
 from outlast.cli import group
-from outlast.ledger import Use
-from outlast.model import AttemptState, Kind, Outcome, Phase, RunState
+from outlast.domain.ledger import Use
+from outlast.domain.model import AttemptState, Kind, Outcome, Phase, RunState
 from outlast.node.protocol import Variable
 from outlast.spec.schema import ParamsKeys, ProfileKeys
 
@@ -190,4 +190,4 @@ def test_the_variables_that_go_along_with_a_job_are_those_that_are_listed() -> N
     section = headings(DOCS / "explanation/how-it-works.md")["what-of-your-environment-reaches-a-job"]
     items = "\n".join(re.findall(r"(?m)^(?:- |  )(.+)$", section))
     listed = set(re.findall(r"`([A-Za-z_]+)`", items))
-    assert listed == {*carried._NAMES, *carried._PREFIXES, *carried._PROXIES}
+    assert listed == {*job_environment._NAMES, *job_environment._PREFIXES, *job_environment._PROXIES}

@@ -7,11 +7,19 @@ from typing import Any
 
 import pytest
 
-from outlast.decision import Decision, Do
-from outlast.engine import CANCEL_AGAIN, SOUR_FOR, admit, after_fence, choose_avoided, decide, decide_twin
-from outlast.model import Attempt, AttemptState, Ending, Kind, Limits, Outcome, Phase, Run, RunState
+from outlast.domain.decision import Decision, Do
+from outlast.domain.engine import (
+    CANCEL_AGAIN,
+    SOUR_FOR,
+    admit,
+    after_fence,
+    choose_avoided,
+    decide,
+    decide_twin,
+)
+from outlast.domain.model import Attempt, AttemptState, Ending, Kind, Limits, Outcome, Phase, Run, RunState
+from outlast.domain.observation import JobPhase, JobView, Patience, Report, Save, Seen
 from outlast.node.protocol import EXIT_BAD_ORDER, EXIT_NOT_CLAIMED, EXIT_NOT_PREPARED
-from outlast.observation import JobPhase, JobView, Patience, Report, Save, Seen
 
 NOW = 1000.0
 LIMITS = Limits(total=500.0)

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from outlast.domain.model import Attempt, AttemptState, Checkpoints, Outcome, OutputRule, Run, RunState, Spec
 from outlast.exchange import FileExchange, ResultGone
 from outlast.experiment import Experiment
-from outlast.model import Attempt, AttemptState, Checkpoints, Outcome, OutputRule, Run, RunState, Spec
 from outlast.node import claim
 from outlast.node.order import Saving, read_order
 

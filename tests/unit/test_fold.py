@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from outlast.fold import SOUR_HOSTS, ImpossibleStep, apply
-from outlast.model import (
+from outlast.domain.fold import SOUR_HOSTS, ImpossibleStep, apply
+from outlast.domain.model import (
     ATTEMPT_KINDS,
     ATTEMPT_STEPS,
     RUN_STEPS,

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("htcondor2", reason="the htcondor package is not installed")
 
-from outlast.model import Outcome
+from outlast.domain.model import Outcome
 from outlast.node.staging.condor_plugin_codes import code_of
 from outlast.node.staging.errors import Kind
 from outlast.schedulers import htcondor

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from outlast.domain.model import Limits, OutputRule, RunPlan, RunState, Spec
 from outlast.errors import NotWritable
 from outlast.inbox import Cancel, Inbox, Retry, Submit
 from outlast.intake import take_requests
 from outlast.journal import Journal
 from outlast.lease import Lease
-from outlast.model import Limits, OutputRule, RunPlan, RunState, Spec
 
 SPEC = Spec(
     "digits",

@@ -17,10 +17,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from outlast.domain.fold import ImpossibleStep, apply
+from outlast.domain.model import ATTEMPT_KINDS, Attempt, Entry, Kind, OutputRule, Run, Spec
 from outlast.errors import JournalDamaged, JournalHeld, NotWritable
-from outlast.fold import ImpossibleStep, apply
 from outlast.journal import Journal
-from outlast.model import ATTEMPT_KINDS, Attempt, Entry, Kind, OutputRule, Run, Spec
 from outlast.simulation import carry_out, draw_scenario
 
 SPEC = Spec("digits", "train", outputs=(OutputRule("m", check=("true", "x")),))

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from outlast import lease as lease_module
+from outlast.domain.model import Entry, Kind
 from outlast.errors import JournalHeld
 from outlast.journal import Journal
 from outlast.lease import BEAT, SILENCE, Lease
 from outlast.local_cluster.processes import start_ticks
-from outlast.model import Entry, Kind
 
 ADDED = Entry(1.0, "a", Kind.ADDED, None, {"position": 0, "spec": 1})
 

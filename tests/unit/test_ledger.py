@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from outlast.ledger import MEANING, Booking, Use, book, total
-from outlast.model import Attempt, AttemptState, Outcome, Run, RunState
+from outlast.domain.ledger import MEANING, Booking, Use, book, total
+from outlast.domain.model import Attempt, AttemptState, Outcome, Run, RunState
 
 
 def a_run(state: RunState = RunState.ACTIVE, accepted: str | None = None) -> Run:

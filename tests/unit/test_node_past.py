@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from outlast.model import CAUSES, Cause
+from outlast.domain.model import CAUSES, Cause
 from outlast.node import claim, legs
 from outlast.node.earlier_starts import after, was_interruption
 from outlast.node.order import Saving, WorkOrder

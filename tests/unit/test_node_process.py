@@ -16,7 +16,7 @@ from typing import ClassVar
 
 import pytest
 
-from outlast.model import Checkpoints
+from outlast.domain.model import Checkpoints
 from outlast.node import environment, process, process_cleanup, pulse, supervise
 from outlast.node.checkpoint_watch import Watch
 from outlast.node.event_log import EventLog

@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from outlast.decision import Decision, Do
-from outlast.model import Attempt, AttemptState, Ending, Outcome, Run, RunState
-from outlast.outage import SCOUTS_FOR, hold_back
+from outlast.domain.admission import SCOUTS_FOR, hold_back
+from outlast.domain.decision import Decision, Do
+from outlast.domain.model import Attempt, AttemptState, Ending, Outcome, Run, RunState
 
 NOW = 10_000.0
 

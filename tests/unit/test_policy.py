@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from outlast.model import CAUSES, Cause, Ending, Limits, Outcome, Run, RunState
-from outlast.observation import Patience
-from outlast.policy import POLICY, Action, judge
+from outlast.domain.model import CAUSES, Cause, Ending, Limits, Outcome, Run, RunState
+from outlast.domain.observation import Patience
+from outlast.domain.policy import POLICY, Action, judge
 
 LIMITS = Limits(attempts=10, without_progress=3, total=1000.0)
 PATIENCE = Patience(missing=60.0, heartbeat=60.0, pause=10.0, longest_pause=100.0)

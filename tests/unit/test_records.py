@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from outlast.fold import ImpossibleStep
-from outlast.model import Entry, Kind, Spec
+from outlast.domain.fold import ImpossibleStep
+from outlast.domain.model import Entry, Kind, Spec
 from outlast.records import Records
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from outlast import reports
-from outlast.model import Outcome, Phase
-from outlast.observation import Report, Save, Saved
+from outlast.domain.model import Outcome, Phase
+from outlast.domain.observation import Report, Save, Saved
 from outlast.reports import (
     HEAD_BYTES,
     LONGEST_WHY,

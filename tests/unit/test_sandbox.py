@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from checkpointing import content_of
+from outlast.domain.model import Attempt, AttemptState, Outcome, Run, RunState, Spec
 from outlast.experiment import Experiment
-from outlast.model import Attempt, AttemptState, Outcome, Run, RunState, Spec
 from outlast.node.order import read_order
 from outlast.node.sandbox import layout, manifest
 from outlast.node.staging.item import Wanted

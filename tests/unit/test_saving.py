@@ -7,14 +7,14 @@ from typing import Any
 import click
 import pytest
 
-from outlast import ending
 from outlast.cli import saves
 from outlast.cli.report import text
-from outlast.fold import apply
-from outlast.ledger import Booking, Use, book
-from outlast.model import Attempt, AttemptState, Entry, Kind, Outcome, Phase, Run, RunState
-from outlast.observation import Report, Save, Saved
-from outlast.saving import Saving, of_attempt, total
+from outlast.domain import attempt_end
+from outlast.domain.fold import apply
+from outlast.domain.ledger import Booking, Use, book
+from outlast.domain.model import Attempt, AttemptState, Entry, Kind, Outcome, Phase, Run, RunState
+from outlast.domain.observation import Report, Save, Saved
+from outlast.domain.save_costs import Saving, of_attempt, total
 
 RUN = Run("r", 0, 1, {}, RunState.ACTIVE, added=0.0, since=0.0, attempts=1, current="t1")
 ATTEMPT = Attempt("r", 1, "t1", AttemptState.RUNNING, intended=0.0)
@@ -32,7 +32,7 @@ def report(seconds: float, saved: Saved | None, saving: float = 0.0, **more: Any
 
 
 def ended(told: Report, outcome: Outcome = Outcome.EVICTED) -> tuple[Run, Attempt]:
-    decision = ending.end(RUN, ATTEMPT, None, told, outcome, "gone", 100.0)
+    decision = attempt_end.end(RUN, ATTEMPT, None, told, outcome, "gone", 100.0)
     assert decision.kind is Kind.ENDED
     run, attempt = apply(RUN, ATTEMPT, Entry(100.0, "r", Kind.ENDED, "t1", decision.data))
     assert attempt is not None

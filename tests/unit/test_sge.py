@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from outlast.model import Outcome
+from outlast.domain.model import Outcome
 from outlast.schedulers import programs
 from outlast.schedulers import sge_text as text
 from outlast.schedulers import sge_words as words

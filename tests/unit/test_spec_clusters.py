@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from outlast.model import attempts_needed
+from outlast.domain.model import attempts_needed
 from outlast.schedulers.profile import Profile
 from outlast.spec import BadSpec, ClusterProfile, Host, Parsed, read
 from outlast.spec.clusters import Library, configuration_directory

@@ -164,7 +164,7 @@ def test_the_python_that_is_said_is_the_one_that_a_job_takes(
 
 def test_splitting_and_showing_need_neither_pydantic_nor_ruamel() -> None:
     code = (
-        "import sys, outlast.spec.command, outlast.spec.units\n"
+        "import sys, outlast.spec.command, outlast.units\n"
         "sys.exit(any(name.split('.')[0] in ('pydantic', 'ruamel') for name in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from outlast.domain.model import Checkpoints, Limits, Resources, RunPlan
 from outlast.errors import BadInput
 from outlast.local_cluster.hosts import Host
-from outlast.model import Checkpoints, Limits, Resources, RunPlan
 from outlast.node.order import OutputRule
 from outlast.spec import BadSpec, Parsed, read
 from outlast.spec.schema import ParamsKeys

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlast.model import RunPlan
+from outlast.domain.model import RunPlan
 from outlast.spec.runs import default_name, name_mistake, plan_runs, plan_sweep
 from outlast.spec.yamlfile import parse
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlast.spec.units import duration, is_minutes_and_seconds, show_duration, show_size, size
+from outlast.units import duration, is_minutes_and_seconds, show_duration, show_size, size
 
 HOUR = 3600
 

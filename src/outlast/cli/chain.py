@@ -20,9 +20,9 @@ from outlast.cli.common import (
     write_json,
 )
 from outlast.cli.submit import hand_over, tell
+from outlast.domain.describe import counted, printable
+from outlast.domain.model import Kind, Outcome, Spec, attempts_needed
 from outlast.errors import BadInput
-from outlast.model import Kind, Outcome, Spec, attempts_needed
-from outlast.sentences import counted, printable
 from outlast.submission import prepare
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from outlast.cli.common import cluster_option, json_option
-from outlast.sentences import counted
+from outlast.domain.describe import counted
 
 if TYPE_CHECKING:
     from outlast.cli.objections import Objections
-    from outlast.model import RunPlan
+    from outlast.domain.model import RunPlan
     from outlast.node.order import OutputRule
     from outlast.node.staging.item import Wanted
     from outlast.spec import Mistake, Parsed
@@ -83,7 +83,7 @@ def _told_by_the_cluster(parsed: Parsed, directory: Path) -> Objections:
 def summary(parsed: Parsed) -> list[str]:
     """What would run, in a few lines."""
     from outlast.spec.command import arguments
-    from outlast.spec.units import show_duration
+    from outlast.units import show_duration
 
     spec, runs = parsed.spec, parsed.runs
     time, total = show_duration(spec.job_time), show_duration(spec.limits.total)
@@ -148,7 +148,7 @@ def _as_json(
     }
     if parsed is None:
         return found
-    from outlast.model import attempts_needed
+    from outlast.domain.model import attempts_needed
     from outlast.spec.command import arguments
 
     spec = parsed.spec

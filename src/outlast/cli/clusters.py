@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from outlast.cli.common import here_option, json_option, table, write_json
+from outlast.domain.describe import counted
 from outlast.errors import BadInput
-from outlast.sentences import counted
 
 if TYPE_CHECKING:
     from outlast.schedulers.presence import Presence
@@ -195,7 +195,7 @@ def _is_set(value: Any) -> bool:
 
 def _shown(key: str, value: Any) -> str:
     from outlast.spec.fit import sized
-    from outlast.spec.units import show_duration, show_size
+    from outlast.units import show_duration, show_size
 
     if key in ("longest", "commit_every", "interval", "lag", "stall", "patience"):
         return show_duration(value)
@@ -207,7 +207,7 @@ def _shown(key: str, value: Any) -> str:
 
 
 def _about_limits(cluster: KnownCluster, limits: list[QueueLimit], trouble: str) -> Iterator[str]:
-    from outlast.spec.units import show_limit, written
+    from outlast.units import show_limit, written
 
     if trouble:
         yield "its limits are not known: %s" % trouble

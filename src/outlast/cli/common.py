@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from outlast.domain.model import Run
 from outlast.errors import BadInput, JournalHeld
 from outlast.experiment import Experiment
 from outlast.inbox import Inbox
 from outlast.journal import Journal
 from outlast.journalfile import LONGEST_PATH, is_blank
-from outlast.model import Run
 
 if TYPE_CHECKING:
     from outlast.session import Session

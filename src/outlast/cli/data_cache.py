@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from outlast.cli.common import clock, here_option, json_option, table, write_json
+from outlast.domain.describe import counted, printable
 from outlast.errors import BadInput
 from outlast.experiment import Experiment
-from outlast.sentences import counted, printable
-from outlast.spec.units import show_size
+from outlast.units import show_size
 
 if TYPE_CHECKING:
     from outlast.node.staging.cache.store import Store
@@ -127,7 +127,7 @@ def _cache_of(name: str | None, directory: Path) -> Path:
 
 
 def _size(text: str) -> int:
-    from outlast.spec import units
+    from outlast import units
 
     try:
         return units.size(text)

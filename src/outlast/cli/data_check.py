@@ -12,8 +12,8 @@ import click
 from outlast.cli import CANNOT, FAILED
 from outlast.cli.common import cluster_option, directory_argument, json_option, table, where, write_json
 from outlast.cli.data_asking import Inquiry, Reply, inquire
-from outlast.sentences import counted, printable
-from outlast.spec.units import show_size
+from outlast.domain.describe import counted, printable
+from outlast.units import show_size
 
 if TYPE_CHECKING:
     from outlast.spec import Parsed

@@ -65,7 +65,7 @@ def tokens(options: Mapping[str, Any]) -> Tokens:
 
 
 def duration(text: str) -> float:
-    from outlast.spec import units
+    from outlast import units
 
     try:
         return units.duration(text)

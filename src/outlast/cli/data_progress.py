@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from outlast.domain.describe import printable
 from outlast.node.staging.fetch.receipt import Progress
-from outlast.sentences import printable
-from outlast.spec.units import show_duration, show_size
+from outlast.units import show_duration, show_size
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

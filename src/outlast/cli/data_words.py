@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from outlast.domain.describe import printable
 from outlast.node.staging.errors import Kind
 from outlast.node.staging.fetch.receipt import Receipt
-from outlast.sentences import printable
-from outlast.spec.units import show_duration, show_size
+from outlast.units import show_duration, show_size
 
 #: What to do when data did not arrive for this.
 ADVICE = {

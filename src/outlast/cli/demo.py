@@ -12,8 +12,8 @@ import click
 
 from outlast.cli import FAILED, INTERRUPTED
 from outlast.cli.common import on_terminal
+from outlast.domain.model import Attempt, Entry, Run, RunState
 from outlast.errors import BadInput
-from outlast.model import Attempt, Entry, Run, RunState
 
 if TYPE_CHECKING:
     from outlast.demo.compare import Comparison
@@ -85,7 +85,7 @@ def _show(place: Stage, epochs: int | None) -> int:
     from outlast.demo.compare import compare
     from outlast.demo.stage import HOSTS, limit_attempts, make_experiment
     from outlast.demo.trouble import Trouble
-    from outlast.ledger import book
+    from outlast.domain.ledger import book
 
     experiment = place.experiment
     make_experiment(place.undisturbed, epochs)

@@ -8,8 +8,6 @@ from typing import Any
 
 import click
 
-from outlast import ledger
-from outlast.arrivals import items_of, troubles_in
 from outlast.cli import saves
 from outlast.cli.common import (
     clock,
@@ -23,11 +21,13 @@ from outlast.cli.common import (
 )
 from outlast.cli.refusals import advice
 from outlast.cli.starts import when, where
+from outlast.domain import ledger
+from outlast.domain.data_costs import items_of, troubles_in
+from outlast.domain.describe import printable
+from outlast.domain.model import Attempt, AttemptState, Entry, Run
+from outlast.domain.save_costs import Saving
 from outlast.journal import Journal
-from outlast.model import Attempt, AttemptState, Entry, Run
-from outlast.saving import Saving
-from outlast.sentences import printable
-from outlast.spec.units import show_duration, show_size
+from outlast.units import show_duration, show_size
 
 
 @click.command()

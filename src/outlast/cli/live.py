@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from outlast import reports, sentences
+from outlast import reports
 from outlast.cli.common import COLOURS, on_terminal
 from outlast.cli.refusals import advice
 from outlast.cli.silence import Silence
 from outlast.controller import Pass
+from outlast.domain import describe
+from outlast.domain.model import Attempt, Entry, Kind
 from outlast.experiment import Experiment
 from outlast.journal import Journal
-from outlast.model import Attempt, Entry, Kind
-from outlast.spec.units import show_size
+from outlast.units import show_size
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -68,7 +69,7 @@ class Display:
             if entry.kind in _MACHINE or (many and entry.kind not in _ENDS):
                 continue
             attempt = self._journal.attempt(entry.token) if entry.token else None
-            text = sentences.of_entry(entry, attempt)
+            text = describe.of_entry(entry, attempt)
             if entry.kind is Kind.FAILED:
                 text += self._what_to_do(entry.run) + self._last_words(entry.run)
             self._say(entry.at, entry.run, text, COLOURS.get(entry.kind.value))
@@ -114,7 +115,7 @@ class Display:
         tail = attempt.account.get("tail", ()) if attempt else ()
         if not tail or attempt is None:
             return ""
-        lines = "\n".join("    | %s" % sentences.printable(line) for line in tail[-8:])
+        lines = "\n".join("    | %s" % describe.printable(line) for line in tail[-8:])
         return "\n  the last lines of attempt %d (`outlast logs %s` has them all):\n%s" % (
             attempt.number,
             name,
@@ -166,7 +167,7 @@ def progress_of(experiment: Experiment, attempt: Attempt) -> str:
     said = reports.progress_of(exchange)
     if said is None:
         fetching = reports.fetching_of(exchange)
-        return sentences.printable(_fetching(fetching)) if fetching else ""
+        return describe.printable(_fetching(fetching)) if fetching else ""
     step, total, metrics = said.get("step"), said.get("total"), said.get("metrics")
     text = "step %s" % step
     if isinstance(step, (int, float)) and isinstance(total, (int, float)) and total > 0:
@@ -174,7 +175,7 @@ def progress_of(experiment: Experiment, attempt: Attempt) -> str:
     if isinstance(metrics, dict):
         for name, value in list(metrics.items())[:4]:
             text += " %s=%s" % (name, "%.4g" % value if isinstance(value, float) else value)
-    return sentences.printable(text)
+    return describe.printable(text)
 
 
 def _fetching(said: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ import click
 
 from outlast.cli.common import json_option, paint, some, table, write_json
 from outlast.errors import BadInput
-from outlast.spec.units import show_duration
+from outlast.units import show_duration
 
 if TYPE_CHECKING:
     from outlast.local_cluster.client import Client

@@ -18,7 +18,7 @@ from outlast.spec.clusters import KnownCluster
 from outlast.spec.directives import options_set
 from outlast.spec.mistakes import Mistake, did_you_mean
 from outlast.spec.reader import Parsed
-from outlast.spec.units import show_limit, written
+from outlast.units import show_limit, written
 
 #: Seconds that one question may take; at most two are asked one after the other.
 PATIENCE = 5.0

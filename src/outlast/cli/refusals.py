@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from outlast.model import Outcome, Run, RunState
+from outlast.domain.model import Outcome, Run, RunState
 from outlast.node.failure_streak import OF_THE_DATA
 
 if TYPE_CHECKING:

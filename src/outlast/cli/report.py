@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 
-from outlast.arrivals import troubles_in
 from outlast.cli import saves
 from outlast.cli.common import (
     directory_argument,
@@ -19,10 +18,11 @@ from outlast.cli.common import (
     table,
     write_json,
 )
+from outlast.domain.data_costs import troubles_in
+from outlast.domain.describe import counted
+from outlast.domain.ledger import MEANING, Booking, Use, book, total
 from outlast.journal import Journal
-from outlast.ledger import MEANING, Booking, Use, book, total
-from outlast.sentences import counted
-from outlast.spec.units import show_duration, show_size
+from outlast.units import show_duration, show_size
 
 #: Runs listed one by one; of more only the sum is shown.
 SHOWN = 30

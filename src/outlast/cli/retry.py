@@ -21,9 +21,9 @@ from outlast.cli.common import (
     write_json,
 )
 from outlast.cli.sending import Sending
+from outlast.domain.model import Run, RunState
 from outlast.errors import BadInput
 from outlast.journal import Journal
-from outlast.model import Run, RunState
 from outlast.submission import retry
 
 

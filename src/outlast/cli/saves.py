@@ -6,17 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from outlast import saving
 from outlast.cli.common import table
-from outlast.ledger import Booking, Use, total
-from outlast.saving import Saving
-from outlast.sentences import counted, printable
-from outlast.spec.units import show_duration
+from outlast.domain import save_costs
+from outlast.domain.describe import counted, printable
+from outlast.domain.ledger import Booking, Use, total
+from outlast.domain.save_costs import Saving
+from outlast.units import show_duration
 
 
 def facts(bookings: Sequence[Booking]) -> dict[str, Any]:
     """For `--json`: of all of these together, and the work that was lost after the last save."""
-    sums = asdict(saving.total(booking.saving for booking in bookings))
+    sums = asdict(save_costs.total(booking.saving for booking in bookings))
     return {**sums, "lost": total(bookings)[Use.LOST_WORK]}
 
 
@@ -41,7 +41,7 @@ def as_table(runs: Mapping[str, Sequence[Booking]]) -> str:
     """By run; empty if nothing was told of any save."""
     rows = []
     for name, bookings in runs.items():
-        sums = saving.total(booking.saving for booking in bookings)
+        sums = save_costs.total(booking.saving for booking in bookings)
         if not sums.saves:
             continue
         lost = total(bookings)[Use.LOST_WORK]

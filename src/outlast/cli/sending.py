@@ -9,9 +9,9 @@ import click
 
 from outlast.cli.common import LONGEST_PASS
 from outlast.cli.refusals import advice
+from outlast.domain.describe import printable
+from outlast.domain.model import Kind
 from outlast.experiment import Experiment
-from outlast.model import Kind
-from outlast.sentences import printable
 
 if TYPE_CHECKING:
     from outlast.session import Session

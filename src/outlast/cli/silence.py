@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from outlast.cli.common import clock
-from outlast.spec.units import show_duration
+from outlast.units import show_duration
 
 #: It is said again after this long, then after twice as long, and so on, in seconds.
 FIRST_AGAIN = 60.0

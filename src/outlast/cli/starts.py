@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from outlast.cli.common import clock
-from outlast.model import Attempt, AttemptState, Entry, Kind
-from outlast.sentences import counted
-from outlast.spec.units import show_duration
+from outlast.domain.describe import counted
+from outlast.domain.model import Attempt, AttemptState, Entry, Kind
+from outlast.units import show_duration
 
 
 def where(attempt: Attempt, entries: Iterable[Entry]) -> str:

@@ -22,13 +22,13 @@ from outlast.cli.common import (
     where,
     write_json,
 )
+from outlast.domain.describe import printable
+from outlast.domain.model import Attempt, AttemptState, Outcome, Run, RunState
 from outlast.experiment import Experiment
 from outlast.inbox import Inbox
 from outlast.journal import Journal
 from outlast.lease import describe, living_holder
-from outlast.model import Attempt, AttemptState, Outcome, Run, RunState
 from outlast.reports import heard_in, read_attempt
-from outlast.sentences import printable
 
 #: Runs shown when there are many; `--all` shows the rest.
 SHOWN = 30

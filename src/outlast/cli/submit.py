@@ -18,10 +18,10 @@ from outlast.cli.common import (
     write_json,
 )
 from outlast.cli.sending import Sending
+from outlast.domain.describe import counted
 from outlast.experiment import Experiment
 from outlast.journal import Journal
 from outlast.journalfile import is_blank
-from outlast.sentences import counted
 from outlast.submission import Submitted, prepare, submit
 
 
@@ -99,8 +99,8 @@ def _show(experiment: Experiment, cluster: str | None, as_json: bool) -> None:
     import json
 
     from outlast import zipapp
+    from outlast.domain.model import Attempt, AttemptState, Run, RunState
     from outlast.exchange import exchange_for
-    from outlast.model import Attempt, AttemptState, Run, RunState
     from outlast.schedulers import connect
     from outlast.spec import read
 

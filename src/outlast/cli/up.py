@@ -10,11 +10,11 @@ import click
 
 from outlast.cli import FAILED, INTERRUPTED
 from outlast.cli.common import directory_argument, experiment_at, json_option, some, where, write_json
+from outlast.domain.model import RunState
 from outlast.errors import BadInput
 from outlast.experiment import Experiment
 from outlast.inbox import Inbox
 from outlast.journalfile import is_blank
-from outlast.model import RunState
 
 
 @click.command()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
+from outlast.domain.model import Attempt, AttemptState, Entry, Kind, Outcome
 from outlast.experiment import Experiment
-from outlast.model import Attempt, AttemptState, Entry, Kind, Outcome
 from outlast.reports import last_progress, read_report
 from outlast.training.checkpoints import checkpoint_names, file_format
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import outlast
-from outlast.carried import carried
+from outlast.job_environment import carried
 from outlast.local_cluster.main import HELD, READY
 from outlast.local_cluster.wire import PROTOCOL, BadMessage, decode, encode, socket_address
 

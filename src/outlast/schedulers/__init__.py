@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from outlast.errors import BadInput
 
 if TYPE_CHECKING:
-    from outlast.model import Spec
+    from outlast.domain.model import Spec
     from outlast.schedulers.base import Scheduler
     from outlast.schedulers.profile import Profile
 

@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from outlast.domain.observation import JobPhase, JobView, Patience
 from outlast.errors import OutlastError
-from outlast.observation import JobPhase, JobView, Patience
 
 __all__ = [
     "Answer",

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from outlast.model import Outcome
+from outlast.domain.model import Outcome
 from outlast.schedulers.base import JobPhase, JobView
 from outlast.schedulers.htcondor_holds import BY_HAND, NOT_YET, by_hand, explain
 

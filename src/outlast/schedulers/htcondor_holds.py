@@ -10,7 +10,7 @@ import errno
 import re
 from dataclasses import dataclass
 
-from outlast.model import Outcome
+from outlast.domain.model import Outcome
 from outlast.node.staging import condor_plugin_codes
 from outlast.node.staging.errors import FINAL, OUTCOMES, Kind
 

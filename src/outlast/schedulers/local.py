@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from outlast.carried import carried
 from outlast.errors import BadInput
+from outlast.job_environment import carried
 from outlast.local_cluster.client import (
     Client,
     DaemonOptions,

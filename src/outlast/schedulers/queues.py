@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from outlast.schedulers.profile import Profile
 from outlast.schedulers.programs import NoReply, NotCalled, call
-from outlast.spec.units import duration
+from outlast.units import duration
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from xml.etree import ElementTree
 
-from outlast.observation import JobPhase
+from outlast.domain.observation import JobPhase
 from outlast.schedulers.oddities import Odd, nothing_odd, tasks_between, whole, whole_or_none
 
 #: Son of Grid Engine and the older ones; Univa's and Altair's.

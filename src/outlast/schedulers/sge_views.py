@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from outlast.model import Outcome
-from outlast.observation import JobPhase, JobView
+from outlast.domain.model import Outcome
+from outlast.domain.observation import JobPhase, JobView
 from outlast.schedulers import sge_words as words
 from outlast.schedulers.naming import batch_in
 from outlast.schedulers.oddities import whole_or_none

@@ -6,8 +6,8 @@ import re
 import signal
 from collections.abc import Sequence
 
-from outlast.model import Outcome
-from outlast.observation import JobPhase
+from outlast.domain.model import Outcome
+from outlast.domain.observation import JobPhase
 from outlast.schedulers.base import Answer, Submission
 from outlast.schedulers.sge_text import Record
 

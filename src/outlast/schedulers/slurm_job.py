@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from outlast.carried import carried
+from outlast.job_environment import carried
 from outlast.schedulers.base import JobRequest
 from outlast.schedulers.naming import name_of
 from outlast.schedulers.profile import Profile, fill

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from outlast.ledger import Booking, Use, book
-from outlast.model import Attempt, AttemptState, Outcome, Phase, Run, RunState
-from outlast.observation import JobPhase
+from outlast.domain.ledger import Booking, Use, book
+from outlast.domain.model import Attempt, AttemptState, Outcome, Phase, Run, RunState
+from outlast.domain.observation import JobPhase
 from outlast.reports import MOST_SAVES
 from outlast.simulation.history import History
 from outlast.simulation.job import NEVER

@@ -6,7 +6,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
-from outlast.observation import JobPhase, JobView
+from outlast.domain.observation import JobPhase, JobView
 from outlast.schedulers.base import (
     Answer,
     JobRequest,

@@ -6,9 +6,9 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from outlast.domain.model import Attempt, Run, Spec
+from outlast.domain.observation import Report
 from outlast.exchange import ResultGone
-from outlast.model import Attempt, Run, Spec
-from outlast.observation import Report
 from outlast.schedulers.base import JobRequest
 from outlast.simulation.log import NodeLog
 from outlast.simulation.scenario import Weather

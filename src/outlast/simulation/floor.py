@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 
-from outlast.model import Cause, Outcome, Phase
+from outlast.domain.model import Cause, Outcome, Phase
+from outlast.domain.observation import JobPhase
 from outlast.node.protocol import EXIT_BAD_ORDER, EXIT_NOT_CLAIMED
-from outlast.observation import JobPhase
 from outlast.simulation.exchange import SimulatedExchange
 from outlast.simulation.job import NEVER, Job
 from outlast.simulation.log import NodeLog

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from outlast.model import Attempt, Entry, Run
+from outlast.domain.model import Attempt, Entry, Run
 from outlast.simulation.exchange import SimulatedExchange
 from outlast.simulation.job import Job
 from outlast.simulation.node import RunTruth

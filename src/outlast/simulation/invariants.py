@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from math import sqrt
 
-from outlast.engine import WAITS_AGAIN
-from outlast.fold import apply
-from outlast.model import ATTEMPT_KINDS, Attempt, Cause, Kind, Outcome, Phase, Run, RunState
-from outlast.observation import JobPhase, Report
-from outlast.policy import CLUSTER_PATIENCE
+from outlast.domain.engine import WAITS_AGAIN
+from outlast.domain.fold import apply
+from outlast.domain.model import ATTEMPT_KINDS, Attempt, Cause, Kind, Outcome, Phase, Run, RunState
+from outlast.domain.observation import JobPhase, Report
+from outlast.domain.policy import CLUSTER_PATIENCE
 from outlast.simulation.bookkeeping import ledger_closes
 from outlast.simulation.history import History, Violation
 from outlast.simulation.job import Job

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from outlast.model import Cause, Outcome
-from outlast.observation import JobPhase, JobView
+from outlast.domain.model import Cause, Outcome
+from outlast.domain.observation import JobPhase, JobView
 from outlast.schedulers.base import JobRequest
 from outlast.simulation.node import NodeProgram
 

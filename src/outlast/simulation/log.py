@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from outlast.model import Outcome, Phase
-from outlast.observation import Report, Save
+from outlast.domain.model import Outcome, Phase
+from outlast.domain.observation import Report, Save
 from outlast.reports import MOST_SAVES
 from outlast.simulation.store import LegKey
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from outlast.model import Cause, Outcome, Phase, Spec
+from outlast.domain.model import Cause, Outcome, Phase, Spec
 from outlast.node.protocol import EXIT_CONTINUE
 from outlast.node.supervise import limits_for
 from outlast.simulation.log import BEAT, NodeLog

@@ -10,9 +10,9 @@ import random
 from dataclasses import dataclass
 from enum import Enum
 
-from outlast.model import Checkpoints, Limits, Outcome, Resources, Spec
+from outlast.domain.model import Checkpoints, Limits, Outcome, Resources, Spec
+from outlast.domain.observation import Patience
 from outlast.node.supervise import limits_for
-from outlast.observation import Patience
 
 #: What the bug of a simulated training prints; it must be in the reason that its run failed for.
 BUG = "ZeroDivisionError: division by zero (train.py line 42)"

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from outlast import crashpoints
 from outlast.controller import Controller
-from outlast.engine import CANCEL_AGAIN
-from outlast.model import Attempt, Entry, Kind, Outcome, Run, RunState
+from outlast.domain.engine import CANCEL_AGAIN
+from outlast.domain.model import Attempt, Entry, Kind, Outcome, Run, RunState
 from outlast.records import Records
 from outlast.simulation.cluster import SimulatedCluster
 from outlast.simulation.exchange import SimulatedExchange

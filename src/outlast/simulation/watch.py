@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from outlast.dispatch import MINUTE
-from outlast.engine import CANCEL_AGAIN, MOST_RELEASES
-from outlast.model import Attempt, Run, RunState
-from outlast.observation import JobPhase, JobView, Report
-from outlast.policy import CLUSTER_PATIENCE
+from outlast.domain.engine import CANCEL_AGAIN, MOST_RELEASES
+from outlast.domain.model import Attempt, Run, RunState
+from outlast.domain.observation import JobPhase, JobView, Report
+from outlast.domain.policy import CLUSTER_PATIENCE
 from outlast.records import Records
 from outlast.simulation.cluster import SimulatedCluster
 from outlast.simulation.exchange import SimulatedExchange

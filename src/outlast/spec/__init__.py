@@ -1,6 +1,6 @@
-"""`params.yaml` and cluster profiles: read once, at the edge, into the objects of `outlast.model`.
+"""`params.yaml` and cluster profiles: read once, at the edge, into the objects of `outlast.domain.model`.
 
-The names below are looked up on first use: `outlast.spec.units` and `outlast.spec.command` need nothing but
+The names below are looked up on first use: `outlast.units` and `outlast.spec.command` need nothing but
 the standard library, and whoever imports only those does not pay for pydantic and ruamel.yaml.
 """
 

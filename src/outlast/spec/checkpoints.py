@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from outlast.model import Checkpoints, Spec
-from outlast.spec import units
+from outlast import units
+from outlast.domain.model import Checkpoints, Spec
 from outlast.spec.document import Document
 from outlast.spec.mistakes import Mistake
 from outlast.spec.schema import CheckpointsKeys

@@ -15,8 +15,8 @@ from outlast.spec import files, urls, ways
 from outlast.spec.document import Document, Mapping, Path_, Scalar
 from outlast.spec.mistakes import Mistake, did_you_mean, shorten
 from outlast.spec.schema import DataKeys
-from outlast.spec.units import show_size
 from outlast.spec.ways import NoWay, Way
+from outlast.units import show_size
 
 _EXAMPLE = "write {url: https://data.example.org/train.tar, unpack: yes, to: data}"
 _PIN = "`outlast data pin` fills in a digest"

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from outlast.model import Spec, attempts_needed
+from outlast.domain.describe import counted
+from outlast.domain.model import Spec, attempts_needed
 from outlast.node import code_archive
 from outlast.node.staging.sources.file import path_of
-from outlast.sentences import counted
 from outlast.spec.clusters import ClusterProfile, known_hosts
 from outlast.spec.schema import ResourcesKeys
-from outlast.spec.units import in_one_unit, show_duration, show_limit, show_size
+from outlast.units import in_one_unit, show_duration, show_limit, show_size
 
 
 def too_small_hosts(cluster: ClusterProfile, wanted: ResourcesKeys) -> tuple[str, str]:

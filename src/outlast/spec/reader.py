@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from outlast.model import Limits, Resources, RunPlan, Spec
+from outlast import units
+from outlast.domain.model import Limits, Resources, RunPlan, Spec
 from outlast.node.order import OutputRule
 from outlast.spec import command as commands
-from outlast.spec import files, fit, runs, units
+from outlast.spec import files, fit, runs
 from outlast.spec.checkpoints import odd_checkpoints, read_checkpoints
 from outlast.spec.clusters import ClusterProfile, Library, find_cluster
 from outlast.spec.commandline import command_mistakes, command_warnings

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable
 from itertools import product
 
-from outlast.model import RunPlan
+from outlast.domain.model import RunPlan
 from outlast.spec.document import Document, Mapping, Scalar, Sequence
 from outlast.spec.mistakes import Mistake, shorten
 from outlast.spec.schema import MOST_RUNS

@@ -1,6 +1,6 @@
 """The shape of `params.yaml` and `clusters.yaml`: keys, types and bounds. Pydantic ends here.
 
-Defaults are those of `outlast.model`. A field that may be left out has a default of its own type, never None,
+Defaults are those of `outlast.domain.model`. A field that may be left out has a default of its own type, never None,
 so that a key without a value is a mistake; whether it was given is in `model_fields_set`.
 """
 
@@ -21,10 +21,10 @@ from pydantic import (
     WrapValidator,
 )
 
-from outlast.model import Checkpoints, Limits, Resources
+from outlast import units
+from outlast.domain.model import Checkpoints, Limits, Resources
 from outlast.schedulers.profile import Profile
 from outlast.spec import command as commands
-from outlast.spec import units
 from outlast.spec.mistakes import did_you_mean, shorten
 
 MOST_RUNS = 100_000

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
-from outlast import arrivals
-from outlast.model import Attempt, AttemptState, Outcome, Phase, Run, RunState
-from outlast.saving import Saving, of_attempt
+from outlast.domain import data_costs
+from outlast.domain.model import Attempt, AttemptState, Outcome, Phase, Run, RunState
+from outlast.domain.save_costs import Saving, of_attempt
 
 
 class Use(str, Enum):
@@ -100,7 +100,7 @@ class _Leg:
 def _in_program(attempt: Attempt) -> float:
     """Slot time without that of the scheduler's own transfers, before the job's program began."""
     slot = float(attempt.account.get("slot") or 0.0)
-    before = arrivals.spent_before(attempt.account, slot)
+    before = data_costs.spent_before(attempt.account, slot)
     return slot - before.arriving - before.troubled
 
 
@@ -143,7 +143,7 @@ def _book(run: Run, attempt: Attempt, horizon: _Horizon) -> Booking:
     for leg in reversed(_legs(run, attempt)):
         _book_leg(run, leg, horizon, uses)
         horizon.pass_over(leg)
-    before = arrivals.spent_before(attempt.account, slot)
+    before = data_costs.spent_before(attempt.account, slot)
     uses[Use.DATA] += before.arriving
     uses[Use.DATA_TROUBLE] += before.troubled
     uses[Use.DUPLICATE] += attempt.twin_slot
@@ -154,7 +154,7 @@ def _book(run: Run, attempt: Attempt, horizon: _Horizon) -> Booking:
         attempt.outcome,
         slot + attempt.twin_slot,
         {use: seconds for use, seconds in uses.items() if seconds},
-        tuple(arrivals.items_of(attempt.account)),
+        tuple(data_costs.items_of(attempt.account)),
         of_attempt(attempt.outcome, attempt.account),
     )
 
@@ -167,7 +167,7 @@ def _book_leg(run: Run, leg: _Leg, horizon: _Horizon, uses: dict[Use, float]) ->
         left -= seconds
         phase = Phase(name)
         if phase is Phase.STAGE:
-            data = arrivals.spent(leg.account, seconds)
+            data = data_costs.spent(leg.account, seconds)
             uses[Use.DATA] += data.arriving
             uses[Use.DATA_TROUBLE] += data.troubled
             uses[Use.START_UP] += seconds - data.arriving - data.troubled

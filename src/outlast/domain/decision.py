@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from outlast.model import Kind, Run
+from outlast.domain.model import Kind, Run
 
 
 class Do(Enum):

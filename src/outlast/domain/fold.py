@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from outlast.model import (
+from outlast.domain.model import (
     ATTEMPT_KINDS,
     ATTEMPT_STEPS,
     CAUSES,
@@ -19,8 +19,8 @@ from outlast.model import (
     Outcome,
     Run,
 )
+from outlast.domain.save_costs import of_attempt
 from outlast.node.failure_streak import Failures
-from outlast.saving import of_attempt
 
 #: How many hosts with trouble a run remembers.
 SOUR_HOSTS = 5

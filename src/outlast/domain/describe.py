@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from outlast.model import Attempt, Entry, Kind
+from outlast.domain.model import Attempt, Entry, Kind
 
 
 def of_entry(entry: Entry, attempt: Attempt | None) -> str:

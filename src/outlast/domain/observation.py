@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from outlast.model import Outcome, Phase
+from outlast.domain.model import Outcome, Phase
 
 
 class JobPhase(Enum):

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from outlast import ending
-from outlast.decision import Decision, Do, record
-from outlast.model import Attempt, AttemptState, Kind, Limits, Outcome, Run, RunState
+from outlast.domain import attempt_end
+from outlast.domain.decision import Decision, Do, record
+from outlast.domain.model import Attempt, AttemptState, Kind, Limits, Outcome, Run, RunState
+from outlast.domain.observation import JobPhase, JobView, Patience, Report, Seen
+from outlast.domain.policy import CLUSTER_PATIENCE, Action, judge
 from outlast.node.failure_streak import Failures
 from outlast.node.protocol import EXIT_BAD_ORDER, EXIT_NOT_CLAIMED, EXIT_NOT_PREPARED
-from outlast.observation import JobPhase, JobView, Patience, Report, Seen
-from outlast.policy import CLUSTER_PATIENCE, Action, judge
 
 #: How long a run avoids a host where it met trouble of the cluster's.
 SOUR_FOR = 2 * 3600.0
@@ -105,14 +105,14 @@ def after_fence(
         )
         outcome = Outcome.LOST
         if attempt.cancel_sent is not None:
-            outcome, detail = ending.why_cancelled(run, attempt)
-        return ending.end(run, attempt, None, None, outcome, detail, now)
+            outcome, detail = attempt_end.why_cancelled(run, attempt)
+        return attempt_end.end(run, attempt, None, None, outcome, detail, now)
     finished = report is not None and report.outcome is Outcome.FINISHED
-    if report is not None and (finished or ending.has_last_word(report, attempt.restarts)):
-        return ending.by_report(run, attempt, None, report, now)
+    if report is not None and (finished or attempt_end.has_last_word(report, attempt.restarts)):
+        return attempt_end.by_report(run, attempt, None, report, now)
     if report is None or _heard_lately(report, patience, now):
         return None
-    return ending.end(
+    return attempt_end.end(
         run, attempt, None, report, Outcome.LOST, "the job vanished from the queue without a word", now
     )
 
@@ -136,10 +136,10 @@ def _watch(
     chained = again or attempt.jobs > 1
     if chained and view.phase is not JobPhase.RUNNING and report and report.outcome is Outcome.FINISHED:
         # The last start of the job did all there was to do; whatever else waits under its token is left over.
-        return ending.by_report(run, attempt, None, report, now)
+        return attempt_end.by_report(run, attempt, None, report, now)
     if view.phase is JobPhase.RUNNING and report and _said_long_ago(report, view, patience, now):
         # The scheduler has not noticed that the job is over. What it still lists is cancelled as a stray.
-        return ending.by_report(run, attempt, None, report, now)
+        return attempt_end.by_report(run, attempt, None, report, now)
     if view.phase is JobPhase.RUNNING and (again or attempt.state is not AttemptState.RUNNING):
         data = {"job": view.job, "host": view.host, "started": view.started, "restarts": view.restarts}
         return record(run, Kind.STARTED, attempt.token, view.reason if again else "", data)
@@ -160,7 +160,7 @@ def _said_long_ago(report: Report, view: JobView, patience: Patience, now: float
     """The job had its last word in this start of it, and has been silent for as long as one that cannot be
     found is sought. Schedulers may miscount starts, so the word must be younger than the start as well."""
     if (
-        not ending.has_last_word(report, view.restarts)
+        not attempt_end.has_last_word(report, view.restarts)
         or view.started is None
         or report.heard <= view.started
     ):
@@ -191,7 +191,7 @@ def _gets_nowhere(run: Run, attempt: Attempt, report: Report, limits: Limits) ->
     over = report.legs if report.outcome is not None else report.earlier
     if attempt.jobs > 1 and over:
         # Each job of a chain is what an attempt is elsewhere.
-        failures = ending.failures_in(over, Failures(run.failure, run.failures))
+        failures = attempt_end.failures_in(over, Failures(run.failure, run.failures))
         if failures.hopeless:
             failed = next(leg for leg in reversed(over) if leg.signature == failures.signature)
             return "the same failure twice: %s" % failed.detail, failed.outcome
@@ -240,8 +240,8 @@ def _watch_missing(
 ) -> Decision | None:
     # What was evicted may be on its way back into the queue: only time tells.
     returns = attempt.cancel_sent is None and report is not None and report.outcome is Outcome.EVICTED
-    if report is not None and ending.has_last_word(report, attempt.restarts) and not returns:
-        return ending.by_report(run, attempt, None, report, now)
+    if report is not None and attempt_end.has_last_word(report, attempt.restarts) and not returns:
+        return attempt_end.by_report(run, attempt, None, report, now)
     if attempt.missed is None or now < attempt.missed:
         return record(run, Kind.MISSED, attempt.token, "the scheduler does not list it")
     # One that was to be cancelled need not be waited for: if it never began, the fence makes sure of that.
@@ -260,20 +260,20 @@ def _watch_ended(
             "what the cluster's profile does before the training (modules, before, environment, "
             "container) failed; `outlast logs` shows which line"
         )
-        return ending.end(run, attempt, view, report, Outcome.CRASHED, detail, now)
+        return attempt_end.end(run, attempt, view, report, Outcome.CRASHED, detail, now)
     did_nothing = view.exit_code in (EXIT_NOT_CLAIMED, EXIT_BAD_ORDER)
     # What finished is finished, though the words of an earlier start may have been lost.
     finished = report is not None and report.outcome is Outcome.FINISHED and view.exit_code == 0
     starts = 0 if did_nothing or finished else view.restarts
-    if report is not None and ending.has_last_word(report, starts):
-        return ending.by_report(run, attempt, view, report, now)
+    if report is not None and attempt_end.has_last_word(report, starts):
+        return attempt_end.by_report(run, attempt, view, report, now)
     if did_nothing:
         why = (
             "another holds its claim"
             if view.exit_code == EXIT_NOT_CLAIMED
             else "its work order was unreadable"
         )
-        return ending.end(run, attempt, view, report, Outcome.LOST, "the job did nothing: " + why, now)
+        return attempt_end.end(run, attempt, view, report, Outcome.LOST, "the job did nothing: " + why, now)
     # A node program that ended by itself has had a last word, which is on the way through the file system.
     on_the_way = view.exit_code is not None and report is not None
     wait = max(patience.files, patience.missing if on_the_way else 0.0)
@@ -282,18 +282,18 @@ def _watch_ended(
     if attempt.missed is not None and now - attempt.missed < wait:
         return None
     if report is not None and report.outcome is not None:
-        return ending.by_report(run, attempt, view, report, now)
+        return attempt_end.by_report(run, attempt, view, report, now)
     if run.cancel_asked or attempt.cancel_sent is not None:
-        outcome, detail = ending.why_cancelled(run, attempt)
-        return ending.end(run, attempt, view, report, outcome, detail, now)
+        outcome, detail = attempt_end.why_cancelled(run, attempt)
+        return attempt_end.end(run, attempt, view, report, outcome, detail, now)
     how = view.reason or _how_it_ended(view)
     if view.outcome is Outcome.OVER_TIME:
         doing = report.spans[-1][0].value if report is not None and report.spans else "starting"
         how = "killed at the time limit, in its phase %s" % doing
     if view.outcome is not None:
-        return ending.end(run, attempt, view, report, view.outcome, how, now)
+        return attempt_end.end(run, attempt, view, report, view.outcome, how, now)
     killed = view.signal is not None and report is not None
-    return ending.end(run, attempt, view, report, Outcome.EVICTED if killed else Outcome.LOST, how, now)
+    return attempt_end.end(run, attempt, view, report, Outcome.EVICTED if killed else Outcome.LOST, how, now)
 
 
 def _sent_lately(attempt: Attempt, now: float) -> bool:

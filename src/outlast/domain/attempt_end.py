@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from outlast.decision import Decision, record
-from outlast.model import Attempt, Kind, Outcome, Phase, Run
+from outlast.domain.decision import Decision, record
+from outlast.domain.model import Attempt, Kind, Outcome, Phase, Run
+from outlast.domain.observation import JobView, Report, Saved
 from outlast.node.failure_streak import OF_THE_DATA, OF_THE_TRAINING, Failures
-from outlast.observation import JobView, Report, Saved
 
 
 def has_last_word(report: Report, restarts: int) -> bool:

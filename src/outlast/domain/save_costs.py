@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from outlast.model import Outcome, Phase
+from outlast.domain.model import Outcome, Phase
 from outlast.node.earlier_starts import was_interruption
 
 

@@ -10,8 +10,8 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from outlast.decision import Decision
-from outlast.model import Attempt, Run
+from outlast.domain.decision import Decision
+from outlast.domain.model import Attempt, Run
 
 #: A scout that has waited in the queue for so long keeps nobody any longer.
 SCOUTS_FOR = 3600.0
