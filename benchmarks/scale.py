@@ -68,7 +68,7 @@ def _running() -> tuple[str, ...]:
     from outlast.controller import Controller
     from outlast.domain.model import Attempt, Entry, Kind, Run, Spec
     from outlast.domain.observation import JobPhase, JobView, Patience, Report
-    from outlast.records import Records
+    from outlast.journal.records import Records
     from outlast.schedulers.base import Answer, JobRequest, Scheduler, Submission
 
     class AllRunning(Scheduler):

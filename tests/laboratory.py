@@ -18,13 +18,13 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from outlast.codec import dump
 from outlast.domain.fold import apply
 from outlast.domain.ledger import book
 from outlast.domain.model import ATTEMPT_KINDS, Attempt, Entry, Kind, Run, RunState
 from outlast.experiment import Experiment
-from outlast.journal import Journal
-from outlast.journalfile import is_blank
+from outlast.journal.codec import dump
+from outlast.journal.journal import Journal
+from outlast.journal.sqlite_file import is_blank
 from outlast.local_cluster.processes import is_alive, start_ticks
 from outlast.schedulers.base import JobPhase, JobView
 from outlast.schedulers.local import LocalScheduler

@@ -18,7 +18,7 @@ from outlast.domain.decision import Decision, Do
 from outlast.domain.model import Attempt, Entry, Kind, Outcome
 from outlast.domain.observation import JobPhase, JobView, Report, Seen
 from outlast.exchange import Exchange, ResultGone
-from outlast.records import Records
+from outlast.journal.records import Records
 from outlast.schedulers.base import Scheduler, SchedulerUnavailable, Sought
 
 #: Rounds of decisions in one pass; a run needs four at most from the end of an attempt to the next.

@@ -13,7 +13,7 @@ from outlast.domain import engine
 from outlast.domain.decision import Decision
 from outlast.domain.model import Entry, Kind, Outcome, RunState
 from outlast.exchange import Exchange
-from outlast.records import Records
+from outlast.journal.records import Records
 from outlast.schedulers.base import Answer, JobRequest, Scheduler, Submission
 
 #: The window in seconds that `Scheduler.submit_rate` is about.

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from outlast.codec import dump, read_spec
 from outlast.crashpoints import reach
 from outlast.domain.model import RunPlan, Spec
 from outlast.errors import NotWritable
 from outlast.filesystem import write_durably
+from outlast.journal.codec import dump, read_spec
 
 MOST_BYTES = 256 * 2**20
 

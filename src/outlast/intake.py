@@ -5,7 +5,7 @@ from __future__ import annotations
 from outlast.crashpoints import reach
 from outlast.domain.model import Entry, Kind, RunState, Spec
 from outlast.inbox import Cancel, Inbox, Request, Retry, Submit
-from outlast.journal import Journal
+from outlast.journal.journal import Journal
 
 
 def take_requests(journal: Journal, inbox: Inbox, now: float) -> list[str]:

@@ -13,9 +13,9 @@ from outlast.exchange import exchange_for
 from outlast.experiment import Experiment
 from outlast.inbox import Inbox
 from outlast.intake import take_requests
-from outlast.journal import Journal
-from outlast.journalfile import is_blank
-from outlast.lease import Lease
+from outlast.journal.journal import Journal
+from outlast.journal.lease import Lease
+from outlast.journal.sqlite_file import is_blank
 from outlast.schedulers import connect
 from outlast.schedulers.base import Scheduler
 

@@ -22,7 +22,7 @@ from outlast.job_environment import carried
 from outlast.node import code_archive
 
 if TYPE_CHECKING:
-    from outlast.journal import Journal
+    from outlast.journal.journal import Journal
     from outlast.spec import Parsed
 
 

@@ -14,7 +14,7 @@ from contract.rehearsal import Rehearsal
 from laboratory import PATIENCE, Lab, open_journal, states
 from outlast.domain.model import Attempt
 from outlast.experiment import Experiment
-from outlast.journalfile import is_blank
+from outlast.journal.sqlite_file import is_blank
 from outlast.schedulers.base import JobPhase, JobView
 
 #: A training whose weights depend on every step. It tells each step, so that a test can wait for one.

@@ -10,7 +10,7 @@ import pytest
 from contract.play import Play
 from laboratory import open_journal, states
 from outlast.domain.model import Kind, Outcome
-from outlast.journalfile import is_blank
+from outlast.journal.sqlite_file import is_blank
 
 
 def assert_one_interval_is_lost(play: Play, hurt: Callable[[str], object]) -> None:

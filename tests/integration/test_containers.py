@@ -22,7 +22,7 @@ from contract.sge_rehearsal import SgeRehearsal
 from contract.slurm_rehearsal import SlurmRehearsal
 from laboratory import Lab
 from outlast.domain.model import Outcome
-from outlast.journalfile import is_blank
+from outlast.journal.sqlite_file import is_blank
 
 pytestmark = pytest.mark.slow
 

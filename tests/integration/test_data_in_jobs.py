@@ -12,7 +12,7 @@ import pytest
 from data_scene import digests, found, local_experiment, sha256
 from laboratory import Lab, open_journal
 from outlast.domain.model import Attempt, Outcome
-from outlast.journalfile import is_blank
+from outlast.journal.sqlite_file import is_blank
 from packing import tar
 from servers.behaviour import Behaviour, seeded
 from servers.certificates import Authority

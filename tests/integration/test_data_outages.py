@@ -13,7 +13,7 @@ import pytest
 from data_scene import FILES, LOOKING, digests, found, local_experiment, sha256
 from laboratory import Lab, open_journal, states
 from outlast.domain.model import Attempt, Outcome
-from outlast.journalfile import is_blank
+from outlast.journal.sqlite_file import is_blank
 from servers.behaviour import PELICAN, Behaviour, seeded
 from servers.misbehaving import Misbehaving
 

@@ -14,8 +14,8 @@ from outlast.domain.model import Attempt
 from outlast.errors import BadInput, JournalHeld
 from outlast.experiment import Experiment
 from outlast.inbox import Inbox
-from outlast.journal import Journal
-from outlast.lease import Lease
+from outlast.journal.journal import Journal
+from outlast.journal.lease import Lease
 from outlast.schedulers import programs
 from outlast.schedulers.programs import Reply
 from outlast.session import control

@@ -13,10 +13,11 @@ import click
 import pytest
 from pydantic import BaseModel
 
-from outlast import job_environment, journal
+from outlast import job_environment
 from outlast.cli import group
 from outlast.domain.ledger import Use
 from outlast.domain.model import AttemptState, Kind, Outcome, Phase, RunState
+from outlast.journal import journal
 from outlast.node.protocol import Variable
 from outlast.spec.schema import ParamsKeys, ProfileKeys
 

@@ -12,8 +12,8 @@ from outlast.domain.model import Limits, OutputRule, RunPlan, RunState, Spec
 from outlast.errors import NotWritable
 from outlast.inbox import Cancel, Inbox, Retry, Submit
 from outlast.intake import take_requests
-from outlast.journal import Journal
-from outlast.lease import Lease
+from outlast.journal.journal import Journal
+from outlast.journal.lease import Lease
 
 SPEC = Spec(
     "digits",

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from outlast.domain.fold import ImpossibleStep, apply
 from outlast.domain.model import ATTEMPT_KINDS, Attempt, Entry, Kind, OutputRule, Run, Spec
 from outlast.errors import JournalDamaged, JournalHeld, NotWritable
-from outlast.journal import Journal
+from outlast.journal.journal import Journal
 from outlast.simulation import carry_out, draw_scenario
 
 SPEC = Spec("digits", "train", outputs=(OutputRule("m", check=("true", "x")),))

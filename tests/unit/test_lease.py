@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from outlast import lease as lease_module
 from outlast.domain.model import Entry, Kind
 from outlast.errors import JournalHeld
-from outlast.journal import Journal
-from outlast.lease import BEAT, SILENCE, Lease
+from outlast.journal import lease as lease_module
+from outlast.journal.journal import Journal
+from outlast.journal.lease import BEAT, SILENCE, Lease
 from outlast.local_cluster.processes import start_ticks
 
 ADDED = Entry(1.0, "a", Kind.ADDED, None, {"position": 0, "spec": 1})

@@ -6,7 +6,7 @@ import pytest
 
 from outlast.domain.fold import ImpossibleStep
 from outlast.domain.model import Entry, Kind, Spec
-from outlast.records import Records
+from outlast.journal.records import Records
 
 
 def added(name: str) -> Entry:

@@ -26,7 +26,7 @@ from outlast.errors import BadInput
 from outlast.submission import prepare
 
 if TYPE_CHECKING:
-    from outlast.journal import Journal
+    from outlast.journal.journal import Journal
 
 #: Beyond what is needed, one job in this many is sent in case some are lost; the rest ends at once.
 SPARE = 5

@@ -19,8 +19,8 @@ from outlast.domain.model import Run
 from outlast.errors import BadInput, JournalHeld
 from outlast.experiment import Experiment
 from outlast.inbox import Inbox
-from outlast.journal import Journal
-from outlast.journalfile import LONGEST_PATH, is_blank
+from outlast.journal.journal import Journal
+from outlast.journal.sqlite_file import LONGEST_PATH, is_blank
 
 if TYPE_CHECKING:
     from outlast.session import Session

@@ -26,7 +26,7 @@ from outlast.domain.data_costs import items_of, troubles_in
 from outlast.domain.describe import printable
 from outlast.domain.model import Attempt, AttemptState, Entry, Run
 from outlast.domain.save_costs import Saving
-from outlast.journal import Journal
+from outlast.journal.journal import Journal
 from outlast.units import show_duration, show_size
 
 

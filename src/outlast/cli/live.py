@@ -18,7 +18,7 @@ from outlast.controller import Pass
 from outlast.domain import describe
 from outlast.domain.model import Attempt, Entry, Kind
 from outlast.experiment import Experiment
-from outlast.journal import Journal
+from outlast.journal.journal import Journal
 from outlast.units import show_size
 
 if TYPE_CHECKING:

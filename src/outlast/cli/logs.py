@@ -12,7 +12,7 @@ from outlast.cli.common import find_run, here_option, locate, open_journal
 from outlast.domain.describe import counted
 from outlast.errors import BadInput
 from outlast.experiment import Experiment
-from outlast.journal import Journal
+from outlast.journal.journal import Journal
 from outlast.node.sandbox import layout
 from outlast.reports import heard_in
 

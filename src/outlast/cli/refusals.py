@@ -13,7 +13,7 @@ from outlast.domain.model import Outcome, Run, RunState
 from outlast.node.failure_streak import OF_THE_DATA
 
 if TYPE_CHECKING:
-    from outlast.journal import Journal
+    from outlast.journal.journal import Journal
     from outlast.spec.clusters import KnownCluster
 
 

@@ -23,7 +23,7 @@ from outlast.cli.common import (
 from outlast.cli.sending import Sending
 from outlast.domain.model import Run, RunState
 from outlast.errors import BadInput
-from outlast.journal import Journal
+from outlast.journal.journal import Journal
 from outlast.submission import retry
 
 

@@ -26,8 +26,8 @@ from outlast.domain.describe import printable
 from outlast.domain.model import Attempt, AttemptState, Outcome, Run, RunState
 from outlast.experiment import Experiment
 from outlast.inbox import Inbox
-from outlast.journal import Journal
-from outlast.lease import describe, living_holder
+from outlast.journal.journal import Journal
+from outlast.journal.lease import describe, living_holder
 from outlast.reports import heard_in, read_attempt
 
 #: Runs shown when there are many; `--all` shows the rest.

@@ -20,8 +20,8 @@ from outlast.cli.common import (
 from outlast.cli.sending import Sending
 from outlast.domain.describe import counted
 from outlast.experiment import Experiment
-from outlast.journal import Journal
-from outlast.journalfile import is_blank
+from outlast.journal.journal import Journal
+from outlast.journal.sqlite_file import is_blank
 from outlast.submission import Submitted, prepare, submit
 
 

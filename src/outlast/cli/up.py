@@ -14,7 +14,7 @@ from outlast.domain.model import RunState
 from outlast.errors import BadInput
 from outlast.experiment import Experiment
 from outlast.inbox import Inbox
-from outlast.journalfile import is_blank
+from outlast.journal.sqlite_file import is_blank
 
 
 @click.command()

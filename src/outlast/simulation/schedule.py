@@ -13,7 +13,7 @@ from outlast import crashpoints
 from outlast.controller import Controller
 from outlast.domain.engine import CANCEL_AGAIN
 from outlast.domain.model import Attempt, Entry, Kind, Outcome, Run, RunState
-from outlast.records import Records
+from outlast.journal.records import Records
 from outlast.simulation.cluster import SimulatedCluster
 from outlast.simulation.exchange import SimulatedExchange
 from outlast.simulation.floor import Floor

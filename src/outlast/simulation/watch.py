@@ -9,7 +9,7 @@ from outlast.domain.engine import CANCEL_AGAIN, MOST_RELEASES
 from outlast.domain.model import Attempt, Run, RunState
 from outlast.domain.observation import JobPhase, JobView, Report
 from outlast.domain.policy import CLUSTER_PATIENCE
-from outlast.records import Records
+from outlast.journal.records import Records
 from outlast.simulation.cluster import SimulatedCluster
 from outlast.simulation.exchange import SimulatedExchange
 from outlast.simulation.scenario import Scenario

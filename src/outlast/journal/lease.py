@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from outlast.errors import JournalHeld
-from outlast.journal import Journal
+from outlast.journal.journal import Journal
 from outlast.local_cluster.processes import boot_id, is_alive, start_ticks
 
 #: The commands that hold an experiment until all its runs have ended.

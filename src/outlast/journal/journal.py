@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from outlast.codec import dump, read_attempt, read_run, read_spec
 from outlast.domain.model import Attempt, Entry, Kind, Run, RunState, Spec
 from outlast.errors import JournalDamaged, JournalHeld, NotWritable
 from outlast.filesystem import is_local
-from outlast.journalfile import BUSY, LONGEST_PATH, connect, connect_to_read, damaged, place
-from outlast.records import Records
+from outlast.journal.codec import dump, read_attempt, read_run, read_spec
+from outlast.journal.records import Records
+from outlast.journal.sqlite_file import BUSY, LONGEST_PATH, connect, connect_to_read, damaged, place
 
 FORMAT = 1
 

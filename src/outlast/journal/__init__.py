@@ -1,0 +1,1 @@
+"""The journal: the only record of state, one SQLite file with one writer at a time."""
