@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from measuring import experiment, outlast, table
 
-from outlast.experiment import Experiment
+from outlast.exchange.experiment import Experiment
 from outlast.schedulers import programs
 from outlast.session import control
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from laboratory import Lab
-from outlast.experiment import Experiment
+from outlast.exchange.experiment import Experiment
 from servers.behaviour import seeded
 
 #: A training whose one output says what is in its data directory.

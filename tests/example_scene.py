@@ -15,7 +15,7 @@ from typing import Any
 
 from laboratory import PATIENCE, Lab, open_journal
 from outlast.cli.init import templates
-from outlast.experiment import Experiment
+from outlast.exchange.experiment import Experiment
 
 #: Of the same Python as this one, and with one thread: the number of threads changes the bits.
 ENVIRONMENT = {

@@ -21,7 +21,7 @@ from typing import Any
 from outlast.domain.fold import apply
 from outlast.domain.ledger import book
 from outlast.domain.model import ATTEMPT_KINDS, Attempt, Entry, Kind, Run, RunState
-from outlast.experiment import Experiment
+from outlast.exchange.experiment import Experiment
 from outlast.journal.codec import dump
 from outlast.journal.journal import Journal
 from outlast.journal.sqlite_file import is_blank

@@ -17,7 +17,7 @@ from outlast.domain import admission, engine
 from outlast.domain.decision import Decision, Do
 from outlast.domain.model import Attempt, Entry, Kind, Outcome
 from outlast.domain.observation import JobPhase, JobView, Report, Seen
-from outlast.exchange import Exchange, ResultGone
+from outlast.exchange.base import Exchange, ResultGone
 from outlast.journal.records import Records
 from outlast.schedulers.base import Scheduler, SchedulerUnavailable, Sought
 

@@ -12,7 +12,7 @@ from outlast import crashpoints
 from outlast.domain import engine
 from outlast.domain.decision import Decision
 from outlast.domain.model import Entry, Kind, Outcome, RunState
-from outlast.exchange import Exchange
+from outlast.exchange.base import Exchange
 from outlast.journal.records import Records
 from outlast.schedulers.base import Answer, JobRequest, Scheduler, Submission
 

@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from outlast import zipapp
 from outlast.controller import Controller, Listener, Pass
 from outlast.errors import JournalDamaged, JournalHeld, NotWritable
-from outlast.exchange import exchange_for
-from outlast.experiment import Experiment
+from outlast.exchange import zipapp
+from outlast.exchange.base import exchange_for
+from outlast.exchange.experiment import Experiment
 from outlast.inbox import Inbox
 from outlast.intake import take_requests
 from outlast.journal.journal import Journal

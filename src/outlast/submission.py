@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from outlast.domain.model import Run, RunPlan, Spec
 from outlast.errors import BadInput, NotWritable
-from outlast.experiment import Experiment
+from outlast.exchange.experiment import Experiment
 from outlast.filesystem import sync_directory
 from outlast.inbox import Inbox, Retry, Submit
 from outlast.intake import under_way_elsewhere

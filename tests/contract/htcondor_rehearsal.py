@@ -20,7 +20,7 @@ import pytest
 
 import testbeds
 from contract.rehearsal import HERE, Rehearsal, await_death
-from outlast.experiment import Experiment
+from outlast.exchange.experiment import Experiment
 from outlast.local_cluster.processes import start_ticks
 from outlast.schedulers import htcondor_submit, programs
 from outlast.schedulers.base import JobRequest

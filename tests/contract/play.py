@@ -13,7 +13,7 @@ from typing import Any
 from contract.rehearsal import Rehearsal
 from laboratory import PATIENCE, Lab, open_journal, states
 from outlast.domain.model import Attempt
-from outlast.experiment import Experiment
+from outlast.exchange.experiment import Experiment
 from outlast.journal.sqlite_file import is_blank
 from outlast.schedulers.base import JobPhase, JobView
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from outlast.experiment import Experiment
+from outlast.exchange.experiment import Experiment
 from outlast.local_cluster.processes import is_alive, start_ticks
 from outlast.schedulers import programs
 from outlast.schedulers.base import JobPhase, JobRequest, JobView, Scheduler

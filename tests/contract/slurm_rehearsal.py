@@ -20,7 +20,7 @@ import pytest
 
 import testbeds
 from contract.rehearsal import Rehearsal, await_death, counted_programs
-from outlast.experiment import Experiment
+from outlast.exchange.experiment import Experiment
 from outlast.local_cluster.processes import start_ticks
 from outlast.schedulers import programs
 from outlast.schedulers.base import JobPhase

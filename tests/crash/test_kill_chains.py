@@ -23,11 +23,12 @@ from pathlib import Path
 from typing import NoReturn
 
 from laboratory import PATIENCE, TRAINING, Lab, assert_whole, kill_at_once
-from outlast import crashpoints, session, spec, submission, zipapp
+from outlast import crashpoints, session, spec, submission
 from outlast.crashpoints import CRASH_POINTS
 from outlast.domain.model import Spec
 from outlast.domain.observation import JobPhase, Patience
-from outlast.experiment import Experiment
+from outlast.exchange import zipapp
+from outlast.exchange.experiment import Experiment
 from outlast.inbox import Cancel, Inbox
 from outlast.schedulers.local import Host, LocalScheduler
 

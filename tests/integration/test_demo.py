@@ -21,7 +21,7 @@ from outlast.demo.compare import compare
 from outlast.demo.trouble import Trouble
 from outlast.domain.model import Attempt, AttemptState, Entry, Kind, Run, RunState
 from outlast.errors import BadInput, OutlastError
-from outlast.experiment import Experiment
+from outlast.exchange.experiment import Experiment
 
 
 def processes_in(place: Path) -> list[str]:

@@ -19,7 +19,7 @@ import pytest
 
 from laboratory import Lab, open_journal, states
 from outlast.cli.init import templates
-from outlast.reports import last_progress
+from outlast.exchange.attempt_log import last_progress
 
 HERE = Path(__file__).parent
 DIGITS = templates()["digits"]

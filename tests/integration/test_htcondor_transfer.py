@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from contract.htcondor_rehearsal import HTCondorRehearsal
-from outlast import zipapp
 from outlast.domain.model import Attempt, AttemptState, Outcome, Resources, Run, RunState, Spec
 from outlast.domain.observation import JobPhase, Report
-from outlast.experiment import Experiment
+from outlast.exchange import zipapp
+from outlast.exchange.experiment import Experiment
+from outlast.exchange.sandbox import SandboxExchange
 from outlast.node.order import OutputRule
 from outlast.node.sandbox import layout
-from outlast.sandbox import SandboxExchange
 from outlast.schedulers.base import Answer, Sought
 from outlast.schedulers.profile import Profile
 from outlast.training.checkpoints import checkpoint_names

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from integration.test_node_program import Bench, bench, pyz  # noqa: F401 - fixtures
+from outlast.exchange.attempt_log import read_attempt
 from outlast.local_cluster.processes import is_alive, start_ticks
 from outlast.node import claim, legs, time_limits
 from outlast.node.order import BadOrder, OutputRule, WorkOrder, read_order
 from outlast.node.protocol import EXIT_CONTINUE, EXIT_NOT_CLAIMED
-from outlast.reports import read_attempt
 
 JOB = {"OUTLAST_JOB": "17_1"}
 

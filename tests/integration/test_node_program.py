@@ -17,7 +17,7 @@ from typing import IO, Any
 
 import pytest
 
-from outlast import zipapp
+from outlast.exchange import zipapp
 from outlast.node import claim, code_archive, main, process_cleanup
 from outlast.node.deliver_outputs import deliver
 from outlast.node.order import OutputRule, WorkOrder

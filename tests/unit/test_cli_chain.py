@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from outlast.cli import chain
 from outlast.domain.model import Attempt
 from outlast.errors import BadInput, JournalHeld
-from outlast.experiment import Experiment
+from outlast.exchange.experiment import Experiment
 from outlast.inbox import Inbox
 from outlast.journal.journal import Journal
 from outlast.journal.lease import Lease

@@ -9,7 +9,7 @@ import pytest
 from outlast.cli.common import LONGEST_PATH, experiment_at, locate, where
 from outlast.domain.describe import printable
 from outlast.errors import BadInput
-from outlast.experiment import Experiment
+from outlast.exchange.experiment import Experiment
 
 
 @pytest.fixture

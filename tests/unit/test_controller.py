@@ -23,7 +23,7 @@ from outlast.domain.model import (
     Spec,
 )
 from outlast.domain.observation import JobPhase, JobView, Patience, Report
-from outlast.exchange import ResultGone
+from outlast.exchange.base import ResultGone
 from outlast.schedulers.base import Answer, JobRequest, Scheduler, SchedulerUnavailable, Sought, Submission
 from outlast.simulation.schedule import KeptRecords
 

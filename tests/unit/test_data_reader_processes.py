@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from interpreters import interpreters
-from outlast import zipapp
 from outlast.data import Archive, BadArchive, Dataset
+from outlast.exchange import zipapp
 from packing import Files, put, tar
 
 FILES: Files = {

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from outlast.domain.model import Attempt, AttemptState, Checkpoints, Outcome, OutputRule, Run, RunState, Spec
-from outlast.exchange import FileExchange, ResultGone
-from outlast.experiment import Experiment
+from outlast.exchange.base import FileExchange, ResultGone
+from outlast.exchange.experiment import Experiment
 from outlast.node import claim
 from outlast.node.order import Saving, read_order
 

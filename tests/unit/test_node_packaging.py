@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import outlast
-from outlast import zipapp
+from outlast.exchange import zipapp
 
 
 def _names(folder: Path) -> list[str]:

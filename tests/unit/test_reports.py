@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from outlast import reports
 from outlast.domain.model import Outcome, Phase
 from outlast.domain.observation import Report, Save, Saved
-from outlast.reports import (
+from outlast.exchange import attempt_log
+from outlast.exchange.attempt_log import (
     HEAD_BYTES,
     LONGEST_WHY,
     MOST_SAVES,
@@ -332,8 +332,8 @@ def test_of_a_log_without_bounds_the_beginning_and_the_end_are_read(logs: Logs) 
 def test_a_line_that_lies_across_the_bounds_is_passed_over(
     logs: Logs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reports, "HEAD_BYTES", 40)
-    monkeypatch.setattr(reports, "TAIL_BYTES", 40)
+    monkeypatch.setattr(attempt_log, "HEAD_BYTES", 40)
+    monkeypatch.setattr(attempt_log, "TAIL_BYTES", 40)
     for length in range(60, 200):
         middle = b'{"event":"saved","step":%s1,"mono":2}' % (b" " * length)
         first, last = lines([{"event": "saved", "step": 5}]), lines([{"event": "saved", "step": 7}])

@@ -14,11 +14,11 @@ import pytest
 
 from checkpointing import content_of
 from outlast.domain.model import Attempt, AttemptState, Outcome, Run, RunState, Spec
-from outlast.experiment import Experiment
+from outlast.exchange.experiment import Experiment
+from outlast.exchange.sandbox import SandboxExchange
 from outlast.node.order import read_order
 from outlast.node.sandbox import layout, manifest
 from outlast.node.staging.item import Wanted
-from outlast.sandbox import SandboxExchange
 from outlast.schedulers.profile import Profile
 from outlast.training.checkpoints.state_tree import take_apart
 from outlast.training.checkpoints.store import Store

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 import outlast
-from outlast import reports, training
+from outlast import training
+from outlast.exchange import attempt_log
 from outlast.node import protocol
 from outlast.training import env
 from outlast.training.session import Settings, read_settings
@@ -53,7 +54,7 @@ def test_the_environment_has_the_names_that_the_node_program_sets() -> None:
 
 @pytest.mark.parametrize("name", ["/x/progress.jsonl", "told", "/x.jsonl/told.json", "a.json.jsonl"])
 def test_the_newest_progress_is_where_the_controller_looks_for_it(name: str) -> None:
-    assert env.newest_progress(name) == str(reports.newest_progress(Path(name)))
+    assert env.newest_progress(name) == str(attempt_log.newest_progress(Path(name)))
     assert env.newest_progress(name) != name
 
 

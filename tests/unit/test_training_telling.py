@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from outlast.reports import last_progress
+from outlast.exchange.attempt_log import last_progress
 from outlast.training.errors import SaveFailed
 from outlast.training.progress_log import Telling
 from outlast.training.session import Session, Settings

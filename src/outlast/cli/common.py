@@ -17,7 +17,7 @@ import click
 
 from outlast.domain.model import Run
 from outlast.errors import BadInput, JournalHeld
-from outlast.experiment import Experiment
+from outlast.exchange.experiment import Experiment
 from outlast.inbox import Inbox
 from outlast.journal.journal import Journal
 from outlast.journal.sqlite_file import LONGEST_PATH, is_blank

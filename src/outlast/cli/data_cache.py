@@ -13,7 +13,7 @@ import click
 from outlast.cli.common import clock, here_option, json_option, table, write_json
 from outlast.domain.describe import counted, printable
 from outlast.errors import BadInput
-from outlast.experiment import Experiment
+from outlast.exchange.experiment import Experiment
 from outlast.units import show_size
 
 if TYPE_CHECKING:

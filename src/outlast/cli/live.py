@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from outlast import reports
 from outlast.cli.common import COLOURS, on_terminal
 from outlast.cli.refusals import advice
 from outlast.cli.silence import Silence
 from outlast.controller import Pass
 from outlast.domain import describe
 from outlast.domain.model import Attempt, Entry, Kind
-from outlast.experiment import Experiment
+from outlast.exchange import attempt_log
+from outlast.exchange.experiment import Experiment
 from outlast.journal.journal import Journal
 from outlast.units import show_size
 
@@ -164,9 +164,9 @@ class Display:
 def progress_of(experiment: Experiment, attempt: Attempt) -> str:
     """How far a training says it is, such as `step 12 of 30 (40 %) loss=0.21`."""
     exchange = experiment.exchange_of(attempt)
-    said = reports.progress_of(exchange)
+    said = attempt_log.progress_of(exchange)
     if said is None:
-        fetching = reports.fetching_of(exchange)
+        fetching = attempt_log.fetching_of(exchange)
         return describe.printable(_fetching(fetching)) if fetching else ""
     step, total, metrics = said.get("step"), said.get("total"), said.get("metrics")
     text = "step %s" % step

@@ -11,10 +11,10 @@ import click
 from outlast.cli.common import find_run, here_option, locate, open_journal
 from outlast.domain.describe import counted
 from outlast.errors import BadInput
-from outlast.experiment import Experiment
+from outlast.exchange.attempt_log import heard_in
+from outlast.exchange.experiment import Experiment
 from outlast.journal.journal import Journal
 from outlast.node.sandbox import layout
-from outlast.reports import heard_in
 
 CHUNK = 65536
 

@@ -11,7 +11,7 @@ from outlast.cli.common import LONGEST_PASS
 from outlast.cli.refusals import advice
 from outlast.domain.describe import printable
 from outlast.domain.model import Kind
-from outlast.experiment import Experiment
+from outlast.exchange.experiment import Experiment
 
 if TYPE_CHECKING:
     from outlast.session import Session

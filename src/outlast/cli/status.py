@@ -24,11 +24,11 @@ from outlast.cli.common import (
 )
 from outlast.domain.describe import printable
 from outlast.domain.model import Attempt, AttemptState, Outcome, Run, RunState
-from outlast.experiment import Experiment
+from outlast.exchange.attempt_log import heard_in, read_attempt
+from outlast.exchange.experiment import Experiment
 from outlast.inbox import Inbox
 from outlast.journal.journal import Journal
 from outlast.journal.lease import describe, living_holder
-from outlast.reports import heard_in, read_attempt
 
 #: Runs shown when there are many; `--all` shows the rest.
 SHOWN = 30

@@ -19,7 +19,7 @@ from outlast.cli.common import (
 )
 from outlast.cli.sending import Sending
 from outlast.domain.describe import counted
-from outlast.experiment import Experiment
+from outlast.exchange.experiment import Experiment
 from outlast.journal.journal import Journal
 from outlast.journal.sqlite_file import is_blank
 from outlast.submission import Submitted, prepare, submit
@@ -98,9 +98,9 @@ def tell(submitted: Submitted) -> None:
 def _show(experiment: Experiment, cluster: str | None, as_json: bool) -> None:
     import json
 
-    from outlast import zipapp
     from outlast.domain.model import Attempt, AttemptState, Run, RunState
-    from outlast.exchange import exchange_for
+    from outlast.exchange import zipapp
+    from outlast.exchange.base import exchange_for
     from outlast.schedulers import connect
     from outlast.spec import read
 

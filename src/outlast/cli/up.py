@@ -12,7 +12,7 @@ from outlast.cli import FAILED, INTERRUPTED
 from outlast.cli.common import directory_argument, experiment_at, json_option, some, where, write_json
 from outlast.domain.model import RunState
 from outlast.errors import BadInput
-from outlast.experiment import Experiment
+from outlast.exchange.experiment import Experiment
 from outlast.inbox import Inbox
 from outlast.journal.sqlite_file import is_blank
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 
 from outlast.errors import BadInput, NotWritable
-from outlast.experiment import Experiment
+from outlast.exchange.experiment import Experiment
 from outlast.schedulers.local import DaemonOptions, Host, LocalScheduler
 
 #: Two names for this machine, so that attempts move between hosts.

@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable, Sequence
 
 from outlast.domain.model import Attempt, AttemptState, Entry, Kind, Outcome
-from outlast.experiment import Experiment
-from outlast.reports import last_progress, read_report
+from outlast.exchange.attempt_log import last_progress, read_report
+from outlast.exchange.experiment import Experiment
 from outlast.training.checkpoints import checkpoint_names, file_format
 
 #: The first attempt is left alone, so that there are checkpoints of two attempts.

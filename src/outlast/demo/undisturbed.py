@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from outlast.errors import OutlastError
+from outlast.exchange.attempt_log import last_progress
 from outlast.node.environment import with_python
 from outlast.node.protocol import Variable
-from outlast.reports import last_progress
 
 #: Seconds after which it is given up.
 LONGEST = 300.0

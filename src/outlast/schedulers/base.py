@@ -114,7 +114,7 @@ class Scheduler(ABC):
     interval: float = 15.0
     #: The most jobs that go into one `submit`.
     batch: int = 500
-    #: Jobs see the experiment's directory. If not, everything travels with them (see `outlast.sandbox`).
+    #: Jobs see the experiment's directory. If not, everything travels with them (see `outlast.exchange.sandbox`).
     shares_files: bool = True
     #: A chain is one job, which starts itself again in its place.
     chains_in_place: bool = False

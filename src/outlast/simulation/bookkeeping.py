@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from outlast.domain.ledger import Booking, Use, book
 from outlast.domain.model import Attempt, AttemptState, Outcome, Phase, Run, RunState
 from outlast.domain.observation import JobPhase
-from outlast.reports import MOST_SAVES
+from outlast.exchange.attempt_log import MOST_SAVES
 from outlast.simulation.history import History
 from outlast.simulation.job import NEVER
 from outlast.simulation.store import LegKey

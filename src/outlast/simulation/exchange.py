@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from outlast.domain.model import Attempt, Run, Spec
 from outlast.domain.observation import Report
-from outlast.exchange import ResultGone
+from outlast.exchange.base import ResultGone
 from outlast.schedulers.base import JobRequest
 from outlast.simulation.log import NodeLog
 from outlast.simulation.scenario import Weather

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from outlast.domain.model import Outcome, Phase
 from outlast.domain.observation import Report, Save
-from outlast.reports import MOST_SAVES
+from outlast.exchange.attempt_log import MOST_SAVES
 from outlast.simulation.store import LegKey
 
 #: How often the node program shows that it lives while the training computes.
@@ -38,7 +38,7 @@ class NodeLog:
     closed: float = float("inf")
 
     def report(self, as_of: float) -> Report | None:
-        """What `outlast.reports` would read from the files if they were as they had been at `as_of`."""
+        """What `outlast.exchange.attempt_log` would read from the files if they were as they had been at `as_of`."""
         as_of = min(as_of, self.closed)
         begun = [(phase, at) for phase, at in self.phases if at <= as_of]
         if not begun:

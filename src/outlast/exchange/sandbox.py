@@ -11,10 +11,10 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from outlast import homecoming, reports
 from outlast.domain.model import Attempt, Run, Spec
 from outlast.domain.observation import Report
-from outlast.exchange import FileExchange
+from outlast.exchange import attempt_log, sandbox_results
+from outlast.exchange.base import FileExchange
 from outlast.filesystem import write_durably
 from outlast.node import legs
 from outlast.node.order import WorkOrder
@@ -88,12 +88,12 @@ class SandboxExchange(FileExchange):
         whole = [name for name in names if checkpoint_names.is_checkpoint(name)]
         for name in names:
             if not name.startswith(".") and name not in whole[:-LEAST_KEEP]:
-                homecoming.copy(source / name, commit / layout.CHECKPOINTS / name)
+                sandbox_results.copy(source / name, commit / layout.CHECKPOINTS / name)
         scratch = self._previous_scratch(attempt)
         if scratch is not None and (Path(scratch) / layout.OUTPUT).is_dir():
-            homecoming.copy(Path(scratch) / layout.OUTPUT, commit / layout.UNFINISHED / layout.OUTPUT)
+            sandbox_results.copy(Path(scratch) / layout.OUTPUT, commit / layout.UNFINISHED / layout.OUTPUT)
         holds = manifest.list_files(str(commit), layout.PARTS, 0)
-        homecoming.remove_links(commit)  # no scheduler carries them; the job makes them again
+        sandbox_results.remove_links(commit)  # no scheduler carries them; the job makes them again
         manifest.write(str(commit), holds)
         temporary.rename(place / layout.COMMITTED)
 
@@ -103,7 +103,7 @@ class SandboxExchange(FileExchange):
         # The jobs of a chain are one here, which starts itself again.
         return replace(
             super().request(run, attempt, spec),
-            log=str(place / homecoming.JOB_LOG),
+            log=str(place / sandbox_results.JOB_LOG),
             inputs=(*code, str(place / layout.COMMITTED), *self._carried(spec)),
             jobs=1,
         )
@@ -132,11 +132,11 @@ class SandboxExchange(FileExchange):
 
     def heard_in(self, attempt: Attempt) -> Path:
         """What came back with the job, else what it sent while it ran."""
-        return reports.heard_in(self.experiment.exchange_of(attempt))
+        return attempt_log.heard_in(self.experiment.exchange_of(attempt))
 
     def report(self, attempt: Attempt) -> Report | None:
-        homecoming.remove_links(self.heard_in(attempt))
+        sandbox_results.remove_links(self.heard_in(attempt))
         return super().report(attempt)
 
     def settle(self, attempt: Attempt) -> None:
-        homecoming.settle(self.experiment, attempt)
+        sandbox_results.settle(self.experiment, attempt)

@@ -16,14 +16,14 @@ from typing import Protocol
 
 from outlast.domain.model import Attempt, Outcome, Run, Spec
 from outlast.domain.observation import Report
-from outlast.experiment import Experiment
+from outlast.exchange.attempt_log import read_attempt
+from outlast.exchange.experiment import Experiment
 from outlast.filesystem import sync_directory, write_durably
 from outlast.node import claim, legs
 from outlast.node.deliver_outputs import deliver
 from outlast.node.order import Saving, WorkOrder
 from outlast.node.scratch import Scratch
 from outlast.node.staging.plan import DataPlan
-from outlast.reports import read_attempt
 from outlast.schedulers.base import JobRequest, Scheduler
 from outlast.schedulers.profile import Profile
 from outlast.spec.command import arguments
@@ -199,7 +199,7 @@ def exchange_for(experiment: Experiment, zipapp: Path, spec: Spec, scheduler: Sc
     site = Profile.of(spec.profile)
     if scheduler.shares_files:
         return FileExchange(experiment, zipapp, site, scheduler.limit_signal, rings=not scheduler.hears)
-    from outlast.sandbox import SandboxExchange
+    from outlast.exchange.sandbox import SandboxExchange
 
     return SandboxExchange(experiment, zipapp, site, scheduler.limit_signal)
 

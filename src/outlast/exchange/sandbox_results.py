@@ -17,7 +17,7 @@ from pathlib import Path
 
 from outlast.domain.model import Attempt
 from outlast.errors import OutlastError
-from outlast.experiment import Experiment
+from outlast.exchange.experiment import Experiment
 from outlast.filesystem import sync_directory
 from outlast.node import legs
 from outlast.node.files import copy_file
