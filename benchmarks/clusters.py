@@ -23,9 +23,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from measuring import experiment, outlast, table
 
+from outlast.controller.supervisor import control
 from outlast.exchange.experiment import Experiment
 from outlast.schedulers import programs
-from outlast.session import control
 
 SCRIPTS = Path(__file__).parents[1] / "tests" / "clusters"
 ROUNDS = 3

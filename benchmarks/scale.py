@@ -65,7 +65,7 @@ def _stop(path: object) -> None:
 
 def _running() -> tuple[str, ...]:
     """A pass of the controller over attempts that are all running; more than one machine could really do."""
-    from outlast.controller import Controller
+    from outlast.controller.controller import Controller
     from outlast.domain.model import Attempt, Entry, Kind, Run, Spec
     from outlast.domain.observation import JobPhase, JobView, Patience, Report
     from outlast.journal.records import Records

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from laboratory import Ended, Lab, assert_whole, open_journal, states
-from outlast.crashpoints import CRASH_POINTS
+from outlast.controller.crashpoints import CRASH_POINTS
 from outlast.domain.model import Kind
 
 #: One run that is continued twice, one with a fluke, one with a bug, one to be cancelled.

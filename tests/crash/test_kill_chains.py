@@ -23,13 +23,14 @@ from pathlib import Path
 from typing import NoReturn
 
 from laboratory import PATIENCE, TRAINING, Lab, assert_whole, kill_at_once
-from outlast import crashpoints, session, spec, submission
-from outlast.crashpoints import CRASH_POINTS
+from outlast import spec
+from outlast.controller import crashpoints, submission, supervisor
+from outlast.controller.crashpoints import CRASH_POINTS
+from outlast.controller.inbox import Cancel, Inbox
 from outlast.domain.model import Spec
 from outlast.domain.observation import JobPhase, Patience
 from outlast.exchange import zipapp
 from outlast.exchange.experiment import Experiment
-from outlast.inbox import Cancel, Inbox
 from outlast.schedulers.local import Host, LocalScheduler
 
 CHAINS = 100
@@ -160,8 +161,8 @@ class _Chain:
 
     def _supervise(self, point: str) -> None:
         crashpoints._AT = point
-        vars(session)["connect"] = self._connect
-        with session.control(self.experiment, "up") as held:
+        vars(supervisor)["connect"] = self._connect
+        with supervisor.control(self.experiment, "up") as held:
             while True:
                 held.step()
                 if held.done:

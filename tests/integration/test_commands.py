@@ -264,7 +264,10 @@ def test_a_reader_that_has_seen_enough_ends_a_command_without_a_word(mixed: Mixe
 def test_a_program_that_does_not_read_what_it_is_given_ends_nobody(mixed: Mixed) -> None:
     lab, mix, _ = mixed
     unread = "import subprocess; subprocess.run(['true'], input=b'x' * 10**6)"
-    prelude = "import outlast.session as s\ncontrol = s.control\ndef unread(*a, **k):\n    %s\n" % unread
+    prelude = (
+        "import outlast.controller.supervisor as s\ncontrol = s.control\ndef unread(*a, **k):\n    %s\n"
+        % unread
+    )
     ended = lab.outlast("tick", mix, prelude=prelude + "    return control(*a, **k)\ns.control = unread")
     assert ended.returncode == 0 and "1 finished" in ended.stdout
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from outlast import controller
+from outlast.controller import controller
 from outlast.domain import attempt_end, engine, fold, ledger, policy
 from outlast.domain.decision import Decision, Do
 from outlast.domain.model import AttemptState, Kind, Outcome, RunState

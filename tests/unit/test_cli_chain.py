@@ -10,15 +10,15 @@ import pytest
 from click.testing import CliRunner, Result
 
 from outlast.cli import chain
+from outlast.controller.inbox import Inbox
+from outlast.controller.supervisor import control
 from outlast.domain.model import Attempt
 from outlast.errors import BadInput, JournalHeld
 from outlast.exchange.experiment import Experiment
-from outlast.inbox import Inbox
 from outlast.journal.journal import Journal
 from outlast.journal.lease import Lease
 from outlast.schedulers import programs
 from outlast.schedulers.programs import Reply
-from outlast.session import control
 
 
 class Slurm:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from outlast import crashpoints
-from outlast.controller import Controller
-from outlast.crashpoints import CRASH_POINTS
+from outlast.controller import crashpoints
+from outlast.controller.controller import Controller
+from outlast.controller.crashpoints import CRASH_POINTS
 from outlast.domain.model import (
     Attempt,
     AttemptState,

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from outlast.controller.inbox import Cancel, Inbox, Retry, Submit, take_requests
 from outlast.domain.model import Limits, OutputRule, RunPlan, RunState, Spec
 from outlast.errors import NotWritable
-from outlast.inbox import Cancel, Inbox, Retry, Submit
-from outlast.intake import take_requests
 from outlast.journal.journal import Journal
 from outlast.journal.lease import Lease
 

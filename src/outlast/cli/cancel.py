@@ -17,11 +17,11 @@ from outlast.cli.common import (
     some,
     write_json,
 )
+from outlast.controller.inbox import Cancel, Inbox
 from outlast.errors import BadInput
-from outlast.inbox import Cancel, Inbox
 
 if TYPE_CHECKING:
-    from outlast.session import Session
+    from outlast.controller.supervisor import Session
 
 
 @click.command()

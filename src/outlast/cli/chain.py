@@ -20,10 +20,10 @@ from outlast.cli.common import (
     write_json,
 )
 from outlast.cli.submit import hand_over, tell
+from outlast.controller.submission import prepare
 from outlast.domain.describe import counted, printable
 from outlast.domain.model import Kind, Outcome, Spec, attempts_needed
 from outlast.errors import BadInput
-from outlast.submission import prepare
 
 if TYPE_CHECKING:
     from outlast.journal.journal import Journal
@@ -48,7 +48,7 @@ def command(
     the rest are cancelled or end within seconds. Without -n the number is worked out from the time that
     params.yaml asks for and the longest that the cluster lets a job run.
     """
-    from outlast.session import control
+    from outlast.controller.supervisor import control
     from outlast.spec import read
 
     experiment = experiment_at(directory)

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING
 
 import click
 
+from outlast.controller.inbox import Inbox
 from outlast.domain.model import Run
 from outlast.errors import BadInput, JournalHeld
 from outlast.exchange.experiment import Experiment
-from outlast.inbox import Inbox
 from outlast.journal.journal import Journal
 from outlast.journal.sqlite_file import LONGEST_PATH, is_blank
 
 if TYPE_CHECKING:
-    from outlast.session import Session
+    from outlast.controller.supervisor import Session
 
 #: Seconds to wait for another command that holds the experiment for a moment, and for one pass.
 LONGEST_WAIT = 15.0
@@ -111,7 +111,7 @@ def _is_nowhere(directory: Path) -> bool:
 
 def carry_out(experiment: Experiment, purpose: str, work: Callable[[Session], None]) -> str:
     """Be the controller for a moment. Where another one supervises, it is told who picks the request up."""
-    from outlast.session import control
+    from outlast.controller.supervisor import control
 
     until = time.monotonic() + LONGEST_WAIT
     while True:

@@ -16,10 +16,10 @@ from outlast.domain.model import Attempt, Entry, Run, RunState
 from outlast.errors import BadInput
 
 if TYPE_CHECKING:
+    from outlast.controller.supervisor import Session
     from outlast.demo.compare import Comparison
     from outlast.demo.stage import Stage
     from outlast.demo.trouble import Trouble
-    from outlast.session import Session
 
 #: Seconds after which the disturbed training is given up.
 LONGEST = 300.0
@@ -116,7 +116,7 @@ def _show(place: Stage, epochs: int | None) -> int:
 def _supervise(place: Stage, trouble: Trouble) -> tuple[Run, list[Attempt]]:
     """What `outlast up` does, with trouble in between."""
     from outlast.cli.live import Display
-    from outlast.session import control
+    from outlast.controller.supervisor import control
 
     display = Display(place.experiment)
 

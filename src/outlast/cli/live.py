@@ -13,7 +13,7 @@ import click
 from outlast.cli.common import COLOURS, on_terminal
 from outlast.cli.refusals import advice
 from outlast.cli.silence import Silence
-from outlast.controller import Pass
+from outlast.controller.controller import Pass
 from outlast.domain import describe
 from outlast.domain.model import Attempt, Entry, Kind
 from outlast.exchange import attempt_log

@@ -21,10 +21,10 @@ from outlast.cli.common import (
     write_json,
 )
 from outlast.cli.sending import Sending
+from outlast.controller.submission import retry
 from outlast.domain.model import Run, RunState
 from outlast.errors import BadInput
 from outlast.journal.journal import Journal
-from outlast.submission import retry
 
 
 @click.command()

@@ -14,7 +14,7 @@ from outlast.domain.model import Kind
 from outlast.exchange.experiment import Experiment
 
 if TYPE_CHECKING:
-    from outlast.session import Session
+    from outlast.controller.supervisor import Session
 
 #: Runs that are told of one by one.
 MOST_TOLD = 5

@@ -18,11 +18,11 @@ from outlast.cli.common import (
     write_json,
 )
 from outlast.cli.sending import Sending
+from outlast.controller.submission import Submitted, prepare, submit
 from outlast.domain.describe import counted
 from outlast.exchange.experiment import Experiment
 from outlast.journal.journal import Journal
 from outlast.journal.sqlite_file import is_blank
-from outlast.submission import Submitted, prepare, submit
 
 
 @click.command()

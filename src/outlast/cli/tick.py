@@ -22,7 +22,7 @@ def command(directory: Path, as_json: bool) -> None:
 
     A line such as `* * * * * outlast tick DIR` does what `outlast up DIR` does, a minute at a time.
     """
-    from outlast.session import control
+    from outlast.controller.supervisor import control
 
     experiment = experiment_at(directory)
     with control(experiment, "tick", timeout=LONGEST_QUESTION) as session:

@@ -10,10 +10,10 @@ import click
 
 from outlast.cli import FAILED, INTERRUPTED
 from outlast.cli.common import directory_argument, experiment_at, json_option, some, where, write_json
+from outlast.controller.inbox import Inbox
 from outlast.domain.model import RunState
 from outlast.errors import BadInput
 from outlast.exchange.experiment import Experiment
-from outlast.inbox import Inbox
 from outlast.journal.sqlite_file import is_blank
 
 
@@ -32,7 +32,7 @@ def command(ctx: click.Context, directory: Path, as_json: bool) -> None:
 def supervise(experiment: Experiment, directory: Path, as_json: bool, purpose: str) -> int:
     """The exit code: 0 if all runs finished, 1 if one failed or was cancelled, 130 if interrupted."""
     from outlast.cli.live import Display
-    from outlast.session import control
+    from outlast.controller.supervisor import control
 
     if is_blank(experiment.journal) and not Inbox(experiment.inbox).names():
         raise BadInput(

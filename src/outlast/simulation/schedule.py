@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from outlast import crashpoints
-from outlast.controller import Controller
+from outlast.controller import crashpoints
+from outlast.controller.controller import Controller
 from outlast.domain.engine import CANCEL_AGAIN
 from outlast.domain.model import Attempt, Entry, Kind, Outcome, Run, RunState
 from outlast.journal.records import Records

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from outlast.dispatch import MINUTE
+from outlast.controller.dispatch import MINUTE
 from outlast.domain.engine import CANCEL_AGAIN, MOST_RELEASES
 from outlast.domain.model import Attempt, Run, RunState
 from outlast.domain.observation import JobPhase, JobView, Report

@@ -12,12 +12,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from outlast.controller.inbox import Inbox, Retry, Submit, under_way_elsewhere
 from outlast.domain.model import Run, RunPlan, Spec
 from outlast.errors import BadInput, NotWritable
 from outlast.exchange.experiment import Experiment
 from outlast.filesystem import sync_directory
-from outlast.inbox import Inbox, Retry, Submit
-from outlast.intake import under_way_elsewhere
 from outlast.job_environment import carried
 from outlast.node import code_archive
 

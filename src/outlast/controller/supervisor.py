@@ -6,13 +6,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from outlast.controller import Controller, Listener, Pass
+from outlast.controller.controller import Controller, Listener, Pass
+from outlast.controller.inbox import Inbox, take_requests
 from outlast.errors import JournalDamaged, JournalHeld, NotWritable
 from outlast.exchange import zipapp
 from outlast.exchange.base import exchange_for
 from outlast.exchange.experiment import Experiment
-from outlast.inbox import Inbox
-from outlast.intake import take_requests
 from outlast.journal.journal import Journal
 from outlast.journal.lease import Lease
 from outlast.journal.sqlite_file import is_blank

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from outlast import crashpoints
+from outlast.controller import crashpoints
 from outlast.domain import engine
 from outlast.domain.decision import Decision
 from outlast.domain.model import Entry, Kind, Outcome, RunState

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from outlast import crashpoints
-from outlast.dispatch import Dispatch
+from outlast.controller import crashpoints
+from outlast.controller.dispatch import Dispatch
 from outlast.domain import admission, engine
 from outlast.domain.decision import Decision, Do
 from outlast.domain.model import Attempt, Entry, Kind, Outcome
