@@ -22,9 +22,10 @@ import testbeds
 from contract.rehearsal import HERE, Rehearsal, await_death
 from outlast.exchange.experiment import Experiment
 from outlast.local_cluster.processes import start_ticks
-from outlast.schedulers import htcondor_submit, programs
+from outlast.schedulers import commands
 from outlast.schedulers.base import JobRequest
-from outlast.schedulers.htcondor import HTCondorScheduler
+from outlast.schedulers.htcondor import submit
+from outlast.schedulers.htcondor.adapter import HTCondorScheduler
 from outlast.schedulers.profile import Profile
 
 #: The suite wants two hosts; the pool has a third one.
@@ -63,7 +64,7 @@ class HTCondorRehearsal(Rehearsal):
         for name, value in found.items():
             self._patch.setenv(name, value)
         # A job that will not leave keeps its slot for this long, and the tests waiting.
-        self._patch.setattr(htcondor_submit, "LAST_WORDS", 1)
+        self._patch.setattr(submit, "LAST_WORDS", 1)
         self._pool = Path(found["CONDOR_CONFIG"]).parent
         self._config = found["CONDOR_CONFIG"]
         self.group = "contract-" + secrets.token_hex(4)
@@ -107,7 +108,7 @@ class HTCondorRehearsal(Rehearsal):
         """The master starts another schedd, which takes the running jobs over."""
         kill_hard(self.daemon("condor_schedd"))
         until = time.monotonic() + self.patience
-        while programs.call(["condor_q", "-limit", "1"], 30.0).code != 0:
+        while commands.call(["condor_q", "-limit", "1"], 30.0).code != 0:
             assert time.monotonic() < until, "no schedd came back"
             time.sleep(0.1)
 
@@ -150,7 +151,7 @@ class HTCondorRehearsal(Rehearsal):
         return self.scheduler.poll()[token].job
 
     def tool(self, *words: str) -> str:
-        told = programs.call(words, 30.0)
+        told = commands.call(words, 30.0)
         assert told.code == 0, told.complaint
         return told.out
 
@@ -213,7 +214,7 @@ class HTCondorRehearsal(Rehearsal):
                 self.thaw()
             self._patch.setenv("CONDOR_CONFIG", self._config)
             # It exits with 1 if there is none left.
-            programs.call(["condor_rm", "-constraint", self.ours], 30.0)
+            commands.call(["condor_rm", "-constraint", self.ours], 30.0)
             self.await_empty_queue()
         finally:
             self._left.close()

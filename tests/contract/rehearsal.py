@@ -21,7 +21,7 @@ import pytest
 
 from outlast.exchange.experiment import Experiment
 from outlast.local_cluster.processes import is_alive, start_ticks
-from outlast.schedulers import programs
+from outlast.schedulers import commands
 from outlast.schedulers.base import JobPhase, JobRequest, JobView, Scheduler
 from outlast.schedulers.local import DaemonOptions, Host, LocalScheduler
 
@@ -218,14 +218,14 @@ class Fifo:
 def counted_programs() -> Iterator[list[str]]:
     """The scheduler's own programs that are called meanwhile."""
     made: list[str] = []
-    call = programs.call
+    call = commands.call
 
-    def counted(arguments: Any, *rest: Any, **more: Any) -> programs.Reply:
+    def counted(arguments: Any, *rest: Any, **more: Any) -> commands.Reply:
         made.append(arguments[0])
         return call(arguments, *rest, **more)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(programs, "call", counted)
+        patch.setattr(commands, "call", counted)
         yield made
 
 

@@ -22,10 +22,10 @@ import testbeds
 from contract.rehearsal import Rehearsal, await_death, counted_programs
 from outlast.exchange.experiment import Experiment
 from outlast.local_cluster.processes import start_ticks
-from outlast.schedulers import programs
+from outlast.schedulers import commands
 from outlast.schedulers.base import JobPhase
 from outlast.schedulers.profile import Profile
-from outlast.schedulers.slurm import SlurmScheduler
+from outlast.schedulers.slurm.adapter import SlurmScheduler
 
 
 class SlurmRehearsal(Rehearsal):
@@ -69,7 +69,7 @@ class SlurmRehearsal(Rehearsal):
 
     def control(self, *words: str) -> str:
         """What `scontrol` says."""
-        told = programs.call(["scontrol", *words], 30.0, environment={"SLURM_TIME_FORMAT": "%s"})
+        told = commands.call(["scontrol", *words], 30.0, environment={"SLURM_TIME_FORMAT": "%s"})
         assert told.code == 0, told.complaint
         return told.out
 
@@ -117,7 +117,7 @@ class SlurmRehearsal(Rehearsal):
 
     def kill_without_warning(self, token: str) -> None:
         job = self.scheduler.poll()[token].job
-        told = programs.call(["scancel", "--signal=KILL", job], 30.0)
+        told = commands.call(["scancel", "--signal=KILL", job], 30.0)
         assert told.code == 0, told.complaint
 
     def send_away(self, token: str) -> None:
@@ -150,7 +150,7 @@ class SlurmRehearsal(Rehearsal):
     def node_back(self) -> None:
         """A node that answers is of use again by itself, or it is told so."""
         for host in self._lost:
-            programs.call(["scontrol", "update", "NodeName=%s" % host, "State=RESUME"], 30.0)
+            commands.call(["scontrol", "update", "NodeName=%s" % host, "State=RESUME"], 30.0)
         self._lost.clear()
 
     def _kill(self, name: str) -> None:

@@ -17,8 +17,8 @@ from outlast.errors import BadInput, JournalHeld
 from outlast.exchange.experiment import Experiment
 from outlast.journal.journal import Journal
 from outlast.journal.lease import Lease
-from outlast.schedulers import programs
-from outlast.schedulers.programs import Reply
+from outlast.schedulers import commands
+from outlast.schedulers.commands import Reply
 
 
 class Slurm:
@@ -39,7 +39,7 @@ class Slurm:
 @pytest.fixture
 def slurm(monkeypatch: pytest.MonkeyPatch) -> Slurm:
     slurm = Slurm()
-    monkeypatch.setattr(programs, "call", slurm.call)
+    monkeypatch.setattr(commands, "call", slurm.call)
     return slurm
 
 

@@ -113,7 +113,7 @@ def test_what_this_machine_lacks_of_the_cluster_is_a_warning(
     (directory / "clusters.yaml").write_text(
         "mine: {scheduler: slurm, environment: /nowhere/env, python: /nowhere/python3, container: docker://x}\n"
     )
-    monkeypatch.setattr("outlast.schedulers.presence.shutil.which", lambda name: None)
+    monkeypatch.setattr("outlast.schedulers.discovery.shutil.which", lambda name: None)
     result = check(directory, "--cluster", "mine")
     assert result.exit_code == 0
     assert [line for line in result.stderr.splitlines() if "cluster mine" in line] == [

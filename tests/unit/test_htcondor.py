@@ -15,15 +15,15 @@ pytest.importorskip("htcondor2", reason="the htcondor package is not installed")
 from outlast.domain.model import Outcome
 from outlast.node.staging.condor_plugin_codes import code_of
 from outlast.node.staging.errors import Kind
-from outlast.schedulers import htcondor
 from outlast.schedulers.base import Answer, JobPhase, JobRequest, SchedulerUnavailable, Sought
-from outlast.schedulers.htcondor import HTCondorScheduler
-from outlast.schedulers.htcondor_ads import story_of, why_idle
-from outlast.schedulers.htcondor_events import Event, Story, begin, follow
-from outlast.schedulers.htcondor_holds import explain
-from outlast.schedulers.htcondor_submit import Unfit, clusters
+from outlast.schedulers.commands import NoReply, Reply
+from outlast.schedulers.htcondor import adapter
+from outlast.schedulers.htcondor.adapter import HTCondorScheduler
+from outlast.schedulers.htcondor.holds import explain
+from outlast.schedulers.htcondor.job_history import Event, Story, begin, follow
+from outlast.schedulers.htcondor.listing import story_of, why_idle
+from outlast.schedulers.htcondor.submit import Unfit, clusters
 from outlast.schedulers.profile import Profile
-from outlast.schedulers.programs import NoReply, Reply
 
 SITE = {"GLIDEIN_ResourceName": "alpha", "SlotName": "slot1_1@alpha@node"}
 EVICTED = {"Reason": "Job vacated by schedd"}
@@ -341,7 +341,7 @@ def answering(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], list[Mapping[s
                 raise answer
             return Reply(0, json.dumps(answer), "")
 
-        monkeypatch.setattr(htcondor, "call", call)
+        monkeypatch.setattr(adapter, "call", call)
         return asked
 
     return install

@@ -13,8 +13,8 @@ import pytest
 
 from outlast.node.protocol import EXIT_NOT_PREPARED
 from outlast.schedulers.base import JobRequest
+from outlast.schedulers.job_script import become_node_program
 from outlast.schedulers.profile import Profile
-from outlast.schedulers.script import become_node_program
 
 APPTAINER = """\
 #!/bin/bash

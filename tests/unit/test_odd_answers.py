@@ -12,15 +12,17 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from outlast.schedulers import htcondor, programs, sge_text
+from outlast.schedulers import commands
 from outlast.schedulers.base import JobPhase, Sought
-from outlast.schedulers.oddities import Oddities
+from outlast.schedulers.commands import Reply
+from outlast.schedulers.htcondor import adapter
 from outlast.schedulers.profile import Profile
-from outlast.schedulers.programs import Reply
-from outlast.schedulers.sge import SgeScheduler
-from outlast.schedulers.slurm import SlurmScheduler
-from outlast.schedulers.slurm_listing import read_sacct, read_squeue, usable_nodes
-from outlast.schedulers.slurm_views import give_number, views_of
+from outlast.schedulers.sge import listing
+from outlast.schedulers.sge.adapter import SgeScheduler
+from outlast.schedulers.slurm.adapter import SlurmScheduler
+from outlast.schedulers.slurm.listing import read_sacct, read_squeue, usable_nodes
+from outlast.schedulers.slurm.views import give_number, views_of
+from outlast.schedulers.unreadable_output import Oddities
 from unit.sge_prints import BATCH, NAME, job_xml, listing_xml, record
 
 GOOD = "7|3|RUNNING|0|0|n1|100|200|0:02|None|train.g.b7|"
@@ -91,7 +93,7 @@ def test_no_job_of_qstat_hides_the_others(name: str, number: str, tasks: str, at
     odd = job_xml(8, "STATE", "TASKS", name="NAME", at="AT").replace(">8<", ">NUMBER<")
     for word, text in zip(("NAME", "NUMBER", "TASKS", "AT", "STATE"), allowed, strict=True):
         odd = odd.replace(">%s<" % word, ">%s<" % text)
-    listed = sge_text.listing(listing_xml(odd, job_xml(5, "qw", "2")))
+    listed = listing.listing(listing_xml(odd, job_xml(5, "qw", "2")))
     assert [task.job for task in listed if task.name == NAME] == ["5.2"]
     assert all(task.phase for task in listed)
 
@@ -109,7 +111,7 @@ def test_no_record_of_qacct_hides_the_others(
         maxvmem=memory,
         category="h_rt=%s,h_vmem=%s" % (category, memory),
     )
-    told = sge_text.accounting(odd + record() + text + record(taskid="2") + odd)
+    told = listing.accounting(odd + record() + text + record(taskid="2") + odd)
     # What stands between two records may spoil the one before it.
     assert {one.job for one in told if one.name == NAME} >= {"6.2"}
 
@@ -117,10 +119,10 @@ def test_no_record_of_qacct_hides_the_others(
 @UNHURRIED
 @given(st.text())
 def test_nothing_else_that_grid_engine_prints_is_stumbled_over(text: str) -> None:
-    sge_text.details("job_number: %s\nerror reason %s: x\n%s" % (text, text, text))
-    sge_text.deleted("root has deleted job %s\n%s" % ("9" * 5000, text))
-    for read in (sge_text.listing, sge_text.hosts):
-        with suppress(sge_text.Unreadable):  # no XML at all is no answer
+    listing.details("job_number: %s\nerror reason %s: x\n%s" % (text, text, text))
+    listing.deleted("root has deleted job %s\n%s" % ("9" * 5000, text))
+    for read in (listing.listing, listing.hosts):
+        with suppress(listing.Unreadable):  # no XML at all is no answer
             read(text)
 
 
@@ -149,8 +151,8 @@ def test_no_ad_of_htcondor_hides_the_others(ads: list[dict[str, Any]], most: flo
     whole = [{**good, "JobStatus": 1, "OutlastToken": "bad", **ad} for ad in ads]
     reply = {"queue": [*whole, good, *ads], "history": ads, "offer": [{"TotalSlotCpus": most}]}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(htcondor, "call", lambda *asked, **more: Reply(0, json.dumps(reply), ""))
-        views = htcondor.HTCondorScheduler("g", Profile()).poll([Sought("bad", "3.0", 0.0)])
+        patch.setattr(adapter, "call", lambda *asked, **more: Reply(0, json.dumps(reply), ""))
+        views = adapter.HTCondorScheduler("g", Profile()).poll([Sought("bad", "3.0", 0.0)])
     assert views["good"].phase is JobPhase.RUNNING
 
 
@@ -175,19 +177,19 @@ def test_what_is_not_about_this_experiment_is_nothing_odd(line: str) -> None:
 def test_a_record_that_cannot_be_read_hides_what_it_would_have_ended() -> None:
     """The start before it was rescheduled; to take that for the end would be a guess."""
     rescheduled = record(failed="25  : rescheduling")
-    assert sge_text.accounting(rescheduled + record(exit_status="?")) == []
+    assert listing.accounting(rescheduled + record(exit_status="?")) == []
 
 
 def _slurm(monkeypatch: pytest.MonkeyPatch) -> SlurmScheduler:
     answers = {"squeue": GOOD.replace("7|3", "7|?") + "\n" + GOOD, "sacct": GOOD_PAST.replace("7_3", "x_4")}
-    monkeypatch.setattr(programs, "call", lambda words, *rest, **more: Reply(0, answers[words[0]], ""))
+    monkeypatch.setattr(commands, "call", lambda words, *rest, **more: Reply(0, answers[words[0]], ""))
     return SlurmScheduler("g", Profile())
 
 
 def _sge(monkeypatch: pytest.MonkeyPatch) -> SgeScheduler:
     listing = listing_xml(job_xml(7, "qw", "x"), job_xml(5, "r", "3", queue="main.q@n1"))
     answers = {"qstat": listing, "qacct": record(taskid="4", exit_status="?")}
-    monkeypatch.setattr(programs, "call", lambda words, *rest, **more: Reply(0, answers[words[0]], ""))
+    monkeypatch.setattr(commands, "call", lambda words, *rest, **more: Reply(0, answers[words[0]], ""))
     return SgeScheduler("group", Profile())
 
 

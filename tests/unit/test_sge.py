@@ -12,9 +12,7 @@ from typing import Any
 import pytest
 
 from outlast.domain.model import Outcome
-from outlast.schedulers import programs
-from outlast.schedulers import sge_text as text
-from outlast.schedulers import sge_words as words
+from outlast.schedulers import commands
 from outlast.schedulers.base import (
     Answer,
     JobPhase,
@@ -24,9 +22,11 @@ from outlast.schedulers.base import (
     Sought,
     Submission,
 )
+from outlast.schedulers.commands import NoReply, NotCalled, Reply
 from outlast.schedulers.profile import Profile
-from outlast.schedulers.programs import NoReply, NotCalled, Reply
-from outlast.schedulers.sge import SgeScheduler
+from outlast.schedulers.sge import listing as text
+from outlast.schedulers.sge import states as words
+from outlast.schedulers.sge.adapter import SgeScheduler
 from unit.sge_prints import BATCH, NAME, job_xml, listing_xml, record
 
 UNTIMED = {"qsub_time": "Thu Jan  1 00:00:00 1970", "start_time": "-/-", "end_time": "-/-"}
@@ -94,7 +94,7 @@ class Cell:
 @pytest.fixture
 def cell(monkeypatch: pytest.MonkeyPatch) -> Cell:
     cell = Cell()
-    monkeypatch.setattr(programs, "call", cell.call)
+    monkeypatch.setattr(commands, "call", cell.call)
     return cell
 
 
@@ -235,7 +235,7 @@ def test_jobs_of_a_chain_wait_for_one_another_by_id_and_know_the_rest_by_name(
         return Reply(0, "%d.1-1:1\n" % next(numbers), "")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(programs, "call", qsub)
+        patch.setattr(commands, "call", qsub)
         answer = scheduler.submit([request_of(jobs=3)])
     assert answer["%s-1" % BATCH].job == "20.1,21.1,22.1"
     scripts = [script for _, script in cell.calls]
@@ -265,7 +265,7 @@ def test_a_chain_that_breaks_off_is_a_shorter_chain(
     scheduler: SgeScheduler, request_of: Callable[..., JobRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replies = iter([Reply(0, "20.1-1:1\n", ""), Reply(1, "", "Unable to run job: denied: enough.\nExiting.")])
-    monkeypatch.setattr(programs, "call", lambda *arguments, **more: next(replies))
+    monkeypatch.setattr(commands, "call", lambda *arguments, **more: next(replies))
     (answer,) = scheduler.submit([request_of(jobs=3)]).values()
     assert (answer.answer, answer.job) == (Answer.ACCEPTED, "20.1")
     assert answer.reason == "only 1 of 3 jobs were sent: denied: enough."

@@ -12,16 +12,15 @@ from typing import Any
 import pytest
 
 from outlast.node.protocol import Outcome
-from outlast.schedulers import programs
+from outlast.schedulers import commands
 from outlast.schedulers.base import Answer, JobPhase, JobRequest, JobView, SchedulerUnavailable, Sought
+from outlast.schedulers.commands import NoReply, NotCalled, Reply
 from outlast.schedulers.profile import Profile
-from outlast.schedulers.programs import NoReply, NotCalled, Reply
-from outlast.schedulers.slurm import SlurmScheduler
-from outlast.schedulers.slurm_answers import answer_of
-from outlast.schedulers.slurm_job import arrays_of, sbatch, script
-from outlast.schedulers.slurm_listing import read_sacct, read_squeue
-from outlast.schedulers.slurm_views import views_of
-from outlast.schedulers.slurm_words import outcome_of, phase_of, sentence
+from outlast.schedulers.slurm.adapter import SlurmScheduler
+from outlast.schedulers.slurm.listing import read_sacct, read_squeue
+from outlast.schedulers.slurm.states import answer_of, outcome_of, phase_of, sentence
+from outlast.schedulers.slurm.submit import arrays_of, sbatch, script
+from outlast.schedulers.slurm.views import views_of
 
 PLAIN = JobRequest(
     token="b7-1",
@@ -526,7 +525,7 @@ def slurm(monkeypatch: pytest.MonkeyPatch) -> Callable[[Fake], tuple[SlurmSchedu
             calls.append(list(arguments))
             return fake(arguments, given)
 
-        monkeypatch.setattr(programs, "call", call)
+        monkeypatch.setattr(commands, "call", call)
         return SlurmScheduler("g", Profile(name="mine")), calls
 
     return made

@@ -15,8 +15,8 @@ from outlast.domain.describe import counted
 from outlast.errors import BadInput
 
 if TYPE_CHECKING:
-    from outlast.schedulers.presence import Presence
-    from outlast.schedulers.queues import QueueLimit
+    from outlast.schedulers.discovery import Presence
+    from outlast.schedulers.queue_limits import QueueLimit
     from outlast.spec.clusters import KnownCluster, Library
     from outlast.spec.mistakes import Mistake
 
@@ -73,8 +73,8 @@ def _show_all(library: Library, as_json: bool) -> None:
 
 
 def _show_one(cluster: KnownCluster, as_json: bool) -> None:
-    from outlast.schedulers.presence import pool
-    from outlast.schedulers.queues import queue_limits
+    from outlast.schedulers.discovery import pool
+    from outlast.schedulers.queue_limits import queue_limits
 
     profile = cluster.profile
     known = (profile.scheduler,) if profile.scheduler else ()
@@ -126,7 +126,7 @@ def _look(schedulers: tuple[str, ...], *, images: bool = True) -> dict[str, Pres
     """All at the same time: one that hangs holds up no other."""
     from concurrent.futures import ThreadPoolExecutor
 
-    from outlast.schedulers.presence import containers, look_for
+    from outlast.schedulers.discovery import containers, look_for
 
     looks: dict[str, Callable[[], Presence]] = {
         kind: _this_machine if kind == "local" else partial(look_for, kind, _PATIENCE) for kind in schedulers
@@ -140,7 +140,7 @@ def _look(schedulers: tuple[str, ...], *, images: bool = True) -> dict[str, Pres
 
 def _this_machine() -> Presence:
     from outlast.local_cluster.hosts import this_machine
-    from outlast.schedulers.presence import Presence
+    from outlast.schedulers.discovery import Presence
     from outlast.spec.fit import sized
 
     ((name, host),) = this_machine().items()

@@ -94,7 +94,7 @@ class Display:
         spec = self._journal.newest_spec() if trouble and self._journal is not None else None
         if spec is None:
             return trouble
-        from outlast.schedulers.presence import missing_programs
+        from outlast.schedulers.discovery import missing_programs
 
         return "; ".join(missing_programs(spec.profile.get("scheduler", spec.cluster))) or trouble
 

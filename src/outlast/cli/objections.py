@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
-from outlast.schedulers.presence import look_for, missing_here, missing_programs
-from outlast.schedulers.queues import QueueLimit, queue_limits
+from outlast.schedulers.discovery import look_for, missing_here, missing_programs
+from outlast.schedulers.queue_limits import QueueLimit, queue_limits
 from outlast.spec.clusters import KnownCluster
 from outlast.spec.directives import options_set
 from outlast.spec.mistakes import Mistake, did_you_mean

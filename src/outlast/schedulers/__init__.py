@@ -41,15 +41,15 @@ def _adapter(spec: Spec, group: str, profile: Profile, place: Path | None) -> Sc
         hosts = {name: Host(**facts) for name, facts in spec.profile.get("hosts", {}).items()}
         return LocalScheduler(group, name=spec.cluster, hosts=hosts or None)
     if kind == "slurm":
-        from outlast.schedulers.slurm import SlurmScheduler
+        from outlast.schedulers.slurm.adapter import SlurmScheduler
 
         return SlurmScheduler(group, profile)
     if kind == "sge":
-        from outlast.schedulers.sge import SgeScheduler
+        from outlast.schedulers.sge.adapter import SgeScheduler
 
         return SgeScheduler(group, profile)
     if kind == "htcondor":
-        from outlast.schedulers.htcondor import HTCondorScheduler
+        from outlast.schedulers.htcondor.adapter import HTCondorScheduler
 
         return HTCondorScheduler(group, profile, place)
     raise BadInput("cluster %s: this version of Outlast cannot talk to %s" % (spec.cluster, kind))

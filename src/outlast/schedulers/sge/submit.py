@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from outlast.schedulers.base import JobRequest
-from outlast.schedulers.naming import name_of
+from outlast.schedulers.job_names import name_of
+from outlast.schedulers.job_script import become_node_program, prepare, shebang
 from outlast.schedulers.profile import Profile, fill
-from outlast.schedulers.script import become_node_program, prepare, shebang
 
 _CPUS = "smp {cpus}"
 _GPUS = "gpus={gpus}"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from outlast.schedulers.commands import NoReply, NotCalled, call
 from outlast.schedulers.profile import Profile
-from outlast.schedulers.programs import NoReply, NotCalled, call
 from outlast.units import duration
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from outlast.schedulers.base import JobPhase
-from outlast.schedulers.htcondor_events import Event, Story, begin, follow
+from outlast.schedulers.htcondor.job_history import Event, Story, begin, follow
 
 #: Of several jobs with one token, the one to tell about.
 _TELLING = (JobPhase.RUNNING, JobPhase.HELD, JobPhase.QUEUED, JobPhase.ENDED)

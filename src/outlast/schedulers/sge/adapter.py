@@ -15,9 +15,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from outlast.schedulers import programs
-from outlast.schedulers import sge_text as text
-from outlast.schedulers import sge_words as words
+from outlast.schedulers import commands
 from outlast.schedulers.base import (
     Answer,
     JobPhase,
@@ -29,11 +27,13 @@ from outlast.schedulers.base import (
     Sought,
     Submission,
 )
-from outlast.schedulers.oddities import Oddities
+from outlast.schedulers.commands import NoReply, NotCalled, Reply
 from outlast.schedulers.profile import Profile
-from outlast.schedulers.programs import NoReply, NotCalled, Reply
-from outlast.schedulers.sge_script import Array, arrays, script_of
-from outlast.schedulers.sge_views import alive, ended, never_started, token_of
+from outlast.schedulers.sge import listing as text
+from outlast.schedulers.sge import states as words
+from outlast.schedulers.sge.submit import Array, arrays, script_of
+from outlast.schedulers.sge.views import alive, ended, never_started, token_of
+from outlast.schedulers.unreadable_output import Oddities
 
 __all__ = ["SgeScheduler"]
 
@@ -122,7 +122,7 @@ class SgeScheduler(Scheduler):
     def _qsub(self, script: str) -> tuple[str, Submission]:
         self.beat()
         try:
-            reply = programs.call(["qsub", "-terse"], self.timeout, script)
+            reply = commands.call(["qsub", "-terse"], self.timeout, script)
         except NotCalled as error:
             return "", Submission(Answer.REJECTED, reason=str(error), transient=True)
         except NoReply as error:
@@ -196,7 +196,7 @@ class SgeScheduler(Scheduler):
         pattern = "*.%s.%s*" % (self.group, batches.pop() if len(batches) == 1 else "")
         try:
             # It exits with 1 if there is no such job.
-            reply = programs.call(["qacct", "-j", pattern], self.timeout, environment=_UTC)
+            reply = commands.call(["qacct", "-j", pattern], self.timeout, environment=_UTC)
             records = text.accounting(reply.out, self._oddities.of("qacct"))
         except (NoReply, NotCalled):
             self._pauses.accounting = time.monotonic() + self.accounting_pause
@@ -252,7 +252,7 @@ class SgeScheduler(Scheduler):
     ) -> Reply:
         """A program's reply if it succeeded, or failed with `expected` words."""
         try:
-            reply = programs.call(arguments, self.timeout, environment=environment)
+            reply = commands.call(arguments, self.timeout, environment=environment)
         except (NoReply, NotCalled) as error:
             raise SchedulerUnavailable("Grid Engine: %s" % error) from error
         if reply.code != 0 and not (expected and expected.search(reply.out)):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from xml.etree import ElementTree
 
 from outlast.domain.observation import JobPhase
-from outlast.schedulers.oddities import Odd, nothing_odd, tasks_between, whole, whole_or_none
+from outlast.schedulers.unreadable_output import Odd, nothing_odd, tasks_between, whole, whole_or_none
 
 #: Son of Grid Engine and the older ones; Univa's and Altair's.
 _TIME_FORMATS = ("%Y-%m-%dT%H:%M:%S", "%a %b %d %H:%M:%S %Y", "%m/%d/%Y %H:%M:%S")

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from outlast.schedulers.base import JobPhase
-from outlast.schedulers.naming import batch_in
-from outlast.schedulers.oddities import Odd, nothing_odd, tasks_between, whole, whole_or_none
-from outlast.schedulers.slurm_words import phase_of
+from outlast.schedulers.job_names import batch_in
+from outlast.schedulers.slurm.states import phase_of
+from outlast.schedulers.unreadable_output import Odd, nothing_odd, tasks_between, whole, whole_or_none
 
 #: `field:|` prints a field in its full length and a bar. The name comes last: it may hold anything.
 SQUEUE_FORMAT = ",".join(

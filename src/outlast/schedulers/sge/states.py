@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from outlast.domain.model import Outcome
 from outlast.domain.observation import JobPhase
 from outlast.schedulers.base import Answer, Submission
-from outlast.schedulers.sge_text import Record
+from outlast.schedulers.sge.listing import Record
 
 #: `failed` codes (see sge_status(5)) that need words of their own.
 ENFORCED_LIMIT, RESCHEDULED, EXIT_100, AFTER_JOB = 37, 25, 30, 100

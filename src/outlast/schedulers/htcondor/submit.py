@@ -20,8 +20,8 @@ from outlast.errors import BadInput
 from outlast.node.protocol import EXIT_CONTINUE
 from outlast.node.staging.condor_plugin_codes import METHODS as PLUGIN_METHODS
 from outlast.schedulers.base import JobRequest
+from outlast.schedulers.job_script import prepare, shebang
 from outlast.schedulers.profile import Profile, fill
-from outlast.schedulers.script import prepare, shebang
 
 #: What comes back.
 TRAVEL = "travel"

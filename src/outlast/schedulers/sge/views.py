@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from outlast.domain.model import Outcome
 from outlast.domain.observation import JobPhase, JobView
-from outlast.schedulers import sge_words as words
-from outlast.schedulers.naming import batch_in
-from outlast.schedulers.oddities import whole_or_none
-from outlast.schedulers.sge_text import Listed, Record
+from outlast.schedulers.job_names import batch_in
+from outlast.schedulers.sge import states as words
+from outlast.schedulers.sge.listing import Listed, Record
+from outlast.schedulers.unreadable_output import whole_or_none
 
 #: Why a job waits or is in error, as far as it was looked up.
 Reasons = Mapping[tuple[str, JobPhase], str]

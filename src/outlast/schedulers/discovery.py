@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from outlast.domain.describe import counted
+from outlast.schedulers.commands import NoReply, NotCalled, Reply, call
 from outlast.schedulers.profile import Profile
-from outlast.schedulers.programs import NoReply, NotCalled, Reply, call
 
 #: The programs that an adapter calls, in the order in which people know them.
 PROGRAMS: Mapping[str, tuple[str, ...]] = {
@@ -98,7 +98,7 @@ def look_for(scheduler: str, timeout: float) -> Presence:
 
 def pool(timeout: float) -> str:
     """What HTCondor's pool has now, in a sentence; glideins come and go."""
-    asking = [sys.executable, "-m", "outlast.schedulers.htcondor_ask"]
+    asking = [sys.executable, "-m", "outlast.schedulers.htcondor.worker"]
     reply, why = _ask(asking, timeout, given=json.dumps({"do": "offer"}))
     told = (_read(reply.out) if reply is not None else None) or {"trouble": why}
     if "offer" not in told:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from outlast.job_environment import carried
 from outlast.schedulers.base import JobRequest
-from outlast.schedulers.naming import name_of
+from outlast.schedulers.job_names import name_of
+from outlast.schedulers.job_script import become_node_program, choose_order, prepare, shebang
 from outlast.schedulers.profile import Profile, fill
-from outlast.schedulers.script import become_node_program, choose_order, prepare, shebang
 
 #: Tells a job that its limit is near; SIGTERM means that it was cancelled or preempted.
 LIMIT_SIGNAL = "USR1"

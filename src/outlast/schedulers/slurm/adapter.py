@@ -11,7 +11,7 @@ import shlex
 import time
 from collections.abc import Mapping, Sequence
 
-from outlast.schedulers import programs
+from outlast.schedulers import commands
 from outlast.schedulers.base import (
     Answer,
     JobPhase,
@@ -23,12 +23,9 @@ from outlast.schedulers.base import (
     Sought,
     Submission,
 )
-from outlast.schedulers.oddities import Oddities
+from outlast.schedulers.commands import NoReply, NotCalled, Reply
 from outlast.schedulers.profile import Profile
-from outlast.schedulers.programs import NoReply, NotCalled, Reply
-from outlast.schedulers.slurm_answers import answer_of, is_silence
-from outlast.schedulers.slurm_job import LIMIT_SIGNAL, ArrayJob, arrays_of, sbatch, script
-from outlast.schedulers.slurm_listing import (
+from outlast.schedulers.slurm.listing import (
     SACCT_FORMAT,
     SQUEUE_FORMAT,
     Row,
@@ -36,7 +33,10 @@ from outlast.schedulers.slurm_listing import (
     read_squeue,
     usable_nodes,
 )
-from outlast.schedulers.slurm_views import give_number, views_of
+from outlast.schedulers.slurm.states import answer_of, is_silence
+from outlast.schedulers.slurm.submit import LIMIT_SIGNAL, ArrayJob, arrays_of, sbatch, script
+from outlast.schedulers.slurm.views import give_number, views_of
+from outlast.schedulers.unreadable_output import Oddities
 
 #: Times as seconds since the epoch, and nothing of the user's own taste in formats.
 #: Tasks that are held one by one before they are cancelled, at the most.
@@ -122,7 +122,7 @@ class SlurmScheduler(Scheduler):
         words = sbatch(array, self.profile, os.environ, after)
         self.beat()
         try:
-            return answer_of(programs.call(words, self.timeout, script(array, self.profile)))
+            return answer_of(commands.call(words, self.timeout, script(array, self.profile)))
         except NotCalled as error:
             return Submission(Answer.REJECTED, reason=str(error), transient=True)
         except NoReply:
@@ -167,7 +167,7 @@ class SlurmScheduler(Scheduler):
             age = max(0.0, time.time() - min(one.since for one in sought)) + _CLOCKS
             words.append("--starttime=now-%dseconds" % age)
         try:
-            told = programs.call(words, self.timeout, environment=_PLAIN)
+            told = commands.call(words, self.timeout, environment=_PLAIN)
         except (NotCalled, NoReply):
             return
         if told.code == 0:
@@ -214,7 +214,7 @@ class SlurmScheduler(Scheduler):
     def _ask(self, *words: str, certain: bool = True) -> Reply:
         """Not `certain`: Slurm's own refusal (a job is gone, or has begun) is an answer as good as any."""
         try:
-            told = programs.call(words, self.timeout, environment=_PLAIN)
+            told = commands.call(words, self.timeout, environment=_PLAIN)
         except (NotCalled, NoReply) as error:
             raise SchedulerUnavailable("cluster %s: %s" % (self._name, error)) from error
         if told.code != 0 and (certain or is_silence(told.complaint)):

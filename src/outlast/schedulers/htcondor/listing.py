@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from outlast.schedulers.base import JobPhase
-from outlast.schedulers.htcondor_events import MEGABYTE, Story, held, removed
-from outlast.schedulers.oddities import Odd
+from outlast.schedulers.htcondor.job_history import MEGABYTE, Story, held, removed
+from outlast.schedulers.unreadable_output import Odd
 
 Ad = Mapping[str, Any]
 _IDLE, _RUNNING, _REMOVED, _COMPLETED, _HELD, _TRANSFERRING, _SUSPENDED = range(1, 8)

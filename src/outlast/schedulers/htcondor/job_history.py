@@ -13,7 +13,7 @@ from typing import Any
 
 from outlast.domain.model import Outcome
 from outlast.schedulers.base import JobPhase, JobView
-from outlast.schedulers.htcondor_holds import BY_HAND, NOT_YET, by_hand, explain
+from outlast.schedulers.htcondor.holds import BY_HAND, NOT_YET, by_hand, explain
 
 MEGABYTE = 2**20
 #: The code of a hold that HTCondor does not put, though it says so: a site that could not start a container.

@@ -29,13 +29,13 @@ from outlast.schedulers.base import (
     Sought,
     Submission,
 )
-from outlast.schedulers.htcondor_ads import by_token, story_of, why_idle
-from outlast.schedulers.htcondor_events import Story
-from outlast.schedulers.htcondor_log import EventLog
-from outlast.schedulers.htcondor_submit import Cluster, Unfit, clusters, event_log, event_log_in
-from outlast.schedulers.oddities import Oddities
+from outlast.schedulers.commands import NoReply, NotCalled, call
+from outlast.schedulers.htcondor.event_log import EventLog
+from outlast.schedulers.htcondor.job_history import Story
+from outlast.schedulers.htcondor.listing import by_token, story_of, why_idle
+from outlast.schedulers.htcondor.submit import Cluster, Unfit, clusters, event_log, event_log_in
 from outlast.schedulers.profile import Profile
-from outlast.schedulers.programs import NoReply, NotCalled, call
+from outlast.schedulers.unreadable_output import Oddities
 
 #: An event is in the log this many seconds after it happened, at the latest.
 LOG_LAGS = 60.0
@@ -217,7 +217,7 @@ class HTCondorScheduler(Scheduler):
     def _ask(self, do: str, **asked: Any) -> dict[str, Any]:
         """Raises NotCalled if nothing was done, NoReply or ValueError if that is not known."""
         given = json.dumps({"do": do, "group": self.group, **asked})
-        reply = call([sys.executable, "-m", "outlast.schedulers.htcondor_ask"], self.timeout, given)
+        reply = call([sys.executable, "-m", "outlast.schedulers.htcondor.worker"], self.timeout, given)
         if reply.code:
             raise ValueError(reply.complaint)
         answer: dict[str, Any] = json.loads(reply.out)

@@ -11,8 +11,8 @@ from dataclasses import replace
 from itertools import groupby
 
 from outlast.schedulers.base import JobPhase, JobView, Sought
-from outlast.schedulers.slurm_listing import Row
-from outlast.schedulers.slurm_words import outcome_of, sentence
+from outlast.schedulers.slurm.listing import Row
+from outlast.schedulers.slurm.states import outcome_of, sentence
 
 
 def give_number(rows: Sequence[Row], sought: Sequence[Sought]) -> list[Row]:

@@ -1,0 +1,1 @@
+"""HTCondor: the adapter and its parts."""

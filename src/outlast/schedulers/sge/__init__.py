@@ -1,0 +1,1 @@
+"""Grid Engine: the adapter and its parts."""

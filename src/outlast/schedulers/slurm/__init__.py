@@ -1,0 +1,1 @@
+"""Slurm: the adapter and its parts."""
