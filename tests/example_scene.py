@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from laboratory import PATIENCE, Lab, open_journal
-from outlast.cli.init import templates
+from outlast.cli.commands.init import templates
 from outlast.exchange.experiment import Experiment
 
 #: Of the same Python as this one, and with one thread: the number of threads changes the bits.

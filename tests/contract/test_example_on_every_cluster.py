@@ -15,7 +15,7 @@ from contract.play import Play
 from contract.sge_rehearsal import SgeRehearsal
 from contract.slurm_rehearsal import SlurmRehearsal
 from example_scene import finish, make, metrics, result, start, weights
-from outlast.cli.init import templates
+from outlast.cli.commands.init import templates
 
 if "CI" in os.environ:
     import torch  # noqa: F401 - in CI nothing may be left out

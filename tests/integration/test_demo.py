@@ -15,7 +15,8 @@ import pytest
 from click.testing import CliRunner
 
 from laboratory import Lab
-from outlast.cli import FAILED, INTERRUPTED, demo
+from outlast.cli import FAILED, INTERRUPTED
+from outlast.cli.commands import demo
 from outlast.demo import undisturbed
 from outlast.demo.compare import compare
 from outlast.demo.trouble import Trouble

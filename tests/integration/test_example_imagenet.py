@@ -10,7 +10,7 @@ import pytest
 
 from example_scene import bring_to_its_end, finish, make, metrics, result, start, weights
 from laboratory import Lab, open_journal
-from outlast.cli.init import templates
+from outlast.cli.commands.init import templates
 
 if "CI" in os.environ:
     import PIL  # noqa: F401 - in CI nothing may be left out

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from laboratory import Lab, open_journal, states
-from outlast.cli.init import templates
+from outlast.cli.commands.init import templates
 from outlast.exchange.attempt_log import last_progress
 
 HERE = Path(__file__).parent

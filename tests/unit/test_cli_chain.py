@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from outlast.cli import chain
+from outlast.cli.commands import chain
 from outlast.controller.inbox import Inbox
 from outlast.controller.supervisor import control
 from outlast.domain.model import Attempt

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from outlast.cli.check import command
+from outlast.cli.commands.check import command
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from fake_programs import grid_engine, printing, program, slurm
-from outlast.cli import clusters
+from outlast.cli.commands import clusters
 from outlast.schedulers import discovery
 from outlast.schedulers.commands import Reply
 from outlast.schedulers.discovery import Presence, look_for

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from outlast.cli.data import command
+from outlast.cli.commands.data import command
+from outlast.cli.data_common import ADVICE
 from outlast.cli.data_progress import in_words
-from outlast.cli.data_words import ADVICE
 from outlast.node.staging.cache.entry import write_entry
 from outlast.node.staging.cache.store import Store
 from outlast.node.staging.errors import OUTCOMES, Kind

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from outlast.cli import check, init
+from outlast.cli.commands import check, init
 from outlast.errors import BadInput, NotWritable
 
 

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from contract.rehearsal import LocalRehearsal
-from outlast.cli import local
+from outlast.cli.commands import local
 from outlast.errors import BadInput, OutlastError
 from outlast.schedulers.base import JobRequest
 

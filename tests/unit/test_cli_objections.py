@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from fake_programs import grid_engine, printing, program, slurm
-from outlast.cli import objections
-from outlast.cli.check import command
+from outlast.cli import scheduler_checks
+from outlast.cli.commands.check import command
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_the_limit_of_a_default_that_a_site_may_change_is_a_warning(programs: Pa
 def test_a_scheduler_that_does_not_answer_is_a_warning_and_stands_in_nobodys_way(
     programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(objections, "PATIENCE", 0.5)
+    monkeypatch.setattr(scheduler_checks, "PATIENCE", 0.5)
     program(programs, "scontrol", "exec 1>&- 2>&-\nwhile :; do :; done")
     result = check(tmp_path, "  scheduler: slurm\n  queue: nosuch")
     assert result.exit_code == 0

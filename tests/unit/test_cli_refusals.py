@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from outlast.cli.refusals import remedy
+from outlast.cli.refusal_hints import remedy
 from outlast.spec.clusters import KnownCluster, Library
 
 PROFILES = """\

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from outlast.cli.report import text
+from outlast.cli.commands.report import text
 from outlast.domain.ledger import Booking, Use
 from outlast.domain.model import Outcome
 

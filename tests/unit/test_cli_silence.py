@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from outlast.cli.silence import FIRST_AGAIN, LONGEST_AGAIN, Silence
+from outlast.cli.scheduler_outage import FIRST_AGAIN, LONGEST_AGAIN, Silence
 
 NOON = 1_800_000_000.0
 

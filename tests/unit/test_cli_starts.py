@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from outlast.cli import starts
-from outlast.cli.starts import when, where
+from outlast.cli import attempt_times
+from outlast.cli.attempt_times import when, where
 from outlast.domain.model import Attempt, AttemptState, Entry, Kind
 
 BEGAN = 1_800_000_000.0 // 86400 * 86400
@@ -19,7 +19,7 @@ def _at_greenwich(monkeypatch: pytest.MonkeyPatch) -> None:
     def clock(at: float) -> str:
         return time.strftime("%H:%M:%S", time.gmtime(at))
 
-    monkeypatch.setattr(starts, "clock", clock)
+    monkeypatch.setattr(attempt_times, "clock", clock)
 
 
 def an_attempt(**facts: Any) -> Attempt:

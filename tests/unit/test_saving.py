@@ -7,8 +7,8 @@ from typing import Any
 import click
 import pytest
 
-from outlast.cli import saves
-from outlast.cli.report import text
+from outlast.cli import save_table
+from outlast.cli.commands.report import text
 from outlast.domain import attempt_end
 from outlast.domain.fold import apply
 from outlast.domain.ledger import Booking, Use, book
@@ -65,16 +65,16 @@ def test_an_account_that_tells_nothing_of_saves_costs_nothing() -> None:
 
 def test_explain_shows_how_often_what_it_cost_and_why() -> None:
     its = Saving(41, 8.2, 120.0, 6.0, 3600.0, 1, WHY)
-    assert saves.in_attempt(812, its) == [
+    assert save_table.in_attempt(812, its) == [
         ("saved", "step 812: 41 saves, for which the training waited 8.2 s (0.2 % of 1 h)"),
         ("rhythm", WHY),
     ]
-    assert saves.in_attempt(None, Saving(1, 0.001, 0.1, 0.1, 3600.0)) == [
+    assert save_table.in_attempt(None, Saving(1, 0.001, 0.1, 0.1, 3600.0)) == [
         ("saved", "1 save, for which the training waited <0.1 s (<0.1 % of 1 h)")
     ]
-    assert saves.in_attempt(7, Saving()) == [("saved", "step 7")]
-    assert saves.in_attempt(None, Saving(computed=5.0)) == []
-    assert saves.in_attempt(None, Saving(why="\x1b[31m")) == [("rhythm", "�[31m")]
+    assert save_table.in_attempt(7, Saving()) == [("saved", "step 7")]
+    assert save_table.in_attempt(None, Saving(computed=5.0)) == []
+    assert save_table.in_attempt(None, Saving(why="\x1b[31m")) == [("rhythm", "�[31m")]
 
 
 def booking(run: str, number: int, saving: Saving, lost: float = 0.0) -> Booking:
@@ -120,7 +120,7 @@ def test_of_too_many_runs_saving_is_shown_in_all() -> None:
 
 
 def test_the_json_has_the_sums_and_the_work_that_was_lost() -> None:
-    found = saves.facts(BOOKINGS)
+    found = save_table.facts(BOOKINGS)
     assert found == {
         "saves": 15,
         "blocked": 3.0,

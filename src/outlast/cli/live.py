@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from outlast.cli.common import COLOURS, on_terminal
-from outlast.cli.refusals import advice
-from outlast.cli.silence import Silence
+from outlast.cli.refusal_hints import advice
+from outlast.cli.scheduler_outage import Silence
 from outlast.controller.controller import Pass
 from outlast.domain import describe
 from outlast.domain.model import Attempt, Entry, Kind

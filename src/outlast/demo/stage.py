@@ -68,7 +68,7 @@ def stage(keep: Path | None) -> Iterator[Stage]:
 
 def make_experiment(directory: Path, epochs: int | None) -> None:
     """A copy of the example, trained for `epochs` instead of its own number of them."""
-    from outlast.cli.init import copy_template, templates
+    from outlast.cli.commands.init import copy_template, templates
 
     copy_template(templates()["digits"], directory)
     if epochs is not None:

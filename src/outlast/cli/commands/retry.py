@@ -20,7 +20,7 @@ from outlast.cli.common import (
     where,
     write_json,
 )
-from outlast.cli.sending import Sending
+from outlast.cli.first_pass import Sending
 from outlast.controller.submission import retry
 from outlast.domain.model import Run, RunState
 from outlast.errors import BadInput

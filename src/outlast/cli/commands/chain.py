@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from outlast.cli import FAILED
+from outlast.cli.commands.submit import hand_over, tell
 from outlast.cli.common import (
     LONGEST_PASS,
     cluster_option,
@@ -19,7 +20,6 @@ from outlast.cli.common import (
     where,
     write_json,
 )
-from outlast.cli.submit import hand_over, tell
 from outlast.controller.submission import prepare
 from outlast.domain.describe import counted, printable
 from outlast.domain.model import Kind, Outcome, Spec, attempts_needed

@@ -15,7 +15,7 @@ from outlast.cli.common import cluster_option, json_option
 from outlast.domain.describe import counted
 
 if TYPE_CHECKING:
-    from outlast.cli.objections import Objections
+    from outlast.cli.scheduler_checks import Objections
     from outlast.domain.model import RunPlan
     from outlast.node.order import OutputRule
     from outlast.node.staging.item import Wanted
@@ -72,7 +72,7 @@ def examine(directory: Path, cluster: str | None = None) -> tuple[Parsed | None,
 
 
 def _told_by_the_cluster(parsed: Parsed, directory: Path) -> Objections:
-    from outlast.cli.objections import objections
+    from outlast.cli.scheduler_checks import objections
     from outlast.spec.clusters import Library
 
     cluster = Library(directory).find(parsed.cluster.name)

@@ -10,9 +10,17 @@ import click
 
 from outlast.cli import FAILED, INTERRUPTED
 from outlast.cli.common import json_option, write_json
-from outlast.cli.data_options import digest_options, duration, patience_option, pinned, token_options, tokens
+from outlast.cli.data_common import (
+    ADVICE,
+    account,
+    digest_options,
+    duration,
+    patience_option,
+    pinned,
+    token_options,
+    tokens,
+)
 from outlast.cli.data_progress import Watch, in_words
-from outlast.cli.data_words import ADVICE, account
 from outlast.errors import BadInput
 from outlast.node.staging.errors import FINAL, GivenUp
 from outlast.node.staging.item import Wanted
@@ -126,7 +134,7 @@ def _fetch(wanted: Wanted, to: Path, meant: Tokens, settings: Any, watch: Watch)
 
 def _look_at(wanted: Wanted, path: str, watch: Watch) -> Receipt:
     """What has the name already is compared with what is pinned, and never overwritten."""
-    from outlast.cli.data_hashing import Hashing
+    from outlast.cli.data_common import Hashing
     from outlast.node.staging.fetch.fetch import fetch
     from outlast.node.staging.sources.file import FileSource
 

@@ -17,7 +17,7 @@ from outlast.cli.common import (
     where,
     write_json,
 )
-from outlast.cli.sending import Sending
+from outlast.cli.first_pass import Sending
 from outlast.controller.submission import Submitted, prepare, submit
 from outlast.domain.describe import counted
 from outlast.exchange.experiment import Experiment

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from outlast.cli import saves
+from outlast.cli import save_table
 from outlast.cli.common import (
     directory_argument,
     experiment_at,
@@ -69,7 +69,7 @@ def _facts(bookings: list[Booking]) -> dict[str, Any]:
     return {
         "slot": sum(booking.slot for booking in bookings),
         "uses": {use.value: seconds for use, seconds in total(bookings).items()},
-        "saving": saves.facts(bookings),
+        "saving": save_table.facts(bookings),
         "troubles": troubles_in(item for booking in bookings for item in booking.data),
         "attempts": [
             {
@@ -79,7 +79,7 @@ def _facts(bookings: list[Booking]) -> dict[str, Any]:
                 "outcome": booking.outcome.value if booking.outcome else None,
                 "slot": booking.slot,
                 "uses": {use.value: seconds for use, seconds in booking.uses.items()},
-                "saving": saves.facts([booking]),
+                "saving": save_table.facts([booking]),
                 "data": list(booking.data),
             }
             for booking in bookings
@@ -98,7 +98,7 @@ def text(bookings: list[Booking], everything: bool = False) -> str:
     elif len(runs) > 1:
         parts.append("%d runs; --all lists them" % len(runs))
     shown = runs if everything or len(runs) <= SHOWN else {"all runs": bookings}
-    saved = saves.as_table(shown)
+    saved = save_table.as_table(shown)
     if saved:
         parts.append(saved)
     troubles = _data_troubles(bookings)

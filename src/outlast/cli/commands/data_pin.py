@@ -11,13 +11,13 @@ import click
 
 from outlast.cli import CANNOT, FAILED, INTERRUPTED
 from outlast.cli.common import cluster_option, directory_argument, json_option, where, write_json
+from outlast.cli.data_common import ADVICE
 from outlast.cli.data_progress import Watch
-from outlast.cli.data_words import ADVICE
 from outlast.node.staging.errors import GivenUp, Trouble
 from outlast.node.staging.item import ALGORITHMS, Wanted
 
 if TYPE_CHECKING:
-    from outlast.cli.data_means import Means
+    from outlast.cli.data_common import Means
 
 Pins = Mapping[str, str | int]
 
@@ -55,8 +55,8 @@ def command(
     Each file is fetched once and hashed on the way; nothing is kept of it. Comments and layout of params.yaml
     stay as they are. Exits with 1 if something could not be pinned.
     """
-    from outlast.cli.check import examine
-    from outlast.cli.data_means import means_of
+    from outlast.cli.commands.check import examine
+    from outlast.cli.data_common import means_of
 
     parsed, mistakes = examine(directory, cluster)
     if parsed is None:
@@ -115,8 +115,7 @@ def _pin(directory: Path, index: int, item: Wanted, means: Means, trust_source: 
 
 def _hashed(item: Wanted, means: Means, algorithms: tuple[str, ...]) -> tuple[Pins, str]:
     """Raises GivenUp, ValueError."""
-    from outlast.cli.data_hashing import Hashing
-    from outlast.cli.data_words import proved
+    from outlast.cli.data_common import Hashing, proved
     from outlast.node.staging.fetch.fetch import fetch
 
     watch, sink = Watch(item.name), Hashing(algorithms)

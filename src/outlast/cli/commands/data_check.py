@@ -11,7 +11,7 @@ import click
 
 from outlast.cli import CANNOT, FAILED
 from outlast.cli.common import cluster_option, directory_argument, json_option, table, where, write_json
-from outlast.cli.data_asking import Inquiry, Reply, inquire
+from outlast.cli.source_probe import Inquiry, Reply, inquire
 from outlast.domain.describe import counted, printable
 from outlast.units import show_size
 
@@ -30,8 +30,8 @@ def command(context: click.Context, directory: Path, cluster: str | None, as_jso
     Do they answer? Are size and digest what is pinned, and the same for all mirrors? Is the token taken, and
     does it all fit? Exits with 0 if all is well, with 1 if something is wrong.
     """
-    from outlast.cli.check import examine
-    from outlast.cli.data_means import means_of
+    from outlast.cli.commands.check import examine
+    from outlast.cli.data_common import means_of
 
     parsed, mistakes = examine(directory, cluster)
     if parsed is None:

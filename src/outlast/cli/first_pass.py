@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from outlast.cli.common import LONGEST_PASS
-from outlast.cli.refusals import advice
+from outlast.cli.refusal_hints import advice
 from outlast.domain.describe import printable
 from outlast.domain.model import Kind
 from outlast.exchange.experiment import Experiment

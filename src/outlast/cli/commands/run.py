@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
+from outlast.cli.commands.submit import hand_over, tell
+from outlast.cli.commands.up import supervise
 from outlast.cli.common import cluster_option, directory_argument, experiment_at, json_option
-from outlast.cli.submit import hand_over, tell
-from outlast.cli.up import supervise
 
 
 @click.command()

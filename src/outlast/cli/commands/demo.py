@@ -79,8 +79,8 @@ def command(ctx: click.Context, keep: Path | None, epochs: int | None) -> None:
 
 def _show(place: Stage, epochs: int | None) -> int:
     from outlast import spec
-    from outlast.cli.report import text
-    from outlast.cli.submit import hand_over
+    from outlast.cli.commands.report import text
+    from outlast.cli.commands.submit import hand_over
     from outlast.demo import undisturbed
     from outlast.demo.compare import compare
     from outlast.demo.stage import HOSTS, limit_attempts, make_experiment

@@ -15,7 +15,7 @@ from outlast.node.staging.sources.base import Source, Version
 from outlast.spec.ways import Way
 
 if TYPE_CHECKING:
-    from outlast.cli.data_means import Means
+    from outlast.cli.data_common import Means
 
 #: Questions under way at a time.
 _AT_ONCE = 8

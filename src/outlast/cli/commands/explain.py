@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from outlast.cli import saves
+from outlast.cli import save_table
+from outlast.cli.attempt_times import when, where
 from outlast.cli.common import (
     clock,
     find_run,
@@ -19,8 +20,7 @@ from outlast.cli.common import (
     paint,
     write_json,
 )
-from outlast.cli.refusals import advice
-from outlast.cli.starts import when, where
+from outlast.cli.refusal_hints import advice
 from outlast.domain import ledger
 from outlast.domain.data_costs import items_of, troubles_in
 from outlast.domain.describe import printable
@@ -55,7 +55,7 @@ def _facts(journal: Journal, run: Run, attempts: list[Attempt]) -> dict[str, Any
         "state": run.state.value,
         "reason": run.reason,
         "params": dict(run.params),
-        "saving": saves.facts(ledger.book(run, attempts)),
+        "saving": save_table.facts(ledger.book(run, attempts)),
         "attempts": [{**vars(attempt), "state": attempt.state.value} for attempt in attempts],
         "entries": [
             {"at": row.entry.at, "kind": row.entry.kind.value, "token": row.entry.token, **row.entry.data}
@@ -113,7 +113,7 @@ def _attempt(attempt: Attempt, entries: list[Entry], booking: ledger.Booking | N
         lines.append("  ended      %s" % printable(attempt.detail))
     saved = account.get("saves", ())
     step = saved[-1][1] if saved else None
-    told = saves.in_attempt(step, booking.saving if booking else Saving())
+    told = save_table.in_attempt(step, booking.saving if booking else Saving())
     lines += ["  %-10s %s" % line for line in told]
     if booking and booking.uses:
         parts = ("%s %s" % (show_duration(seconds), use.value) for use, seconds in booking.uses.items())
