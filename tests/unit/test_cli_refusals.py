@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from outlast.cli.refusal_hints import remedy
-from outlast.spec.clusters import KnownCluster, Library
+from outlast.spec.cluster_library import KnownCluster, Library
 
 PROFILES = """\
 mine:

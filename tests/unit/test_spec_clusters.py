@@ -10,8 +10,8 @@ import pytest
 from outlast.domain.model import attempts_needed
 from outlast.schedulers.profile import Profile
 from outlast.spec import BadSpec, ClusterProfile, Host, Parsed, read
-from outlast.spec.clusters import Library, configuration_directory
-from outlast.spec.fit import too_much_input
+from outlast.spec.cluster_library import Library, configuration_directory
+from outlast.spec.resource_checks import too_much_input
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_more_cpus_than_any_host_has_are_a_mistake(directory: Path) -> None:
 def test_more_than_this_machine_has_is_a_mistake_where_no_hosts_are_listed(
     directory: Path, monkeypatch: pytest.MonkeyPatch, cluster: str, asked: str
 ) -> None:
-    monkeypatch.setattr("outlast.spec.clusters.this_machine", lambda: {"here": Host(4, 1)})
+    monkeypatch.setattr("outlast.spec.cluster_library.this_machine", lambda: {"here": Host(4, 1)})
     clusters = "farm: {scheduler: local}\nrehearsal: {scheduler: local, hosts: {alpha: {cpus: 9, gpus: 9}}}\n"
     assert parsed(directory, cluster, "resources: {cpus: 4, gpus: 1}\n", clusters)
     (found,) = mistakes(directory, cluster, f"resources: {asked}\n")

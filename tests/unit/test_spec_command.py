@@ -10,7 +10,7 @@ import pytest
 
 from outlast.node.environment import with_python
 from outlast.spec.command import arguments, placeholders, shell_operator, shell_variable
-from outlast.spec.commandline import command_mistakes, command_warnings
+from outlast.spec.command_checks import command_mistakes, command_warnings
 
 
 def test_a_value_with_spaces_and_quotes_stays_one_argument() -> None:

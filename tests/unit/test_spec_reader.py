@@ -35,7 +35,7 @@ checkpoints: {keep: 2, grace: 60s, signal: USR1, every: auto, shortest: 1min, lo
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An experiment with a training and a check, a machine with a GPU, and no configuration of the user's."""
-    monkeypatch.setattr("outlast.spec.clusters.this_machine", lambda: {"here": Host(4, 1)})
+    monkeypatch.setattr("outlast.spec.cluster_library.this_machine", lambda: {"here": Host(4, 1)})
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     experiment = tmp_path / "2026-11-15_A_digits"
     experiment.mkdir()

@@ -14,7 +14,7 @@ from outlast.node.failure_streak import OF_THE_DATA
 
 if TYPE_CHECKING:
     from outlast.journal.journal import Journal
-    from outlast.spec.clusters import KnownCluster
+    from outlast.spec.cluster_library import KnownCluster
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def advice(journal: Journal, run: Run, root: Path, directory: Path | None = None
         )
     if last.outcome is not Outcome.REJECTED:
         return ""
-    from outlast.spec.clusters import Library
+    from outlast.spec.cluster_library import Library
 
     cluster = Library(root).find(journal.spec(run.spec).cluster)
     if cluster is None:

@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 
 from outlast.schedulers.discovery import look_for, missing_here, missing_programs
 from outlast.schedulers.queue_limits import QueueLimit, queue_limits
-from outlast.spec.clusters import KnownCluster
+from outlast.spec.cluster_library import KnownCluster
 from outlast.spec.directives import options_set
 from outlast.spec.mistakes import Mistake, did_you_mean
 from outlast.spec.reader import Parsed

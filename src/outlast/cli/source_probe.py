@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from outlast.node.staging.errors import Trouble
 from outlast.node.staging.item import ALGORITHMS, Wanted
 from outlast.node.staging.sources.base import Source, Version
-from outlast.spec.ways import Way
+from outlast.spec.data_methods import Way
 
 if TYPE_CHECKING:
     from outlast.cli.data_common import Means

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from outlast.spec.clusters import ClusterProfile, Host
+    from outlast.spec.cluster_library import ClusterProfile, Host
     from outlast.spec.mistakes import BadSpec, Mistake
     from outlast.spec.reader import Parsed, read
 

@@ -11,14 +11,14 @@ from typing import Any
 
 from outlast.local_cluster.hosts import Host
 from outlast.schedulers.profile import Profile
+from outlast.spec.data_methods import SHARING
 from outlast.spec.directives import directive_mistake
 from outlast.spec.document import Document, Path_
 from outlast.spec.document import Mapping as MappingNode
 from outlast.spec.mistakes import Mistake, nearest, one_of
 from outlast.spec.schema import SCHEDULERS, ProfileKeys
-from outlast.spec.tokenfile import token_mistakes
+from outlast.spec.token_keys import token_mistakes
 from outlast.spec.validate import validate
-from outlast.spec.ways import SHARING
 
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 _BATCH = ("slurm", "sge", "htcondor")

@@ -13,18 +13,18 @@ from pathlib import Path
 from outlast import units
 from outlast.domain.model import Limits, Resources, RunPlan, Spec
 from outlast.node.order import OutputRule
+from outlast.spec import code_files, resource_checks, runs
 from outlast.spec import command as commands
-from outlast.spec import files, fit, runs
-from outlast.spec.checkpoints import odd_checkpoints, read_checkpoints
-from outlast.spec.clusters import ClusterProfile, Library, find_cluster
-from outlast.spec.commandline import command_mistakes, command_warnings
-from outlast.spec.data import read_data
+from outlast.spec.checkpoint_keys import odd_checkpoints, read_checkpoints
+from outlast.spec.cluster_library import ClusterProfile, Library, find_cluster
+from outlast.spec.command_checks import command_mistakes, command_warnings
+from outlast.spec.data_keys import read_data
+from outlast.spec.data_methods import Way
 from outlast.spec.document import Document, Mapping
 from outlast.spec.mistakes import BadSpec, Mistake, did_you_mean, shorten
 from outlast.spec.schema import OutputKeys, ParamsKeys
-from outlast.spec.tokenfile import token_objections
+from outlast.spec.token_keys import token_objections
 from outlast.spec.validate import validate
-from outlast.spec.ways import Way
 from outlast.spec.yamlfile import load
 
 FILE = "params.yaml"
@@ -121,7 +121,7 @@ class _Reading:
             found = dict.fromkeys(self.mistakes)
             raise BadSpec(sorted(found, key=lambda one: (one.file != FILE, one.file, one.line or 0)))
         warnings = sorted(dict.fromkeys(self.warnings), key=lambda one: one.line or 0)
-        notes = tuple(note for note in (fit.about_attempts(spec),) if note)
+        notes = tuple(note for note in (resource_checks.about_attempts(spec),) if note)
         return Parsed(spec, tuple(plans), cluster, tuple(warnings), notes, tuple(data.ways))
 
     def _given(self, key: str) -> bool:
@@ -208,7 +208,7 @@ class _Reading:
         node = self.document.find(at)
         if isinstance(node, Mapping) and node.entries.keys() <= OutputKeys.model_fields.keys() - {"path"}:
             self._mistake((*at,), "says no path", "write {path: model.npz, …}")
-        elif "path" in given and (wrong := files.relative_path_mistake(keys.path)):
+        elif "path" in given and (wrong := code_files.relative_path_mistake(keys.path)):
             self._mistake(
                 (*at, "path"), f'"{shorten(keys.path)}" {wrong}', "outputs are in $OUTLAST_OUTPUT_DIR"
             )
@@ -246,7 +246,7 @@ class _Reading:
         understood = [(index, entry) for index, entry in enumerate(self.keys.code) if entry]
         wrong = False
         for index, entry in understood:
-            text, hint = files.code_mistake(entry, self.directory)
+            text, hint = code_files.code_mistake(entry, self.directory)
             if text:
                 wrong = True
                 self._mistake(("code", index), text, hint)
@@ -256,23 +256,23 @@ class _Reading:
         used = self._used_files(plans)
         if not self._given("code"):
             named = list(used)
-            return files.normal([*named, *files.imported_files(named, self.directory)])
+            return code_files.normal([*named, *code_files.imported_files(named, self.directory)])
         for path, user in used.items():
-            if not files.covers(self.keys.code, path):
+            if not code_files.covers(self.keys.code, path):
                 label = "command" if user == ("command",) else "a check"
                 text = f"{shorten(path)} is used by {label} but would not travel with the job"
                 self._mistake(user, text, f"add {shorten(path)} to code")
         if not wrong:
-            for path in files.imported_files(used, self.directory):
-                if not files.covers(self.keys.code, path):
+            for path in code_files.imported_files(used, self.directory):
+                if not code_files.covers(self.keys.code, path):
                     self._warn(("code",), f"{shorten(path)} is imported but does not travel with the job")
-        return files.normal(self.keys.code)
+        return code_files.normal(self.keys.code)
 
     def _used_files(self, plans: Iterable[RunPlan]) -> dict[str, tuple[str | int, ...]]:
         """Files of the directory that a command line names, and which one does."""
         lines: list[tuple[tuple[str | int, ...], str]] = [(("command",), self.keys.command)]
         lines += [(("outputs", index, "check"), one.check) for index, one in enumerate(self.keys.outputs)]
-        written = set(files.normal(one.path for one in self.keys.outputs if one.path))
+        written = set(code_files.normal(one.path for one in self.keys.outputs if one.path))
         used: dict[str, tuple[str | int, ...]] = {}
         for user, line in lines:
             try:
@@ -286,7 +286,7 @@ class _Reading:
                 if names and user == ("command",):
                     filled = [one.params for one in islice(plans, 1000) if one.params.keys() >= set(names)]
                     expanded += sorted({commands.fill(word, params) for params in filled})
-            for path in files.named_files(expanded, self.directory):
+            for path in code_files.named_files(expanded, self.directory):
                 if path not in written:
                     used.setdefault(path, user)
         return used
@@ -306,7 +306,7 @@ class _Reading:
             return None
         if not mistakes:
             # With a mistake in clusters.yaml it is not known which hosts are meant.
-            text, hint = fit.too_small_hosts(profile, self.keys.resources)
+            text, hint = resource_checks.too_small_hosts(profile, self.keys.resources)
             if text:
                 self._mistake(("resources",), text, hint)
         return profile
@@ -314,8 +314,8 @@ class _Reading:
     def _transfer(self, spec: Spec, cluster: ClusterProfile) -> None:
         if cluster.site.largest_transfer is None:
             return
-        sizes = fit.native_input(spec, cluster, self.directory)
-        text, hint = fit.too_much_input(sizes, cluster.site.largest_transfer)
+        sizes = resource_checks.native_input(spec, cluster, self.directory)
+        text, hint = resource_checks.too_much_input(sizes, cluster.site.largest_transfer)
         if text:
             self._mistake(("data",) if sizes["data"] else ("code",), text, hint)
 
@@ -341,7 +341,7 @@ class _Reading:
         if cluster is not None and cluster.scheduler == "local" and spec.job_time < 1:
             self._warn(at, "is less than a second, which starting alone may use up")
         self._total(spec)
-        for place, text, hint in fit.too_few_attempts(spec):
+        for place, text, hint in resource_checks.too_few_attempts(spec):
             self._warn(place, text, hint)
         self.warnings += odd_checkpoints(self.document, self.keys.checkpoints, spec)
 

@@ -234,7 +234,7 @@ class OutputKeys(Strict):
 
 class DataKeys(Strict):
     url: OneOrMore = []
-    #: Digests are read by `outlast.spec.data` as they were written: some of them look like numbers.
+    #: Digests are read by `outlast.spec.data_keys` as they were written: some of them look like numbers.
     sha256: Any = None
     sha1: Any = None
     md5: Any = None

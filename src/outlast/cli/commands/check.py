@@ -73,7 +73,7 @@ def examine(directory: Path, cluster: str | None = None) -> tuple[Parsed | None,
 
 def _told_by_the_cluster(parsed: Parsed, directory: Path) -> Objections:
     from outlast.cli.scheduler_checks import objections
-    from outlast.spec.clusters import Library
+    from outlast.spec.cluster_library import Library
 
     cluster = Library(directory).find(parsed.cluster.name)
     assert cluster is not None

@@ -17,7 +17,7 @@ from outlast.errors import BadInput
 if TYPE_CHECKING:
     from outlast.schedulers.discovery import Presence
     from outlast.schedulers.queue_limits import QueueLimit
-    from outlast.spec.clusters import KnownCluster, Library
+    from outlast.spec.cluster_library import KnownCluster, Library
     from outlast.spec.mistakes import Mistake
 
 #: In place of a scheduler, where the profile has a mistake that keeps it from being known.
@@ -35,7 +35,7 @@ def command(name: str | None, directory: Path, as_json: bool) -> None:
 
     With NAME, show one in full, with the defaults that hold and the limits that its scheduler tells.
     """
-    from outlast.spec.clusters import Library
+    from outlast.spec.cluster_library import Library
 
     library = Library(directory)
     if name is not None:
@@ -141,7 +141,7 @@ def _look(schedulers: tuple[str, ...], *, images: bool = True) -> dict[str, Pres
 def _this_machine() -> Presence:
     from outlast.local_cluster.hosts import this_machine
     from outlast.schedulers.discovery import Presence
-    from outlast.spec.fit import sized
+    from outlast.spec.resource_checks import sized
 
     ((name, host),) = this_machine().items()
     return Presence(notes=("%s, %s" % (name, sized(host.cpus, host.gpus)),))
@@ -177,7 +177,7 @@ def _settings(cluster: KnownCluster) -> Iterator[tuple[str, Any]]:
     """What holds, given or by default; keys that are not for this scheduler are left out."""
     from outlast.node.staging.plan import DataSite
     from outlast.schedulers.profile import Profile
-    from outlast.spec.clusters import known_hosts
+    from outlast.spec.cluster_library import known_hosts
     from outlast.spec.profiles import is_for
 
     profile = cluster.profile
@@ -194,7 +194,7 @@ def _is_set(value: Any) -> bool:
 
 
 def _shown(key: str, value: Any) -> str:
-    from outlast.spec.fit import sized
+    from outlast.spec.resource_checks import sized
     from outlast.units import show_duration, show_size
 
     if key in ("longest", "commit_every", "interval", "lag", "stall", "patience"):

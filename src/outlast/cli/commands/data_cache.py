@@ -98,8 +98,8 @@ def _state(one: Mapping[str, Any]) -> str:
 
 def _cache_of(name: str | None, directory: Path) -> Path:
     from outlast.spec import read
-    from outlast.spec.clusters import Library
-    from outlast.spec.ways import SHARING
+    from outlast.spec.cluster_library import Library
+    from outlast.spec.data_methods import SHARING
 
     if name is None:
         if not (directory / "params.yaml").exists():

@@ -82,7 +82,7 @@ def _cells(reply: Reply) -> tuple[str, str, str]:
 def _room(parsed: Parsed, inquiries: list[Inquiry]) -> Iterator[str]:
     """Whether it fits, as far as sizes are known: what is unpacked takes as much again or more."""
     from outlast.node.staging.cache.entry import free_space
-    from outlast.spec.data import way_takes_disk
+    from outlast.spec.data_keys import way_takes_disk
 
     wants = {one.wanted.name: one.size for one in inquiries if way_takes_disk(one.wanted) and one.size}
     total, site = sum(wants.values()), parsed.cluster.site

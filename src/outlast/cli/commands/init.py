@@ -127,7 +127,7 @@ def copy_template(template: Path, directory: Path) -> list[str]:
 
 def _belongs(path: Path, template: Path) -> bool:
     """Whether a file is the template's own, not left behind by running it in place."""
-    from outlast.spec.files import JOURNAL, OWN_DIRECTORIES
+    from outlast.spec.code_files import JOURNAL, OWN_DIRECTORIES
 
     parts = path.relative_to(template).parts
     left_behind = parts[0] in OWN_DIRECTORIES or parts[0].startswith(JOURNAL)

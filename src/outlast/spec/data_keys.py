@@ -11,11 +11,11 @@ from pathlib import Path
 from outlast.node.staging.fetch.digests import normalised
 from outlast.node.staging.item import ALGORITHMS, Wanted
 from outlast.node.staging.sources.file import path_of
-from outlast.spec import files, urls, ways
+from outlast.spec import code_files, data_methods, urls
+from outlast.spec.data_methods import NoWay, Way
 from outlast.spec.document import Document, Mapping, Path_, Scalar
 from outlast.spec.mistakes import Mistake, did_you_mean, shorten
 from outlast.spec.schema import DataKeys
-from outlast.spec.ways import NoWay, Way
 from outlast.units import show_size
 
 _EXAMPLE = "write {url: https://data.example.org/train.tar, unpack: yes, to: data}"
@@ -126,7 +126,7 @@ class _Reading:
         to = posixpath.normpath(keys.to) if keys.to else ""
         if to in ("", "."):
             return ""
-        wrong = files.relative_path_mistake(keys.to)
+        wrong = code_files.relative_path_mistake(keys.to)
         if wrong:
             wrong = wrong.replace("the experiment directory", "the data directory")
             self._mistake((*at, "to"), f'"{shorten(keys.to)}" {wrong}', "it begins in $OUTLAST_DATA_DIR")
@@ -134,14 +134,14 @@ class _Reading:
 
     def _way(self, index: int, wanted: Wanted) -> None:
         try:
-            way = ways.choose(wanted.urls, wanted.method, self._scheduler)
+            way = data_methods.choose(wanted.urls, wanted.method, self._scheduler)
         except NoWay as none:
             written = self._document.find(("data", index, "method")) is not None
             path: Path_ = ("data", index, "method") if written else self._place(index, 0)
             # The path that leads the sentence says `method` already.
             self._mistake(path, none.text.removeprefix("method: ") if written else none.text, none.hint)
             return
-        if self._scheduler in ways.SHARING or way.method == "native":
+        if self._scheduler in data_methods.SHARING or way.method == "native":
             self._missing_files(index, wanted, way.method)
         if way.method == "native" and len(wanted.urls) > 1:
             text = "HTCondor's own transfer takes one URL: the other mirrors are not used"

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from outlast.spec import code_files
 from outlast.spec import command as commands
-from outlast.spec import files
 from outlast.spec.mistakes import did_you_mean, shorten
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
@@ -40,13 +40,13 @@ def _not_a_shell(command: str, words: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def _script(words: list[str], directory: Path) -> Iterator[tuple[str, str]]:
-    script = files.missing_script(words, directory)
+    script = code_files.missing_script(words, directory)
     if script is not None:
         near = did_you_mean(script, _names(directory))
         hint = near or "put it beside params.yaml and list it under code:"
         yield f"{shorten(script)} is not in {directory}", hint
     first = words[0]
-    if files.relative_path_mistake(first) or not files.is_file(directory, first):
+    if code_files.relative_path_mistake(first) or not code_files.is_file(directory, first):
         return
     if "/" not in first:
         hint = f"write ./{first} or python {first}"
@@ -67,7 +67,7 @@ def command_warnings(command: str, directory: Path) -> Iterator[tuple[str, str]]
             f"{shorten(variable)} is passed on as it is, since no shell runs the command",
             "write bash -c '…'",
         )
-    if words and "/" not in words[0] and "{" not in words[0] and not files.is_file(directory, words[0]):
+    if words and "/" not in words[0] and "{" not in words[0] and not code_files.is_file(directory, words[0]):
         try:
             found = shutil.which(words[0])
         except ValueError:

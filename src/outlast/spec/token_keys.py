@@ -13,7 +13,7 @@ from outlast.spec.mistakes import Mistake, shorten
 from outlast.spec.schema import TokenKeys
 
 if TYPE_CHECKING:
-    from outlast.spec.clusters import KnownCluster
+    from outlast.spec.cluster_library import KnownCluster
 
 _HOST = re.compile(
     r"(\*\.)?[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9-]+)*(:\d{1,5})?|\[[0-9a-fA-F:]+\](:\d{1,5})?"

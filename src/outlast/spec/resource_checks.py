@@ -10,7 +10,7 @@ from outlast.domain.describe import counted
 from outlast.domain.model import Spec, attempts_needed
 from outlast.node import code_archive
 from outlast.node.staging.sources.file import path_of
-from outlast.spec.clusters import ClusterProfile, known_hosts
+from outlast.spec.cluster_library import ClusterProfile, known_hosts
 from outlast.spec.schema import ResourcesKeys
 from outlast.units import in_one_unit, show_duration, show_limit, show_size
 
