@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from outlast.filesystem import sync_directory, write_durably
-from outlast.local_cluster.book import Book, State
+from outlast.local_cluster.job_log import Book, State
 
 
 def is_directory(descriptor: int) -> bool:

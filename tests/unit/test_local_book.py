@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from outlast.local_cluster import book as book_module
-from outlast.local_cluster.book import REMEMBER_SECONDS, Book, State
+from outlast.local_cluster import job_log as book_module
 from outlast.local_cluster.hosts import Host, Need
 from outlast.local_cluster.job import Ending, Job, Phase, Request
-from outlast.local_cluster.roster import Roster
+from outlast.local_cluster.job_log import REMEMBER_SECONDS, Book, State
+from outlast.local_cluster.job_table import Roster
 
 
 def job(identity: int, **changes: object) -> Job:

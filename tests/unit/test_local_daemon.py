@@ -18,8 +18,8 @@ from contract.rehearsal import PATIENCE, LocalRehearsal, await_death
 from outlast.errors import BadInput
 from outlast.local_cluster.client import Client, NoAnswer, NotSent, Refused
 from outlast.local_cluster.fingerprint import code_fingerprint
+from outlast.local_cluster.messages import LARGEST, BadMessage, decode, encode, socket_address
 from outlast.local_cluster.processes import start_ticks
-from outlast.local_cluster.wire import LARGEST, BadMessage, decode, encode, socket_address
 from outlast.schedulers.base import Answer, JobPhase, SchedulerUnavailable
 from outlast.schedulers.local import Host
 

@@ -6,7 +6,7 @@ import pytest
 
 from outlast.local_cluster.hosts import Host, Need, Slots, hosts_from_json, hosts_to_json, this_machine
 from outlast.local_cluster.job import Job, Phase, Request
-from outlast.local_cluster.waiting import PASSED_OVER_SECONDS, Waiting
+from outlast.local_cluster.queue import PASSED_OVER_SECONDS, Waiting
 
 ONE = Need(1, 0, frozenset())
 TWO = Need(2, 0, frozenset())

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from outlast.errors import BadInput, NotWritable
-from outlast.local_cluster.place import _root_without_home, cluster_directory, find_root
+from outlast.local_cluster.directory import _root_without_home, cluster_directory, find_root
 
 
 def test_the_variable_decides_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

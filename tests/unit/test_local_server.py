@@ -15,8 +15,8 @@ import pytest
 
 from outlast.local_cluster import main
 from outlast.local_cluster import server as server_module
+from outlast.local_cluster.messages import decode, encode, socket_address
 from outlast.local_cluster.server import Connection, Server
-from outlast.local_cluster.wire import decode, encode, socket_address
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from typing import Any
 import outlast
 from outlast.job_environment import carried
 from outlast.local_cluster.main import HELD, READY
-from outlast.local_cluster.wire import PROTOCOL, BadMessage, decode, encode, socket_address
+from outlast.local_cluster.messages import PROTOCOL, BadMessage, decode, encode, socket_address
 
 #: Imports nothing but the standard library and this package, whatever the user's site and cwd hold.
 _BOOTSTRAP = (

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from outlast.local_cluster import processes, spawn
 from outlast.local_cluster.job import Ending, Job, Phase
-from outlast.local_cluster.roster import Roster
+from outlast.local_cluster.job_table import Roster
 
 #: Forks in one go, so that many free slots do not keep the sockets waiting.
 STARTS_AT_ONCE = 32

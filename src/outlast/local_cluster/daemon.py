@@ -17,9 +17,9 @@ from typing import Any
 from outlast.local_cluster.cluster import Ability, Cluster
 from outlast.local_cluster.fingerprint import code_fingerprint
 from outlast.local_cluster.hosts import hosts_from_json, hosts_to_json
+from outlast.local_cluster.messages import PROTOCOL
 from outlast.local_cluster.server import Connection, Server
 from outlast.local_cluster.spawn import DAEMON_SIGNALS
-from outlast.local_cluster.wire import PROTOCOL
 
 LONGEST_WAIT = 60.0
 #: How often it looks after things that give no sign of their own.

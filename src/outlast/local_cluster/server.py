@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from outlast.local_cluster.wire import SOCKET_NAME, BadMessage, decode, encode, socket_address
+from outlast.local_cluster.messages import SOCKET_NAME, BadMessage, decode, encode, socket_address
 
 #: A client must have sent its request, or taken its reply, within this.
 PATIENCE_SECONDS = 30.0

@@ -18,10 +18,10 @@ from outlast.local_cluster.client import (
     NotSent,
     Refused,
 )
+from outlast.local_cluster.directory import cluster_directory
 from outlast.local_cluster.fingerprint import code_fingerprint
 from outlast.local_cluster.hosts import Host, hosts_to_json, this_machine
-from outlast.local_cluster.place import cluster_directory
-from outlast.local_cluster.wire import BadMessage
+from outlast.local_cluster.messages import BadMessage
 from outlast.node.protocol import Outcome
 from outlast.schedulers.base import (
     Answer,

@@ -97,7 +97,7 @@ def _look(name: str) -> dict[str, Any] | None:
 def _client(name: str) -> Client | None:
     """None where no such cluster has ever been: looking at it must not make it."""
     from outlast.local_cluster.client import Client, DaemonOptions
-    from outlast.local_cluster.place import cluster_directory, find_root
+    from outlast.local_cluster.directory import cluster_directory, find_root
 
     if not (find_root() / name).is_dir():
         return None
@@ -119,8 +119,8 @@ def _ask(
 
 
 def _left_behind(directory: Path) -> bool:
-    from outlast.local_cluster.book import Book
     from outlast.local_cluster.job import Phase
+    from outlast.local_cluster.job_log import Book
 
     jobs = Book(directory / "jobs.jsonl").load().jobs.values()
     return any(job.phase is not Phase.ENDED for job in jobs)

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from outlast.local_cluster.book import Book
 from outlast.local_cluster.hosts import Host, Need, Slots, hosts_to_json, this_machine
 from outlast.local_cluster.job import Job, Phase, Request
-from outlast.local_cluster.waiting import Waiting
+from outlast.local_cluster.job_log import Book
+from outlast.local_cluster.queue import Waiting
 
 
 class Roster:
