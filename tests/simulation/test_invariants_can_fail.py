@@ -17,8 +17,8 @@ from outlast.domain.model import AttemptState, Kind, Outcome, RunState
 from outlast.domain.observation import JobPhase
 from outlast.domain.policy import Action, Verdict
 from outlast.simulation import Scenario, carry_out, draw_scenario
-from outlast.simulation.exchange import SimulatedExchange
 from outlast.simulation.scenario import Weather
+from outlast.simulation.simulated_exchange import SimulatedExchange
 
 MOST_SEEDS = 400
 

@@ -12,8 +12,8 @@ import pytest
 
 from outlast.domain.model import Kind
 from outlast.simulation import carry_out, draw_scenario, simulate
-from outlast.simulation.campaign import Failure, run_seeds
 from outlast.simulation.scenario import Weather
+from outlast.simulation.seed_runs import Failure, run_seeds
 
 SCHEDULES = 10_000
 #: Tested together: small enough that all of a run's processes find work beside tests that wait.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 
-from outlast.simulation.campaign import run_seeds
 from outlast.simulation.scenario import draw_scenario
 from outlast.simulation.schedule import carry_out
+from outlast.simulation.seed_runs import run_seeds
 
 
 def main() -> int:

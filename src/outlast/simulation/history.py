@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from outlast.domain.model import Attempt, Entry, Run
-from outlast.simulation.exchange import SimulatedExchange
-from outlast.simulation.job import Job
-from outlast.simulation.node import RunTruth
 from outlast.simulation.scenario import Scenario
+from outlast.simulation.simulated_exchange import SimulatedExchange
+from outlast.simulation.simulated_job import Job
+from outlast.simulation.simulated_node import RunTruth
 
 
 @dataclass(frozen=True)

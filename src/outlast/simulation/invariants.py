@@ -10,10 +10,10 @@ from outlast.domain.fold import apply
 from outlast.domain.model import ATTEMPT_KINDS, Attempt, Cause, Kind, Outcome, Phase, Run, RunState
 from outlast.domain.observation import JobPhase, Report
 from outlast.domain.policy import CLUSTER_PATIENCE
-from outlast.simulation.bookkeeping import ledger_closes
 from outlast.simulation.history import History, Violation
-from outlast.simulation.job import Job
+from outlast.simulation.ledger_checks import ledger_closes
 from outlast.simulation.scenario import BUG, WRONG, Nature
+from outlast.simulation.simulated_job import Job
 
 
 def violations(history: History) -> Iterator[Violation]:

@@ -14,16 +14,16 @@ from outlast.controller.controller import Controller
 from outlast.domain.engine import CANCEL_AGAIN
 from outlast.domain.model import Attempt, Entry, Kind, Outcome, Run, RunState
 from outlast.journal.records import Records
-from outlast.simulation.cluster import SimulatedCluster
-from outlast.simulation.exchange import SimulatedExchange
-from outlast.simulation.floor import Floor
 from outlast.simulation.history import History, Violation
 from outlast.simulation.invariants import violations
-from outlast.simulation.node import NodeProgram, RunTruth
+from outlast.simulation.job_lifecycle import Floor
+from outlast.simulation.pass_checks import Watch
 from outlast.simulation.scenario import Scenario, Weather, draw_scenario
-from outlast.simulation.store import CheckpointStore
+from outlast.simulation.simulated_checkpoints import CheckpointStore
+from outlast.simulation.simulated_cluster import SimulatedCluster
+from outlast.simulation.simulated_exchange import SimulatedExchange
+from outlast.simulation.simulated_node import NodeProgram, RunTruth
 from outlast.simulation.timeline import Timeline
-from outlast.simulation.watch import Watch
 
 __all__ = ["History", "carry_out", "simulate"]
 

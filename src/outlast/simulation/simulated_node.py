@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from outlast.domain.model import Cause, Outcome, Phase, Spec
 from outlast.node.protocol import EXIT_CONTINUE
 from outlast.node.supervise import limits_for
-from outlast.simulation.log import BEAT, NodeLog
 from outlast.simulation.scenario import BUG, WRONG, Nature, TrainingModel
-from outlast.simulation.store import CheckpointStore, LegKey
+from outlast.simulation.simulated_checkpoints import CheckpointStore, LegKey
+from outlast.simulation.simulated_log import BEAT, NodeLog
 from outlast.simulation.timeline import Timeline
 
 

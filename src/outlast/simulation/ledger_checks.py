@@ -9,8 +9,8 @@ from outlast.domain.model import Attempt, AttemptState, Outcome, Phase, Run, Run
 from outlast.domain.observation import JobPhase
 from outlast.exchange.attempt_log import MOST_SAVES
 from outlast.simulation.history import History
-from outlast.simulation.job import NEVER
-from outlast.simulation.store import LegKey
+from outlast.simulation.simulated_checkpoints import LegKey
+from outlast.simulation.simulated_job import NEVER
 
 
 def ledger_closes(history: History, run: Run, attempts: Sequence[Attempt]) -> Iterator[str]:

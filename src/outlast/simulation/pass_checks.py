@@ -10,9 +10,9 @@ from outlast.domain.model import Attempt, Run, RunState
 from outlast.domain.observation import JobPhase, JobView, Report
 from outlast.domain.policy import CLUSTER_PATIENCE
 from outlast.journal.records import Records
-from outlast.simulation.cluster import SimulatedCluster
-from outlast.simulation.exchange import SimulatedExchange
 from outlast.simulation.scenario import Scenario
+from outlast.simulation.simulated_cluster import SimulatedCluster
+from outlast.simulation.simulated_exchange import SimulatedExchange
 from outlast.simulation.timeline import Timeline
 
 

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from outlast.domain.model import Cause, Outcome, Phase
 from outlast.domain.observation import JobPhase
 from outlast.node.protocol import EXIT_BAD_ORDER, EXIT_NOT_CLAIMED
-from outlast.simulation.exchange import SimulatedExchange
-from outlast.simulation.job import NEVER, Job
-from outlast.simulation.log import NodeLog
-from outlast.simulation.node import NodeProgram, RunTruth
 from outlast.simulation.scenario import Scenario
+from outlast.simulation.simulated_exchange import SimulatedExchange
+from outlast.simulation.simulated_job import NEVER, Job
+from outlast.simulation.simulated_log import NodeLog
+from outlast.simulation.simulated_node import NodeProgram, RunTruth
 from outlast.simulation.timeline import Timeline
 
 #: A job that was started this often is put aside, as Slurm does with JobHoldMaxRequeue.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from outlast.domain.model import Cause, Outcome
 from outlast.domain.observation import JobPhase, JobView
 from outlast.schedulers.base import JobRequest
-from outlast.simulation.node import NodeProgram
+from outlast.simulation.simulated_node import NodeProgram
 
 NEVER = float("inf")
 

@@ -10,9 +10,9 @@ from outlast.domain.model import Attempt, Run, Spec
 from outlast.domain.observation import Report
 from outlast.exchange.base import ResultGone
 from outlast.schedulers.base import JobRequest
-from outlast.simulation.log import NodeLog
 from outlast.simulation.scenario import Weather
-from outlast.simulation.store import LegKey
+from outlast.simulation.simulated_checkpoints import LegKey
+from outlast.simulation.simulated_log import NodeLog
 from outlast.simulation.timeline import Timeline
 
 #: Who holds a leg that nobody may work on.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from outlast.domain.model import Outcome, Phase
 from outlast.domain.observation import Report, Save
 from outlast.exchange.attempt_log import MOST_SAVES
-from outlast.simulation.store import LegKey
+from outlast.simulation.simulated_checkpoints import LegKey
 
 #: How often the node program shows that it lives while the training computes.
 BEAT = 15.0

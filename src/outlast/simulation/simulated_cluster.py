@@ -15,11 +15,11 @@ from outlast.schedulers.base import (
     Sought,
     Submission,
 )
-from outlast.simulation.exchange import SimulatedExchange
-from outlast.simulation.floor import Floor
-from outlast.simulation.job import Job
-from outlast.simulation.node import RunTruth
+from outlast.simulation.job_lifecycle import Floor
 from outlast.simulation.scenario import Scenario, Weather
+from outlast.simulation.simulated_exchange import SimulatedExchange
+from outlast.simulation.simulated_job import Job
+from outlast.simulation.simulated_node import RunTruth
 from outlast.simulation.timeline import Timeline
 
 REASONS = ("waits for its turn (Priority)", "waits for a free node (Resources)", "its queue is closed")
