@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from outlast.data import Archive, content, indexfile
-from outlast.data.indexfile import Fingerprint
-from outlast.data.table import Table
+from outlast.data import Archive, archive_file, index_file
+from outlast.data.index_file import Fingerprint
+from outlast.data.item_table import Table
 from packing import Files, put, tar
 
 FILES: Files = {"cat.tar": {"1": b"one", "2": b"two"}, "dog/3": b"three"}
@@ -26,13 +26,13 @@ class Scans:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
-        real = content.scan
+        real = archive_file.scan
 
         def counted(*arguments: Any) -> Table:
             self.count += 1
             return real(*arguments)
 
-        monkeypatch.setattr(content, "scan", counted)
+        monkeypatch.setattr(archive_file, "scan", counted)
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def test_a_torn_or_altered_index_is_made_anew(archive: Path) -> None:
     index = index_of(archive)
     good = index.read_bytes()
     known = Fingerprint.of(archive.stat())
-    assert indexfile.read(str(index), known, True, 0) is not None
+    assert index_file.read(str(index), known, True, 0) is not None
     rng = random.Random(4)
     damaged = [good[:length] for length in range(len(good))]
     damaged += [good + b"\0", b"", os.urandom(len(good)), bytes(len(good))]
@@ -139,12 +139,12 @@ def test_a_torn_or_altered_index_is_made_anew(archive: Path) -> None:
     for _ in range(300):
         place = rng.randrange(len(good))
         damaged.append(good[:place] + bytes([good[place] ^ (1 << rng.randrange(8))]) + good[place + 1 :])
-    unused = indexfile._HEAD.size - 4  # four bytes of padding at the head's end say nothing
+    unused = index_file._HEAD.size - 4  # four bytes of padding at the head's end say nothing
     for bad in damaged:
         if bad[:unused] + bad[unused + 4 :] == good[:unused] + good[unused + 4 :]:
             continue
         index.write_bytes(bad)
-        assert indexfile.read(str(index), known, True, 0) is None
+        assert index_file.read(str(index), known, True, 0) is None
     assert list(Archive(archive)) == CONTENTS
     assert index.read_bytes() == good
 
@@ -171,11 +171,11 @@ def test_an_index_with_impossible_numbers_is_not_used_though_its_checksum_fits(
     table = Archive(archive)._content.table
     known = Fingerprint.of(archive.stat())
     index = str(index_of(archive))
-    indexfile.write(index, table, known, True)
-    assert indexfile.read(index, known, True, 0) is not None
+    index_file.write(index, table, known, True)
+    assert index_file.read(index, known, True, 0) is not None
     setattr(table, part, array("i" if part == "folders" else "q", value))
-    indexfile.write(index, table, known, True)
-    assert indexfile.read(index, known, True, 0) is None
+    index_file.write(index, table, known, True)
+    assert index_file.read(index, known, True, 0) is None
     assert list(Archive(archive)) == CONTENTS
     assert scans.count == 2
 
@@ -189,15 +189,15 @@ def test_an_index_that_somebody_else_could_have_written_is_not_used(
     Archive(archive)
     assert scans.count == 2
     known = Fingerprint.of(archive.stat())
-    assert indexfile.read(str(index), known, True, 0) is not None
+    assert index_file.read(str(index), known, True, 0) is not None
     link = index.with_name("link")
     link.symlink_to(index)
-    assert indexfile.read(str(link), known, True, 0) is None
-    assert indexfile.read(str(archive.parent), known, True, 0) is None
+    assert index_file.read(str(link), known, True, 0) is None
+    assert index_file.read(str(archive.parent), known, True, 0) is None
     if os.geteuid() == 0:
         os.chown(index, 12345, 12345)
-        assert indexfile.read(str(index), known, True, 0) is None
-        assert indexfile.read(str(index), known, True, 12345) is not None
+        assert index_file.read(str(index), known, True, 0) is None
+        assert index_file.read(str(index), known, True, 12345) is not None
 
 
 def test_a_pipe_in_place_of_the_index_is_not_waited_for(archive: Path) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from outlast.data.archive import Archive
 from outlast.data.dataset import Dataset
 from outlast.data.loader import Loader
-from outlast.data.places import path
+from outlast.data.location import path
 from outlast.node.archives.sink import BadArchive
 
 __all__ = ["Archive", "BadArchive", "Dataset", "Loader", "path"]

@@ -10,10 +10,10 @@ from collections import Counter
 from typing import Iterable, Sequence, SupportsIndex, overload
 
 from outlast.data import classes as by_place
+from outlast.data.archive_file import Content
 from outlast.data.classes import Classes
-from outlast.data.content import Content
+from outlast.data.location import path as find_path
 from outlast.data.member import Member
-from outlast.data.places import path as find_path
 
 #: Python's file objects copy what they read ahead; so much at a time.
 _BUFFER = 1 << 17

@@ -11,7 +11,7 @@ import os
 from array import array
 from typing import NamedTuple, Sequence
 
-from outlast.data.table import Table
+from outlast.data.item_table import Table
 from outlast.node.archives.formats import without_suffix
 
 #: Of a folder whose items are left out.

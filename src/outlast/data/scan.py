@@ -10,8 +10,8 @@ from __future__ import annotations
 import mmap
 from typing import BinaryIO, Iterator
 
-from outlast.data import tars, zips
-from outlast.data.table import AS_IT_IS, Builder, Found, Table
+from outlast.data import tar_members, zip_members
+from outlast.data.item_table import AS_IT_IS, Builder, Found, Table
 from outlast.node.archives import formats, safe_names
 from outlast.node.archives.formats import Kind
 from outlast.node.archives.headers import shown
@@ -35,10 +35,10 @@ def scan(content: mmap.mmap, file: BinaryIO, nested: bool) -> Table:
     """
     kind = formats.of(content[: formats.ENOUGH])
     if kind is Kind.ZIP:
-        found = zips.walk(content, file)
+        found = zip_members.walk(content, file)
     elif kind in (Kind.TAR, Kind.OTHER):
         # What is wrong with something else is said by the walk.
-        found = tars.walk(content, 0, len(content))
+        found = tar_members.walk(content, 0, len(content))
     else:
         raise BadArchive(
             "it is compressed with %s, so that no item can be read without all that comes before it. "
@@ -91,7 +91,7 @@ class _Scanner:
         if depth > MAX_DEPTH:
             raise BadArchive("%s: archives lie in archives more than %d deep" % (shown(path), MAX_DEPTH))
         try:
-            self.take(tars.walk(self._content, offset, offset + size), path + b"/", depth)
+            self.take(tar_members.walk(self._content, offset, offset + size), path + b"/", depth)
         except _Inside:
             raise
         except BadArchive as error:

@@ -16,7 +16,7 @@ from array import array
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from outlast.data.table import Table
+from outlast.data.item_table import Table
 
 #: The last byte is the version of what follows.
 _MAGIC = b"OUTLIDX\x01"

@@ -12,7 +12,7 @@ import mmap
 import os
 from typing import Iterable
 
-from outlast.data.table import AS_IT_IS, Table
+from outlast.data.item_table import AS_IT_IS, Table
 
 #: 512 KiB. Smaller ones are more requests, larger ones make the first items wait for longer.
 _SHIFT = 19

@@ -11,12 +11,12 @@ import os
 import stat
 from typing import Any, NamedTuple, Sequence
 
-from outlast.data import indexfile
-from outlast.data.advice import Advice
-from outlast.data.indexfile import Fingerprint
+from outlast.data import index_file
+from outlast.data.index_file import Fingerprint
+from outlast.data.item_table import AS_IT_IS, Table
+from outlast.data.readahead import Advice
 from outlast.data.scan import scan
-from outlast.data.table import AS_IT_IS, Table
-from outlast.data.zips import inflate
+from outlast.data.zip_members import inflate
 from outlast.node.archives.headers import shown
 from outlast.node.archives.sink import BadArchive
 
@@ -114,16 +114,16 @@ class Content:
         return _Opened(content, memoryview(content), table, Advice(content, table))
 
     def _find_table(self, archive: Fingerprint, owner: int) -> Table | None:
-        for place in indexfile.places(self.path, self._nested):
-            table = indexfile.read(place, archive, self._nested, owner)
+        for place in index_file.places(self.path, self._nested):
+            table = index_file.read(place, archive, self._nested, owner)
             if table is not None:
                 return table
         return None
 
     def _keep_table(self, table: Table, archive: Fingerprint) -> None:
-        for place in indexfile.places(self.path, self._nested):
+        for place in index_file.places(self.path, self._nested):
             try:
-                indexfile.write(place, table, archive, self._nested)
+                index_file.write(place, table, archive, self._nested)
             except OSError:
                 # Not writable, or full: the next place, or none. It only saves the next process some time.
                 continue

@@ -9,7 +9,7 @@ import zipfile
 import zlib
 from typing import BinaryIO, Iterator
 
-from outlast.data.table import AS_IT_IS, Found
+from outlast.data.item_table import AS_IT_IS, Found
 from outlast.node.archives.headers import shown
 from outlast.node.archives.sink import BadArchive
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 from typing import Iterator
 
-from outlast.data.table import AS_IT_IS, Found
+from outlast.data.item_table import AS_IT_IS, Found
 from outlast.node.archives import headers
 from outlast.node.archives.sink import BadArchive
 
