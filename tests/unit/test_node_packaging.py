@@ -78,7 +78,7 @@ def test_an_adapter_needs_the_training_side_and_its_own_framework_only(source: P
 def test_the_zipapp_is_the_same_wherever_and_whenever_it_is_built(tmp_path: Path) -> None:
     zipapp.build(tmp_path / "a.pyz")
     # In a process of its own, and over one that a job may be reading.
-    code = "import sys, pathlib; from outlast import zipapp; zipapp.build(pathlib.Path(sys.argv[1]))"
+    code = "import sys, pathlib; from outlast.exchange import zipapp; zipapp.build(pathlib.Path(sys.argv[1]))"
     (tmp_path / "b.pyz").write_text("old")
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "b.pyz")], check=True, timeout=60)
     content = (tmp_path / "a.pyz").read_bytes()

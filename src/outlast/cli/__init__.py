@@ -48,7 +48,7 @@ class _Lazy(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in _COMMANDS:
             return None
-        module = importlib.import_module("outlast.cli." + _COMMANDS[name][0])
+        module = importlib.import_module("outlast.cli.commands." + _COMMANDS[name][0])
         command: click.Command = module.command
         return command
 

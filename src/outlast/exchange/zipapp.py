@@ -45,7 +45,7 @@ def digest() -> str:
 
 @lru_cache(maxsize=1)
 def _content() -> bytes:
-    package = Path(__file__).parent
+    package = Path(__file__).parents[1]
     sources = [package / "__init__.py"]
     for room in ("data", "frameworks", "node", "training"):
         sources += (package / room).rglob("*.py")

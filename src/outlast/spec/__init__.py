@@ -17,8 +17,8 @@ __all__ = ["BadSpec", "ClusterProfile", "Host", "Mistake", "Parsed", "read"]
 
 _HOME = {
     "BadSpec": "mistakes",
-    "ClusterProfile": "clusters",
-    "Host": "clusters",
+    "ClusterProfile": "cluster_library",
+    "Host": "cluster_library",
     "Mistake": "mistakes",
     "Parsed": "reader",
     "read": "reader",

@@ -23,7 +23,7 @@ class _Parts(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in _PARTS:
             return None
-        command: click.Command = importlib.import_module("outlast.cli." + _PARTS[name][0]).command
+        command: click.Command = importlib.import_module("outlast.cli.commands." + _PARTS[name][0]).command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
