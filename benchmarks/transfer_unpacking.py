@@ -18,8 +18,8 @@ from transfer_peers import LIMIT, curl, with_program, with_python
 from transfer_scene import MB, MIB, Scene, sha256
 from verdicts import Goal, Row, in_turns, ratio
 
-from archives_made import nested_tar
 from servers.nginx import Nginx
+from support.archives import nested_tar
 
 FILES, CLASSES = 50_000, 100
 NAME = "train.tar"

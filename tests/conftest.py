@@ -1,4 +1,4 @@
-"""Fixtures for tests of whole experiments; see `laboratory`."""
+"""Fixtures for tests of whole experiments; see `support.experiments`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-import testbeds
-from laboratory import Lab
 from servers.certificates import Authority
+from support import clusters
+from support.experiments import Lab
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
@@ -33,9 +33,9 @@ class ByCluster(LoadScopeScheduling):
     """All tests on one real cluster go to one worker, every other test to whoever is free."""
 
     def _split_scope(self, nodeid: str) -> str:
-        clusters = (name for name in testbeds.NAMES if "[%s" % name in nodeid or "/test_%s_" % name in nodeid)
+        names = (name for name in clusters.NAMES if "[%s" % name in nodeid or "/test_%s_" % name in nodeid)
         sharing = (name for name in _SHARING if "/test_%s.py" % name in nodeid)
-        return next(clusters, None) or next(sharing, nodeid)
+        return next(names, None) or next(sharing, nodeid)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByCluster | None:
@@ -45,7 +45,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByCluster | 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Clusters that were started for these tests end with them; workers of xdist leave that to it."""
     if not hasattr(session.config, "workerinput"):
-        testbeds.stop_those_for_tests()
+        clusters.stop_those_for_tests()
 
 
 @pytest.fixture(scope="session", autouse=True)

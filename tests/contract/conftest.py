@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from contract.htcondor_rehearsal import HTCondorRehearsal
-from contract.play import Play
-from contract.rehearsal import LocalRehearsal, Rehearsal
-from contract.sge_rehearsal import SgeRehearsal
-from contract.slurm_rehearsal import SlurmRehearsal
-from laboratory import Lab
+from contract.experiment_runs import Play
+from contract.htcondor_harness import HTCondorRehearsal
+from contract.scheduler_harness import LocalRehearsal, Rehearsal
+from contract.sge_harness import SgeRehearsal
+from contract.slurm_harness import SlurmRehearsal
+from support.experiments import Lab
 
 REHEARSALS: tuple[type[Rehearsal], ...] = (LocalRehearsal, SlurmRehearsal, SgeRehearsal, HTCondorRehearsal)
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from contract.play import Play
-from data_scene import CLASSES, FILES, LOOKING, digests, found, sha256
-from laboratory import states
+from contract.experiment_runs import Play
 from outlast.domain.model import Attempt, Outcome
-from packing import tar
 from servers.behaviour import Behaviour, seeded
 from servers.misbehaving import Misbehaving
+from support.archives import tar
+from support.data_experiments import CLASSES, FILES, LOOKING, digests, found, sha256
+from support.experiments import states
 
 MIB = 1 << 20
 NESTED = tar(

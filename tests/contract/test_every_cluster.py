@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from contract.play import Play
-from laboratory import open_journal, states
+from contract.experiment_runs import Play
 from outlast.domain.model import Kind, Outcome
 from outlast.journal.sqlite_file import is_blank
+from support.experiments import open_journal, states
 
 
 def assert_one_interval_is_lost(play: Play, hurt: Callable[[str], object]) -> None:

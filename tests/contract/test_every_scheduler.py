@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from contract.rehearsal import Rehearsal, await_death, kill, process_ids
+from contract.scheduler_harness import Rehearsal, await_death, kill, process_ids
 from outlast.node.protocol import Outcome
 from outlast.schedulers.base import Answer, JobPhase, JobView, SchedulerUnavailable
 

@@ -9,13 +9,13 @@ import sysconfig
 
 import pytest
 
-import testbeds
-from contract.htcondor_rehearsal import HTCondorRehearsal
-from contract.play import Play
-from contract.sge_rehearsal import SgeRehearsal
-from contract.slurm_rehearsal import SlurmRehearsal
-from example_scene import finish, make, metrics, result, start, weights
+from contract.experiment_runs import Play
+from contract.htcondor_harness import HTCondorRehearsal
+from contract.sge_harness import SgeRehearsal
+from contract.slurm_harness import SlurmRehearsal
 from outlast.cli.commands.init import templates
+from support import clusters
+from support.example_runs import finish, make, metrics, result, start, weights
 
 if "CI" in os.environ:
     import torch  # noqa: F401 - in CI nothing may be left out
@@ -40,7 +40,7 @@ def with_torch(cluster: str) -> dict[str, str]:
         check=False,
     ).stdout.split()
     if version != [str(number) for number in sys.version_info[:2]]:
-        testbeds.not_here(
+        clusters.not_here(
             "/usr/bin/python3 is of version %s, and torch is for %s" % (".".join(version), sys.version)
         )
     return {"before": "export PYTHONPATH=%s" % sysconfig.get_path("purelib")}

@@ -9,7 +9,7 @@ import os
 
 import pytest
 
-from contract.play import Play
+from contract.experiment_runs import Play
 
 rounds = pytest.mark.parametrize("number", range(int(os.environ.get("OUTLAST_STORM", "1"))))
 

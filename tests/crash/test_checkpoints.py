@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from checkpointing import Waiting
 from outlast.training.checkpoints import checkpoint_names, file_format
 from outlast.training.errors import CheckpointError
 from outlast.training.session import Session, Settings
+from support.checkpoints import Waiting
 
 STATE = file_format.part_name()
 OLD: dict[str, Any] = {"step": 1, "w": [0.5, -1.5]}

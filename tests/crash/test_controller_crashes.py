@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from laboratory import Ended, Lab, assert_whole, open_journal, states
 from outlast.controller.crashpoints import CRASH_POINTS
 from outlast.domain.model import Kind
+from support.experiments import Ended, Lab, assert_whole, open_journal, states
 
 #: One run that is continued twice, one with a fluke, one with a bug, one to be cancelled.
 EXPECTED = {

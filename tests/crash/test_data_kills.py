@@ -27,11 +27,11 @@ PATIENCE = 60.0
 FETCH = (
     """
 import sys
-from outlast.node.data.fetch import fetch
-from outlast.node.data.fetch_settings import FetchSettings
-from outlast.node.data.http import HttpSource
-from outlast.node.data.partfile import PartFile
-from outlast.node.data.want import Wanted
+from outlast.node.staging.fetch.fetch import fetch
+from outlast.node.staging.fetch.settings import FetchSettings
+from outlast.node.staging.sources.http import HttpSource
+from outlast.node.staging.fetch.part_file import PartFile
+from outlast.node.staging.item import Wanted
 
 url, folder, sha256 = sys.argv[1:]
 settings = FetchSettings(block=%d, blocks=2, margin=0)

@@ -22,7 +22,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-from laboratory import PATIENCE, TRAINING, Lab, assert_whole, kill_at_once
 from outlast import spec
 from outlast.controller import crashpoints, submission, supervisor
 from outlast.controller.crashpoints import CRASH_POINTS
@@ -32,6 +31,7 @@ from outlast.domain.observation import JobPhase, Patience
 from outlast.exchange import zipapp
 from outlast.exchange.experiment import Experiment
 from outlast.schedulers.local import Host, LocalScheduler
+from support.experiments import PATIENCE, TRAINING, Lab, assert_whole, kill_at_once
 
 CHAINS = 100
 KILLS = 6

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import pytest
 
-from archives_made import nested_tar, snapshot, tar_of, zip_of
+from support.archives import nested_tar, snapshot, tar_of, zip_of
 
 KILLS = 20
 KILLS_AT_THE_END = 8

@@ -9,9 +9,21 @@ from typing import Any
 
 import pytest
 
-from attempts import SEED, Ended, Make, Parent, Run, Several, maker, need, same_end, storm, to_its_end
 from outlast.training.checkpoints import checkpoint, checkpoint_names
 from outlast.training.env import EXIT_CONTINUE
+from support.forked_attempts import (
+    SEED,
+    Ended,
+    Make,
+    Parent,
+    Run,
+    Several,
+    maker,
+    need,
+    same_end,
+    storm,
+    to_its_end,
+)
 
 need("torch", "torchdata")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from laboratory import TRAINING, Ended, Lab, states
+from support.experiments import TRAINING, Ended, Lab, states
 
 _PR_CAPBSET_DROP = 24
 _CAP_DAC_OVERRIDE, _CAP_DAC_READ_SEARCH = 1, 2

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from laboratory import Lab, open_journal
+from support.experiments import Lab, open_journal
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from laboratory import GATED, Ended, Lab, open_journal, states
 from outlast.domain.model import Kind
+from support.experiments import GATED, Ended, Lab, open_journal, states
 
 PLAIN, BUG, HELD = "mix-kind=plain", "mix-kind=bug", "mix-kind=held"
 

@@ -14,15 +14,15 @@ from typing import Any
 
 import pytest
 
-import testbeds
-from contract.htcondor_rehearsal import HTCondorRehearsal
-from contract.play import TRAIN, Play
-from contract.rehearsal import Rehearsal
-from contract.sge_rehearsal import SgeRehearsal
-from contract.slurm_rehearsal import SlurmRehearsal
-from laboratory import Lab
+from contract.experiment_runs import TRAIN, Play
+from contract.htcondor_harness import HTCondorRehearsal
+from contract.scheduler_harness import Rehearsal
+from contract.sge_harness import SgeRehearsal
+from contract.slurm_harness import SlurmRehearsal
 from outlast.domain.model import Outcome
 from outlast.journal.sqlite_file import is_blank
+from support import clusters
+from support.experiments import Lab
 
 pytestmark = pytest.mark.slow
 
@@ -79,11 +79,11 @@ class Boxed(Play):
 
 
 def _boxed(cluster: type[Rehearsal], directory: Path, lab: Lab) -> Iterator[Boxed]:
-    place = Path(testbeds.control("apptainer", "up")).parent
+    place = Path(clusters.control("apptainer", "up")).parent
     rehearsal: Any = cluster(directory)
     try:
         if rehearsal.name == "htcondor":
-            testbeds.control("htcondor", "images")
+            clusters.control("htcondor", "images")
         yield Boxed(rehearsal, lab, place)
     finally:
         rehearsal.close()

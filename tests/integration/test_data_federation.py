@@ -17,7 +17,6 @@ from pathlib import Path
 
 import pytest
 
-from fetching import NOBODY, Died, fetch_to, read_all, sources
 from outlast.node.staging.errors import GivenUp, Kind, Trouble
 from outlast.node.staging.http.request import ask
 from outlast.node.staging.http.settings import HttpSettings
@@ -32,6 +31,7 @@ from servers.director import ORIGINS, Mood, Namespace
 from servers.federation import PREFIX, Federation
 from servers.misbehaving import Misbehaving
 from servers.nginx import Nginx
+from support.fetching import NOBODY, Died, fetch_to, read_all, sources
 
 SIZE = 3_000_000
 CONTENT = seeded(SIZE)

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from data_scene import digests, found, local_experiment, sha256
-from laboratory import Lab, open_journal
 from outlast.domain.model import Attempt, Outcome
 from outlast.journal.sqlite_file import is_blank
-from packing import tar
 from servers.behaviour import Behaviour, seeded
 from servers.certificates import Authority
 from servers.federation import PREFIX, Federation
 from servers.misbehaving import Misbehaving
-from testbeds import not_here
+from support.archives import tar
+from support.clusters import not_here
+from support.data_experiments import digests, found, local_experiment, sha256
+from support.experiments import Lab, open_journal
 
 MIB = 1 << 20
 CONTENT = seeded(6 * MIB)

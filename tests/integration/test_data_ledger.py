@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from data_scene import digests, found, local_experiment, sha256
-from laboratory import Lab
 from servers.behaviour import Behaviour, seeded
 from servers.misbehaving import Misbehaving
+from support.data_experiments import digests, found, local_experiment, sha256
+from support.experiments import Lab
 
 CONTENT = seeded(400_000)
 STALL = 3.0

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from fetching import NOBODY, Died, fetch_to, read_all, sources
 from outlast.node.staging.errors import GivenUp, Kind, Trouble
 from outlast.node.staging.item import Wanted
 from outlast.node.staging.sources.tokens import Tokens
 from servers.behaviour import seeded
 from servers.certificates import Authority
 from servers.nginx import Nginx
+from support.fetching import NOBODY, Died, fetch_to, read_all, sources
 
 SIZE = 5_000_000
 CONTENT = seeded(SIZE)

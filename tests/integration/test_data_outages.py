@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from data_scene import FILES, LOOKING, digests, found, local_experiment, sha256
-from laboratory import Lab, open_journal, states
 from outlast.domain.model import Attempt, Outcome
 from outlast.journal.sqlite_file import is_blank
 from servers.behaviour import PELICAN, Behaviour, seeded
 from servers.misbehaving import Misbehaving
+from support.data_experiments import FILES, LOOKING, digests, found, local_experiment, sha256
+from support.experiments import Lab, open_journal, states
 
 CONTENT = seeded(200_000)
 #: What an ingress answers while the server behind it restarts.

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from data_scene import LOOK, digests, found, local_experiment, sha256
-from laboratory import Lab, processes_with, states
 from servers.behaviour import Behaviour, seeded
 from servers.certificates import Authority
 from servers.misbehaving import Misbehaving
+from support.data_experiments import LOOK, digests, found, local_experiment, sha256
+from support.experiments import Lab, processes_with, states
 
 CONTENT, OTHER = seeded(100_000), seeded(100_000, 2)
 TOKEN = "tok-%s" % os.urandom(12).hex()

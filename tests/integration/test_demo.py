@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from laboratory import Lab
 from outlast.cli import FAILED, INTERRUPTED
 from outlast.cli.commands import demo
 from outlast.demo import undisturbed
@@ -23,6 +22,7 @@ from outlast.demo.trouble import Trouble
 from outlast.domain.model import Attempt, AttemptState, Entry, Kind, Run, RunState
 from outlast.errors import BadInput, OutlastError
 from outlast.exchange.experiment import Experiment
+from support.experiments import Lab
 
 
 def processes_in(place: Path) -> list[str]:

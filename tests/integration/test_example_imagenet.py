@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from example_scene import bring_to_its_end, finish, make, metrics, result, start, weights
-from laboratory import Lab, open_journal
 from outlast.cli.commands.init import templates
+from support.example_runs import bring_to_its_end, finish, make, metrics, result, start, weights
+from support.experiments import Lab, open_journal
 
 if "CI" in os.environ:
     import PIL  # noqa: F401 - in CI nothing may be left out

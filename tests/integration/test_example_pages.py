@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from example_scene import bring_to_its_end, finish, make, metrics, result, start, weights
-from laboratory import Lab
 from outlast.cli.commands.init import templates
+from support.example_runs import bring_to_its_end, finish, make, metrics, result, start, weights
+from support.experiments import Lab
 
 if "CI" in os.environ:
     import PIL.Image  # noqa: F401 - in CI nothing may be left out

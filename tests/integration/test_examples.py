@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from laboratory import Lab, open_journal, states
 from outlast.cli.commands.init import templates
 from outlast.exchange.attempt_log import last_progress
+from support.experiments import Lab, open_journal, states
 
 HERE = Path(__file__).parent
 DIGITS = templates()["digits"]

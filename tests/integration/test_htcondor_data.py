@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from contract.htcondor_rehearsal import HTCondorRehearsal
-from contract.play import Play
-from data_scene import FILES, LOOKING, digests, found, sha256
-from laboratory import Lab
+from contract.experiment_runs import Play
+from contract.htcondor_harness import HTCondorRehearsal
 from outlast.domain.model import Outcome
 from servers.behaviour import PELICAN, Behaviour, seeded
 from servers.certificates import Authority
 from servers.misbehaving import Misbehaving
+from support.data_experiments import FILES, LOOKING, digests, found, sha256
+from support.experiments import Lab
 
 pytestmark = pytest.mark.slow
 MIB = 1 << 20

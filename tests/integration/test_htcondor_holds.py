@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from contract.htcondor_rehearsal import HTCondorRehearsal
-from contract.play import TRAIN, Play
-from laboratory import Lab, open_journal
+from contract.experiment_runs import TRAIN, Play
+from contract.htcondor_harness import HTCondorRehearsal
 from outlast.domain.model import Kind, Outcome
+from support.experiments import Lab, open_journal
 
 pytestmark = pytest.mark.slow
 

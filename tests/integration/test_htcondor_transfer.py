@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from contract.htcondor_rehearsal import HTCondorRehearsal
+from contract.htcondor_harness import HTCondorRehearsal
 from outlast.domain.model import Attempt, AttemptState, Outcome, Resources, Run, RunState, Spec
 from outlast.domain.observation import JobPhase, Report
 from outlast.exchange import zipapp

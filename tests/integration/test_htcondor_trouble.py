@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from contract.htcondor_rehearsal import PAIR, HTCondorRehearsal
-from contract.play import Play
-from laboratory import Lab
+from contract.experiment_runs import Play
+from contract.htcondor_harness import PAIR, HTCondorRehearsal
 from outlast.domain.model import Outcome
 from outlast.schedulers.base import JobPhase, JobRequest, JobView, Sought
 from outlast.schedulers.profile import Profile
+from support.experiments import Lab
 
 pytestmark = pytest.mark.slow
 

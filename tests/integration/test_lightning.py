@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from attempts import (
+from outlast.training.env import EXIT_CONTINUE
+from outlast.training.session import Session, Settings
+from support.forked_attempts import (
     SEED,
     Make,
     Parent,
@@ -22,8 +24,6 @@ from attempts import (
     storm,
     to_its_end,
 )
-from outlast.training.env import EXIT_CONTINUE
-from outlast.training.session import Session, Settings
 
 need("lightning", "pytorch_lightning", "tensorboard", "torchdata")
 

@@ -6,8 +6,8 @@ import os
 import shutil
 import signal
 
-from laboratory import GATED, TRAINING, Lab, assert_whole, open_journal
 from outlast.domain.model import Kind
+from support.experiments import GATED, TRAINING, Lab, assert_whole, open_journal
 
 #: The daemon's answer is awaited for ten seconds otherwise.
 IMPATIENT = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from laboratory import GATED, Lab, processes_with
+from support.experiments import GATED, Lab, processes_with
 
 SECRET = "hunter2-%s" % os.urandom(8).hex()
 NAMES = ("SECRET_TOKEN", "AWS_SECRET_ACCESS_KEY", "WANDB_API_KEY", "HF_TOKEN", "SSH_AUTH_SOCK")

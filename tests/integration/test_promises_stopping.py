@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from laboratory import Lab, open_journal
+from support.experiments import Lab, open_journal
 
 BUGGY = """\
 import os

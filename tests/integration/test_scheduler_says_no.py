@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from fake_programs import program
-from laboratory import Lab, open_journal, states
 from outlast.domain.model import Kind
+from support.experiments import Lab, open_journal, states
+from support.fake_programs import program
 
 REFUSES = "echo 'sbatch: error: Batch job submission failed: Invalid partition name specified' >&2; exit 1"
 NO_ANSWER = "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1"

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from contract.play import Play
-from contract.slurm_rehearsal import SlurmRehearsal
-from laboratory import Lab, open_journal
+from contract.experiment_runs import Play
+from contract.slurm_harness import SlurmRehearsal
 from outlast.domain.ledger import Use, book
+from support.experiments import Lab, open_journal
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from attempts import SEED, Parent, Run, from_docs, need, storm, to_its_end
+from support.forked_attempts import SEED, Parent, Run, from_docs, need, storm, to_its_end
 
 need("tensorboard", "torch")
 

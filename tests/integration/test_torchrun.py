@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from laboratory import Lab
 from outlast.training.checkpoints import checkpoint, checkpoint_names
+from support.experiments import Lab
 
 if "CI" in os.environ:
     import torch  # noqa: F401 - in CI nothing may be left out

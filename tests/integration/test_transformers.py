@@ -8,8 +8,19 @@ from typing import Any
 
 import pytest
 
-from attempts import SEED, Make, Parent, Run, alone_and_hurt, from_docs, maker, need, same_end, to_its_end
 from outlast.training.env import EXIT_CONTINUE
+from support.forked_attempts import (
+    SEED,
+    Make,
+    Parent,
+    Run,
+    alone_and_hurt,
+    from_docs,
+    maker,
+    need,
+    same_end,
+    to_its_end,
+)
 
 need("transformers", "accelerate", "torch")
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from laboratory import GATED, Lab, kill_at_once, open_journal, states
 from outlast.domain.model import Kind
+from support.experiments import GATED, Lab, kill_at_once, open_journal, states
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from servers.certificates import Authority, Certificate
-from testbeds import not_here
+from support.clusters import not_here
 
 if TYPE_CHECKING:
     from typing import Self

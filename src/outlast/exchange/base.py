@@ -20,8 +20,8 @@ from outlast.exchange.attempt_log import read_attempt
 from outlast.exchange.experiment import Experiment
 from outlast.filesystem import sync_directory, write_durably
 from outlast.node import claim, legs
-from outlast.node.deliver_outputs import deliver
 from outlast.node.order import Saving, WorkOrder
+from outlast.node.outputs.delivery import deliver
 from outlast.node.scratch import Scratch
 from outlast.node.staging.plan import DataPlan
 from outlast.schedulers.base import JobRequest, Scheduler

@@ -7,22 +7,14 @@ import os
 from dataclasses import dataclass, replace
 from typing import Sequence
 
-from outlast.node import (
-    code_archive,
-    environment,
-    failure,
-    oom,
-    outputs,
-    process,
-    process_cleanup,
-    progress_file,
-)
+from outlast.node import code_archive, environment, failure, oom, process, process_cleanup, progress_file
 from outlast.node.checkpoint_watch import Watch
-from outlast.node.deliver_outputs import Manifest, deliver
 from outlast.node.event_log import EventLog, say
 from outlast.node.legs import Leg, is_superseded
 from outlast.node.order import WorkOrder
-from outlast.node.output_collection import Workplace
+from outlast.node.outputs import validation
+from outlast.node.outputs.collection import Workplace
+from outlast.node.outputs.delivery import Manifest, deliver
 from outlast.node.process import signal_name
 from outlast.node.protocol import Outcome, Phase
 from outlast.node.pulse import TAKEN_OVER, Interrupted, Pulse
@@ -213,7 +205,7 @@ class Attempt:
             self._settle()  # a link of the same name must not stand in the way of what is brought over
             self._workplace.bring_over(self._pulse)
             self._settle()  # what was brought over may hold links as well
-            problems = outputs.validate(rules, output, self._run_check)
+            problems = validation.validate(rules, output, self._run_check)
             if problems:
                 detail = " ".join(problem.sentence for problem in problems)
                 signature = failure.signature_of("outputs", *(problem.rule for problem in problems))
@@ -233,7 +225,7 @@ class Attempt:
         )
 
     def _settle(self) -> None:
-        for text in outputs.settle(self._scratch.output, self._pulse):
+        for text in validation.settle(self._scratch.output, self._pulse):
             self._events.warn(text)
 
     def _run_check(self, command: Sequence[str]) -> str | None:

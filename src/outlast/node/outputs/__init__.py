@@ -1,0 +1,1 @@
+"""Outputs of a training run: found, checked, delivered."""

@@ -1,0 +1,233 @@
+"""Attempts of a training as processes of their own, each forked from one that has imported what they need.
+
+Importing a framework takes seconds, and a tiny training less.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import os
+import random
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from outlast.training.env import EXIT_CONTINUE
+from support import clusters
+
+#: Nothing takes this long that goes well, on a busy machine neither.
+PATIENCE = 120.0
+#: Torch comes to its optimizers in two halves, the second when the first of them is made.
+_OF_TORCH = ("torch", "torch._dynamo")
+#: Of all that is left to chance.
+SEED = int(os.environ.get("OUTLAST_STORM_SEED", random.SystemRandom().randrange(10**6)))
+
+
+@dataclass(frozen=True)
+class Ended:
+    """Its exit code, or the negative number of the signal that ended it; what it printed."""
+
+    code: int
+    printed: str
+
+
+class Parent:
+    """The process that the attempts are forked from; `modules` are imported in it."""
+
+    def __init__(self, *modules: str, **environment: str) -> None:
+        outside = {name: value for name, value in os.environ.items() if not name.startswith("OUTLAST_")}
+        # The number of threads changes the bits.
+        self._process = subprocess.Popen(
+            [
+                sys.executable,
+                str(Path(__file__).parents[1] / "trainings" / "parent.py"),
+                *_OF_TORCH,
+                *modules,
+            ],
+            env={**outside, "OMP_NUM_THREADS": "1", **environment},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self._hear()
+
+    def _hear(self) -> Any:
+        assert self._process.stdout is not None
+        ready, _, _ = select.select([self._process.stdout], [], [], PATIENCE)
+        assert ready, "nothing was heard from it for %g s" % PATIENCE
+        return json.loads(self._process.stdout.readline() or '"it has ended"')
+
+    def fork(self, script: Path, log: Path, environment: Mapping[str, str]) -> Ended:
+        assert self._process.stdin is not None
+        order = {"script": str(script), "log": str(log), "environment": dict(environment)}
+        print(json.dumps(order), file=self._process.stdin, flush=True)
+        code = self._hear()
+        assert type(code) is int, code
+        return Ended(code, log.read_text(encoding="utf-8", errors="replace"))
+
+    def __enter__(self) -> Parent:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """End it, and an attempt that is still there."""
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.communicate()
+
+
+class Several(Parent):
+    """Attempts of several processes each, started as torchrun starts them: one from each of these."""
+
+    def __init__(self, *parents: Parent) -> None:
+        self._parents = parents
+
+    def fork(self, script: Path, log: Path, environment: Mapping[str, str]) -> Ended:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(server.getsockname()[1])}
+        meet.update(TORCHELASTIC_RUN_ID="attempt", WORLD_SIZE=str(len(self._parents)))
+
+        def one(rank: int) -> Ended:
+            place = {"RANK": str(rank), "LOCAL_RANK": str(rank), **meet}
+            return self._parents[rank].fork(
+                script, log.with_suffix(".%d.log" % rank), {**environment, **place}
+            )
+
+        with ThreadPoolExecutor(len(self._parents)) as pool:
+            ended = list(pool.map(one, range(len(self._parents))))
+        printed = "\n".join(each.printed for each in ended)
+        assert len({each.code for each in ended}) == 1, printed
+        return Ended(ended[0].code, printed)
+
+
+def from_docs(page: str, place: Path) -> Path:
+    """The script `train.py` that a page of the documentation shows."""
+    text = (Path(__file__).parents[2] / "docs" / page).read_text(encoding="utf-8")
+    found = re.search(r"^```python\n(# train\.py\n.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert found is not None, page
+    script = place / "train.py"
+    script.write_text(found[1], encoding="utf-8")
+    return script
+
+
+def need(*modules: str) -> None:
+    """Leave the module out where one is not installed; in CI nothing may be left out, and it fails."""
+    missing = [name for name in modules if importlib.util.find_spec(name) is None]
+    if missing:
+        clusters.not_here("%s is not installed" % ", ".join(missing))
+
+
+class Run:
+    """A run of a script whose attempts share their checkpoints and outputs, as those of a job do.
+
+    `options` reach the script as JSON in the variable OPTIONS, with those that an attempt is given.
+    """
+
+    def __init__(self, parent: Parent, script: Path, place: Path, **options: Any) -> None:
+        self._parent = parent
+        self._script = script
+        self._place = place
+        self._options = options
+        self._attempts = 0
+        self.output = place / "output"
+        self.output.mkdir(parents=True)
+
+    def attempt(self, seconds: float = 1000.0, **options: Any) -> Ended:
+        """One attempt; `seconds` is how long it may take."""
+        self._attempts += 1
+        environment = {
+            "OPTIONS": json.dumps({**self._options, **options}),
+            "OUTLAST_TOKEN": uuid.uuid4().hex,
+            "OUTLAST_ATTEMPT": str(self._attempts),
+            "OUTLAST_DEADLINE": str(time.time() + seconds),
+            "OUTLAST_GRACE": "1",
+            "OUTLAST_SAVE_EVERY": "0",
+            "OUTLAST_CHECKPOINT_DIR": str(self._place / "checkpoints"),
+            "OUTLAST_OUTPUT_DIR": str(self.output),
+            "OUTLAST_PROGRESS_FILE": str(self._place / "progress.jsonl"),
+        }
+        return self._parent.fork(self._script, self._place / ("%d.log" % self._attempts), environment)
+
+    @property
+    def weights(self) -> bytes:
+        """What the training ended with."""
+        return (self.output / "weights").read_bytes()
+
+    def logged(self, tag: str) -> list[tuple[int, float]]:
+        """Steps and values in its TensorBoard logs, `logs`, those that TensorBoard itself hides included."""
+        from tensorboard.backend.event_processing.event_accumulator import SCALARS, EventAccumulator
+        from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
+
+        for file in (self.output / "logs").glob("events.*"):
+            assert b"brain.Event" in next(iter(RawEventFileLoader(str(file)).Load())), "it has no beginning"
+        logs = EventAccumulator(str(self.output / "logs"), {SCALARS: 0}, purge_orphaned_data=False)
+        return [(event.step, event.value) for event in logs.Reload().Scalars(tag)]
+
+    @property
+    def notes(self) -> set[str]:
+        """What its attempts have noted: what is done again must come out the same."""
+        return set((self.output / "notes.txt").read_text(encoding="utf-8").splitlines())
+
+    @property
+    def progress(self) -> dict[str, Any]:
+        """How far it is, as told last."""
+        told: dict[str, Any] = json.loads((self._place / "progress.json").read_text(encoding="utf-8"))
+        return told
+
+
+Make = Callable[..., Run]
+
+
+def maker(parent: Parent, script: Path, place: Path, **always: Any) -> Make:
+    """What makes runs of a script, each with a name and options."""
+    return lambda name, **options: Run(parent, script, place / name, **always, **options)
+
+
+def to_its_end(run: Run) -> Run:
+    """One attempt, which finishes."""
+    ended = run.attempt()
+    assert ended.code == 0, ended.printed
+    return run
+
+
+def storm(run: Run, steps: int, troubles: str) -> None:
+    """Bring a training of so many steps to its end through troubles (limit, stop, kill) at random steps.
+
+    The last one comes in the last third, but not in the last steps: who is told to stop there may finish.
+    """
+    chance, names = random.Random(SEED), troubles.split()
+    chance.shuffle(names)
+    late = 2 * steps // 3
+    places = [
+        *sorted(chance.sample(range(1, late), len(names) - 1)),
+        chance.randrange(late, max(late + 1, steps - 3)),
+    ]
+    for trouble, step in zip(names, places, strict=True):
+        ended = run.attempt(seconds=5.0 if trouble == "limit" else 1000.0, **{trouble: step})
+        told = "%s at %d: %d\n%s" % (trouble, step, ended.code, ended.printed)
+        assert ended.code == (-signal.SIGKILL if trouble == "kill" else EXIT_CONTINUE), told
+    to_its_end(run)
+
+
+def alone_and_hurt(make: Make, steps: int, troubles: str, **options: Any) -> tuple[Run, Run]:
+    """The same training undisturbed and through a storm: both have ended, with the same bits."""
+    alone, hurt = to_its_end(make("alone", **options)), make("hurt", **options)
+    storm(hurt, steps, troubles)
+    same_end(alone, hurt)
+    return alone, hurt
+
+
+def same_end(alone: Run, hurt: Run) -> None:
+    assert hurt.notes == alone.notes
+    assert hurt.weights == alone.weights

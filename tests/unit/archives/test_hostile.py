@@ -1,0 +1,126 @@
+"""Nothing that an archive says gets out of its target, and nothing of a bad one is left."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from outlast.node.archives.limits import Limits
+from outlast.node.archives.sink import BadArchive
+from outlast.node.archives.unpacking import Unpacking, unpack_file
+from support import hostile_archives
+from support.archives import (
+    no_sync,  # noqa: F401
+    snapshot,
+    tar_of,
+)
+from support.hostile_archives import Hostile
+
+pytestmark = pytest.mark.usefixtures("no_sync")
+
+#: Small, so that a bomb is one before it has made anybody wait.
+LIMITS = Limits(free_bytes=1 << 20)
+CASES = list(hostile_archives.every())
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A directory with something beside the target."""
+    place = tmp_path / "place"
+    place.mkdir()
+    (place / "evil").write_text("canary")
+    (tmp_path / "evil").write_text("canary")
+    return place
+
+
+def refusal(place: Path, archive: bytes, limits: Limits = LIMITS, rng: random.Random | None = None) -> str:
+    """What it is refused with, fed in pieces of any size; everything must be as it was."""
+    before = snapshot(place.parent)
+    sink = Unpacking(str(place / "target"), "hostile", nested=True, limits=limits)
+    rng = rng or random.Random(1)
+    with pytest.raises(BadArchive) as caught:
+        try:
+            assert sink.resume("it", lambda block: None) == 0
+            at = 0
+            while at < len(archive):
+                size = rng.choice((1, 100, 512, 513, 10_000, 1 << 20))
+                sink.write(archive[at : at + size])
+                at += size
+            sink.finish()
+        finally:
+            assert not (place / "target").exists()
+            sink.restart()
+            sink.close()
+    assert snapshot(place.parent) == before
+    return str(caught.value)
+
+
+def test_there_are_two_hundred_hostile_archives_or_more() -> None:
+    assert len({case.what for case in CASES}) == len(CASES) >= 200
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.what for case in CASES])
+def test_a_hostile_archive_is_refused_and_leaves_nothing(case: Hostile, place: Path) -> None:
+    said = refusal(place, case.archive)
+    assert case.says in said
+    assert said.isprintable() and len(said) < 600
+
+
+def test_an_archive_that_is_cut_anywhere_is_refused(place: Path) -> None:
+    whole = tar_of({"a.txt": b"a" * 700, "in.tar": tar_of({"b.txt": b"b"}), "c/": b"", "é" * 80: b"d"})
+    end = len(whole.rstrip(b"\0"))
+    cuts = {*range(0, end, 97), *range(0, end, 512), *range(511, end, 512), *range(513, end, 512)}
+    for cut in sorted(cuts):
+        assert refusal(place, whole[:cut])
+
+
+def test_a_flipped_bit_changes_content_or_is_refused_and_never_gets_out(place: Path) -> None:
+    whole = tar_of({"a.txt": b"a" * 700, "in.tar": tar_of({"b.txt": b"b"}), "é" * 80: b"d"})
+    rng = random.Random(5)
+    before = snapshot(place.parent)
+    for _ in range(150):
+        spoilt = bytearray(whole)
+        spoilt[rng.randrange(len(whole))] ^= 1 << rng.randrange(8)
+        (place / "it.tar").write_bytes(spoilt)
+        try:
+            unpack_file(str(place / "it.tar"), str(place / "target"), nested=True)
+        except BadArchive as error:
+            assert str(error).isprintable()
+            assert not (place / "target").exists()
+        else:
+            _remove(place / "target")
+        (place / "it.tar").unlink()
+        assert snapshot(place.parent) == before
+
+
+def test_rubbish_of_any_kind_is_refused(place: Path) -> None:
+    rng = random.Random(7)
+    for size in (0, 1, 511, 512, 10_000):
+        for magic in (b"", b"\x1f\x8b", b"BZh9", b"\xfd7zXZ\0", b"PK\3\4", b"PK\5\6"):
+            assert refusal(place, magic + rng.randbytes(size))
+
+
+@pytest.mark.parametrize(
+    ("limits", "says"),
+    [
+        (Limits(members=9), "more than 9 members"),
+        (Limits(bytes=99), "more than 99 bytes"),
+        (Limits(depth=1), "limit"),
+        (Limits(path_bytes=9), "limits"),
+        (Limits(path_parts=1), "limits"),
+    ],
+)
+def test_each_limit_holds_where_it_is_set(limits: Limits, says: str, place: Path) -> None:
+    inner = tar_of({"inner/%d" % number: b"x" * 10 for number in range(10)})
+    assert says in refusal(place, tar_of({"in.tar": inner}), limits)
+
+
+def _remove(path: Path) -> None:
+    for entry in path.iterdir():
+        if entry.is_dir():
+            _remove(entry)
+        else:
+            entry.unlink()
+    path.rmdir()

@@ -1,0 +1,121 @@
+"""`outlast check` asks the scheduler: what is certain is a mistake, what is not known is a warning."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from outlast.cli import scheduler_checks
+from outlast.cli.commands.check import command
+from support.fake_programs import grid_engine, printing, program, slurm
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A PATH with the programs of Slurm and Grid Engine alone."""
+    place = tmp_path / "bin"
+    place.mkdir()
+    slurm(place)
+    grid_engine(place)
+    program(place, "sh", "exit 1")
+    monkeypatch.setenv("PATH", str(place))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    return place
+
+
+def check(folder: Path, profile: str, time: str = "48h") -> Result:
+    experiment = folder / "e"
+    experiment.mkdir(exist_ok=True)
+    (experiment / "train.sh").write_text("")
+    (experiment / "params.yaml").write_text(
+        "command: sh train.sh\ncode: [train.sh]\ncluster: mine\nresources: {time: %s}\n" % time
+    )
+    (experiment / "clusters.yaml").write_text("# all of mine\nmine:\n%s\n" % profile)
+    return CliRunner().invoke(command, [str(experiment)])
+
+
+@pytest.mark.parametrize(
+    ("profile", "mistake"),
+    [
+        (
+            "  scheduler: slurm\n  partition: shrot",
+            'clusters.yaml:4: mine.partition: this cluster has no partition "shrot"; did you mean "short"? '
+            "(there are main, short)",
+        ),
+        (
+            "  scheduler: sge\n  queue: main.q,nosuch.q@host",
+            'clusters.yaml:4: mine.queue: this cluster has no queue "nosuch.q@host"; there are main.q, gpu.q',
+        ),
+        (
+            "  scheduler: slurm\n  queue: short",
+            "clusters.yaml:2: mine: partition short ends jobs after 24 h, and resources.time asks for 2 d; "
+            "add longest: 24h, and the training goes on in several jobs",
+        ),
+        (
+            "  scheduler: slurm\n  queue: short\n  longest: 36h",
+            "clusters.yaml:5: mine.longest: 36 h is more than partition short allows, 24 h; "
+            "write longest: 24h",
+        ),
+        (
+            "  scheduler: sge\n  queue: m*.q\n  longest: 13h",
+            "clusters.yaml:5: mine.longest: 13 h is more than queue main.q allows, 12 h; write longest: 12h",
+        ),
+    ],
+)
+def test_a_queue_that_is_not_there_or_gives_less_time_is_a_mistake_at_its_line(
+    programs: Path, tmp_path: Path, profile: str, mistake: str
+) -> None:
+    result = check(tmp_path, profile)
+    assert result.stderr.splitlines() == [mistake, "1 mistake, nothing was submitted"]
+    assert result.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "profile",
+    [
+        "  scheduler: slurm\n  queue: short\n  longest: 24h",
+        "  scheduler: slurm\n  queue: short,main",
+        "  scheduler: slurm",
+        "  scheduler: sge\n  queue: '*.q'",
+        # The line of the directives wins over the profile's queue.
+        "  scheduler: slurm\n  queue: nosuch\n  directives: ['#SBATCH -p main']",
+    ],
+)
+def test_what_fits_is_no_mistake(programs: Path, tmp_path: Path, profile: str) -> None:
+    result = check(tmp_path, profile)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "No mistakes. Next: outlast run" in result.stdout
+
+
+def test_a_longest_that_is_never_used_up_and_a_limit_that_may_be_lifted_are_warnings(
+    programs: Path, tmp_path: Path
+) -> None:
+    unused = check(tmp_path, "  scheduler: slurm\n  queue: short\n  longest: 36h", time="1h")
+    assert unused.exit_code == 0
+    assert unused.stderr.startswith("warning: clusters.yaml:5: mine.longest: 36 h is more than partition")
+    lifted = check(tmp_path, "  scheduler: slurm\n  queue: short\n  directives: ['#SBATCH --qos=long']")
+    assert lifted.exit_code == 0
+    assert lifted.stderr.startswith("warning: clusters.yaml:2: mine: partition short ends jobs after 24 h")
+
+
+def test_the_limit_of_a_default_that_a_site_may_change_is_a_warning(programs: Path, tmp_path: Path) -> None:
+    line = "PartitionName=main Default=YES MaxTime=1:00:00\n"
+    program(programs, "scontrol", printing(line))
+    result = check(tmp_path, "  scheduler: slurm")
+    assert result.exit_code == 0
+    assert "partition main (the default) ends jobs after 1 h" in result.stderr
+
+
+def test_a_scheduler_that_does_not_answer_is_a_warning_and_stands_in_nobodys_way(
+    programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler_checks, "PATIENCE", 0.5)
+    program(programs, "scontrol", "exec 1>&- 2>&-\nwhile :; do :; done")
+    result = check(tmp_path, "  scheduler: slurm\n  queue: nosuch")
+    assert result.exit_code == 0
+    (warning,) = result.stderr.splitlines()
+    assert warning.startswith("warning: cluster mine: the Slurm controller does not answer (scontrol did not")
+    assert warning.endswith("runs can be submitted all the same, and their jobs are sent once it answers")
+    assert "No mistakes in the files; the cluster could not be asked. Next: outlast run" in result.stdout

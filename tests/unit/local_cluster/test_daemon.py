@@ -1,0 +1,312 @@
+"""The daemon of the local cluster, as its clients meet it: hostile ones, waiting ones, too many of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from contract.scheduler_harness import PATIENCE, LocalRehearsal, await_death
+from outlast.errors import BadInput
+from outlast.local_cluster.client import Client, NoAnswer, NotSent, Refused
+from outlast.local_cluster.fingerprint import code_fingerprint
+from outlast.local_cluster.messages import LARGEST, BadMessage, decode, encode, socket_address
+from outlast.local_cluster.processes import start_ticks
+from outlast.schedulers.base import Answer, JobPhase, SchedulerUnavailable
+from outlast.schedulers.local import Host
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LocalRehearsal]:
+    rehearsal = LocalRehearsal(tmp_path)
+    yield rehearsal
+    rehearsal.close()
+
+
+def connect(cluster: LocalRehearsal) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock.settimeout(PATIENCE)
+    with socket_address(cluster.place) as address:
+        sock.connect(address)
+    return sock
+
+
+def until_closed(sock: socket.socket) -> bytes:
+    data = b""
+    while piece := sock.recv(65536):
+        data += piece
+    return data
+
+
+GARBAGE = {
+    "not JSON": struct.pack(">I", 5) + b"hello",
+    "not UTF-8": struct.pack(">I", 3) + b"\xff\xfe\xfd",
+    "not a table": struct.pack(">I", 2) + b"[]",
+    "nested too deep": struct.pack(">I", 200_000) + b"[" * 200_000,
+    "longer than allowed": struct.pack(">I", LARGEST + 1),
+    "HTTP": b"GET / HTTP/1.1\r\n\r\n",
+    "another protocol": encode({"protocol": 99, "operation": "poll", "group": "x"}),
+    "no operation": encode({"protocol": 1}),
+    "no group": encode({"protocol": 1, "operation": "poll"}),
+    "a group of the wrong type": encode({"protocol": 1, "operation": "poll", "group": []}),
+    "an environment of the wrong type": encode(
+        {
+            "protocol": 1,
+            "operation": "submit",
+            "code": code_fingerprint(),
+            "group": "g",
+            "requests": [],
+            "environment": 3,
+        }
+    ),
+    "no hosts": encode({"protocol": 1, "operation": "hello", "hosts": {}}),
+    "a wait of the wrong type": encode(
+        {"protocol": 1, "operation": "wait", "group": "g", "since": "", "seconds": {}}
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", sorted(GARBAGE))
+def test_garbage_is_answered_with_an_error_and_the_daemon_goes_on(cluster: LocalRehearsal, kind: str) -> None:
+    pid = cluster.scheduler.daemon_pid()
+    with connect(cluster) as sock:
+        sock.sendall(GARBAGE[kind])
+        reply = decode(until_closed(sock))
+    assert reply is not None and reply["error"]
+    assert cluster.scheduler.daemon_pid() == pid
+
+
+def test_clients_that_sit_idle_half_way_or_never_read_keep_nobody_waiting(cluster: LocalRehearsal) -> None:
+    cluster.scheduler.daemon_pid()
+    silent = [connect(cluster) for _ in range(20)]
+    half = connect(cluster)
+    half.sendall(encode({"protocol": 1, "operation": "poll", "group": "experiment"})[:-3])
+    deaf = connect(cluster)
+    deaf.sendall(encode({"protocol": 1, "operation": "poll", "group": "experiment"}))
+    request = cluster.request()
+    cluster.scheduler.submit([request])
+    assert cluster.await_end(request.token)[request.token].exit_code == 0
+    half.close()
+    assert request.token in cluster.scheduler.poll()
+    for sock in (*silent, deaf):
+        sock.close()
+
+
+def test_jobs_of_the_wrong_form_are_rejected_one_by_one(cluster: LocalRehearsal) -> None:
+    good = cluster.request()
+    bad = [replace(cluster.request(), time=0.0), replace(cluster.request(), log="a\0b")]
+    answers = cluster.scheduler.submit([*bad, good])
+    assert [answers[one.token].answer for one in bad] == [Answer.REJECTED, Answer.REJECTED]
+    assert answers[good.token].answer is Answer.ACCEPTED
+
+
+def test_a_message_cut_anywhere_is_not_yet_one_and_a_whole_one_is() -> None:
+    data = encode({"operation": "poll"})
+    assert [decode(data[:length]) for length in range(len(data))] == [None] * len(data)
+    assert decode(data) == {"operation": "poll"}
+    with pytest.raises(BadMessage):
+        decode(struct.pack(">I", LARGEST + 1))
+
+
+def test_many_wait_at_once_and_all_are_told_of_a_change(cluster: LocalRehearsal) -> None:
+    held = cluster.fifo("held")
+    request = cluster.request(held.hold)
+    cluster.scheduler.submit([request])
+    cluster.await_start(request.token)
+    adapters = [cluster.another_adapter() for _ in range(5)]
+    told: list[bool] = []
+
+    def wait(adapter: object) -> None:
+        adapter.wait(PATIENCE * 2)  # type: ignore[attr-defined]
+        told.append(True)
+
+    for adapter in adapters:
+        adapter.poll()
+    threads = [threading.Thread(target=wait, args=(adapter,)) for adapter in adapters]
+    for thread in threads:
+        thread.start()
+    held.release()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert told == [True] * 5
+
+
+def test_a_wait_without_a_change_ends_with_its_time(cluster: LocalRehearsal) -> None:
+    cluster.scheduler.poll()
+    with cluster.calls() as made:
+        cluster.scheduler.wait(0.05)
+    assert made == ["wait"]
+
+
+def test_a_wait_without_a_daemon_starts_none(cluster: LocalRehearsal) -> None:
+    cluster.scheduler.wait(0.01)
+    assert list(cluster.place.iterdir()) == []
+
+
+def test_the_daemon_leaves_when_idle_and_what_ended_is_remembered_by_the_next(tmp_path: Path) -> None:
+    cluster = LocalRehearsal(tmp_path, idle=0.05)
+    request = cluster.request("raise SystemExit(4)")
+    cluster.scheduler.submit([request])
+    cluster.await_end(request.token)
+    pid = cluster.scheduler.daemon_pid()
+    await_death(pid, start_ticks(pid) or 0)
+    assert cluster.scheduler.poll()[request.token].exit_code == 4
+    assert cluster.scheduler.daemon_pid() != pid
+    cluster.close()
+
+
+def test_many_clients_that_start_it_at_once_get_one_daemon(cluster: LocalRehearsal) -> None:
+    pids: list[int] = []
+    threads = [
+        threading.Thread(target=lambda: pids.append(cluster.another_adapter().daemon_pid())) for _ in range(6)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert len(pids) == 6
+    assert len(set(pids)) == 1
+
+
+def test_a_path_far_longer_than_a_socket_address_works(tmp_path: Path) -> None:
+    deep = tmp_path.joinpath(*["directory-with-a-long-name"] * 10)
+    deep.mkdir(parents=True)
+    cluster = LocalRehearsal(deep)
+    request = cluster.request("raise SystemExit(5)")
+    cluster.scheduler.submit([request])
+    assert cluster.await_end(request.token)[request.token].exit_code == 5
+    cluster.close()
+
+
+def test_the_socket_is_for_its_owner_only_and_made_anew_when_removed(cluster: LocalRehearsal) -> None:
+    cluster.scheduler.daemon_pid()
+    path = cluster.place / "socket"
+    assert path.stat().st_mode & 0o777 == 0o600
+    pid = cluster.scheduler.daemon_pid()
+    path.unlink()
+    assert cluster.another_adapter(timeout=PATIENCE).daemon_pid() == pid
+
+
+def test_stop_refuses_while_jobs_are_there_and_by_force_ends_them(cluster: LocalRehearsal) -> None:
+    ready = cluster.fifo("ready")
+    requests = [cluster.request(ready.tell() + "import time; time.sleep(600)") for _ in range(3)]
+    cluster.scheduler.submit(requests)
+    ready.read()
+    pid = cluster.scheduler.daemon_pid()
+    ticks = start_ticks(pid)
+    with pytest.raises(BadInput, match="3 jobs"):
+        cluster.scheduler.stop()
+    cluster.scheduler.stop(force=True)
+    await_death(pid, ticks or 0)
+    views = cluster.scheduler.poll()
+    assert {view.phase for view in views.values()} == {JobPhase.ENDED}
+    assert all("stopped by force" in view.reason for view in views.values())
+
+
+def test_stopping_what_does_not_run_is_no_error_and_starts_nothing(cluster: LocalRehearsal) -> None:
+    cluster.scheduler.stop()
+    assert list(cluster.place.iterdir()) == []
+
+
+def test_a_terminated_daemon_leaves_its_jobs_to_the_next(cluster: LocalRehearsal) -> None:
+    held = cluster.fifo("held")
+    request = cluster.request(held.hold + "raise SystemExit(6)")
+    cluster.scheduler.submit([request])
+    cluster.await_start(request.token)
+    pid = cluster.scheduler.daemon_pid()
+    ticks = start_ticks(pid)
+    os.kill(pid, signal.SIGTERM)
+    await_death(pid, ticks or 0)
+    assert cluster.scheduler.poll()[request.token].phase is JobPhase.RUNNING
+    held.release()
+    assert cluster.await_end(request.token)[request.token].exit_code == 6
+
+
+def test_a_daemon_with_older_code_is_replaced_once_nothing_runs(
+    cluster: LocalRehearsal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = cluster.fifo("held")
+    running, fresh = cluster.request(held.hold), cluster.request()
+    cluster.scheduler.submit([running])
+    cluster.await_start(running.token)
+    old = cluster.scheduler.daemon_pid()
+    client = Client(cluster.place, cluster.options)
+    message = {
+        "group": "g",
+        "code": "edited since",
+        "hosts": {"a": {"cpus": 1}},
+        "environment": {},
+        "requests": [],
+    }
+    assert client.ask("submit", PATIENCE, **message) == {"answers": []}
+    held.release()
+    cluster.await_end(running.token)
+    with pytest.raises((NotSent, NoAnswer)):
+        client.ask("submit", 0.5, **message)  # each new daemon finds that the disk has yet other code
+    assert cluster.scheduler.submit([fresh])[fresh.token].answer is Answer.ACCEPTED
+    assert cluster.scheduler.daemon_pid() != old
+
+
+def test_the_newest_hosts_are_taken_and_outlive_the_daemon(cluster: LocalRehearsal) -> None:
+    cluster.scheduler.daemon_pid()
+    held = cluster.fifo("held")
+    running, waiting = cluster.request(held.hold), cluster.request()
+    cluster.scheduler = cluster.another_adapter(hosts={"gamma": Host(cpus=1)})
+    cluster.scheduler.submit([running, waiting])
+    cluster.await_start(running.token)
+    cluster.crash()
+    held.release()
+    views = cluster.await_end(running.token, waiting.token)
+    assert [views[one.token].host for one in (running, waiting)] == ["gamma", "gamma"]
+
+
+def test_what_is_forgotten_is_gone_and_what_still_runs_is_not(cluster: LocalRehearsal) -> None:
+    held = cluster.fifo("held")
+    ended, running = cluster.request(), cluster.request(held.hold)
+    cluster.scheduler.submit([ended, running])
+    cluster.await_end(ended.token)
+    cluster.scheduler.forget([ended.token, running.token, "never heard of"])
+    assert set(cluster.scheduler.poll()) == {running.token}
+    cluster.crash()
+    assert set(cluster.scheduler.poll()) == {running.token}
+    held.release()
+
+
+def test_a_daemon_that_cannot_start_says_why_and_nothing_counts_as_sent(cluster: LocalRehearsal) -> None:
+    broken = cluster.another_adapter(options=replace(cluster.options, run="no_such_module:run"))
+    request = cluster.request()
+    answer = broken.submit([request])[request.token]
+    assert (answer.answer, answer.transient) == (Answer.REJECTED, True)
+    assert "no_such_module" in answer.reason
+    with pytest.raises(SchedulerUnavailable, match=r"no_such_module.*daemon\.log"):
+        broken.poll()
+
+
+def test_a_full_disk_makes_a_rejection_that_may_be_tried_again(cluster: LocalRehearsal) -> None:
+    client = Client(cluster.place, cluster.options)
+
+    def full(*_: object, **__: object) -> dict[str, object]:
+        raise Refused("No space left on device", transient=True)
+
+    client.ask = full  # type: ignore[method-assign, assignment]
+    cluster.scheduler._client = client
+    request = cluster.request()
+    answer = cluster.scheduler.submit([request])[request.token]
+    assert (answer.answer, answer.transient) == (Answer.REJECTED, True)
+
+
+def test_render_shows_what_is_sent_and_the_hosts(cluster: LocalRehearsal) -> None:
+    request = cluster.request(avoid=("alpha",))
+    text = cluster.scheduler.render([request])
+    shown, _, table = text.partition("\nhosts of local cluster local:\n")
+    assert json.loads(shown)["requests"][0]["token"] == request.token
+    assert [line.split()[0] for line in table.splitlines()] == ["alpha", "beta"]
+    assert list(cluster.place.iterdir()) == []

@@ -1,0 +1,325 @@
+"""Limits, environment, events, signals and leftovers: the small parts of the node program."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from outlast.domain.model import Checkpoints
+from outlast.node import environment, process, process_cleanup, pulse, supervise
+from outlast.node.checkpoint_watch import Watch
+from outlast.node.event_log import EventLog
+from outlast.node.order import Saving, WorkOrder
+from outlast.node.signals import STOP_SIGNALS, Signals
+from outlast.training.save_interval import Plan, read_plan
+
+
+def _order(**changes: object) -> WorkOrder:
+    fields: dict[str, object] = {
+        "token": "tok",
+        "experiment": "e",
+        "run": "digits",
+        "number": 3,
+        "command": ("true",),
+        "exchange": "/x",
+        "scratch": "/s",
+        "checkpoints": "/c",
+        "log": "/l",
+    }
+    return WorkOrder(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def test_of_a_long_limit_half_a_minute_is_kept_back_and_the_whole_grace_given() -> None:
+    limits = supervise.limits_for(3600, 60, began=1000, began_epoch=5000)
+    assert (limits.hard_end, limits.deadline, limits.stop_at) == (4600, 4570, 4510)
+    assert limits.deadline_epoch == 8570
+
+
+def test_a_limit_of_seconds_is_divided_in_proportion() -> None:
+    limits = supervise.limits_for(4, 30, began=0, began_epoch=0)
+    assert (limits.hard_end, limits.deadline, limits.stop_at, limits.grace) == (4, 3.6, 2.6, 1)
+
+
+def _environment(order: WorkOrder, own: dict[str, str]) -> dict[str, str]:
+    return environment.for_training(order, 12.3456, 5, "/s/data", "/s/output", "/x/progress.jsonl", own)
+
+
+def test_data_comes_by_the_proxies_and_certificates_that_the_training_has_unless_the_node_has_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    submitted = {"https_proxy": "http://p:1", "NO_PROXY": "a", "SSL_CERT_FILE": "/mine", "PATH": "/there"}
+    monkeypatch.setattr(os, "environ", {"NO_PROXY": "of the node"})
+    environment.reach_out(_order(environment=submitted))
+    assert os.environ == {"https_proxy": "http://p:1", "NO_PROXY": "of the node", "SSL_CERT_FILE": "/mine"}
+
+
+def test_the_training_finds_its_places_and_its_deadline_in_the_environment() -> None:
+    found = _environment(_order(cpus=3, zipapp="/z.pyz", environment={"LR": "1"}), {"HOME": "/h"})
+    expected = {
+        "HOME": "/h",
+        "LR": "1",
+        "OUTLAST_TOKEN": "tok",
+        "OUTLAST_RUN": "digits",
+        "OUTLAST_ATTEMPT": "3",
+        "OUTLAST_DEADLINE": "12.346",
+        "OUTLAST_GRACE": "5.000",
+        "OUTLAST_CHECKPOINT_DIR": "/c",
+        "OUTLAST_CHECKPOINT_KEEP": "3",
+        "OUTLAST_DATA_DIR": "/s/data",
+        "OUTLAST_OUTPUT_DIR": "/s/output",
+        "OUTLAST_PROGRESS_FILE": "/x/progress.jsonl",
+        "OUTLAST_SAVE_EVERY": "auto",
+        "OUTLAST_SAVE_SHORTEST": "10.000",
+        "OUTLAST_SAVE_LONGEST": "3600.000",
+        "OUTLAST_SAVE_BLOCKED": "",
+        "OUTLAST_SAVE_DURABLE": "",
+        "OUTLAST_OBSERVED": "0.000",
+        "OUTLAST_INTERRUPTIONS": "0",
+        "OMP_NUM_THREADS": "3",
+        "OPENBLAS_NUM_THREADS": "3",
+        "MKL_NUM_THREADS": "3",
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONPATH": "/z.pyz",
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "30",
+    }
+    assert found == expected
+
+
+def test_torchrun_leaves_its_workers_the_whole_grace_unless_the_user_says_how_long() -> None:
+    name = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
+    assert _environment(_order(grace=90.2), {})[name] == "91"
+    assert _environment(_order(grace=90.2), {name: "7"})[name] == "7"
+    assert _environment(_order(grace=90.2, environment={name: "8"}), {name: "7"})[name] == "8"
+
+
+def test_a_training_reads_from_its_environment_what_the_order_says_of_saving() -> None:
+    """Through the eyes of `import outlast`, which shares nothing with the node program but these names."""
+    saving = Saving(None, 5.0, 600.0, 7200.0, 3, 0.25, 4.0)
+    for told in (saving, replace(saving, every=90.0), replace(saving, blocked=None, durable=None)):
+        found = _environment(_order(saving=told), {"OUTLAST_SAVE_DURABLE": "17", "OUTLAST_SAVE_BLOCKED": "1"})
+
+        def number(name: str, found: dict[str, str] = found) -> float | None:
+            return float(found[name]) if found.get(name) else None
+
+        assert asdict(read_plan(found, number)) == asdict(told)
+
+
+def test_bounds_of_saving_that_nobody_set_are_the_same_on_all_sides() -> None:
+    assert asdict(Plan()) == asdict(Saving())
+    bounds = Checkpoints.every, Checkpoints.shortest, Checkpoints.longest
+    assert bounds == (Plan.every, Plan.shortest, Plan.longest)
+
+
+def test_the_users_settings_win_over_ours_and_the_nodes_thread_count_does_not() -> None:
+    order = _order(cpus=2, environment={"OMP_NUM_THREADS": "1", "PYTHONPATH": "/own"}, zipapp="/z.pyz")
+    found = _environment(order, {"MKL_NUM_THREADS": "64", "PYTHONPATH": "/node", "PYTHONFAULTHANDLER": "1"})
+    assert found["OMP_NUM_THREADS"] == "1"
+    assert found["MKL_NUM_THREADS"] == "2"
+    assert found["PYTHONPATH"] == "/z.pyz:/own"
+    assert "PYTHONFAULTHANDLER" not in found
+
+
+def test_python_means_some_python_3_wherever_it_runs(tmp_path: Path) -> None:
+    path = {"PATH": str(tmp_path)}
+    assert environment.with_python(["python", "x"], path) == (sys.executable, "x")
+    (tmp_path / "python3").symlink_to(sys.executable)
+    assert environment.with_python(["python", "x"], path) == ("python3", "x")
+    (tmp_path / "python").symlink_to(sys.executable)
+    assert environment.with_python(["python", "x"], path) == ("python", "x")
+    assert environment.with_python(["bash", "python"], path) == ("bash", "python")
+
+
+def test_a_full_disk_for_the_event_log_is_said_once_and_raises_nothing(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    events = EventLog("/dev/full")
+    for _ in range(3):
+        events.write("beat")
+    events.sync()
+    events.close()
+    events.write("beat")
+    said = capfd.readouterr().err
+    assert said.count("cannot write the event log") == 1
+    assert "No space left" in said
+
+
+def test_a_line_torn_by_a_full_disk_spoils_no_other_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "events.jsonl"
+    events = EventLog(str(path))
+    write = os.write
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:9]))
+        events.write("torn")
+    events.write("beat", text="für dich\n")
+    events.close()
+    torn, whole = path.read_bytes().splitlines()
+    assert torn == b'{"event":'
+    assert json.loads(whole)["text"] == "für dich\n"
+    assert {"event", "at", "mono"} <= set(json.loads(whole))
+
+
+def test_a_long_training_is_heard_of_while_it_computes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(tmp_path / "go")
+    (tmp_path / "checkpoints").mkdir()
+
+    class Listener(EventLog):
+        """Lets the training end when its second beat was heard."""
+
+        heard: ClassVar[list[str]] = []
+
+        def write(self, event: str, **fields: object) -> None:
+            self.heard.append(event)
+            if event == "beat" and self.heard.count("beat") == 2:
+                (tmp_path / "go").write_text("\n")
+
+    monkeypatch.setattr(pulse, "BEAT", 0.01)
+    with Signals() as signals:
+        child = process.start(["sh", "-c", "read line < go"], dict(os.environ), str(tmp_path), 2)
+        limits = supervise.limits_for(60, 1, time.monotonic(), time.time())
+        beats = pulse.Pulse(signals, Listener(str(tmp_path / "events")), limits.last_moment, 1)
+        watch = Watch(str(tmp_path / "checkpoints"))
+        ended = supervise.supervise(child, limits, signal.SIGTERM, 1, beats, watch)
+    assert (ended.code, ended.stopped) == (0, None)
+    assert Listener.heard[:2] == ["beat", "beat"]
+    assert Listener.heard[-1] == "exit"
+
+
+@pytest.mark.parametrize("number", STOP_SIGNALS)
+def test_a_stop_signal_is_kept_until_somebody_asks_and_repeats_are_harmless(number: int) -> None:
+    before = signal.getsignal(number)
+    with Signals() as signals:
+        assert signals.pending_stop() is None
+        for _ in range(100):
+            os.kill(os.getpid(), number)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert signals.pending_stop() == number
+        assert signals.pending_stop() == number
+    assert signal.getsignal(number) is before
+
+
+def test_waiting_ends_as_soon_as_a_child_does_even_if_ends_were_ignored_before() -> None:
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        with Signals() as signals:
+            child = process.start(["sh", "-c", "exit 7"], dict(os.environ), "/", 2)
+            while not child.reap():
+                signals.wait(30)
+            assert child.code == 7
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        (["no-such-program"], "no program of that name is on PATH"),
+        (["./no-such-file"], "no such file"),
+        (["./plain"], "not executable"),
+        (["./nonsense"], "without a #! line"),
+        (["a\0b"], "cannot be started"),
+        ([], "no command"),
+    ],
+)
+def test_a_command_that_cannot_start_says_why(tmp_path: Path, command: list[str], says: str) -> None:
+    (tmp_path / "plain").write_text("#!/bin/sh\n")
+    (tmp_path / "nonsense").write_text("echo hi\n")
+    (tmp_path / "nonsense").chmod(0o755)
+    with pytest.raises(process.CannotStart, match=says):
+        process.start(command, dict(os.environ), str(tmp_path), 2)
+
+
+@pytest.fixture
+def strangers() -> Iterator[list[subprocess.Popen[bytes]]]:
+    started: list[subprocess.Popen[bytes]] = []
+    yield started
+    for one in started:
+        one.kill()
+        one.wait(timeout=10)
+
+
+def test_processes_are_found_and_killed_by_their_token_and_no_other_is(
+    strangers: list[subprocess.Popen[bytes]],
+) -> None:
+    for token in ("node-test-a", "node-test-a", "node-test-ab"):
+        env = {**os.environ, "OUTLAST_TOKEN": token}
+        strangers.append(subprocess.Popen(["sleep", "60"], env=env, start_new_session=True))
+    victims = {strangers[0].pid, strangers[1].pid}
+    assert set(process_cleanup.kill_by_token("node-test-a")) == victims
+    assert [one.wait(timeout=10) for one in strangers[:2]] == [-signal.SIGKILL, -signal.SIGKILL]
+    assert strangers[2].poll() is None
+    assert process_cleanup.kill_by_token("node-test-a") == []
+
+
+FAMILY = r"""
+import os, sys, time
+from outlast.node import process_cleanup
+
+assert process_cleanup.become_subreaper()
+reader, writer = os.pipe()
+for depth in range(6):
+    if os.fork() == 0:
+        os.setsid()
+        for _ in range(depth):
+            if os.fork():
+                os._exit(0)
+            os.setsid()
+        os.write(writer, b"%d " % os.getpid())
+        time.sleep(600)
+pids = b""
+while pids.count(b" ") < 6:
+    pids += os.read(reader, 1000)
+assert process_cleanup.end_descendants("unused") == []
+alive = [pid for pid in map(int, pids.split()) if os.path.exists("/proc/%d" % pid)]
+print(len(pids.split()), alive)
+"""
+
+
+def test_descendants_in_sessions_of_their_own_are_ended_and_reaped() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FAMILY], stdout=subprocess.PIPE, text=True, timeout=60, check=True
+    )
+    assert done.stdout.split(maxsplit=1) == ["6", "[]\n"]
+
+
+PARENT = r"""
+import os, sys
+from outlast.node import process
+child = process.start(["sleep", "600"], dict(os.environ), "/", 2)
+print(child.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_training_dies_with_its_node_program() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        watched = os.pidfd_open(pid)
+        try:
+            parent.kill()
+            ready, _, _ = select.select([watched], [], [], 20)
+            assert ready, "the training outlived its node program"
+        finally:
+            os.close(watched)
+
+
+def test_a_wait_with_a_moment_in_the_past_returns() -> None:
+    with Signals() as signals:
+        signals.wait_until(time.monotonic() - 5)

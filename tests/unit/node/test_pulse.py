@@ -1,0 +1,238 @@
+"""Whatever takes long is heard of and hears: a beat when it is due, an end when the job must end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from outlast.node import code_archive, files, process, pulse, supervise
+from outlast.node.checkpoint_watch import Watch
+from outlast.node.event_log import EventLog
+from outlast.node.outputs import validation
+from outlast.node.outputs.delivery import deliver
+from outlast.node.scratch import Scratch
+from outlast.node.signals import Signals
+from outlast.node.supervise import Stops
+
+FAR = 1e9
+LARGE = 3 * (1 << 20)
+
+
+@pytest.fixture
+def signals() -> Iterator[Signals]:
+    with Signals() as signals:
+        yield signals
+
+
+def _pulse(tmp_path: Path, signals: Signals, left: float = FAR, grace: float = FAR) -> pulse.Pulse:
+    return pulse.Pulse(signals, EventLog(str(tmp_path / "events")), time.monotonic() + left, grace)
+
+
+def test_a_beat_is_written_when_it_is_due_and_not_before(
+    tmp_path: Path, signals: Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    beating = _pulse(tmp_path, signals)
+    for now in (1000.0, 1014.9, 1015.0, 1016.0, 1029.9, 1030.1):  # noqa: B007 the clock reads it
+        beating()
+    assert (tmp_path / "events").read_text().count('"beat"') == 2
+
+
+def test_a_stop_signal_ends_at_once_what_comes_before_the_training(tmp_path: Path, signals: Signals) -> None:
+    beating = _pulse(tmp_path, signals)
+    beating()
+    os.kill(os.getpid(), signal.SIGUSR1)
+    with pytest.raises(pulse.Interrupted) as caught:
+        beating()
+    assert (caught.value.why, caught.value.signal) == ("signal", signal.SIGUSR1)
+
+
+def test_after_the_training_a_stop_signal_leaves_the_grace_and_no_more(
+    tmp_path: Path, signals: Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    beating = _pulse(tmp_path, signals, grace=30)
+    beating.wind_up()
+    os.kill(os.getpid(), signal.SIGTERM)
+    beating()
+    now = 1029.0
+    beating()
+    now = 1030.0
+    with pytest.raises(pulse.Interrupted) as caught:
+        beating()
+    assert caught.value.why == "signal"
+
+
+def test_the_limit_ends_the_work_too_but_small_outputs_always_get_their_second(
+    tmp_path: Path, signals: Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    beating = _pulse(tmp_path, signals, left=5)
+    now = 1004.9
+    beating()
+    beating.wind_up(at_least=1.0)
+    now = 1005.8
+    beating()
+    now = 1006.0
+    with pytest.raises(pulse.Interrupted) as caught:
+        beating()
+    assert (caught.value.why, caught.value.signal) == ("limit", None)
+
+
+class _Enough(Exception):
+    """Raised by a pulse."""
+
+
+def _until(count: int) -> Callable[[], None]:
+    """A pulse that ends the work when it is asked for the `count`-th time."""
+    asked = 0
+
+    def ask() -> None:
+        nonlocal asked
+        asked += 1
+        if asked >= count:
+            raise _Enough
+
+    return ask
+
+
+def _copy(top: Path, ask: Callable[[], None]) -> None:
+    files.copy_tree(str(top / "output"), str(top / "copy"), ask)
+
+
+def _carry(top: Path, ask: Callable[[], None]) -> None:
+    scratch = Scratch(str(top / "next"))
+    scratch.prepare(str(top))
+    scratch.carry_on(str(top), ask)
+
+
+def _deliver(top: Path, ask: Callable[[], None]) -> None:
+    deliver(str(top / "output"), str(top / "delivered"), ask)
+
+
+def _unpack(top: Path, ask: Callable[[], None]) -> None:
+    digest = code_archive.pack(top / "output", ["large"], top / "code.tar")
+    (top / "job").mkdir()
+    code_archive.unpack(str(top / "code.tar"), digest, str(top / "job"), ask)
+
+
+def _settle(top: Path, ask: Callable[[], None]) -> None:
+    (top / "output" / "link").symlink_to("large")
+    validation.settle(str(top / "output"), ask)
+
+
+@pytest.mark.parametrize("work", [_copy, _carry, _deliver, _unpack, _settle])
+def test_large_files_are_worked_on_block_by_block_and_left_where_they_are_when_it_is_enough(
+    tmp_path: Path, work: Callable[[Path, Callable[[], None]], None]
+) -> None:
+    output = tmp_path / "output"
+    output.mkdir()
+    (output / "large").write_bytes(os.urandom(LARGE))
+    content = (output / "large").read_bytes()
+    with pytest.raises(_Enough):
+        work(tmp_path, _until(3))
+    assert (output / "large").read_bytes() == content
+    assert not (tmp_path / "job" / "large").exists()
+    assert not (tmp_path / "delivered").exists()
+    assert not (tmp_path / "next" / "output").exists()
+    assert not (output / "link.outlast-link").exists()
+
+
+def test_unpacking_can_be_ended_within_a_large_file(tmp_path: Path) -> None:
+    (tmp_path / "large").write_bytes(bytes(LARGE))
+    code_archive.pack(tmp_path, ["large"], tmp_path / "code.tar")
+    (tmp_path / "job").mkdir()
+    with pytest.raises(_Enough):
+        code_archive.unpack(str(tmp_path / "code.tar"), None, str(tmp_path / "job"), _until(3))
+    assert (tmp_path / "job" / "large").stat().st_size < LARGE
+
+
+def test_removing_many_files_can_be_ended(tmp_path: Path) -> None:
+    (tmp_path / "job").mkdir()
+    for number in range(5):
+        (tmp_path / "job" / str(number)).touch()
+    with pytest.raises(_Enough):
+        Scratch(str(tmp_path)).clear(False, FAR, _until(3))
+    assert len(list((tmp_path / "job").iterdir())) == 3
+
+
+def test_a_pipe_or_a_link_is_never_read_as_a_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "link").symlink_to("file")
+    for name in ("pipe", "link"):
+        with pytest.raises(OSError, match=name):
+            files.open_file(str(tmp_path / name))
+    with pytest.raises(OSError, match="not a regular file"):
+        files.open_file("/dev/zero")
+
+
+@pytest.mark.parametrize("name", ["pipe", "link"])
+def test_a_delivery_that_meets_a_pipe_or_a_link_fails_and_does_not_hang(tmp_path: Path, name: str) -> None:
+    (tmp_path / "output").mkdir()
+    if name == "pipe":
+        os.mkfifo(tmp_path / "output" / name)
+    else:
+        (tmp_path / "output" / name).symlink_to("/etc/hostname")
+    with pytest.raises(OSError, match=name):
+        deliver(str(tmp_path / "output"), str(tmp_path / "delivered"))
+    assert not (tmp_path / "delivered").exists()
+
+
+def test_a_copy_keeps_mode_and_times_and_leaves_pipes_out(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "run.sh").write_text("x")
+    (source / "run.sh").chmod(0o750)
+    os.utime(source / "run.sh", (5, 7))
+    (source / "link").symlink_to("run.sh")
+    os.mkfifo(source / "pipe")
+    files.copy_tree(str(source), str(tmp_path / "copy"))
+    status = (tmp_path / "copy" / "run.sh").stat()
+    assert (status.st_mode & 0o777, status.st_mtime) == (0o750, 7)
+    assert (tmp_path / "copy" / "link").readlink() == Path("run.sh")
+    assert not (tmp_path / "copy" / "pipe").exists()
+
+
+class _Late(Signals):
+    """The node program's own stop signal comes only when the child's end has been seen."""
+
+    child: process.Child
+
+    def wait_until(self, moment: float) -> None:
+        if self.child.ended:
+            os.kill(os.getpid(), signal.SIGTERM)
+        super().wait_until(moment)
+
+
+@pytest.mark.parametrize("script", ["kill -TERM $$", "kill -USR1 $$", "exit 143", "exit 130"])
+def test_a_signal_to_the_whole_job_may_reach_the_child_first(tmp_path: Path, script: str) -> None:
+    limits = supervise.limits_for(60, 1, time.monotonic(), time.time())
+    (tmp_path / "checkpoints").mkdir()
+    with _Late() as signals:
+        beating = _pulse(tmp_path, signals)
+        signals.child = process.start(["sh", "-c", script], dict(os.environ), str(tmp_path), 2)
+        watch = Watch(str(tmp_path / "checkpoints"))
+        ended = supervise.supervise(signals.child, limits, Stops(signal.SIGTERM), 1, beating, watch)
+    assert ended.stopped == "signal"
+    with _Late() as signals:
+        beating = _pulse(tmp_path, signals)
+        beating.wind_up()
+        signals.child = process.start(["sh", "-c", script], dict(os.environ), str(tmp_path), 2)
+        with pytest.raises(pulse.Interrupted):
+            supervise.run_bounded(signals.child, beating)
+
+
+def test_an_ordinary_failure_of_a_check_is_told_without_waiting_for_a_signal(tmp_path: Path) -> None:
+    with _Late() as signals:
+        signals.child = process.start(["sh", "-c", "exit 3"], dict(os.environ), str(tmp_path), 2)
+        assert supervise.run_bounded(signals.child, _pulse(tmp_path, signals)) == "exited with 3"
+        assert signals.pending_stop() is None

@@ -1,0 +1,511 @@
+"""Which state a job without a shared file system goes on from, and how its checkpoints get out."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outlast.node import claim, legs
+from outlast.node.event_log import EventLog
+from outlast.node.legs import Leg
+from outlast.node.order import WorkOrder
+from outlast.node.sandbox import layout, manifest
+from outlast.node.sandbox.committer import Commits
+from outlast.training.checkpoints import checkpoint_names
+from support.chirp_server import Pool, chirp_server
+
+STEP = "step-%012d-g000001-s%06d"
+
+
+def fill(directory: Path, files: dict[str, str]) -> None:
+    for name, content in files.items():
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+
+
+def contents(directory: Path) -> dict[str, str]:
+    found = {}
+    for path in sorted(directory.rglob("*")):
+        if path.is_file():
+            found[str(path.relative_to(directory))] = path.read_text()
+    return found
+
+
+def commit(home: Path, serial: int, files: dict[str, str]) -> Path:
+    directory = home / "committed" / layout.commit_name(serial)
+    fill(directory, files)
+    directory.mkdir(parents=True, exist_ok=True)
+    manifest.write(str(directory), manifest.list_files(str(directory), layout.PARTS, serial))
+    return directory
+
+
+def checkpoints(home: Path) -> dict[str, str]:
+    return contents(home / "travel" / "checkpoints")
+
+
+def test_whole_checkpoints_are_known_by_the_names_that_the_training_gives_them() -> None:
+    assert layout.is_checkpoint(checkpoint_names.checkpoint_name(7, (1, 2)))
+    assert not layout.is_checkpoint(
+        checkpoint_names.temporary_name(checkpoint_names.checkpoint_name(7, (1, 2)))
+    )
+
+
+# Which state is the newest.
+
+
+def test_the_first_start_takes_what_came_along(tmp_path: Path) -> None:
+    commit(tmp_path, 0, {"checkpoints/model.pt": "given", "unfinished/output/rows.csv": "1"})
+    found = layout.gather(str(tmp_path))
+    assert found is not None and found[1].serial == 0
+    assert checkpoints(tmp_path) == {"model.pt": "given"}
+    assert contents(tmp_path / "travel" / "unfinished") == {"output/rows.csv": "1"}
+    assert layout.serial_of(str(tmp_path)) == 1
+
+
+def test_after_a_soft_end_what_the_job_had_with_it_is_newer(tmp_path: Path) -> None:
+    layout.gather(str(tmp_path))
+    commit(tmp_path, 2, {"checkpoints/model.pt": "committed"})
+    layout.begin(str(tmp_path), 2)
+    fill(tmp_path / "travel/checkpoints", {"model.pt": "saved later"})
+    assert layout.gather(str(tmp_path)) is None
+    assert checkpoints(tmp_path) == {"model.pt": "saved later"}
+
+
+def test_after_a_hard_end_what_was_committed_is_newer(tmp_path: Path) -> None:
+    fill(tmp_path / "travel/checkpoints", {"model.pt": "of an earlier start", "gone.pt": "x"})
+    layout.begin(str(tmp_path), 3)
+    commit(tmp_path, 5, {"checkpoints/model.pt": "committed"})
+    found = layout.gather(str(tmp_path))
+    assert found is not None and found[1].serial == 5
+    assert checkpoints(tmp_path) == {"model.pt": "committed"}
+    assert layout.serial_of(str(tmp_path)) == 6
+
+
+def test_whole_checkpoints_of_the_older_state_stay_to_fall_back_on(tmp_path: Path) -> None:
+    fill(tmp_path / "travel/checkpoints", {STEP % (1, 1) + "/state.bin": "1", "plain": "old"})
+    layout.begin(str(tmp_path), 1)
+    commit(tmp_path, 2, {"checkpoints/" + STEP % (2, 2) + "/state.bin": "2"})
+    layout.gather(str(tmp_path))
+    assert checkpoints(tmp_path) == {STEP % (1, 1) + "/state.bin": "1", STEP % (2, 2) + "/state.bin": "2"}
+
+
+@pytest.mark.parametrize("torn", ["missing", "short", "no manifest", "half a manifest", "link"])
+def test_a_commit_that_is_not_whole_does_not_count(tmp_path: Path, torn: str) -> None:
+    commit(tmp_path, 1, {"checkpoints/model.pt": "whole"})
+    broken = commit(tmp_path, 2, {"checkpoints/model.pt": "torn!"})
+    if torn == "missing":
+        (broken / "checkpoints/model.pt").unlink()
+    elif torn == "short":
+        (broken / "checkpoints/model.pt").write_text("tor")
+    elif torn == "no manifest":
+        (broken / "manifest.json").unlink()
+    elif torn == "half a manifest":
+        os.truncate(broken / "manifest.json", 20)
+    else:
+        shutil.move(broken / "checkpoints", tmp_path / "elsewhere")
+        (broken / "checkpoints").symlink_to(tmp_path / "elsewhere")
+    layout.gather(str(tmp_path))
+    assert checkpoints(tmp_path) == {"model.pt": "whole"}
+    assert layout.serial_of(str(tmp_path)) == 3, "later than the torn one too"
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"../outside": 1},
+        {"/etc/passwd": 1},
+        {"checkpoints/../../x": 1},
+        {"checkpoints/.hidden": 1},
+        {"a": "b"},
+    ],
+)
+def test_a_manifest_that_names_something_outside_is_not_believed(
+    tmp_path: Path, files: dict[str, Any]
+) -> None:
+    fill(tmp_path, {"manifest.json": json.dumps({"version": 1, "serial": 1, "files": files, "links": {}})})
+    assert manifest.read(str(tmp_path)) is None
+
+
+def test_links_between_checkpoints_are_made_again_after_a_transfer(tmp_path: Path) -> None:
+    layout.gather(str(tmp_path))
+    place = tmp_path / "travel/checkpoints"
+    fill(place, {"epoch-1/model.pt": "1"})
+    (place / "last").symlink_to("epoch-1")
+    (place / "out").symlink_to("/etc")
+    (place / "deep").mkdir()
+    (place / "deep" / "pipe").symlink_to("../epoch-1/model.pt")
+    (place / "epoch-1/model.pt").chmod(0)
+    layout.pack(str(tmp_path))
+    assert not [path for path in place.rglob("*") if path.is_symlink()], "HTCondor would hold the job for it"
+    assert (place / "epoch-1/model.pt").stat().st_mode & 0o400
+    layout.gather(str(tmp_path))
+    assert (place / "deep" / "pipe").read_text() == "1"
+    assert (place / "last").readlink() == Path("epoch-1")
+    assert not (place / "out").is_symlink()
+
+
+def test_what_a_killed_leg_said_is_kept_and_the_next_one_is_counted_on(tmp_path: Path) -> None:
+    fill(tmp_path / "travel", {"claim.json": '{"job": "7.0"}', "events.jsonl": "one\ntwo\n"})
+    told = {"claim.json": '{"job": "7.0"}', "events.jsonl": "one\n", "leg-2/claim.json": '{"job": "7.0"}'}
+    fill(tmp_path / "committed/news", {**told, "leg-2/events.jsonl": "three\n", "training.log": "step 1\n"})
+    layout.gather(str(tmp_path))
+    back = tmp_path / "travel"
+    assert (back / "events.jsonl").read_text() == "one\ntwo\n"
+    assert (back / "leg-2/events.jsonl").read_text() == "three\n"
+    assert (back / "training.log").read_text() == "step 1\n"
+    assert [leg.number for leg, _ in legs.claimed(str(back))] == [1, 2]
+
+
+def test_unfinished_outputs_are_found_where_the_next_leg_looks(tmp_path: Path) -> None:
+    claims = {"claim.json": '{"job": "7.0"}', "leg-2/claim.json": '{"job": "7.0"}'}
+    fill(tmp_path / "committed/news", claims)
+    commit(tmp_path, 4, {"unfinished/output/rows.csv": "1\n2\n"})
+    layout.gather(str(tmp_path))
+    order = replaced_order(tmp_path)
+    taken, leg = legs.take(order, "7.0", "here")
+    assert leg.number == 3
+    assert taken.previous_scratch is not None
+    assert contents(Path(taken.previous_scratch)) == {"output/rows.csv": "1\n2\n"}
+
+
+# Commits.
+
+
+def replaced_order(home: Path, **changes: Any) -> WorkOrder:
+    back = home / "travel"
+    plain: dict[str, Any] = {
+        "token": "b-1",
+        "experiment": "/nowhere",
+        "run": "r",
+        "number": 1,
+        "command": ("true",),
+        "exchange": str(back),
+        "scratch": str(back / "unfinished"),
+        "checkpoints": str(back / "checkpoints"),
+        "log": str(back / "training.log"),
+        "sandbox": True,
+        "commit": "auto",
+        "commit_every": 100.0,
+    }
+    return WorkOrder(**{**plain, **changes})
+
+
+class Job:
+    """A leg in a sandbox, with a clock that a test moves."""
+
+    def __init__(self, home: Path, pool: Pool | None, **changes: Any) -> None:
+        self.home, self.pool = home, pool
+        self.now = 1000.0
+        came_from = layout.gather(str(home))
+        self.order, self.leg = legs.take(replaced_order(home, **changes), "7.0", "here")
+        self.events_path = Path(self.leg.events_path)
+        self.place = home / "travel/checkpoints"
+        self.output = home / "travel/unfinished/output"
+        environ = pool.environ if pool else {}
+        log = EventLog(self.leg.events_path)
+        log.write("claimed", host="here")
+        self.commits = Commits(
+            self.order, self.leg, log, str(self.output), came_from, environ, lambda: self.now
+        )
+
+    def look(self, changed: bool = False, after: float = 1.0) -> None:
+        """A look of the supervision's, and what comes of what it set going."""
+        self.now += after
+        self.commits.look(changed)
+        work = self.commits._work
+        if work is not None:
+            work.join(30)
+            self.commits._collect()
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        lines = [json.loads(line) for line in self.events_path.read_text().splitlines()]
+        return [line for line in lines if line["event"] == kind]
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Iterator[Pool]:
+    with chirp_server(tmp_path / "access-point") as pool:
+        yield pool
+
+
+@pytest.fixture
+def job(tmp_path: Path, pool: Pool) -> Iterator[Job]:
+    job = Job(tmp_path / "sandbox", pool)
+    yield job
+    job.commits.finish()
+
+
+def committed(pool: Pool) -> dict[str, str]:
+    found = layout.newest_commit(str(pool.root))
+    return (
+        {} if found is None else {k: v for k, v in contents(Path(found[0])).items() if k != "manifest.json"}
+    )
+
+
+def test_that_a_leg_has_begun_is_told_at_once(job: Job, pool: Pool) -> None:
+    job.look()
+    told = legs.claimed(str(pool.root / "committed/news"))
+    assert [holder.job for _, holder in told] == ["7.0"]
+    assert committed(pool) == {}
+
+
+def test_checkpoints_and_unfinished_outputs_are_committed_in_a_quiet_moment_when_it_is_time(
+    job: Job, pool: Pool
+) -> None:
+    job.look()
+    fill(job.place, {"model.pt": "1", "deep/er/opt.pt": "2", ".half.tmp": "x", "empty": ""})
+    fill(job.output, {"rows.csv": "r"})
+    job.look(changed=True)
+    assert committed(pool) == {}, "not yet time"
+    job.look(changed=True, after=100)
+    assert committed(pool) == {}, "not quiet"
+    job.look()
+    assert committed(pool) == {
+        "checkpoints/model.pt": "1",
+        "checkpoints/deep/er/opt.pt": "2",
+        "checkpoints/empty": "",
+        "unfinished/output/rows.csv": "r",
+    }
+    assert [event["bytes"] for event in job.events("committed")] == [3]
+
+
+def test_a_directory_that_is_never_quiet_is_committed_nevertheless(job: Job, pool: Pool) -> None:
+    job.look()
+    fill(job.place, {"model.pt": "1"})
+    job.look(changed=True, after=150)
+    assert committed(pool) == {}
+    job.look(changed=True, after=60)
+    assert committed(pool) == {"checkpoints/model.pt": "1"}
+
+
+def test_nothing_is_sent_when_nothing_has_changed(job: Job, pool: Pool) -> None:
+    job.look()
+    job.look(after=500)
+    assert job.events("committed") == []
+
+
+def test_what_has_not_changed_is_not_sent_again_and_deletions_are_followed(job: Job, pool: Pool) -> None:
+    job.look()
+    fill(job.place, {"a": "aaa", "b": "bb", "c": "c"})
+    job.look(changed=True)
+    job.look(after=100)
+    fill(job.place, {"b": "new b"})
+    (job.place / "c").unlink()
+    job.look(changed=True)
+    job.look(after=100)
+    assert committed(pool) == {"checkpoints/a": "aaa", "checkpoints/b": "new b"}
+    assert [event["bytes"] for event in job.events("committed")] == [6, 5]
+    assert len(list((pool.root / "committed").glob("commit-*"))) == 1, "older ones are cleared away"
+
+
+def test_what_came_along_in_a_commit_is_not_sent_back(tmp_path: Path, pool: Pool) -> None:
+    for place in (pool.root, tmp_path / "sandbox"):
+        commit(place, 0, {"checkpoints/" + STEP % (1, 1) + "/state.bin": "given"})
+    job = Job(tmp_path / "sandbox", pool)
+    job.look()
+    fill(job.place, {STEP % (2, 2) + "/state.bin": "22"})
+    job.look(changed=True)
+    job.look(after=100)
+    assert sorted(committed(pool).values()) == ["22", "given"]
+    assert [event["bytes"] for event in job.events("committed")] == [2]
+    job.commits.finish()
+
+
+def test_an_access_point_without_links_gets_it_all_again(job: Job, pool: Pool) -> None:
+    pool.refuse["link"] = -127
+    job.look()
+    for content in ("1", "2"):
+        fill(job.place, {"a": "aaa", "b": content})
+        job.look(changed=True)
+        job.look(after=100)
+    assert committed(pool) == {"checkpoints/a": "aaa", "checkpoints/b": "2"}
+
+
+def test_at_every_moment_of_a_commit_a_whole_state_is_there(tmp_path: Path) -> None:
+    """The connection is cut before each request in turn: the one before or the new one, never a mixture."""
+    for cut in range(100):
+        home = tmp_path / str(cut)
+        with chirp_server(home / "access-point") as pool:
+            job = Job(home / "sandbox", pool)
+            job.look()
+            fill(job.place, {"a": "old a", "b": "old b"})
+            job.look(changed=True)
+            job.look(after=100)
+            old, begun = committed(pool), len(pool.asked)
+            fill(job.place, {"a": "new a", "b": "new b", "c": "new c"})
+            job.look(changed=True)
+            pool.hang_up_at = begun + cut
+            job.look(after=100)
+            new = {"checkpoints/" + name: "new " + name for name in "abc"}
+            assert committed(pool) in (old, new)
+            whole = len(pool.asked) <= begun + cut
+            pool.hang_up_at = None
+            if job.events("warning"):
+                assert "tried again in 30 s" in job.events("warning")[-1]["text"]
+                job.look(after=30)
+            assert committed(pool) == new
+            job.commits.finish()
+        if whole:
+            break
+    assert 15 < cut < 99
+
+
+def test_the_pauses_between_failing_commits_grow(job: Job, pool: Pool) -> None:
+    job.look()
+    pool.refuse["open"] = -6
+    fill(job.place, {"a": "1"})
+    job.look(changed=True)
+    job.look(after=100)
+    for pause in (30, 60):
+        job.look(after=pause - 2)
+        failed = len(job.events("warning"))
+        job.look(after=3)
+        assert len(job.events("warning")) == failed + 1
+    assert "no space is left there" in job.events("warning")[-1]["text"]
+
+
+def test_a_file_that_changes_while_it_is_sent_makes_no_commit(job: Job, pool: Pool) -> None:
+    job.look()
+    fill(job.place, {"a": "1"})
+    job.look(changed=True)
+    pool.wait_at = "close"
+    job.now += 100
+    job.commits.look(False)
+    assert pool.waiting.wait(10)
+    with open(job.place / "a", "a") as file:
+        file.write("more")
+    pool.go_on.set()
+    job.look()
+    assert committed(pool) == {}
+    assert "changed while it was sent" in job.events("warning")[-1]["text"]
+    job.look(after=31)
+    assert committed(pool) == {"checkpoints/a": "1more"}
+
+
+def test_a_checkpoint_that_is_retired_while_it_is_sent_is_sent_whole(job: Job, pool: Pool) -> None:
+    job.look()
+    fill(job.place, {STEP % (1, 1) + "/" + name: name * 10 for name in ("manifest.json", "state.bin")})
+    job.look(changed=True)
+    pool.wait_at = "open"
+    job.now += 100
+    job.commits.look(False)
+    assert pool.waiting.wait(10)
+    shutil.rmtree(job.place / (STEP % (1, 1)))
+    pool.go_on.set()
+    job.look()
+    assert len(committed(pool)) == 2
+
+
+def test_a_commit_under_way_does_not_hold_up_the_end(job: Job, pool: Pool) -> None:
+    job.look()
+    fill(job.place, {"a": "1"})
+    job.look(changed=True)
+    pool.wait_at = "open"
+    job.now += 100
+    job.commits.look(False)
+    assert pool.waiting.wait(10)
+    began = time.monotonic()
+    job.commits.finish()
+    work = job.commits._work
+    assert work is not None and not work.is_alive()
+    assert time.monotonic() - began < 5
+
+
+def test_a_job_that_is_evicted_after_a_commit_goes_on_from_what_it_has_with_it(job: Job, pool: Pool) -> None:
+    job.look()
+    fill(job.place, {"a": "committed"})
+    job.look(changed=True)
+    job.look(after=100)
+    fill(job.place, {"a": "saved at the end"})
+    layout.pack(str(job.home))
+    shutil.rmtree(job.home / "committed", ignore_errors=True)
+    shutil.copytree(pool.root / "committed", job.home / "committed")
+    layout.gather(str(job.home))
+    assert checkpoints(job.home) == {"a": "saved at the end"}
+
+
+def test_live_progress_is_in_the_jobs_ad(job: Job, pool: Pool) -> None:
+    job.look()
+    fill(job.home / "travel", {"progress.json": '{"event":"progress","step":1234}'})
+    job.look(after=61)
+    assert pool.facts["ChirpOutlastStep"] == "1234"
+    assert abs(int(pool.facts["ChirpOutlastHeard"]) - time.time()) < 60
+
+
+def test_a_pool_that_takes_no_facts_still_gets_commits(job: Job, pool: Pool) -> None:
+    pool.refuse["set_job_attr_delayed"] = -8
+    job.look()
+    fill(job.place, {"a": "1"})
+    job.look(changed=True)
+    job.look(after=100)
+    assert committed(pool) == {"checkpoints/a": "1"}
+    assert job.events("warning") == []
+
+
+# Without chirp.
+
+
+def without_service(home: Path, pool: Pool) -> Job:
+    return Job(home / "sandbox", None)
+
+
+def without_files(home: Path, pool: Pool) -> Job:
+    pool.refuse.update(mkdir=-8, open=-8)
+    return Job(home / "sandbox", pool)
+
+
+@pytest.mark.parametrize("begin", [without_service, without_files])
+def test_where_chirp_is_not_offered_the_training_is_asked_to_make_room_for_a_restart(
+    tmp_path: Path, pool: Pool, begin: Callable[[Path, Pool], Job]
+) -> None:
+    job = begin(tmp_path, pool)
+    job.look()
+    assert "by restarts in place" in job.events("warning")[0]["text"]
+    job.look(after=101)
+    assert not job.commits.wants_restart(), "nothing has been saved"
+    job.look(changed=True)
+    job.look()
+    assert job.commits.wants_restart()
+    job.commits.stopped(saved=True)
+    assert job.commits.restarts
+
+
+def test_a_training_that_did_not_save_when_it_was_asked_to_is_not_asked_again(tmp_path: Path) -> None:
+    job = Job(tmp_path, None, commit="restart")
+    job.look(changed=True)
+    job.look(after=101)
+    assert job.commits.wants_restart()
+    job.commits.stopped(saved=False)
+    again = Job(tmp_path, None, commit="restart")
+    again.look(changed=True)
+    again.look(after=101)
+    assert not again.commits.wants_restart()
+
+
+def test_what_came_along_is_no_reason_for_a_restart(tmp_path: Path) -> None:
+    fill(tmp_path / "travel/checkpoints", {"a": "1"})
+    job = Job(tmp_path, None, commit="restart")
+    job.look(after=500)
+    assert not job.commits.wants_restart()
+
+
+def test_who_wants_no_commits_gets_none(tmp_path: Path, pool: Pool) -> None:
+    job = Job(tmp_path / "sandbox", pool, commit="never")
+    job.look(changed=True)
+    job.look(after=500)
+    assert pool.asked == [] and not job.commits.wants_restart()
+
+
+def test_only_the_job_that_began_an_attempt_goes_on_with_it(tmp_path: Path) -> None:
+    job = Job(tmp_path, None)
+    with pytest.raises(legs.NotOurs):
+        legs.take(job.order, "8.0", "there")
+    assert claim.read(Leg(1, str(tmp_path / "travel")).claim_path) is not None

@@ -1,0 +1,333 @@
+"""What goes along with a job that shares no file system, and what is made of what comes back."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outlast.domain.model import Attempt, AttemptState, Outcome, Run, RunState, Spec
+from outlast.exchange.experiment import Experiment
+from outlast.exchange.sandbox import SandboxExchange
+from outlast.node.order import read_order
+from outlast.node.sandbox import layout, manifest
+from outlast.node.staging.item import Wanted
+from outlast.schedulers.profile import Profile
+from outlast.training.checkpoints.state_tree import take_apart
+from outlast.training.checkpoints.store import Store
+from support.checkpoints import content_of
+
+RUN = Run("run", 0, 1, {}, RunState.ACTIVE, added=0.0, since=0.0)
+
+
+def attempt(number: int = 1) -> Attempt:
+    return Attempt("run", number, "batch%d-1" % number, AttemptState.RUNNING, 0.0)
+
+
+@pytest.fixture
+def exchange(tmp_path: Path) -> SandboxExchange:
+    experiment = Experiment(tmp_path / "experiment")
+    program = experiment.zipapp("0" * 64)
+    program.parent.mkdir(parents=True)
+    program.write_bytes(b"")
+    return SandboxExchange(experiment, program, Profile(commit="chirp", commit_every=600.0))
+
+
+def spec(command: str = "true", **changes: Any) -> Spec:
+    return Spec(name="run", command=command, environment={"PATH": "/login/node/bin"}, **changes)
+
+
+def save(directory: Path, step: int, token: str = "t") -> None:
+    store = Store(str(directory), 9, dict, print, lambda name, why: None, token)
+    store.save(content_of(take_apart({"step": step})), step)
+
+
+def steps(directory: Path) -> list[int]:
+    return sorted(int(path.name.split("-")[1]) for path in directory.glob("step-*"))
+
+
+def home(exchange: SandboxExchange, of: Attempt) -> Path:
+    return exchange.experiment.exchange_of(of)
+
+
+def go_along(exchange: SandboxExchange, of: Attempt, sandbox: Path, wanted: Spec | None = None) -> None:
+    """What a scheduler does at the start of a job on another machine."""
+    request = exchange.request(RUN, of, wanted or spec())
+    sandbox.mkdir(exist_ok=True)
+    for path in map(Path, (request.order, *request.inputs)):
+        shutil.copytree(path, sandbox / path.name) if path.is_dir() else shutil.copy(path, sandbox)
+
+
+def come_back(exchange: SandboxExchange, of: Attempt, sandbox: Path) -> None:
+    shutil.copytree(sandbox / "travel", home(exchange, of) / "travel", symlinks=True)
+
+
+# Going along.
+
+
+def test_the_order_names_nothing_of_this_machine(exchange: SandboxExchange, tmp_path: Path) -> None:
+    exchange.write_order(RUN, attempt(), spec(code_sha256="a" * 64))
+    raw = (home(exchange, attempt()) / "order.json").read_text()
+    order = json.loads(raw)
+    assert str(tmp_path) not in raw.replace('"experiment":"%s"' % exchange.experiment.root, "")
+    assert order["environment"] == {}
+    assert (order["sandbox"], order["commit"], order["commit_every"]) == (True, "chirp", 600.0)
+    found = read_order(str(home(exchange, attempt()) / "order.json"))
+    assert found.checkpoints == str(home(exchange, attempt()) / "travel/checkpoints")
+    request = exchange.request(RUN, attempt(), spec(code_sha256="a" * 64))
+    assert request.directory == str(home(exchange, attempt()))
+    assert [Path(path).name for path in request.inputs] == ["code-aaaaaaaaaaaaaaaa.tar", "committed"]
+
+
+def test_the_newest_checkpoints_and_all_other_files_go_along(
+    exchange: SandboxExchange, tmp_path: Path
+) -> None:
+    place = exchange.experiment.checkpoints("run")
+    for step in (1, 2, 3):
+        save(place, step)
+    (place / "notes.txt").write_text("plain")
+    (place / ".hidden").write_text("x")
+    (place / "latest").symlink_to("notes.txt")
+    exchange.write_order(RUN, attempt(), spec())
+    given = home(exchange, attempt()) / "committed"
+    assert not [path for path in given.rglob("*") if path.is_symlink()], "HTCondor would not carry it"
+    go_along(exchange, attempt(), tmp_path / "sandbox")
+    layout.gather(str(tmp_path / "sandbox"))
+    arrived = tmp_path / "sandbox/travel/checkpoints"
+    assert steps(arrived) == [2, 3]
+    assert (arrived / "notes.txt").read_text() == "plain"
+    assert (arrived / "latest").readlink() == Path("notes.txt")
+    assert not (arrived / ".hidden").exists()
+
+
+def test_an_order_that_could_not_be_provided_for_is_not_there(
+    exchange: SandboxExchange, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(exchange.experiment.checkpoints("run"), 1)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(manifest, "write", full)
+        with pytest.raises(OSError, match="No space"):
+            exchange.write_order(RUN, attempt(), spec())
+    assert not (home(exchange, attempt()) / "order.json").exists()
+    assert not (home(exchange, attempt()) / "committed").exists()
+    exchange.write_order(RUN, attempt(), spec())
+    assert layout.newest_commit(str(home(exchange, attempt()))) is not None
+
+
+# Giving up.
+
+
+def test_a_job_that_was_not_heard_of_is_kept_from_starting(exchange: SandboxExchange) -> None:
+    exchange.write_order(RUN, attempt(), spec())
+    assert exchange.fence(attempt())
+    assert not (home(exchange, attempt()) / "order.json").exists()
+    assert exchange.fence(attempt()), "again, after a crash"
+
+
+@pytest.mark.parametrize("place", ["travel", "committed/news"])
+def test_a_job_that_was_heard_of_cannot_be_fenced(exchange: SandboxExchange, place: str) -> None:
+    exchange.write_order(RUN, attempt(), spec())
+    told = home(exchange, attempt()) / place
+    told.mkdir(parents=True)
+    (told / "claim.json").write_text('{"job": "7.0"}')
+    assert not exchange.fence(attempt())
+    assert (home(exchange, attempt()) / "order.json").exists()
+    exchange.shut(attempt())
+    assert not (home(exchange, attempt()) / "order.json").exists()
+
+
+# Coming back.
+
+
+def start(sandbox: Path) -> int:
+    """The node program, as the scheduler starts it; its exit code."""
+    program = "import sys; from outlast.node.main import main; sys.exit(main(sys.argv[1:]))"
+    environment = {**os.environ, "_CONDOR_SCRATCH_DIR": str(sandbox), "OUTLAST_JOB": "7.0"}
+    environment.pop("_CONDOR_CHIRP_CONFIG", None)
+    words = [sys.executable, "-c", program, str(sandbox / "order.json")]
+    return subprocess.run(words, env=environment, timeout=60, check=False).returncode
+
+
+def carry_out(exchange: SandboxExchange, of: Attempt, sandbox: Path, script: str) -> int:
+    """A whole attempt, with the real node program in a directory of its own."""
+    wanted = spec("sh -c '%s'" % script)
+    exchange.write_order(RUN, of, wanted)
+    go_along(exchange, of, sandbox, wanted)
+    code = start(sandbox)
+    come_back(exchange, of, sandbox)
+    return code
+
+
+def test_an_attempt_that_is_to_be_continued_hands_everything_on(
+    exchange: SandboxExchange, tmp_path: Path
+) -> None:
+    first = (
+        'echo 1 >"$OUTLAST_CHECKPOINT_DIR/state"; echo row >>"$OUTLAST_OUTPUT_DIR/rows"; echo told; exit 85'
+    )
+    assert carry_out(exchange, attempt(1), tmp_path / "one", first) == 0
+    report = exchange.report(attempt(1))
+    assert report is not None and report.outcome is Outcome.CONTINUE
+    exchange.settle(attempt(1))
+    assert (exchange.experiment.checkpoints("run") / "state").read_text() == "1\n"
+    assert exchange.experiment.log("run", 1).read_text() == "told\n"
+    second = 'cat "$OUTLAST_CHECKPOINT_DIR/state" >>"$OUTLAST_OUTPUT_DIR/rows"'
+    assert carry_out(exchange, attempt(2), tmp_path / "two", second) == 0
+    report = exchange.report(attempt(2))
+    assert report is not None and report.outcome is Outcome.FINISHED
+    exchange.settle(attempt(2))
+    exchange.publish(attempt(2))
+    assert (exchange.experiment.result("run") / "rows").read_text() == "row\n1\n"
+
+
+def test_a_job_of_a_chain_starts_itself_again_until_it_has_finished(
+    exchange: SandboxExchange, tmp_path: Path
+) -> None:
+    script = 'echo x >>"$OUTLAST_CHECKPOINT_DIR/n"; test $(wc -l <"$OUTLAST_CHECKPOINT_DIR/n") = 2 || exit 85'
+    chain = Attempt("run", 1, "batch1-1", AttemptState.RUNNING, 0.0, jobs=5)
+    sandbox = tmp_path / "sandbox"
+    assert carry_out(exchange, chain, sandbox, script) == 85
+    assert start(sandbox) == 0
+
+
+def settled(exchange: SandboxExchange, of: Attempt) -> list[int]:
+    exchange.settle(of)
+    once = steps(exchange.experiment.checkpoints("run"))
+    exchange.settle(of)
+    assert steps(exchange.experiment.checkpoints("run")) == once, "it may be repeated"
+    return once
+
+
+def test_what_came_back_whole_replaces_what_was_there(exchange: SandboxExchange) -> None:
+    place = exchange.experiment.checkpoints("run")
+    save(place, 1)
+    (place / "gone.pt").write_text("removed by the training meanwhile")
+    exchange.write_order(RUN, attempt(), spec())
+    for step in (2, 3):
+        save(home(exchange, attempt()) / "travel/checkpoints", step)
+    layout.begin(str(home(exchange, attempt())), 1)
+    layout.pack(str(home(exchange, attempt())))
+    assert settled(exchange, attempt()) == [2, 3]
+    assert not (place / "gone.pt").exists()
+    assert not list(home(exchange, attempt()).glob("committed/commit-*")), "nothing pins old checkpoints"
+
+
+def test_without_anything_back_the_newest_commit_counts(exchange: SandboxExchange, tmp_path: Path) -> None:
+    save(exchange.experiment.checkpoints("run"), 1)
+    exchange.write_order(RUN, attempt(), spec())
+    commit = home(exchange, attempt()) / "committed" / layout.commit_name(4)
+    save(commit / "checkpoints", 2)
+    shutil.rmtree(next((commit / "checkpoints").glob(".generation*")), ignore_errors=True)
+    manifest.write(str(commit), manifest.list_files(str(commit), layout.PARTS, 4))
+    assert settled(exchange, attempt()) == [2]
+
+
+def test_a_job_that_never_got_on_changes_nothing(exchange: SandboxExchange) -> None:
+    save(exchange.experiment.checkpoints("run"), 1)
+    exchange.write_order(RUN, attempt(), spec())
+    assert settled(exchange, attempt()) == [1]
+
+
+def test_of_a_transfer_that_was_cut_only_whole_checkpoints_are_taken(exchange: SandboxExchange) -> None:
+    place = exchange.experiment.checkpoints("run")
+    save(place, 1)
+    exchange.write_order(RUN, attempt(), spec())
+    back = home(exchange, attempt()) / "travel/checkpoints"
+    for step in (2, 3):
+        save(back, step, "other")
+    (back / "plain.pt").write_text("whole or not, nobody knows")
+    layout.begin(str(home(exchange, attempt())), 1)
+    layout.pack(str(home(exchange, attempt())))
+    torn = next(back.glob("step-*3-g*"))
+    os.truncate(torn / "state.outlast", 3)
+    assert settled(exchange, attempt()) == [1, 2]
+    assert not (place / "plain.pt").exists()
+
+
+def test_a_training_that_lost_its_checkpoints_does_not_take_the_old_ones_with_them(
+    exchange: SandboxExchange,
+) -> None:
+    save(exchange.experiment.checkpoints("run"), 1)
+    exchange.write_order(RUN, attempt(), spec())
+    (home(exchange, attempt()) / "travel/checkpoints").mkdir(parents=True)
+    layout.begin(str(home(exchange, attempt())), 1)
+    layout.pack(str(home(exchange, attempt())))
+    assert settled(exchange, attempt()) == [1]
+
+
+@pytest.mark.parametrize("moment", ["built", "half way", "swapped"])
+def test_a_controller_that_dies_while_it_settles_loses_nothing(
+    exchange: SandboxExchange, moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = exchange.experiment.checkpoints("run")
+    save(place, 1)
+    exchange.write_order(RUN, attempt(), spec())
+    save(home(exchange, attempt()) / "travel/checkpoints", 2)
+    layout.begin(str(home(exchange, attempt())), 1)
+    layout.pack(str(home(exchange, attempt())))
+    renamed = Path.rename
+    left = {"built": 0, "half way": 1, "swapped": 2}[moment]
+
+    def rename(path: Path, target: Path) -> Path:
+        nonlocal left
+        if path.name.startswith("checkpoints"):
+            left -= 1
+            if left < 0:
+                raise KeyboardInterrupt
+        return renamed(path, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", rename)
+        if moment == "swapped":
+            exchange.settle(attempt())
+        else:
+            with pytest.raises(KeyboardInterrupt):
+                exchange.settle(attempt())
+    assert settled(exchange, attempt()) == [2]
+    assert sorted(path.name for path in place.parent.glob("checkpoints*")) == ["checkpoints"]
+
+
+def test_links_from_a_foreign_machine_lead_nowhere(exchange: SandboxExchange, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    (secret / "events.jsonl").write_text('{"event":"claimed","mono":1,"at":1,"host":"secret"}\n')
+    (secret / "key").write_text("secret")
+    exchange.write_order(RUN, attempt(), spec())
+    back = home(exchange, attempt()) / "travel"
+    (back / "checkpoints").mkdir(parents=True)
+    (back / "claim.json").write_text('{"job": "7.0"}')
+    (back / "events.jsonl").symlink_to(secret / "events.jsonl")
+    (back / "training.log").symlink_to(secret / "key")
+    (back / "checkpoints/dir").symlink_to(secret)
+    fake = {
+        "version": 1,
+        "serial": 9,
+        "files": {"checkpoints/dir/key": 6},
+        "links": {"checkpoints/x": "/etc"},
+    }
+    (back / "manifest.json").write_text(json.dumps(fake))
+    report = exchange.report(attempt())
+    assert report is None or report.host != "secret"
+    exchange.settle(attempt())
+    assert not exchange.experiment.log("run", 1).exists()
+    assert not list(exchange.experiment.checkpoints("run").glob("**/key"))
+    assert (secret / "key").read_text() == "secret"
+
+
+def test_the_file_with_a_token_goes_along_only_where_there_is_data_to_fetch(
+    exchange: SandboxExchange, tmp_path: Path
+) -> None:
+    token = str(tmp_path / "token")
+    guarded = SandboxExchange(exchange.experiment, exchange.zipapp, Profile(token_file=token))
+    data = (Wanted(("https://data.example.org/a.tar",), method="http"),)
+    assert token in guarded.request(RUN, attempt(), spec(data=data)).inputs
+    assert token not in guarded.request(RUN, attempt(), spec()).inputs

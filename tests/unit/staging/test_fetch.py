@@ -1,0 +1,594 @@
+"""A fetch brings the right bytes through every trouble, books it, and says when it cannot."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from outlast.node.archives.sink import BadArchive, Block
+from outlast.node.protocol import Outcome
+from outlast.node.staging.errors import GivenUp, Kind, Trouble
+from outlast.node.staging.fetch.fetch import identify
+from outlast.node.staging.fetch.file_identity import Known
+from outlast.node.staging.fetch.part_file import PartFile
+from outlast.node.staging.fetch.receipt import Progress
+from outlast.node.staging.item import Wanted
+from outlast.node.staging.sources.base import Version
+from servers.behaviour import PELICAN, Behaviour, rfc3230, seeded
+from servers.misbehaving import Misbehaving
+from support.fetching import BLOCK, CONTENT, PATH, SETTINGS, FastClock, Scene, sha256, threads_of_fetches
+
+Make = Callable[[int], Scene]
+OTHER = seeded(len(CONTENT), seed=2)
+PINNED = sha256(CONTENT)
+
+
+@pytest.fixture
+def scene_of(tmp_path: Path) -> Iterator[Make]:
+    servers: list[Misbehaving] = []
+
+    def make(count: int) -> Scene:
+        for _ in range(count):
+            servers.append(Misbehaving({PATH: CONTENT}).__enter__())
+        return Scene(tmp_path / "data", servers)
+
+    yield make
+    for server in servers:
+        server.__exit__(None, None, None)
+
+
+@pytest.fixture
+def scene(scene_of: Make) -> Scene:
+    return scene_of(1)
+
+
+@pytest.fixture
+def two(scene_of: Make) -> Scene:
+    return scene_of(2)
+
+
+def _assert_whole(scene: Scene, content: bytes = CONTENT) -> None:
+    assert scene.target.read_bytes() == content
+    assert scene.left() == ["a.bin"]
+    assert threads_of_fetches() == []
+
+
+def test_a_file_arrives_under_its_name_with_nothing_beside_it(scene: Scene) -> None:
+    receipt = scene.fetch(PINNED)
+    _assert_whole(scene)
+    assert receipt.bytes == len(CONTENT)
+    assert (receipt.digests, receipt.checked, receipt.vouched) == (PINNED, ("sha256",), "pinned")
+    assert receipt.costs.by_kind == {}
+    assert receipt.resumed_from == 0
+    assert [share.bytes for share in receipt.sources.values()] == [len(CONTENT)]
+    assert scene.starts() == [0]
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "kind", "goes_on_at"),
+    [
+        (Behaviour(silent=True), Kind.NO_ANSWER, 0),
+        (Behaviour(rubbish=b"SSH-2.0-OpenSSH\r\n"), Kind.NONSENSE, 0),
+        (Behaviour(endless_headers=True), Kind.NONSENSE, 0),
+        (Behaviour(status=500), Kind.SERVER_ERROR, 0),
+        (Behaviour(status=502), Kind.SERVER_ERROR, 0),
+        (Behaviour(status=429), Kind.BUSY, 0),
+        (Behaviour(status=503, headers=(("Retry-After", "7"),)), Kind.BUSY, 0),
+        (Behaviour(status=401), Kind.REFUSED, 0),
+        (Behaviour(status=403), Kind.REFUSED, 0),
+        (Behaviour(status=404), Kind.MISSING_FOR_NOW, 0),
+        (Behaviour(gzip=True), Kind.NONSENSE, 0),
+        (Behaviour(stall_after=0), Kind.STALL, 0),
+        (Behaviour(stall_after=30_001), Kind.STALL, 30_001),
+        (Behaviour(reset_after=30_001), Kind.RESET, 30_001),
+        (Behaviour(close_after=30_001), Kind.TRUNCATED, 30_001),
+        (Behaviour(chunked=True, close_after=30_001), Kind.TRUNCATED, 30_001),
+        (Behaviour(announce=500), Kind.TRUNCATED, None),
+        (Behaviour(chunked=True, no_last_chunk=True), Kind.TRUNCATED, None),
+    ],
+    ids=str,
+)
+def test_a_trouble_is_booked_and_what_has_come_is_not_fetched_again(
+    scene: Scene, behaviour: Behaviour, kind: Kind, goes_on_at: int | None
+) -> None:
+    scene.servers[0].plan(behaviour)
+    receipt = scene.fetch(PINNED, size=len(CONTENT) if behaviour.chunked else None)
+    _assert_whole(scene)
+    if behaviour.announce:
+        # It says that the file is longer than it is; then it says otherwise, and nothing of it is trusted.
+        assert kind in receipt.costs.by_kind
+        return
+    assert list(receipt.costs.by_kind) == [kind]
+    assert receipt.costs.by_kind[kind].count == 1
+    assert receipt.costs.by_kind[kind].bytes == 0
+    assert scene.starts() == ([0] if goes_on_at is None else [0, goes_on_at])
+
+
+def test_a_server_that_closes_every_so_many_bytes_is_asked_for_the_rest_at_once(scene: Scene) -> None:
+    scene.servers[0].always(Behaviour(close_after=20_000))
+    receipt = scene.fetch(PINNED)
+    _assert_whole(scene)
+    assert scene.starts() == [0, 20_000, 40_000, 60_000, 80_000]
+    assert receipt.costs.by_kind[Kind.TRUNCATED].count == 4
+    assert scene.clock.slept == []
+
+
+def test_the_time_of_a_stall_is_booked_to_it_also_when_its_last_bytes_wait_for_more(scene: Scene) -> None:
+    scene.servers[0].plan(Behaviour(stall_after=7 * BLOCK + 500))
+    receipt = scene.fetch(PINNED)
+    assert receipt.costs.by_kind[Kind.STALL].seconds >= 0.1
+    assert sum(share.seconds for share in receipt.sources.values()) < receipt.seconds - 0.1
+
+
+def test_the_next_source_goes_on_at_once_where_the_first_one_stopped(two: Scene) -> None:
+    two.servers[0].plan(Behaviour(reset_after=30_000))
+    receipt = two.fetch(PINNED)
+    _assert_whole(two)
+    assert two.starts(1) == [30_000]
+    assert [share.bytes for share in receipt.sources.values()] == [30_000, 70_000]
+    assert two.clock.slept == []
+
+
+def test_a_source_without_ranges_is_left_for_one_that_has_them(two: Scene) -> None:
+    two.servers[0].plan(Behaviour(close_after=30_000), Behaviour(status=500))
+    two.servers[1].always(Behaviour(ignore_range=True))
+    receipt = two.fetch(PINNED)
+    _assert_whole(two)
+    assert two.starts(0) == [0, 30_000, 30_000]
+    assert receipt.costs.by_kind[Kind.NO_RANGES].bytes == 0
+
+
+def test_from_the_only_source_without_ranges_what_is_there_is_read_over_and_booked(scene: Scene) -> None:
+    scene.servers[0].plan(Behaviour(close_after=30_000))
+    scene.servers[0].always(Behaviour(ignore_range=True))
+    receipt = scene.fetch(PINNED)
+    _assert_whole(scene)
+    assert receipt.costs.by_kind[Kind.NO_RANGES].bytes == 30_000
+
+
+def test_a_source_that_answers_another_range_than_asked_for_is_not_believed(two: Scene) -> None:
+    two.servers[0].plan(Behaviour(close_after=30_000), Behaviour(other_range=100))
+    two.servers[1].always(Behaviour(status=500))
+    receipt = two.fetch(PINNED)
+    _assert_whole(two)
+    assert Kind.NONSENSE in receipt.costs.by_kind
+
+
+def test_a_pause_grows_and_a_server_that_asks_for_one_gets_it_within_bounds(scene: Scene) -> None:
+    wait = (("Retry-After", "90"),)
+    forever = (("Retry-After", "86400"),)
+    scene.servers[0].plan(
+        Behaviour(status=500), Behaviour(status=500), Behaviour(status=500),
+        Behaviour(status=429, headers=wait), Behaviour(status=429, headers=forever),
+    )  # fmt: skip
+    receipt = scene.fetch(PINNED)
+    _assert_whole(scene)
+    assert receipt.costs.by_kind[Kind.SERVER_ERROR].seconds == pytest.approx(0.75 + 1.5 + 3.0, abs=0.5)
+    assert receipt.costs.by_kind[Kind.BUSY].seconds == pytest.approx(90 + 300, abs=0.5)
+
+
+# Not there
+
+
+def test_a_404_of_a_gateway_passes(scene: Scene) -> None:
+    scene.servers[0].plan(*[Behaviour(status=404)] * 4)
+    receipt = scene.fetch(PINNED)
+    _assert_whole(scene)
+    assert receipt.costs.by_kind[Kind.MISSING_FOR_NOW].count == 4
+
+
+def test_a_404_that_stays_counts_as_true_after_a_while(scene: Scene) -> None:
+    scene.servers[0].always(Behaviour(status=404))
+    with pytest.raises(GivenUp, match="404 Not Found") as caught:
+        scene.fetch(PINNED)
+    assert caught.value.trouble.kind is Kind.MISSING
+    assert caught.value.outcome is Outcome.NOT_FOUND
+    assert sum(scene.clock.slept) == pytest.approx(SETTINGS.refusal_seconds, abs=5)
+    assert len(scene.servers[0].requests) >= SETTINGS.refusals
+
+
+def test_a_true_404_ends_it_at_once(scene: Scene) -> None:
+    scene.servers[0].always(Behaviour(status=404, server=PELICAN))
+    with pytest.raises(GivenUp) as caught:
+        scene.fetch(PINNED)
+    assert caught.value.trouble.kind is Kind.MISSING
+    assert scene.clock.slept == []
+
+
+def test_a_true_404_of_one_mirror_is_no_end_while_another_answers(two: Scene) -> None:
+    two.servers[0].always(Behaviour(status=404, server=PELICAN))
+    two.servers[1].plan(Behaviour(close_after=50_000), Behaviour(status=500))
+    two.fetch(PINNED)
+    _assert_whole(two)
+    assert two.starts(0) == [0]
+
+
+def test_who_is_refused_asks_once_more_at_once_and_then_elsewhere(two: Scene) -> None:
+    two.servers[0].always(Behaviour(status=403))
+    two.fetch(PINNED)
+    _assert_whole(two)
+    assert two.starts(0) == [0, 0]
+    assert two.clock.slept == []
+
+
+def test_who_is_refused_for_long_enough_gives_up_and_says_so(scene: Scene) -> None:
+    scene.servers[0].always(Behaviour(status=401))
+    with pytest.raises(GivenUp, match="401 Unauthorized") as caught:
+        scene.fetch(PINNED)
+    assert caught.value.trouble.kind is Kind.REFUSED
+
+
+def test_the_patience_ends_when_no_new_byte_came_for_so_long(two: Scene) -> None:
+    two.servers[0].plan(Behaviour(close_after=10_000))
+    for server in two.servers:
+        server.always(Behaviour(status=500))
+    two.servers[0].plan(Behaviour(close_after=10_000))
+    with pytest.raises(GivenUp, match=r"no new byte for 60[0-9] s") as caught:
+        two.fetch(PINNED)
+    assert caught.value.outcome is Outcome.NETWORK
+    assert two.left() == [".a.bin.part", ".a.bin.part.json"]
+    assert sum(two.clock.slept) == pytest.approx(SETTINGS.patience, abs=5)
+
+
+# Wrong bytes
+
+
+def test_wrong_bytes_never_get_the_name_and_their_source_is_put_aside(two: Scene) -> None:
+    two.servers[0].always(Behaviour(flip=(5000,)))
+    receipt = two.fetch(PINNED)
+    _assert_whole(two)
+    assert two.starts(0) == [0]
+    cost = receipt.costs.by_kind[Kind.WRONG_DIGEST]
+    assert (cost.count, cost.bytes) == (1, len(CONTENT))
+
+
+def test_of_several_that_gave_bytes_the_liar_is_found(scene_of: Make) -> None:
+    scene = scene_of(3)
+    scene.servers[0].plan(Behaviour(close_after=20_000))
+    scene.servers[1].always(Behaviour(flip=(50_000,)))
+    receipt = scene.fetch(PINNED)
+    _assert_whole(scene)
+    assert receipt.costs.by_kind[Kind.WRONG_DIGEST].count == 1
+
+
+def test_a_bit_flipped_once_on_the_way_from_the_only_source_is_no_end(scene: Scene) -> None:
+    scene.servers[0].plan(Behaviour(flip=(70_000,)))
+    scene.fetch(PINNED)
+    _assert_whole(scene)
+
+
+def test_a_wrong_file_everywhere_is_given_up_and_nothing_is_left_of_it(two: Scene) -> None:
+    for server in two.servers:
+        server.put(PATH, OTHER)
+    with pytest.raises(GivenUp, match=r"its sha256 is [0-9a-f]{64}, and should be") as caught:
+        two.fetch(PINNED)
+    assert caught.value.outcome is Outcome.CORRUPT_INPUT
+    assert not two.target.exists()
+    assert (two.folder / ".a.bin.part").stat().st_size == 0
+
+
+def test_a_file_of_another_length_than_pinned_is_not_even_begun(two: Scene) -> None:
+    two.servers[0].put(PATH, CONTENT + b"more")
+    receipt = two.fetch(PINNED, size=len(CONTENT))
+    _assert_whole(two)
+    assert receipt.costs.by_kind[Kind.WRONG_LENGTH].bytes == 0
+
+
+def test_never_a_byte_more_than_pinned_is_written(two: Scene) -> None:
+    two.servers[0].put(PATH, CONTENT + b"more")
+    two.servers[0].always(Behaviour(chunked=True))
+    receipt = two.fetch(size=len(CONTENT))
+    _assert_whole(two)
+    assert Kind.WRONG_LENGTH in receipt.costs.by_kind
+
+
+def test_a_trailer_that_says_it_failed_is_heard_where_no_digest_is_known(scene: Scene) -> None:
+    broken = Behaviour(chunked=True, trailers=(("X-Transfer-Status", "500: read failed"),))
+    scene.servers[0].plan(Behaviour(), broken)
+    receipt = scene.fetch()
+    _assert_whole(scene)
+    assert receipt.costs.by_kind[Kind.SERVER_ERROR].bytes == len(CONTENT)
+
+
+# Digests and who vouches
+
+
+def test_without_a_pin_the_digest_that_the_source_vouches_for_is_checked(scene: Scene) -> None:
+    scene.servers[0].put(PATH, CONTENT, vouchers={"Digest": rfc3230(CONTENT, "md5")})
+    scene.servers[0].plan(Behaviour(), Behaviour(flip=(9,)))
+    receipt = scene.fetch()
+    _assert_whole(scene)
+    assert (receipt.checked, receipt.vouched) == (("md5",), "source")
+    assert receipt.costs.by_kind[Kind.WRONG_DIGEST].count == 1
+
+
+def test_without_any_digest_the_receipt_says_that_nobody_vouched(scene: Scene) -> None:
+    receipt = scene.fetch()
+    _assert_whole(scene)
+    assert (receipt.digests, receipt.checked, receipt.vouched) == (PINNED, (), "nobody")
+
+
+def test_a_source_whose_own_digest_contradicts_the_pin_is_not_believed() -> None:
+    known = Known(Wanted(("http://host/a",), PINNED))
+    known.hear(0, "one", Version(len(CONTENT), digests={"sha256": PINNED["sha256"].upper(), "sha3": "?"}))
+    with pytest.raises(Trouble, match="it says that its file's sha256 is") as caught:
+        known.hear(1, "two", Version(len(CONTENT), digests=sha256(OTHER)))
+    assert (caught.value.kind, caught.value.source) == (Kind.WRONG_DIGEST, "two")
+
+
+# A file that changes
+
+
+def test_a_file_that_changes_meanwhile_is_begun_again_where_nothing_is_pinned(scene: Scene) -> None:
+    server = scene.servers[0]
+    server.plan(Behaviour(), Behaviour(close_after=30_000))
+
+    def change(progress: Progress) -> None:
+        if progress.done == 30_000:
+            server.put(PATH, OTHER)
+
+    server.plan(Behaviour(status=500))
+    receipt = scene.fetch(tell=change)
+    _assert_whole(scene, OTHER)
+    cost = receipt.costs.by_kind[Kind.CHANGED]
+    assert (cost.count, cost.bytes) == (1, 30_000)
+
+
+def test_with_a_pin_a_source_whose_file_has_changed_is_put_aside(two: Scene) -> None:
+    two.servers[0].plan(Behaviour(close_after=30_000))
+    two.servers[1].plan(Behaviour(close_after=20_000), Behaviour(status=500))
+
+    def change(progress: Progress) -> None:
+        if progress.done >= 30_000:
+            two.servers[0].put(PATH, OTHER)
+
+    two.servers[1].plan(Behaviour(status=500))
+    receipt = two.fetch(PINNED, tell=change)
+    _assert_whole(two)
+    assert Kind.WRONG_DIGEST not in receipt.costs.by_kind
+
+
+def test_with_a_pin_the_only_source_may_change_its_mind_about_all_but_the_bytes(scene: Scene) -> None:
+    scene.servers[0].plan(Behaviour(close_after=30_000))
+    scene.servers[0].always(Behaviour(headers=(("ETag", '"touched"'),)))
+    receipt = scene.fetch(PINNED)
+    _assert_whole(scene)
+    cost = receipt.costs.by_kind[Kind.CHANGED]
+    assert (cost.count, cost.bytes) == (1, 0)
+    assert scene.starts() == [0, 30_000, 30_000]
+
+
+def test_a_mirror_with_another_file_is_left_out(two: Scene) -> None:
+    two.servers[0].plan(Behaviour(), Behaviour(close_after=30_000))
+    two.servers[1].put(PATH, OTHER + b"more")
+    receipt = two.fetch()
+    _assert_whole(two)
+    assert receipt.costs.by_kind[Kind.CHANGED].count == 1
+
+
+def test_with_a_pin_a_mirror_that_contradicts_a_liar_is_heard_once_the_liar_is_found(two: Scene) -> None:
+    two.servers[0].put(PATH, OTHER + b"more")
+    two.servers[0].plan(Behaviour(close_after=30_000))
+    receipt = two.fetch(PINNED)
+    _assert_whole(two)
+    assert receipt.costs.by_kind[Kind.WRONG_DIGEST].count == 1
+
+
+# From one process to the next
+
+
+def test_an_interrupted_fetch_ends_quickly_and_is_resumed_where_it_was(scene: Scene) -> None:
+    class Stop(Exception):
+        pass
+
+    scene.servers[0].plan(Behaviour(stall_after=30_000))
+
+    def pulse() -> None:
+        part = scene.folder / ".a.bin.part"
+        if part.exists() and part.stat().st_size:
+            raise Stop
+
+    with pytest.raises(Stop):
+        scene.fetch(PINNED, pulse=pulse)
+    assert threads_of_fetches() == []
+    kept = (scene.folder / ".a.bin.part").stat().st_size
+    receipt = scene.fetch(PINNED)
+    _assert_whole(scene)
+    assert receipt.resumed_from == kept
+    assert scene.starts() == [0, kept]
+
+
+def test_what_is_left_of_another_file_is_not_gone_on_with(scene: Scene) -> None:
+    scene.servers[0].always(Behaviour(close_after=0))
+    scene.servers[0].plan(Behaviour(close_after=30_000))
+    with pytest.raises(GivenUp):
+        scene.fetch(sha256(OTHER), patience=1)
+    scene.servers[0].always(Behaviour())
+    receipt = scene.fetch(PINNED)
+    _assert_whole(scene)
+    assert receipt.resumed_from == 0
+
+
+def test_where_nothing_tells_two_files_apart_they_are_not_mixed(scene: Scene) -> None:
+    server, untold = scene.servers[0], (("ETag", ""), ("Last-Modified", ""))
+    server.plan(Behaviour(headers=untold), Behaviour(headers=untold, close_after=30_000))
+    server.always(Behaviour(status=500))
+    with pytest.raises(GivenUp):
+        scene.fetch()
+    server.put(PATH, OTHER)
+    server.always(Behaviour(headers=untold))
+    assert scene.fetch().resumed_from == 0
+    _assert_whole(scene, OTHER)
+
+
+def test_a_part_that_is_whole_is_only_checked(scene: Scene) -> None:
+    sink = PartFile(str(scene.folder), "a.bin")
+    sink.resume("sha256:" + PINNED["sha256"], lambda block: None)
+    sink.write(CONTENT)
+    sink.close()
+    receipt = scene.fetch(PINNED, size=len(CONTENT))
+    _assert_whole(scene)
+    assert (receipt.resumed_from, scene.starts()) == (len(CONTENT), [])
+
+
+def test_a_part_that_is_longer_than_the_file_is_thrown_away(scene: Scene) -> None:
+    sink = PartFile(str(scene.folder), "a.bin")
+    wanted = Wanted((scene.servers[0].url(PATH),))
+    sink.resume(identify(wanted, scene.sources()), lambda block: None)
+    sink.write(CONTENT + b"more")
+    sink.close()
+    receipt = scene.fetch()
+    _assert_whole(scene)
+    assert (receipt.resumed_from, receipt.costs.by_kind) == (0, {})
+
+
+def test_a_part_that_is_damaged_is_thrown_away_and_nobody_is_blamed(scene: Scene) -> None:
+    sink = PartFile(str(scene.folder), "a.bin")
+    sink.resume("sha256:" + PINNED["sha256"], lambda block: None)
+    sink.write(b"\0" * 50_000)
+    sink.close()
+    receipt = scene.fetch(PINNED)
+    _assert_whole(scene)
+    assert receipt.costs.by_kind[Kind.WRONG_DIGEST].count == 1
+
+
+def test_an_empty_file_arrives_and_one_that_nobody_has_does_not(scene: Scene) -> None:
+    scene.servers[0].put(PATH, b"")
+    scene.fetch(sha256(b""), size=0)
+    _assert_whole(scene, b"")
+    scene.target.unlink()
+    scene.servers[0].always(Behaviour(status=404, server=PELICAN))
+    with pytest.raises(GivenUp):
+        scene.fetch(sha256(b""), size=0)
+    assert not scene.target.exists()
+
+
+# The disk
+
+
+@pytest.mark.parametrize("size", [None, len(CONTENT)])
+def test_too_little_space_is_said_before_a_byte_is_written(scene: Scene, size: int | None) -> None:
+    with pytest.raises(GivenUp, match=r"it needs 100000 bytes more.* has .* GB\. Make room") as caught:
+        scene.fetch(PINNED, size=size, margin=1 << 60)
+    assert caught.value.outcome is Outcome.OUT_OF_DISK
+    assert (scene.folder / ".a.bin.part").stat().st_size == 0
+    assert len(scene.starts()) == (size is None)  # who knows the size need not even ask
+    assert threads_of_fetches() == []
+
+
+class _Brittle(PartFile):
+    """A file on a disk that takes no more than so many bytes."""
+
+    def __init__(self, folder: Path, room: int, error: Exception) -> None:
+        super().__init__(str(folder), "a.bin")
+        self._room = room
+        self._error = error
+
+    def write(self, block: Block) -> None:
+        if self._room < len(block):
+            raise self._error
+        self._room -= len(block)
+        super().write(block)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_a_disk_that_is_full_ends_it_at_once_and_what_is_there_stays(scene: Scene, code: int) -> None:
+    sink = _Brittle(scene.folder, 50_000, OSError(code, os.strerror(code)))
+    with pytest.raises(GivenUp, match=r"(No space|quota exceeded).* of 100000 bytes.* is kept") as caught:
+        scene.fetch(PINNED, sink=sink)
+    assert caught.value.trouble.kind is Kind.DISK_FULL
+    receipt = scene.fetch(PINNED)
+    _assert_whole(scene)
+    assert 50_000 - BLOCK <= receipt.resumed_from <= 50_000
+
+
+def test_another_trouble_with_the_disk_is_raised_as_it_is(scene: Scene) -> None:
+    with pytest.raises(OSError, match="Input/output error"):
+        scene.fetch(PINNED, sink=_Brittle(scene.folder, 50_000, OSError(errno.EIO, "Input/output error")))
+    assert threads_of_fetches() == []
+
+
+@pytest.mark.parametrize("room", [0, 10_000])
+def test_bytes_that_cannot_be_unpacked_are_tried_once_from_the_next_source(two: Scene, room: int) -> None:
+    error = BadArchive("it is no archive")
+    with pytest.raises(GivenUp, match="it is no archive") as caught:
+        two.fetch(PINNED, sink=_Brittle(two.folder, room, error))
+    assert caught.value.trouble.kind is Kind.BAD_ARCHIVE
+    assert (two.starts(0), two.starts(1)) == ([0], [0, 0])
+
+
+# What is told
+
+
+def test_progress_tells_how_far_it_is_from_whom_and_why_it_waits(scene: Scene) -> None:
+    told: list[Progress] = []
+    scene.servers[0].plan(Behaviour(close_after=30_000), Behaviour(status=500))
+    scene.fetch(PINNED, tell=told.append)
+    waiting = [progress for progress in told if progress.trouble]
+    assert {progress.done for progress in waiting} == {30_000}
+    assert {progress.total for progress in waiting} == {len(CONTENT)}
+    assert all("500 Internal Server Error" in progress.trouble for progress in waiting)
+
+
+def test_no_query_of_a_url_is_told_or_kept(scene: Scene) -> None:
+    scene.servers[0].always(Behaviour(status=500))
+    wanted = Wanted((scene.servers[0].url(PATH + "?signature=hush"),))
+    with pytest.raises(GivenUp) as caught:
+        identify(wanted, scene.sources(), clock=FastClock().clock())
+    assert "hush" not in str(caught.value)
+
+
+def test_two_processes_give_the_same_bytes_the_same_identity(scene: Scene) -> None:
+    def identity(query: str, **pins: object) -> str:
+        wanted = Wanted((scene.servers[0].url(PATH + query),), **pins)  # type: ignore[arg-type]
+        return identify(wanted, scene.sources())
+
+    assert identity("?signature=a") == identity("?signature=b") != identity("", digests=PINNED)
+    before = identity("")
+    scene.servers[0].put(PATH, OTHER)
+    assert identity("") != before
+    assert identity("", digests=PINNED) == "sha256:" + PINNED["sha256"]
+
+
+# Several connections
+
+
+def test_where_each_connection_is_held_down_several_bring_the_file_in_order(scene: Scene) -> None:
+    content = seeded(3_000_000)
+    scene.servers[0].put(PATH, content)
+    scene.servers[0].always(Behaviour(rate=1_000_000))
+    receipt = scene.fetch(sha256(content), connections=4, look=0.05, block=8192, segment_blocks=8)
+    _assert_whole(scene, content)
+    assert receipt.connections == 4
+    got = sum(request.sent for request in scene.servers[0].requests)
+    assert got - len(content) < 4_000_000
+
+
+def test_with_several_connections_a_trouble_of_one_costs_nothing_of_the_others(scene: Scene) -> None:
+    content = seeded(3_000_000)
+    scene.servers[0].put(PATH, content)
+    scene.servers[0].always(Behaviour(rate=1_000_000))
+    slow = Behaviour(rate=1_000_000)
+    broken = Behaviour(rate=1_000_000, reset_after=20_000)
+    scene.servers[0].plan(*[slow] * 12, broken, broken, slow, broken)
+    receipt = scene.fetch(sha256(content), connections=4, look=0.05, block=8192, segment_blocks=8)
+    _assert_whole(scene, content)
+    assert receipt.costs.by_kind[Kind.RESET].bytes == 0
+    assert receipt.connections == 4
+
+
+def test_a_source_that_crawls_is_left_for_one_that_was_faster(two: Scene) -> None:
+    content = seeded(2_500_000)
+    for server in two.servers:
+        server.put(PATH, content)
+    two.servers[0].plan(Behaviour(rate=2_000_000, close_after=1_500_000))
+    two.servers[1].always(Behaviour(rate=50_000))
+    receipt = two.fetch(sha256(content), look=0.05, crawl_window=0.3)
+    _assert_whole(two, content)
+    assert receipt.costs.by_kind[Kind.CRAWL].count == 1
+    assert receipt.costs.by_kind[Kind.CRAWL].bytes == 0
+    assert len(two.starts(0)) == 2

@@ -1,0 +1,491 @@
+"""One request, one body: the right bytes, or a trouble with the right name that says who did what."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from email.utils import formatdate
+
+import pytest
+
+from outlast.node.staging.errors import Kind, Trouble
+from outlast.node.staging.http.body import HttpBody
+from outlast.node.staging.http.settings import HOPS, HttpSettings
+from outlast.node.staging.sources.base import Version
+from outlast.node.staging.sources.http import HttpSource
+from servers.behaviour import PELICAN, Behaviour, digest_bytes, rfc3230, rfc9530, seeded
+from servers.misbehaving import Misbehaving
+from support.clusters import not_here
+
+CONTENT = seeded(300_000)
+QUICK = HttpSettings(connect_limit=5, first_byte_limit=0.3, stall_limit=0.3)
+
+
+@pytest.fixture(autouse=True)
+def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("no_proxy", "*")
+
+
+@pytest.fixture
+def server() -> Iterator[Misbehaving]:
+    with Misbehaving({"/a.bin": CONTENT, "/empty": b""}) as running:
+        yield running
+
+
+def read(body: HttpBody, size: int = 10_000) -> bytes:
+    """All of it; what came before a trouble is in the trouble's `came`."""
+    buffer, found = memoryview(bytearray(size)), bytearray()
+    try:
+        while count := body.read_into(buffer):
+            found += buffer[:count]
+    except Trouble as trouble:
+        trouble.came = bytes(found)  # type: ignore[attr-defined]
+        raise
+    finally:
+        body.close()
+    return bytes(found)
+
+
+def source(server: Misbehaving, *behaviours: Behaviour, path: str = "/a.bin") -> HttpSource:
+    server.plan(*behaviours)
+    return HttpSource(server.url(path), QUICK)
+
+
+def trouble_when_opened(server: Misbehaving, behaviour: Behaviour, start: int = 0) -> Trouble:
+    with pytest.raises(Trouble) as caught:
+        source(server, behaviour).open(start)
+    assert caught.value.source == server.url("/a.bin")
+    assert "127.0.0.1:%d" % server.port in caught.value.detail
+    return caught.value
+
+
+def trouble_when_read(server: Misbehaving, behaviour: Behaviour, start: int = 0) -> tuple[Trouble, bytes]:
+    body = source(server, behaviour).open(start)
+    with pytest.raises(Trouble) as caught:
+        read(body)
+    assert caught.value.source == server.url("/a.bin")
+    return caught.value, caught.value.came  # type: ignore[attr-defined]
+
+
+def at_ports(monkeypatch: pytest.MonkeyPatch, *ports: int) -> None:
+    """Every name has addresses that differ in their port, which is all that loopback can offer."""
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port)) for port in ports]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+
+
+# Bytes that arrive
+
+
+@pytest.mark.parametrize("behaviour", [Behaviour(), Behaviour(chunked=True), Behaviour(rate=3_000_000)])
+def test_a_file_comes_as_it_is(server: Misbehaving, behaviour: Behaviour) -> None:
+    assert read(source(server, behaviour).open(0)) == CONTENT
+
+
+@pytest.mark.parametrize("behaviour", [Behaviour(), Behaviour(chunked=True), Behaviour(ignore_range=True)])
+@pytest.mark.parametrize(
+    ("start", "stop"), [(0, 1), (0, 70_000), (5, 100_000), (299_999, None), (7, 300_000)]
+)
+def test_a_range_is_exactly_what_was_asked_for_or_begins_at_0(
+    server: Misbehaving, behaviour: Behaviour, start: int, stop: int | None
+) -> None:
+    body = source(server, behaviour).open(start, stop)
+
+    assert body.start == (0 if behaviour.ignore_range else start)
+    assert read(body) == CONTENT[body.start : stop]
+
+
+def test_a_range_at_the_end_of_the_file_is_empty_and_says_the_size(server: Misbehaving) -> None:
+    body = source(server).open(300_000)
+
+    assert (read(body), body.version.size) == (b"", 300_000)
+
+
+def test_an_empty_file_is_an_empty_body(server: Misbehaving) -> None:
+    assert read(source(server, path="/empty").open(0)) == b""
+
+
+def test_the_answer_says_size_and_version(server: Misbehaving) -> None:
+    for body in (source(server).open(0), source(server).open(10, 20)):
+        body.close()
+        assert body.version.size == 300_000
+        assert body.version.etag.startswith('"')
+        assert body.version.modified == "Mon, 06 Jul 2026 10:00:00 GMT"
+
+
+def test_a_weak_etag_proves_nothing_and_is_left_out(server: Misbehaving) -> None:
+    body = source(server, Behaviour(headers=(("ETag", 'W/"1"'),))).open(0)
+    body.close()
+
+    assert body.version.etag == ""
+
+
+def test_a_file_over_ipv6_comes_too() -> None:
+    if not socket.has_ipv6:
+        not_here("no IPv6 here")
+    with Misbehaving({"/a": b"abc"}, host="::1") as server:
+        assert read(HttpSource(server.url("/a"), QUICK).open(0)) == b"abc"
+
+
+def test_an_address_that_refuses_does_not_hide_the_one_that_answers(
+    server: Misbehaving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as once:
+        closed = once.getsockname()[1]
+    at_ports(monkeypatch, closed, server.port)
+
+    assert read(HttpSource("http://two.example/a.bin", QUICK).open(0)) == CONTENT
+
+
+# Trouble
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "kind"),
+    [
+        (Behaviour(silent=True), Kind.NO_ANSWER),
+        (Behaviour(rubbish=b"220 ready\r\n"), Kind.NONSENSE),
+        (Behaviour(rubbish=b"\n" * 70_000), Kind.NONSENSE),
+        (Behaviour(rubbish=b"HTTP/1.1 200 OK\r\nno header\r\n\r\n"), Kind.NONSENSE),
+        (Behaviour(rubbish=b"HTTP/1.1 200 OK\r\nContent-Le"), Kind.TRUNCATED),
+        (Behaviour(rubbish=b"HTTP/1.1 100 Continue\r\n\r\n" * 50), Kind.NONSENSE),
+        (Behaviour(endless_headers=True), Kind.NONSENSE),
+        (Behaviour(status=500), Kind.SERVER_ERROR),
+        (Behaviour(status=502), Kind.SERVER_ERROR),
+        (Behaviour(status=503), Kind.SERVER_ERROR),
+        (Behaviour(status=503, headers=(("Retry-After", "7"),)), Kind.BUSY),
+        (Behaviour(status=429), Kind.BUSY),
+        (Behaviour(status=401), Kind.REFUSED),
+        (Behaviour(status=403, server=PELICAN), Kind.REFUSED),
+        (Behaviour(status=404), Kind.MISSING_FOR_NOW),
+        (Behaviour(status=404, server=""), Kind.MISSING_FOR_NOW),
+        (Behaviour(status=404, server=PELICAN), Kind.MISSING),
+        (Behaviour(status=410), Kind.MISSING),
+        (Behaviour(status=418), Kind.SERVER_ERROR),
+        (Behaviour(status=204), Kind.SERVER_ERROR),
+        (Behaviour(gzip=True), Kind.NONSENSE),
+        (Behaviour(until_close=True), Kind.NONSENSE),
+        (Behaviour(headers=(("Content-Length", "many"),)), Kind.NONSENSE),
+        (Behaviour(headers=(("Content-Length", "5, 6"),)), Kind.NONSENSE),
+        (Behaviour(headers=(("Transfer-Encoding", "gzip, chunked"),)), Kind.NONSENSE),
+        (Behaviour(redirect="ftp://127.0.0.1/a"), Kind.NONSENSE),
+        (Behaviour(status=302), Kind.NONSENSE),
+    ],
+)
+def test_an_answer_that_brings_no_bytes_has_its_name(
+    server: Misbehaving, behaviour: Behaviour, kind: Kind
+) -> None:
+    assert trouble_when_opened(server, behaviour).kind is kind
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "kind"),
+    [
+        (Behaviour(other_range=5), Kind.NONSENSE),
+        (Behaviour(headers=(("Content-Range", "bytes 0-299999/300000"),)), Kind.NONSENSE),
+        (Behaviour(headers=(("Content-Range", "furlongs 1-2/3"),)), Kind.NONSENSE),
+        (Behaviour(announce=3), Kind.NONSENSE),
+        (Behaviour(announce=-3), Kind.NONSENSE),
+        (Behaviour(status=416, headers=(("Content-Range", "bytes */50"),)), Kind.CHANGED),
+        (Behaviour(status=416), Kind.NONSENSE),
+    ],
+)
+def test_another_range_than_asked_for_is_not_taken(
+    server: Misbehaving, behaviour: Behaviour, kind: Kind
+) -> None:
+    assert trouble_when_opened(server, behaviour, start=100).kind is kind
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("start", [0, 1000])
+def test_what_stops_early_says_how_and_gives_all_that_came(
+    server: Misbehaving, chunked: bool, start: int
+) -> None:
+    for behaviour, kind in (
+        (Behaviour(stall_after=70_001, chunked=chunked), Kind.STALL),
+        (Behaviour(reset_after=70_001, chunked=chunked), Kind.RESET),
+        (Behaviour(close_after=70_001, chunked=chunked), Kind.TRUNCATED),
+    ):
+        trouble, came = trouble_when_read(server, behaviour, start)
+        assert trouble.kind is kind
+        assert came == CONTENT[start : start + 70_001]
+        assert " after 70001 " in trouble.detail
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "kind"),
+    [
+        (Behaviour(announce=10), Kind.TRUNCATED),
+        (Behaviour(chunked=True, no_last_chunk=True), Kind.TRUNCATED),
+        (Behaviour(chunked=True, trailers=(("X-Transfer-Status", "500: disk on fire"),)), Kind.SERVER_ERROR),
+        (Behaviour(rubbish=b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"), Kind.NONSENSE),
+        (
+            Behaviour(
+                rubbish=b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabcde\r\n0\r\n\r\n"
+            ),
+            Kind.NONSENSE,
+        ),
+        (
+            Behaviour(rubbish=b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3;" + b"x" * 9000),
+            Kind.NONSENSE,
+        ),
+    ],
+)
+def test_a_body_that_is_not_whole_never_ends_as_if_it_were(
+    server: Misbehaving, behaviour: Behaviour, kind: Kind
+) -> None:
+    assert trouble_when_read(server, behaviour)[0].kind is kind
+
+
+def test_a_range_shorter_than_asked_for_is_good_as_far_as_it_goes(server: Misbehaving) -> None:
+    answer = b"HTTP/1.1 206 Partial\r\nContent-Range: bytes 2-4/9\r\nContent-Length: 3\r\n\r\nabc"
+
+    trouble, came = trouble_when_read(server, Behaviour(rubbish=answer), start=2)
+
+    assert (trouble.kind, came) == (Kind.TRUNCATED, b"abc")
+
+
+@pytest.mark.parametrize(
+    ("ending", "kind"),
+    [
+        (b"0\r\nX-Transfer-Status: 500: no\r\n\r\n", Kind.SERVER_ERROR),
+        (b"1\r\nd\r\n0\r\n\r\n", Kind.NONSENSE),
+        (b"", Kind.TRUNCATED),
+    ],
+)
+def test_a_range_in_chunks_is_not_over_before_its_trailers_have_been_read(
+    server: Misbehaving, ending: bytes, kind: Kind
+) -> None:
+    head = b"HTTP/1.1 206 Partial\r\nContent-Range: bytes 2-4/5\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+    trouble, came = trouble_when_read(server, Behaviour(rubbish=head + b"3\r\nabc\r\n" + ending), start=2)
+
+    assert (trouble.kind, came) == (kind, b"abc")
+
+
+def test_more_than_was_announced_is_not_read(server: Misbehaving) -> None:
+    assert read(source(server, Behaviour(announce=-10)).open(0)) == CONTENT[:-10]
+
+
+def test_the_words_of_a_trailer_are_told_and_what_looks_like_a_secret_is_not(server: Misbehaving) -> None:
+    said = "500: disk on fire, token %s" % ("aB3." * 20)
+    trouble, _ = trouble_when_read(server, Behaviour(chunked=True, trailers=(("X-Transfer-Status", said),)))
+
+    assert "500: disk on fire" in str(trouble)
+    assert "aB3." not in str(trouble)
+
+
+def test_a_good_trailer_ends_the_body(server: Misbehaving) -> None:
+    good = Behaviour(chunked=True, trailers=(("X-Transfer-Status", "200: OK"),))
+
+    assert read(source(server, good).open(0)) == CONTENT
+
+
+def test_trailers_are_asked_for_only_where_they_were_wanted_and_never_with_a_range(
+    server: Misbehaving,
+) -> None:
+    with_trailers = HttpSource(server.url("/a.bin"), QUICK, trailers=True)
+    for body in (source(server).open(0), with_trailers.open(0), with_trailers.open(5)):
+        body.close()
+
+    asked = [
+        (request.headers.get("x-transfer-status"), request.headers.get("te")) for request in server.requests
+    ]
+    assert asked == [(None, None), ("true", "trailers"), (None, None)]
+
+
+def test_a_body_without_announced_end_is_taken_by_those_who_check_a_digest(server: Misbehaving) -> None:
+    server.plan(Behaviour(until_close=True))
+    settings = HttpSettings(unannounced_end=True)
+
+    assert read(HttpSource(server.url("/a.bin"), settings).open(0)) == CONTENT
+
+
+def test_a_compressed_file_may_be_announced_as_a_coding(server: Misbehaving) -> None:
+    content = gzip.compress(b"x" * 1000)
+    server.put("/a.tar.gz", content)
+    coding = Behaviour(headers=(("Content-Encoding", "gzip"),))
+
+    assert read(source(server, coding, path="/a.tar.gz").open(0)) == content
+
+
+def test_how_long_a_busy_server_wants_us_to_wait_is_passed_on(server: Misbehaving) -> None:
+    seconds = trouble_when_opened(server, Behaviour(status=429, headers=(("Retry-After", "17"),)))
+    later = formatdate(time.time() + 100, usegmt=True)
+    date = trouble_when_opened(server, Behaviour(status=503, headers=(("Retry-After", later),)))
+    rubbish = [
+        trouble_when_opened(server, Behaviour(status=503, headers=(("Retry-After", value),))).retry_after
+        for value in ("soon", "\xb2", "-1e9", "1, 2")
+    ]
+
+    assert seconds.retry_after == 17
+    assert date.retry_after is not None and 0 < date.retry_after <= 100
+    assert rubbish == [None] * 4
+
+
+@pytest.mark.parametrize(
+    "location", ["http://[bad", "http://a:b/", "http://a..b/", "http://.a/", "http://%s/" % ("a" * 64)]
+)
+def test_a_redirect_to_what_is_no_host_is_nonsense(server: Misbehaving, location: str) -> None:
+    assert trouble_when_opened(server, Behaviour(redirect=location)).kind is Kind.NONSENSE
+
+
+def test_nobody_at_the_port_is_no_answer() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as once:
+        port = once.getsockname()[1]
+    with pytest.raises(Trouble, match="connection refused") as caught:
+        HttpSource("http://127.0.0.1:%d/a" % port, QUICK).open(0)
+    assert caught.value.kind is Kind.NO_ANSWER
+
+
+@contextlib.contextmanager
+def swallowing() -> Iterator[int]:
+    """A port where connections are neither taken nor refused: as behind a firewall that drops packets."""
+    with socket.socket() as full:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        port = full.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)), socket.socket() as second:
+            second.setblocking(False)
+            second.connect_ex(("127.0.0.1", port))
+            yield port
+
+
+def test_a_host_that_takes_no_connections_is_no_answer_in_bounded_time() -> None:
+    with swallowing() as port, pytest.raises(Trouble, match=r"no connection in 0\.2") as caught:
+        HttpSource("http://127.0.0.1:%d/a" % port, HttpSettings(connect_limit=0.2)).open(0)
+    assert caught.value.kind is Kind.NO_ANSWER
+
+
+def test_an_address_that_swallows_packets_does_not_hide_the_one_that_answers(
+    server: Misbehaving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with swallowing() as port:
+        at_ports(monkeypatch, port, server.port)
+        assert read(HttpSource("http://two.example/a.bin", QUICK).open(0)) == CONTENT
+
+
+def test_a_name_service_that_does_not_answer_is_no_answer_in_bounded_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    over = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: over.wait(30) and [])
+    try:
+        with pytest.raises(Trouble, match=r"no address for a\.example") as caught:
+            HttpSource("http://a.example/a", HttpSettings(connect_limit=0.1)).open(0)
+    finally:
+        over.set()
+    assert caught.value.kind is Kind.NO_ANSWER
+
+
+def test_a_host_without_an_address_is_no_answer() -> None:
+    with pytest.raises(Trouble, match=r"no address for nowhere\.invalid") as caught:
+        HttpSource("http://nowhere.invalid/a", QUICK).open(0)
+    assert caught.value.kind is Kind.NO_ANSWER
+
+
+# Redirects
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirect_is_followed_with_its_range(server: Misbehaving, status: int) -> None:
+    with Misbehaving({"/b": CONTENT}) as other:
+        moved = Behaviour(status=status, redirect=other.url("/b?signature=x"))
+        assert read(source(server, moved).open(5, 1000)) == CONTENT[5:1000]
+        assert other.requests[0].path == "/b?signature=x"
+
+
+def test_a_redirect_may_be_relative(server: Misbehaving) -> None:
+    assert read(source(server, Behaviour(redirect="../a.bin"), path="/x/y").open(0)) == CONTENT
+
+
+def test_redirects_without_end_are_nonsense(server: Misbehaving) -> None:
+    server.always(Behaviour(redirect=server.url("/a.bin")))
+
+    assert trouble_when_opened(server, Behaviour(redirect=server.url("/a.bin"))).kind is Kind.NONSENSE
+    assert len(server.requests) == HOPS + 1
+
+
+def test_the_name_has_no_query_and_a_trouble_after_a_redirect_names_both_hosts(server: Misbehaving) -> None:
+    with Misbehaving({}) as other:
+        server.plan(Behaviour(redirect=other.url("/gone?key=sesame")))
+        asked = HttpSource(server.url("/a.bin?key=sesame"), QUICK)
+        with pytest.raises(Trouble) as caught:
+            asked.open(0)
+
+    assert asked.name == server.url("/a.bin")
+    assert server.url("/a.bin") in str(caught.value) and str(other.port) in str(caught.value)
+    assert "sesame" not in str(caught.value) + repr(caught.value) + repr(asked)
+
+
+# What a source says of the file
+
+
+SMALL = CONTENT[:500]
+
+
+@pytest.mark.parametrize(
+    ("vouchers", "algorithms"),
+    [
+        ({"Digest": rfc3230(SMALL, "crc32c", hexadecimal=True)}, ["crc32c"]),
+        ({"Digest": rfc3230(SMALL, "crc32c")}, ["crc32c"]),
+        ({"Digest": rfc3230(SMALL, "md5") + "," + rfc3230(SMALL, "sha-256")}, ["md5", "sha256"]),
+        ({"Digest": rfc3230(SMALL, "md5", hexadecimal=True)}, ["md5"]),
+        ({"Repr-Digest": rfc9530(SMALL, "sha-256")}, ["sha256"]),
+    ],
+)
+def test_digests_are_asked_for_and_understood_however_they_are_written(
+    server: Misbehaving, vouchers: dict[str, str], algorithms: list[str]
+) -> None:
+    server.put("/s", SMALL, vouchers=vouchers)
+
+    found = HttpSource(server.url("/s"), QUICK).version()
+
+    assert found.size == 500
+    assert dict(found.digests) == {
+        name: digest_bytes(SMALL, "sha-256" if name == "sha256" else name).hex() for name in algorithms
+    }
+
+
+def test_where_head_is_forbidden_a_single_byte_tells_the_size(server: Misbehaving) -> None:
+    for status in (403, 405, 501):
+        assert source(server, Behaviour(status=status)).version().size == 300_000
+
+
+def test_the_version_of_a_missing_file_is_a_trouble(server: Misbehaving) -> None:
+    with pytest.raises(Trouble) as caught:
+        source(server, path="/none").version()
+    assert caught.value.kind is Kind.MISSING_FOR_NOW
+
+
+def test_a_server_that_says_nothing_of_the_file_gives_an_empty_version() -> None:
+    with Misbehaving({"/a": b"abc"}, etag=False) as server:
+        assert HttpSource(server.url("/a"), QUICK).version() == Version(size=3)
+
+
+# Interrupted
+
+
+def test_closing_from_another_thread_wakes_a_read(server: Misbehaving) -> None:
+    server.plan(Behaviour(stall_after=10))
+    body = HttpSource(server.url("/a.bin"), HttpSettings(stall_limit=60)).open(0)
+    assert body.read_into(memoryview(bytearray(10))) == 10
+    woken: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            body.read_into(memoryview(bytearray(10)))
+        except Trouble as trouble:
+            woken.append(trouble)
+
+    reader = threading.Thread(target=wait)
+    reader.start()
+    body.close()
+    body.close()
+    reader.join(30)
+    assert not reader.is_alive() and len(woken) == 1
+    with pytest.raises(Trouble):
+        body.read_into(memoryview(bytearray(10)))

@@ -1,0 +1,375 @@
+"""TLS proves who a server is, always; and a token goes to nobody else."""
+
+from __future__ import annotations
+
+import base64
+import json
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from outlast.node.staging.errors import Kind, Trouble
+from outlast.node.staging.http.connection import Connection
+from outlast.node.staging.http.request import ask
+from outlast.node.staging.http.settings import HttpSettings
+from outlast.node.staging.http.url import Url
+from outlast.node.staging.sources.http import HttpSource
+from outlast.node.staging.sources.tokens import Tokens
+from servers.behaviour import Behaviour, seeded
+from servers.certificates import Authority, Certificate
+from servers.misbehaving import Misbehaving
+from servers.proxy import Proxy
+from support.fetching import read_all
+
+CONTENT = seeded(300_000)
+
+SECRET = "sesame-open-0123456789"
+
+
+@pytest.fixture(autouse=True)
+def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (
+        "http_proxy",
+        "https_proxy",
+        "HTTPS_PROXY",
+        "all_proxy",
+        "ALL_PROXY",
+        "no_proxy",
+        "NO_PROXY",
+    ):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("SSL_CERT_FILE", "SSL_CERT_DIR"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(scope="module")
+def certificate(authority: Authority) -> Certificate:
+    return authority.issue()
+
+
+@pytest.fixture
+def server(certificate: Certificate) -> Iterator[Misbehaving]:
+    with Misbehaving({"/a.bin": CONTENT}, certificate) as running:
+        yield running
+
+
+@pytest.fixture
+def settings(authority: Authority) -> HttpSettings:
+    return HttpSettings(connect_limit=10, first_byte_limit=5, stall_limit=0.3, ca_file=str(authority.bundle))
+
+
+@pytest.fixture
+def token_file(tmp_path: Path) -> Path:
+    path = tmp_path / "token"
+    path.write_text(SECRET)
+    path.chmod(0o600)
+    return path
+
+
+def read(source: HttpSource, start: int = 0, into: bytearray | None = None) -> bytes:
+    return read_all(source.open(start), into)
+
+
+def sent_to(server: Misbehaving) -> list[str]:
+    """The Authorization of each request, empty where there was none."""
+    return [request.headers.get("authorization", "") for request in server.requests]
+
+
+# Who a server is
+
+
+def test_a_file_comes_over_tls_as_it_is(server: Misbehaving, settings: HttpSettings) -> None:
+    assert read(HttpSource(server.url("/a.bin"), settings), 7) == CONTENT[7:]
+    assert read(HttpSource(server.url("/a.bin", "localhost"), settings)) == CONTENT
+
+
+def test_the_environment_can_name_the_certificates(
+    server: Misbehaving, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.bundle))
+
+    assert read(HttpSource(server.url("/a.bin"))) == CONTENT
+
+
+def test_an_unknown_authority_is_not_trusted_and_no_request_is_sent(
+    server: Misbehaving, tmp_path: Path
+) -> None:
+    stranger = Authority(tmp_path)
+    with pytest.raises(Trouble, match="SSL_CERT_FILE") as caught:
+        HttpSource(server.url("/a.bin"), HttpSettings(ca_file=str(stranger.bundle))).open(0)
+    assert caught.value.kind is Kind.UNTRUSTED
+    assert server.requests == []
+
+
+@pytest.mark.parametrize("options", [{"hosts": ["other.example"]}, {"days": -1}])
+def test_a_certificate_for_another_host_or_out_of_date_is_not_trusted(
+    authority: Authority, settings: HttpSettings, options: dict[str, object]
+) -> None:
+    with Misbehaving({"/a.bin": CONTENT}, authority.issue("bad", **options)) as server:  # type: ignore[arg-type]
+        with pytest.raises(Trouble) as caught:
+            HttpSource(server.url("/a.bin"), settings).open(0)
+        assert caught.value.kind is Kind.UNTRUSTED
+        assert server.requests == []
+
+
+@pytest.mark.parametrize("content", [None, "no certificate"])
+def test_certificates_that_cannot_be_read_are_said_and_nobody_is_trusted(
+    server: Misbehaving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | None
+) -> None:
+    path = tmp_path / "bundle.pem"
+    if content is not None:
+        path.write_text(content)
+    monkeypatch.setenv("SSL_CERT_FILE", str(path))
+    with pytest.raises(Trouble, match=str(path)) as caught:
+        HttpSource(server.url("/a.bin")).open(0)
+    assert caught.value.kind is Kind.UNTRUSTED
+
+
+def test_a_server_that_answers_https_in_plain_http_is_nonsense(settings: HttpSettings) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(Trouble, match="speaks no TLS") as caught:
+            HttpSource("https://127.0.0.1:%d/a" % listener.getsockname()[1], settings).open(0)
+        thread.join(30)
+    assert caught.value.kind is Kind.NONSENSE
+
+
+def test_a_server_that_never_says_a_word_of_tls_is_no_answer_in_bounded_time() -> None:
+    with Misbehaving({}) as plain, pytest.raises(Trouble, match="no TLS came of it") as caught:
+        HttpSource(plain.url("/a").replace("http:", "https:"), HttpSettings(connect_limit=0.3)).open(0)
+    assert caught.value.kind is Kind.NO_ANSWER
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "kind"),
+    [
+        (Behaviour(stall_after=70_001), Kind.STALL),
+        (Behaviour(reset_after=70_001), Kind.RESET),
+        (Behaviour(close_after=70_001), Kind.RESET),
+        (Behaviour(close_after=70_001, chunked=True), Kind.RESET),
+    ],
+)
+def test_what_stops_early_over_tls_says_how_and_gives_all_that_came(
+    server: Misbehaving, settings: HttpSettings, behaviour: Behaviour, kind: Kind
+) -> None:
+    server.plan(behaviour)
+    came = bytearray()
+    with pytest.raises(Trouble) as caught:
+        read(HttpSource(server.url("/a.bin"), settings), into=came)
+    assert caught.value.kind is kind
+    assert came == CONTENT[:70_001]
+
+
+def test_closing_from_another_thread_wakes_a_read_and_never_gives_ciphertext(
+    server: Misbehaving, authority: Authority
+) -> None:
+    server.plan(Behaviour(stall_after=10))
+    settings = HttpSettings(stall_limit=60, ca_file=str(authority.bundle))
+    body = HttpSource(server.url("/a.bin"), settings).open(0)
+    buffer = memoryview(bytearray(10))
+    assert body.read_into(buffer) == 10
+    came: list[object] = []
+
+    def wait() -> None:
+        try:
+            came.append(body.read_into(memoryview(bytearray(100))))
+        except Trouble as trouble:
+            came.append(trouble.kind)
+
+    reader = threading.Thread(target=wait)
+    reader.start()
+    body.close()
+    reader.join(30)
+    assert came == [Kind.RESET]
+
+
+# Who gets a token
+
+
+def test_a_token_goes_to_the_host_it_is_for_and_is_read_anew_each_time(
+    server: Misbehaving, settings: HttpSettings, token_file: Path
+) -> None:
+    source = HttpSource(server.url("/a.bin"), settings, Tokens(("127.0.0.1",), file=str(token_file)))
+    read(source)
+    token_file.write_text("renewed")
+    source.version()
+
+    assert sent_to(server) == ["Bearer " + SECRET, "Bearer renewed"]
+
+
+def test_a_token_is_not_sent_to_a_host_it_is_not_for(
+    server: Misbehaving, settings: HttpSettings, token_file: Path
+) -> None:
+    for hosts in ((), ("other.example",), ("127.0.0.1:1",), ("0.0.1",), ("*.0.0.1:1",)):
+        read(HttpSource(server.url("/a.bin"), settings, Tokens(hosts, file=str(token_file))))
+
+    assert set(sent_to(server)) == {""}
+
+
+def test_a_token_is_not_passed_on_to_a_redirects_other_host(
+    server: Misbehaving, certificate: Certificate, settings: HttpSettings, token_file: Path
+) -> None:
+    with Misbehaving({"/b": CONTENT}, certificate) as other:
+        tokens = Tokens(("127.0.0.1:%d" % server.port,), file=str(token_file))
+        server.always(Behaviour(redirect=other.url("/b", "localhost")))
+        read(HttpSource(server.url("/a.bin"), settings, tokens))
+        HttpSource(server.url("/a.bin"), settings, tokens).version()
+        assert sent_to(other) == ["", ""]
+        assert set(sent_to(server)) == {"Bearer " + SECRET}
+
+        read(HttpSource(server.url("/a.bin"), settings, tokens.meant_also_for(["localhost"])))
+        assert sent_to(other)[-1] == "Bearer " + SECRET
+
+
+def test_no_token_over_plain_http_even_to_its_own_host(settings: HttpSettings, token_file: Path) -> None:
+    with Misbehaving({"/a.bin": CONTENT}) as plain:
+        tokens = Tokens(("127.0.0.1",), file=str(token_file))
+        read(HttpSource(plain.url("/a.bin"), settings, tokens))
+        plain.plan(Behaviour(status=401))
+        with pytest.raises(Trouble, match="need https"):
+            HttpSource(plain.url("/a.bin"), settings, tokens).open(0)
+        ask("GET", Url.parse(plain.url("/a.bin")), {}, settings, "Bearer " + SECRET).close()
+        assert sent_to(plain) == ["", "", ""]
+
+
+def test_a_redirect_from_https_to_plain_http_is_not_followed(
+    server: Misbehaving, settings: HttpSettings, token_file: Path
+) -> None:
+    with Misbehaving({"/a.bin": CONTENT}) as plain:
+        server.plan(Behaviour(redirect=plain.url("/a.bin")))
+        with pytest.raises(Trouble, match="plain http") as caught:
+            HttpSource(server.url("/a.bin"), settings, Tokens(("127.0.0.1",), file=str(token_file))).open(0)
+        assert caught.value.kind is Kind.UNTRUSTED
+        assert plain.requests == []
+
+
+@pytest.mark.parametrize(
+    "behaviour",
+    [
+        Behaviour(status=401, headers=(("WWW-Authenticate", "Bearer " + SECRET),)),
+        Behaviour(rubbish=b"Bearer " + SECRET.encode()),
+        Behaviour(redirect="https://%s.invalid/?%s" % ("x", SECRET)),
+        Behaviour(status=302, headers=(("Location", "gopher:" + SECRET),)),
+        Behaviour(close_after=10, headers=(("ETag", SECRET),)),
+        Behaviour(headers=(("Content-Encoding", SECRET + "0123456789"),)),
+        Behaviour(chunked=True, trailers=(("X-Transfer-Status", "500: %s0123456789" % SECRET),)),
+    ],
+)
+def test_a_token_is_in_no_trouble_name_or_representation(
+    server: Misbehaving, settings: HttpSettings, token_file: Path, behaviour: Behaviour
+) -> None:
+    server.plan(behaviour)
+    tokens = Tokens(("127.0.0.1",), file=str(token_file))
+    source = HttpSource(server.url("/a.bin"), settings, tokens)
+    with pytest.raises(Trouble) as caught:
+        read(source)
+
+    trouble = caught.value
+    told = [str(trouble), repr(trouble), trouble.source, source.name, repr(source), repr(tokens)]
+    told += [repr(trouble.__cause__), repr(tokens.token_for("127.0.0.1", 443))]
+    assert SECRET not in " ".join(told)
+    assert server.requests[0].headers["authorization"] == "Bearer " + SECRET
+
+
+def test_a_token_that_ran_out_is_said_before_the_server_is_asked(
+    server: Misbehaving, settings: HttpSettings, token_file: Path
+) -> None:
+    claims = base64.urlsafe_b64encode(json.dumps({"exp": time.time() - 7300}).encode()).decode().rstrip("=")
+    token_file.write_text("e30.%s.c2ln" % claims)
+    with pytest.raises(Trouble, match="ran out 2 h ago") as caught:
+        HttpSource(server.url("/a.bin"), settings, Tokens(("127.0.0.1",), file=str(token_file))).open(0)
+    assert caught.value.kind is Kind.REFUSED
+    assert str(token_file) in str(caught.value)
+    assert server.requests == []
+
+
+def test_a_token_file_that_others_can_read_is_refused_before_the_server_is_asked(
+    server: Misbehaving, settings: HttpSettings, token_file: Path
+) -> None:
+    token_file.chmod(0o644)
+    with pytest.raises(Trouble, match="chmod 600") as caught:
+        HttpSource(server.url("/a.bin"), settings, Tokens(("127.0.0.1",), file=str(token_file))).open(0)
+    assert caught.value.kind is Kind.REFUSED
+    assert server.requests == []
+
+
+# Proxies
+
+
+def test_https_goes_through_the_proxy_unread(
+    server: Misbehaving, settings: HttpSettings, token_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Proxy() as proxy:
+        monkeypatch.setenv("https_proxy", "http://user:pass%%40word@%s" % proxy.address)
+        source = HttpSource(server.url("/a.bin"), settings, Tokens(("127.0.0.1",), file=str(token_file)))
+        assert read(source) == CONTENT
+
+    assert [asked.line for asked in proxy.asked] == ["CONNECT 127.0.0.1:%d HTTP/1.1" % server.port]
+    assert base64.b64encode(b"user:pass@word").decode() in proxy.asked[0].head
+    assert SECRET not in proxy.asked[0].head
+    assert "proxy-authorization" not in server.requests[0].headers
+
+
+def test_plain_http_asks_the_proxy_for_the_whole_url(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Misbehaving({"/a.bin": CONTENT}) as plain, Proxy() as proxy:
+        monkeypatch.setenv("http_proxy", proxy.address)
+        assert read(HttpSource(plain.url("/a.bin"))) == CONTENT
+    assert [asked.line for asked in proxy.asked] == ["GET %s HTTP/1.1" % plain.url("/a.bin")]
+
+
+@pytest.mark.parametrize(("status", "kind"), [(407, Kind.REFUSED), (502, Kind.NO_ANSWER)])
+def test_a_proxy_that_refuses_is_named_without_its_password(
+    server: Misbehaving, settings: HttpSettings, monkeypatch: pytest.MonkeyPatch, status: int, kind: Kind
+) -> None:
+    with Proxy(refuses=status) as proxy:
+        monkeypatch.setenv("https_proxy", "http://user:sesame@%s" % proxy.address)
+        with pytest.raises(Trouble, match="the proxy " + proxy.address) as caught:
+            HttpSource(server.url("/a.bin"), settings).open(0)
+    assert caught.value.kind is kind
+    assert "sesame" not in str(caught.value)
+
+
+@pytest.mark.parametrize("exempt", ["*", "127.0.0.1", "example.org, 127.0.0.0/8"])
+def test_a_host_in_no_proxy_is_asked_directly(
+    server: Misbehaving, settings: HttpSettings, monkeypatch: pytest.MonkeyPatch, exempt: str
+) -> None:
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:1")
+    monkeypatch.setenv("no_proxy", exempt)
+
+    assert read(HttpSource(server.url("/a.bin"), settings)) == CONTENT
+
+
+class _Trickling:
+    """TLS of which one byte is read at a time, and none makes a record whole."""
+
+    def __init__(self, plain: socket.socket) -> None:
+        self.fileno, self.settimeout, self.close = plain.fileno, plain.settimeout, plain.close
+        self._plain = plain
+
+    def recv_into(self, buffer: memoryview) -> int:
+        self._plain.recv(1)
+        raise ssl.SSLWantReadError
+
+
+def test_bits_of_a_record_that_trickle_in_do_not_put_off_a_stall() -> None:
+    ours, theirs = socket.socketpair()
+    theirs.sendall(bytes(100_000))
+    connection = Connection(_Trickling(ours), "host")  # type: ignore[arg-type]
+    connection._is_tls = True
+    with theirs, pytest.raises(socket.timeout):
+        connection.receive_into(memoryview(bytearray(10)), 0.01)
+    assert ours.recv(1), "it did not wait for the last of them"
+    ours.close()
