@@ -17,7 +17,7 @@ import pytest
 
 from outlast.training.checkpoints import checkpoint, checkpoint_names, file_format
 from outlast.training.checkpoints.copy_buffer import Stage
-from outlast.training.errors import CheckpointError, SaveFailed, Superseded
+from outlast.training.errors import CheckpointError, Damaged, SaveFailed, Superseded
 from outlast.training.session import Session, Settings
 from support.checkpoints import Waiting
 
@@ -551,13 +551,32 @@ def test_a_pipe_in_a_checkpoints_place_does_not_make_the_reader_wait(start: Star
 
 
 def test_a_checkpoint_of_a_later_format_is_an_error_and_stays(start: Start, place: Path) -> None:
-    start().save("state", step=1)
+    start().save("old", step=1)
+    start().save("state", step=2)
     file = checkpoints(place)[0] / STATE
-    content = file.read_bytes()
-    file.write_bytes(content[:7] + b"\3" + content[8:])
+    whole, known = file.read_bytes(), file_format.read_manifest(str(file))
+    content = whole[:7] + b"\3" + whole[8 : known.size]
+    head = {key: getattr(known, key) for key in ("step", "generation", "sequence", "rank", "world")}
+    file.unlink()
+    file_format.write(str(file), head, memoryview(content))
+    with pytest.raises(CheckpointError, match="format 3"):
+        start().load()
+    # Its trailer may be another one, too.
+    file.write_bytes(content + file_format.sealed({"blocks": "of another kind"}))
     with pytest.raises(CheckpointError, match="format 3"):
         start().load()
     assert file.exists()
+
+
+def test_the_byte_with_the_format_is_believed_only_if_its_checksum_matches(start: Start, place: Path) -> None:
+    start().save("old", step=1)
+    start().save("state", step=2)
+    file = checkpoints(place)[0] / STATE
+    whole = file.read_bytes()
+    file.write_bytes(whole[:7] + b"\3" + whole[8:])
+    with pytest.raises(Damaged, match="block 0"):
+        checkpoint.verify(str(file.parent))
+    assert start().load() == "old"
 
 
 def test_a_library_that_is_missing_is_an_error_and_the_checkpoint_stays(

@@ -144,11 +144,23 @@ def _read_manifest(fd: int, path: str) -> Manifest:
     if seal != _seal(body):
         raise Damaged("its trailer does not match its own checksum")
     prefix = durable_files.read_at(fd, 0, _PREFIX)
-    if prefix[:7] == _MAGIC and prefix[7] != FORMAT:
-        raise CheckpointError(
-            "%s has format %d, and this Outlast reads format %d; use the version that wrote it"
-            % (path, prefix[7], FORMAT)
-        )
+    if prefix[:7] != _MAGIC or prefix[7] == FORMAT:
+        return _parse_trailer(body, size)
+    try:
+        manifest = _parse_trailer(body, size)
+    except Damaged:
+        manifest = None  # another format may have another trailer; the seal of this one is valid
+    if manifest is not None:
+        # Its checksum covers the format byte: without this check one flipped bit looks like another version.
+        check_blocks(fd, min(size, BLOCK), manifest.crcs[:1], threads=1)
+    raise CheckpointError(
+        "%s has format %d, and this Outlast reads format %d; use the version that wrote it"
+        % (path, prefix[7], FORMAT)
+    )
+
+
+def _parse_trailer(body: bytes, size: int) -> Manifest:
+    """Return what a sealed trailer says of a file with `size` bytes before it. Raises Damaged."""
     try:
         raw = _parsed(body)
         numbers = [raw[key] for key in ("step", "generation", "sequence", "rank", "world", "size", "block")]
