@@ -6,9 +6,13 @@ import contextlib
 import hashlib
 import os
 import pty
+import re
+import select
 import signal
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -103,6 +107,61 @@ def test_on_a_terminal_there_is_a_bar_and_in_a_pipe_there_are_lines(
         assert word in text
     code, out, err = typed("data", "fetch", server.url("/a.bin"), "--to", tmp_path / "again")
     assert (code, "━" in out + err, "\x1b" in out + err) == (0, False, False)
+
+
+@contextlib.contextmanager
+def _silent_server() -> Iterator[str]:
+    """Yield the address of a socket that takes connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield "127.0.0.1:%d" % listening.getsockname()[1]
+
+
+def _interrupt_when_shown(process: subprocess.Popen[bytes], terminal: int, parts: list[str]) -> str:
+    """Send Ctrl-C when the terminal has shown all parts; return all that it has shown."""
+    shown, until = "", time.monotonic() + PATIENCE
+    with contextlib.suppress(OSError):  # the end of what the last process writes to a terminal
+        while select.select([terminal], [], [], max(0.0, until - time.monotonic()))[0]:
+            shown += os.read(terminal, 65536).decode(errors="replace")
+            if parts and all(part in shown for part in parts):
+                process.send_signal(signal.SIGINT)
+                parts = []
+    return shown
+
+
+@pytest.mark.parametrize("trouble", ["refused", "silent", "busy", "no address"])
+def test_on_a_terminal_trouble_is_named_with_a_countdown_and_ctrl_c_ends_it(
+    trouble: str, server: Misbehaving, tmp_path: Path
+) -> None:
+    server.always(Behaviour(status=503, headers=(("Retry-After", "30"),)))
+    with _silent_server() as gone:
+        pass
+    ours, theirs = pty.openpty()
+    with _silent_server() as silent:
+        url, sentence = {
+            "refused": ("http://%s/a.bin" % gone, "connection refused by %s" % gone),
+            "silent": ("http://%s/a.bin" % silent, "no new bytes; "),
+            "busy": (server.url("/a.bin"), "answers 503 Service Unavailable, and asks to wait 30 s"),
+            "no address": ("http://nowhere.invalid/a.bin", "no address for nowhere.invalid: "),
+        }[trouble]
+        process = subprocess.Popen(
+            [OUTLAST, "data", "fetch", url, "--to", str(tmp_path)],
+            env={**os.environ, "TERM": "xterm", "COLUMNS": "80"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=theirs,
+        )
+        os.close(theirs)
+        try:
+            due = [] if trouble == "silent" else ["next try in "]
+            shown = _interrupt_when_shown(process, ours, [sentence, *due, "giving up in 9 min 5"])
+            assert process.wait(PATIENCE) == 130, shown[-2000:]
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+            os.close(ours)
+    assert "interrupted at 0 B; type the same command again to go on from there" in shown
+    assert max(map(len, re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown).splitlines())) <= 80
 
 
 def test_a_token_of_the_profile_is_used_and_never_shown(tmp_path: Path) -> None:

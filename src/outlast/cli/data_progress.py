@@ -61,11 +61,12 @@ class Watch:
     def _lines(self, progress: Progress) -> None:
         now = time.monotonic()
         if progress.trouble and progress.trouble != self._trouble:
-            click.echo("%s: %s" % (self._name, printable(progress.trouble)), err=True)
+            click.echo("%s: %s" % (self._name, "; ".join(state_of_trouble(progress))), err=True)
         self._trouble = progress.trouble
         if now - self._said >= LINE_EVERY:
             self._said = now
-            click.echo("%s: %s" % (self._name, in_words(progress)), err=True)
+            line = "; ".join((in_words(progress), *state_of_trouble(progress)))
+            click.echo("%s: %s" % (self._name, line), err=True)
 
     def _bar(self) -> RenderableType:
         from rich.console import Group
@@ -88,8 +89,11 @@ class Watch:
             if told.source
             else []
         )
-        if told.trouble:
-            below.append(Text("  %s" % printable(told.trouble), "yellow"))
+        state = state_of_trouble(told)
+        line = "; ".join(state)
+        assert self._live is not None
+        fits = len(line) + 2 <= self._live.console.width
+        below += [Text("  %s" % part, "yellow") for part in ([line] if fits else state) if part]
         return Group(grid, *below)
 
 
@@ -108,6 +112,30 @@ def in_words(progress: Progress, *, with_source: bool = True) -> str:
         parts.append("%d connections" % progress.connections)
     if with_source and progress.source:
         parts.append("from %s" % printable(progress.source))
+    return ", ".join(parts)
+
+
+def state_of_trouble(progress: Progress) -> list[str]:
+    """Return what is wrong, and what happens next: `connection refused by …`, `next try in 12 s, …`.
+
+    Empty while bytes come.
+    """
+    if not progress.trouble and progress.gives_up_in is None:
+        return []
+    trouble = printable(progress.trouble) or "no new bytes"
+    steps = next_steps(progress.next_try_in, progress.gives_up_in)
+    if progress.trouble and progress.next_try_in is None:
+        steps = "trying again, %s" % steps if steps else "trying again"
+    return [trouble, steps] if steps else [trouble]
+
+
+def next_steps(next_try_in: float | None, gives_up_in: float | None) -> str:
+    """Return `next try in 12 s, giving up in 9 min 40 s`, without what is None or never comes."""
+    parts = []
+    if next_try_in is not None and (gives_up_in is None or next_try_in < gives_up_in):
+        parts.append("next try in %s" % show_duration(ceil(next_try_in)))
+    if gives_up_in is not None:
+        parts.append("giving up in %s" % show_duration(ceil(gives_up_in)))
     return ", ".join(parts)
 
 

@@ -19,7 +19,7 @@ from outlast.domain.model import Attempt, Entry, Kind
 from outlast.exchange import attempt_log
 from outlast.exchange.experiment import Experiment
 from outlast.journal.journal import Journal
-from outlast.units import show_size
+from outlast.units import LONGEST, show_size
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -189,6 +189,15 @@ def _fetching(said: Mapping[str, Any]) -> str:
     elif isinstance(done, int):
         text += show_size(done)
     if said.get("trouble"):
-        return "%s; %s" % (text, said["trouble"])
+        from outlast.cli.data_progress import next_steps
+
+        steps = next_steps(_left(said.get("next_try_at")), _left(said.get("gives_up_at")))
+        return "; ".join(filter(None, (text, str(said["trouble"]), steps)))
     speed = ", %s/s" % show_size(rate) if isinstance(rate, int) and rate > 0 else ""
     return text + speed + (" from %s" % said["source"] if said.get("source") else "")
+
+
+def _left(at: object) -> float | None:
+    """Return the seconds until then; None for what is over or no time."""
+    left = at - time.time() if isinstance(at, float) else 0.0
+    return left if 0 < left < LONGEST else None

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,13 +14,18 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from outlast.cli import data_progress, live
 from outlast.cli.commands.data import command
 from outlast.cli.data_common import ADVICE
-from outlast.cli.data_progress import in_words
+from outlast.cli.data_progress import in_words, state_of_trouble
+from outlast.node.event_log import EventLog
 from outlast.node.staging.cache.entry import write_entry
 from outlast.node.staging.cache.store import Store
 from outlast.node.staging.errors import OUTCOMES, Kind
 from outlast.node.staging.fetch.receipt import Progress
+from outlast.node.staging.item import Wanted
+from outlast.node.staging.phase import Staging
+from outlast.node.staging.plan import DataPlan
 from servers.behaviour import Behaviour, rfc3230, seeded
 from servers.certificates import Authority
 from servers.misbehaving import Misbehaving
@@ -171,6 +178,50 @@ def test_progress_in_words_has_what_a_person_waits_for() -> None:
     )
     assert in_words(Progress(10**9, None, 10**8, "https://a.org/x", 1), with_source=False) == "1 GB, 100 MB/s"
     assert in_words(Progress(10**9, None, 0.0, "", 0, "it broke")) == "1 GB, waiting"
+
+
+@pytest.mark.parametrize(
+    ("progress", "expected"),
+    [
+        (Progress(1, None, 9.0, "u", 1), []),
+        (Progress(1, None, 0.0, "", 0, "no", 11.2, 59.5), ["no", "next try in 12 s, giving up in 1 min"]),
+        (Progress(1, None, 0.0, "u", 1, "no", None, 579.5), ["no", "trying again, giving up in 9 min 40 s"]),
+        (Progress(1, None, 0.0, "", 0, "busy", 300.0, 60.0), ["busy", "giving up in 1 min"]),
+        (Progress(1, None, 0.0, "u", 1, "", None, 590.0), ["no new bytes", "giving up in 9 min 50 s"]),
+    ],
+)
+def test_trouble_is_shown_with_the_next_try_and_the_time_to_give_up(
+    progress: Progress, expected: list[str]
+) -> None:
+    assert state_of_trouble(progress) == expected
+
+
+def test_the_progress_of_a_job_shows_trouble_with_the_same_countdown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "time", lambda: 1e9)
+    file = tmp_path / "fetching"
+    staging = Staging(DataPlan(), str(tmp_path), str(file), EventLog(str(tmp_path / "events")))
+    staging._tell(Wanted(("http://a/x.tar",)), Progress(0, None, 0.0, "", 0, "it is busy", 30.0, 590.0))
+    line = json.loads(file.read_text())
+    assert live._fetching(line) == (
+        "fetches x.tar: 0 B; it is busy; next try in 30 s, giving up in 9 min 50 s"
+    )
+    for unusable in (time.time() - 1, float("inf"), float("nan"), "soon", None):
+        line.update(next_try_at=unusable, gives_up_at=unusable)
+        assert live._fetching(line) == "fetches x.tar: 0 B; it is busy"
+
+
+def test_a_refused_connection_is_shown_again_and_again_with_a_countdown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data_progress, "LINE_EVERY", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        place = "127.0.0.1:%d" % closed.getsockname()[1]
+    result = typed("fetch", "http://%s/a.bin" % place, "--to", tmp_path, "--patience", "2s")
+    assert result.exit_code == 1
+    line = r"a\.bin: 0 B, waiting; connection refused by %s; (next try in \d s, )?giving up in [12] s"
+    assert len(re.findall(line % re.escape(place), result.stderr)) >= 2
 
 
 # check

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from outlast.node.staging.fetch.file_identity import Known
 from outlast.node.staging.fetch.part_file import PartFile
 from outlast.node.staging.fetch.receipt import Progress
 from outlast.node.staging.item import Wanted
-from outlast.node.staging.sources.base import Version
+from outlast.node.staging.sources.base import Body, Version
 from servers.behaviour import PELICAN, Behaviour, rfc3230, seeded
 from servers.misbehaving import Misbehaving
 from support.fetching import BLOCK, CONTENT, PATH, SETTINGS, FastClock, Scene, sha256, threads_of_fetches
@@ -532,6 +533,69 @@ def test_progress_tells_how_far_it_is_from_whom_and_why_it_waits(scene: Scene) -
     assert {progress.done for progress in waiting} == {30_000}
     assert {progress.total for progress in waiting} == {len(CONTENT)}
     assert all("500 Internal Server Error" in progress.trouble for progress in waiting)
+
+
+@pytest.mark.parametrize("pinned", [PINNED, {}])
+def test_progress_counts_down_to_the_next_try_and_to_the_end_of_the_patience(
+    scene: Scene, pinned: dict[str, str]
+) -> None:
+    seen: list[Progress] = []
+    scene.servers[0].always(Behaviour(status=503, headers=(("Retry-After", "40"),)))
+    with pytest.raises(GivenUp):
+        scene.fetch(pinned, tell=seen.append, patience=100.0)
+    pauses = [progress for progress in seen if progress.next_try_in is not None]
+    assert max(progress.next_try_in or 0.0 for progress in pauses) == pytest.approx(40.0, abs=1.0)
+    ends = [progress.gives_up_in for progress in pauses if progress.gives_up_in is not None]
+    assert len(ends) == len(pauses)
+    assert ends == sorted(ends, reverse=True)
+    assert (ends[0], ends[-1]) == (pytest.approx(100.0, abs=5.0), pytest.approx(0.0, abs=1.0))
+
+
+def test_progress_names_the_source_that_was_tried_last(two: Scene) -> None:
+    seen: list[Progress] = []
+    two.servers[0].plan(*[Behaviour(status=500)] * 3)
+    two.servers[1].plan(*[Behaviour(status=502)] * 2)
+    two.fetch(PINNED, tell=seen.append)
+    pauses = [progress.trouble for progress in seen if progress.next_try_in is not None]
+    assert pauses[0] == "%s answers 502 Bad Gateway" % two.servers[1].url("/").split("/")[2]
+    assert pauses[-1] == "%s answers 500 Internal Server Error" % two.servers[0].url("/").split("/")[2]
+
+
+def test_progress_counts_down_to_the_end_of_refusals_where_that_comes_first(scene: Scene) -> None:
+    seen: list[Progress] = []
+    scene.servers[0].always(Behaviour(status=404))
+    with pytest.raises(GivenUp):
+        scene.fetch(PINNED, tell=seen.append)
+    ends = [progress.gives_up_in for progress in seen if progress.gives_up_in is not None]
+    assert max(ends) <= SETTINGS.refusal_seconds < SETTINGS.patience
+
+
+def test_a_source_that_never_answers_is_reported_while_it_is_asked_and_ends_with_the_patience() -> None:
+    seen: list[Progress] = []
+    asked = threading.Event()
+
+    class Silent:
+        name = "http://a.example/x"
+
+        def version(self) -> Version:
+            asked.wait(60)
+            raise Trouble(Kind.NO_ANSWER, "a.example did not answer", self.name)
+
+        def open(self, start: int, stop: int | None = None) -> Body:
+            raise AssertionError("nothing is opened before it is known what is there")
+
+    clock = FastClock()
+
+    def pulse() -> None:
+        clock.slept.append(SETTINGS.patience / 4)
+
+    try:
+        with pytest.raises(GivenUp, match="no new byte for"):
+            identify(Wanted((Silent.name,)), [Silent()], SETTINGS, seen.append, pulse, clock.clock())
+    finally:
+        asked.set()
+    assert {progress.source for progress in seen} == {Silent.name}
+    assert seen[-1].gives_up_in is not None and seen[0].next_try_in is None
 
 
 def test_no_query_of_a_url_is_told_or_kept(scene: Scene) -> None:

@@ -6,6 +6,7 @@ GivenUp            nothing is left to try, or the patience is used up; carries t
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -59,6 +60,10 @@ OUTCOMES = {
 }
 
 
+#: The host in a source's name.
+_HOST = re.compile(r"[a-z]+://\[?([^/\]]+?)\]?(:[0-9]+)?/")
+
+
 class Trouble(Exception):
     """`source` is its name for people: no query, no user, no token."""
 
@@ -72,6 +77,12 @@ class Trouble(Exception):
 
     def __str__(self) -> str:
         return f"{self.source}: {self.detail}" if self.source else self.detail
+
+    @property
+    def short(self) -> str:
+        """Return the detail alone if it names the source's host, else with the source's name."""
+        host = _HOST.match(self.source)
+        return self.detail if host and host.group(1) in self.detail else str(self)
 
 
 class GivenUp(Exception):

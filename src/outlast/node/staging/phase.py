@@ -97,6 +97,8 @@ class Staging:
         self._events.write("data", name=item.name, arrived=False, waited=waited, troubles=troubles)
 
     def _tell(self, item: Wanted, progress: Progress) -> None:
+        now = time.time()
+        due = {"next_try_at": progress.next_try_in, "gives_up_at": progress.gives_up_in}
         self._put(
             item,
             done=progress.done,
@@ -104,6 +106,7 @@ class Staging:
             rate=round(progress.rate),
             source=progress.source,
             trouble=progress.trouble,
+            **{key: now + seconds for key, seconds in due.items() if seconds is not None},
         )
 
     def _wait(self, item: Wanted, who: str) -> None:

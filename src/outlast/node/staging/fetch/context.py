@@ -16,6 +16,8 @@ from outlast.node.staging.sources.base import Source
 
 #: Seconds between two looks at the pulse while nothing comes.
 GLANCE = 0.25
+#: Seconds without a byte after which the time until the fetch gives up is reported.
+QUIET = 5.0
 
 
 class StartAgain(Exception):
@@ -97,13 +99,27 @@ class Affairs:
             if left <= 0:
                 return
             self.check_hope()
-            self.report(0.0, "", 0)
+            self.report(0.0, "", 0, until)
             self.clock.sleep(min(left, GLANCE))
             self.pulse()
 
-    def report(self, rate: float, source: str, connections: int) -> None:
-        trouble = str(self.last_trouble) if self.last_trouble is not None else ""
-        self.tell(Progress(self.done, self.known.size, rate, source, connections, trouble))
+    def report(self, rate: float, source: str, connections: int, next_try: float | None = None) -> None:
+        """Report the progress; `next_try` is when the current pause ends."""
+        now = self.clock.now()
+        trouble = self.last_trouble.short if self.last_trouble is not None else ""
+        next_try_in = gives_up_in = None
+        if next_try is not None:
+            next_try_in = max(0.0, next_try - now)
+        if trouble or now - self.last_byte >= QUIET:
+            gives_up_in = max(0.0, self._patience_end() - now)
+        self.tell(
+            Progress(self.done, self.known.size, rate, source, connections, trouble, next_try_in, gives_up_in)
+        )
+
+    def _patience_end(self) -> float:
+        end = self.last_byte + self.settings.patience
+        refusals_end = self.choice.refusals_end()
+        return end if refusals_end is None else min(end, refusals_end)
 
     def find_out(self) -> None:
         """What the first source to answer says of the file, unless what is pinned says it all.
@@ -118,6 +134,8 @@ class Affairs:
             asked = Beside(source.version)
             while not asked.wait(GLANCE):
                 self.pulse()
+                self.check_hope()
+                self.report(0.0, source.name, 1)
             try:
                 self.known.hear(turn.index, source.name, asked.result())
             except Trouble as trouble:

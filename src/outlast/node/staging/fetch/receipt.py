@@ -20,6 +20,10 @@ class Progress:
     connections: int
     #: The last trouble, until bytes come again.
     trouble: str = ""
+    #: Seconds until the next try; None: no pause.
+    next_try_in: float | None = None
+    #: Seconds until the fetch gives up unless bytes come; None: bytes come.
+    gives_up_in: float | None = None
 
 
 @dataclass

@@ -150,6 +150,14 @@ class Choice:
         # A hundred jobs that failed together must not come back together.
         return pause * (0.5 + 0.5 * self._clock.chance())
 
+    def refusals_end(self) -> float | None:
+        """Return when the refusals so far, if they go on, end the fetch; None if they do not."""
+        left = [self.standings[index] for index in self.usable()]
+        if not left or not all(standing.refusals for standing in left):
+            return None
+        end = max(standing.refused_since for standing in left) + self._settings.refusal_seconds
+        return end if end > self._clock.now() else None
+
     def verdict(self) -> Trouble | None:
         """That it is of no use to go on: every source that is left has said no often and long enough."""
         now, settings = self._clock.now(), self._settings

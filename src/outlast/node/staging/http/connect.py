@@ -24,6 +24,7 @@ from outlast.node.staging.http.url import Url
 STAGGER = 0.25
 
 _Found = Tuple[socket.AddressFamily, Any]
+_REFUSED = os.strerror(errno.ECONNREFUSED)
 _ON_ITS_WAY = (0, errno.EINPROGRESS, errno.EAGAIN)
 
 
@@ -56,10 +57,13 @@ def connect(host: str, port: int, deadline: float) -> socket.socket:
         for attempt in opened:
             if attempt is not winner:
                 attempt.close()
+    place = "%s:%d" % ("[%s]" % host if ":" in host else host, port)
+    if said == _REFUSED:
+        raise Trouble(Kind.NO_ANSWER, "connection refused by %s" % place)
     if said:
-        raise Trouble(Kind.NO_ANSWER, "%s port %d: %s" % (host, port, said.lower()))
+        raise Trouble(Kind.NO_ANSWER, "no connection to %s: %s" % (place, said.lower()))
     spent = time.monotonic() - begun
-    raise Trouble(Kind.NO_ANSWER, "%s port %d does not answer: no connection in %.3g s" % (host, port, spent))
+    raise Trouble(Kind.NO_ANSWER, "%s does not answer: no connection in %.3g s" % (place, spent))
 
 
 def _begin(found: _Found, said: str) -> tuple[socket.socket | None, str]:
