@@ -53,16 +53,16 @@ def durable(path: Path, write: Callable[[Path], Any]) -> None:
 
 
 def ours(place: Path) -> tuple[Save, Load]:
-    from outlast.training.session import Session, Settings
+    from outlast.training.training_session import SessionSettings, TrainingSession
 
-    session = Session(Settings(directory=str(place / "checkpoints"), keep=2))
+    session = TrainingSession(SessionSettings(directory=str(place / "checkpoints"), keep=2))
 
     def save(state: State, number: int) -> Callable[[], Any]:
         session.save(state, number)
         return session._behind.wait_for_work
 
     def load(target: State) -> None:
-        copy(Session(Settings(directory=str(place / "checkpoints"))).load(), target)
+        copy(TrainingSession(SessionSettings(directory=str(place / "checkpoints"))).load(), target)
 
     return save, load
 
@@ -175,9 +175,9 @@ def work() -> None:
 
 
 def resumed(directory: Path) -> None:
-    from outlast.training.session import Session, Settings
+    from outlast.training.training_session import SessionSettings, TrainingSession
 
-    session = Session(Settings(directory=str(directory / "checkpoints"), keep=2))
+    session = TrainingSession(SessionSettings(directory=str(directory / "checkpoints"), keep=2))
     state = {name: tensor.clone() for name, tensor in session.load().items()}
     work()
     session.should_stop()

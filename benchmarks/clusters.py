@@ -25,7 +25,7 @@ from measuring import experiment, outlast, table
 
 from outlast.controller.supervisor import control
 from outlast.exchange.experiment import Experiment
-from outlast.schedulers import commands
+from outlast.schedulers import command_runner
 
 SCRIPTS = Path(__file__).parents[1] / "tests" / "clusters"
 ROUNDS = 3
@@ -129,11 +129,11 @@ def counted() -> Iterator[list[str]]:
         return subprocess.run(arguments, **options)  # noqa: PLW1510 - as it was called
 
     wrapped = types.SimpleNamespace(run=run, TimeoutExpired=subprocess.TimeoutExpired)
-    before, commands.subprocess = commands.subprocess, wrapped  # type: ignore[attr-defined, assignment]
+    before, command_runner.subprocess = command_runner.subprocess, wrapped  # type: ignore[attr-defined, assignment]
     try:
         yield made
     finally:
-        commands.subprocess = before  # type: ignore[attr-defined]
+        command_runner.subprocess = before  # type: ignore[attr-defined]
 
 
 def questions_per_minute(name: str) -> float:

@@ -66,10 +66,10 @@ def _stop(path: object) -> None:
 def _running() -> tuple[str, ...]:
     """A pass of the controller over attempts that are all running; more than one machine could really do."""
     from outlast.controller.controller import Controller
-    from outlast.domain.model import Attempt, Entry, Kind, Run, Spec
+    from outlast.domain.model import Attempt, EntryKind, JournalEntry, Run, Spec
     from outlast.domain.observation import JobPhase, JobView, Patience, Report
     from outlast.journal.records import Records
-    from outlast.schedulers.base import Answer, JobRequest, Scheduler, Submission
+    from outlast.schedulers.base import JobRequest, Scheduler, Submission, SubmitAnswer
 
     class AllRunning(Scheduler):
         patience = Patience(3, 5, 1)
@@ -83,7 +83,7 @@ def _running() -> tuple[str, ...]:
         def submit(self, requests: Sequence[JobRequest]) -> Mapping[str, Submission]:
             for request in requests:
                 self.jobs[request.token] = JobView(request.token, "1", JobPhase.RUNNING, "alpha", time.time())
-            return {request.token: Submission(Answer.ACCEPTED, "1") for request in requests}
+            return {request.token: Submission(SubmitAnswer.ACCEPTED, "1") for request in requests}
 
         def poll(self) -> Mapping[str, JobView]:
             return self.jobs
@@ -111,7 +111,10 @@ def _running() -> tuple[str, ...]:
     number = records.add_spec(Spec("many", "true"))
     now = time.time()
     records.append(
-        [Entry(now, "run-%d" % i, Kind.ADDED, None, {"position": i, "spec": number}) for i in range(RUNS)]
+        [
+            JournalEntry(now, "run-%d" % i, EntryKind.ADDED, None, {"position": i, "spec": number})
+            for i in range(RUNS)
+        ]
     )
     controller = Controller(records, AllRunning(), NoFiles())
     controller.step()

@@ -37,26 +37,26 @@ class Discard:
 
 def with_outlast(options: argparse.Namespace) -> Callable[[], Mapping[str, Any]]:
     from outlast.node.archives.sink import Sink
-    from outlast.node.archives.unpacking import Unpacking
+    from outlast.node.archives.unpacking import UnpackingSink
     from outlast.node.staging.fetch.fetch import fetch
+    from outlast.node.staging.fetch.fetch_settings import FetchSettings
     from outlast.node.staging.fetch.part_file import PartFile
-    from outlast.node.staging.fetch.receipt import Progress
-    from outlast.node.staging.fetch.settings import FetchSettings
-    from outlast.node.staging.http.settings import HttpSettings
-    from outlast.node.staging.item import Wanted
-    from outlast.node.staging.sources.http import HttpSource
+    from outlast.node.staging.fetch.receipt import FetchProgress
+    from outlast.node.staging.http.http_settings import HttpSettings
+    from outlast.node.staging.item import DataItem
+    from outlast.node.staging.sources.http_source import HttpSource
 
     sink: Sink = Discard()
     if options.unpack:
-        sink = Unpacking(options.unpack, "train.tar", nested=True)
+        sink = UnpackingSink(options.unpack, "train.tar", nested=True)
     elif options.to:
         sink = PartFile(*os.path.split(options.to))
-    wanted = Wanted((options.url,), {"sha256": options.sha256} if options.sha256 else {})
+    wanted = DataItem((options.url,), {"sha256": options.sha256} if options.sha256 else {})
     source = HttpSource(options.url, HttpSettings(ca_file=options.ca))
     settings = FetchSettings(fallback_digest=options.digest, connections=options.connections)
     seen: list[tuple[float, int]] = []
 
-    def tell(progress: Progress) -> None:
+    def tell(progress: FetchProgress) -> None:
         seen.append((time.monotonic(), progress.done))
 
     def call() -> Mapping[str, Any]:

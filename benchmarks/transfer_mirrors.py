@@ -12,9 +12,9 @@ from verdicts import Goal, Row, in_turns, ratio
 
 from outlast.node.staging.fetch.fetch import fetch
 from outlast.node.staging.fetch.part_file import PartFile
-from outlast.node.staging.item import Wanted
+from outlast.node.staging.item import DataItem
 from outlast.node.staging.sources.base import Body, Source
-from outlast.node.staging.sources.http import HttpSource
+from outlast.node.staging.sources.http_source import HttpSource
 from servers.behaviour import Behaviour, seeded
 from servers.misbehaving import Misbehaving
 
@@ -59,7 +59,7 @@ def stall(scene: Scene) -> list[Row]:
         first, second = (_Timed(HttpSource(url)) for url in urls)
         sink = PartFile(str(scene.folder), "a.bin")
         try:
-            receipt = fetch(Wanted(urls), [first, second], sink)
+            receipt = fetch(DataItem(urls), [first, second], sink)
         finally:
             sink.close()
     assert (scene.folder / "a.bin").read_bytes() == files["/a.bin"], "not the bytes that were served"

@@ -21,7 +21,7 @@ import pytest
 from contract.scheduler_harness import HERE, Rehearsal, await_death
 from outlast.exchange.experiment import Experiment
 from outlast.local_cluster.processes import start_ticks
-from outlast.schedulers import commands
+from outlast.schedulers import command_runner
 from outlast.schedulers.base import JobRequest
 from outlast.schedulers.htcondor import submit
 from outlast.schedulers.htcondor.adapter import HTCondorScheduler
@@ -108,7 +108,7 @@ class HTCondorRehearsal(Rehearsal):
         """The master starts another schedd, which takes the running jobs over."""
         kill_hard(self.daemon("condor_schedd"))
         until = time.monotonic() + self.patience
-        while commands.call(["condor_q", "-limit", "1"], 30.0).code != 0:
+        while command_runner.call(["condor_q", "-limit", "1"], 30.0).code != 0:
             assert time.monotonic() < until, "no schedd came back"
             time.sleep(0.1)
 
@@ -151,7 +151,7 @@ class HTCondorRehearsal(Rehearsal):
         return self.scheduler.poll()[token].job
 
     def tool(self, *words: str) -> str:
-        told = commands.call(words, 30.0)
+        told = command_runner.call(words, 30.0)
         assert told.code == 0, told.complaint
         return told.out
 
@@ -214,7 +214,7 @@ class HTCondorRehearsal(Rehearsal):
                 self.thaw()
             self._patch.setenv("CONDOR_CONFIG", self._config)
             # It exits with 1 if there is none left.
-            commands.call(["condor_rm", "-constraint", self.ours], 30.0)
+            command_runner.call(["condor_rm", "-constraint", self.ours], 30.0)
             self.await_empty_queue()
         finally:
             self._left.close()

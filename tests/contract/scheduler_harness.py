@@ -21,7 +21,7 @@ import pytest
 
 from outlast.exchange.experiment import Experiment
 from outlast.local_cluster.processes import is_alive, start_ticks
-from outlast.schedulers import commands
+from outlast.schedulers import command_runner
 from outlast.schedulers.base import JobPhase, JobRequest, JobView, Scheduler
 from outlast.schedulers.local import DaemonOptions, Host, LocalScheduler
 
@@ -218,14 +218,14 @@ class Fifo:
 def counted_programs() -> Iterator[list[str]]:
     """The scheduler's own programs that are called meanwhile."""
     made: list[str] = []
-    call = commands.call
+    call = command_runner.call
 
-    def counted(arguments: Any, *rest: Any, **more: Any) -> commands.Reply:
+    def counted(arguments: Any, *rest: Any, **more: Any) -> command_runner.CommandOutput:
         made.append(arguments[0])
         return call(arguments, *rest, **more)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(commands, "call", counted)
+        patch.setattr(command_runner, "call", counted)
         yield made
 
 

@@ -21,7 +21,7 @@ import pytest
 from contract.scheduler_harness import Rehearsal, await_death, counted_programs
 from outlast.exchange.experiment import Experiment
 from outlast.local_cluster.processes import start_ticks
-from outlast.schedulers import commands
+from outlast.schedulers import command_runner
 from outlast.schedulers.base import JobPhase, JobRequest, JobView, Sought
 from outlast.schedulers.profile import Profile
 from outlast.schedulers.sge.adapter import SgeScheduler
@@ -97,7 +97,7 @@ class SgeRehearsal(Rehearsal):
         until = time.monotonic() + 40.0
         while stuck := [v for v in self.scheduler.poll().values() if "is being sent" in v.reason]:
             if time.monotonic() > until:
-                commands.call(["qmod", "-f", "-rj", *(view.job for view in stuck)], 30.0)
+                command_runner.call(["qmod", "-f", "-rj", *(view.job for view in stuck)], 30.0)
                 break
             time.sleep(1.0)
 
@@ -116,7 +116,7 @@ class SgeRehearsal(Rehearsal):
 
     def requeue(self, token: str) -> None:
         """Put a running job back into the queue, as an administrator does."""
-        told = commands.call(["qmod", "-rj", self.scheduler.poll()[token].job], 30.0)
+        told = command_runner.call(["qmod", "-rj", self.scheduler.poll()[token].job], 30.0)
         assert told.code == 0, told.complaint
 
     def lose_node(self, token: str) -> str:

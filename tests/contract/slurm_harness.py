@@ -21,7 +21,7 @@ import pytest
 from contract.scheduler_harness import Rehearsal, await_death, counted_programs
 from outlast.exchange.experiment import Experiment
 from outlast.local_cluster.processes import start_ticks
-from outlast.schedulers import commands
+from outlast.schedulers import command_runner
 from outlast.schedulers.base import JobPhase
 from outlast.schedulers.profile import Profile
 from outlast.schedulers.slurm.adapter import SlurmScheduler
@@ -69,7 +69,7 @@ class SlurmRehearsal(Rehearsal):
 
     def control(self, *words: str) -> str:
         """What `scontrol` says."""
-        told = commands.call(["scontrol", *words], 30.0, environment={"SLURM_TIME_FORMAT": "%s"})
+        told = command_runner.call(["scontrol", *words], 30.0, environment={"SLURM_TIME_FORMAT": "%s"})
         assert told.code == 0, told.complaint
         return told.out
 
@@ -117,7 +117,7 @@ class SlurmRehearsal(Rehearsal):
 
     def kill_without_warning(self, token: str) -> None:
         job = self.scheduler.poll()[token].job
-        told = commands.call(["scancel", "--signal=KILL", job], 30.0)
+        told = command_runner.call(["scancel", "--signal=KILL", job], 30.0)
         assert told.code == 0, told.complaint
 
     def send_away(self, token: str) -> None:
@@ -150,7 +150,7 @@ class SlurmRehearsal(Rehearsal):
     def node_back(self) -> None:
         """A node that answers is of use again by itself, or it is told so."""
         for host in self._lost:
-            commands.call(["scontrol", "update", "NodeName=%s" % host, "State=RESUME"], 30.0)
+            command_runner.call(["scontrol", "update", "NodeName=%s" % host, "State=RESUME"], 30.0)
         self._lost.clear()
 
     def _kill(self, name: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from contract.experiment_runs import Play
-from outlast.domain.model import Kind, Outcome
+from outlast.domain.model import EntryKind, Outcome
 from outlast.journal.sqlite_file import is_blank
 from support.experiments import open_journal, states
 
@@ -117,7 +117,9 @@ def test_why_a_job_never_starts_is_explained(play: Play) -> None:
         if is_blank(play.directory / "journal.sqlite"):
             return False
         with open_journal(play.directory) as journal:
-            told = [row.entry for row in journal.entries() if row.entry.kind in (Kind.WAITS, Kind.ENDED)]
+            told = [
+                row.entry for row in journal.entries() if row.entry.kind in (EntryKind.WAITS, EntryKind.ENDED)
+            ]
         return any(play.cluster.impossible_because in json.dumps(dict(entry.data)) for entry in told)
 
     play.until("the reason in the journal", explained)

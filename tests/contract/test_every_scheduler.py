@@ -8,14 +8,14 @@ import pytest
 
 from contract.scheduler_harness import Rehearsal, await_death, kill, process_ids
 from outlast.node.protocol import Outcome
-from outlast.schedulers.base import Answer, JobPhase, JobView, SchedulerUnavailable
+from outlast.schedulers.base import JobPhase, JobView, SchedulerUnavailable, SubmitAnswer
 
 
 def test_an_accepted_job_appears_in_the_next_poll_under_its_token(cluster: Rehearsal) -> None:
     held = cluster.fifo("held")
     request = cluster.request(held.hold)
     answers = cluster.scheduler.submit([request])
-    assert answers[request.token].answer is Answer.ACCEPTED
+    assert answers[request.token].answer is SubmitAnswer.ACCEPTED
     view = cluster.scheduler.poll()[request.token]
     assert view.token == request.token
     assert view.job == answers[request.token].job
@@ -115,7 +115,7 @@ def test_the_same_token_submitted_twice_is_one_view(cluster: Rehearsal) -> None:
     request = cluster.request("open(%r, 'a').write('x')" % str(count))
     first = cluster.scheduler.submit([request])[request.token]
     second = cluster.another_adapter().submit([request, request])[request.token]
-    assert second.answer is Answer.ACCEPTED
+    assert second.answer is SubmitAnswer.ACCEPTED
     assert set(cluster.await_end(request.token)) == {request.token}
     if not cluster.knows_tokens:
         return  # there are two jobs, in one view, and the claim of the attempt lets one of them work
@@ -131,7 +131,7 @@ def test_a_frozen_scheduler_makes_a_submission_unknown_and_answers_after_the_tha
     cluster.freeze()
     hasty = cluster.another_adapter(timeout=0.3)
     request = cluster.request()
-    assert hasty.submit([request])[request.token].answer is Answer.UNKNOWN
+    assert hasty.submit([request])[request.token].answer is SubmitAnswer.UNKNOWN
     with pytest.raises(SchedulerUnavailable):
         hasty.poll()
     cluster.thaw()
@@ -163,7 +163,7 @@ def test_a_scheduler_that_died_and_came_back_has_lost_no_job(cluster: Rehearsal)
 def test_forty_jobs_of_one_submission_get_an_answer_each_and_all_run(cluster: Rehearsal) -> None:
     requests = [cluster.request("raise SystemExit(%d)" % number) for number in range(40)]
     answers = cluster.scheduler.submit(requests)
-    assert {answer.answer for answer in answers.values()} == {Answer.ACCEPTED}
+    assert {answer.answer for answer in answers.values()} == {SubmitAnswer.ACCEPTED}
     assert len({answer.job for answer in answers.values()}) == 40
     views = cluster.await_end(*(request.token for request in requests))
     assert [views[request.token].exit_code for request in requests] == list(range(40))
@@ -196,10 +196,10 @@ def test_what_no_host_can_ever_give_is_rejected_for_good_or_waits_with_the_reaso
         view = cluster.poll_until(lambda views: bool(views[bad.token].reason))[bad.token]
         assert view.phase is JobPhase.QUEUED
         return
-    assert answers[bad.token].answer is Answer.REJECTED
+    assert answers[bad.token].answer is SubmitAnswer.REJECTED
     assert not answers[bad.token].transient
     assert answers[bad.token].reason
-    assert answers[good.token].answer is Answer.ACCEPTED
+    assert answers[good.token].answer is SubmitAnswer.ACCEPTED
     assert bad.token not in cluster.scheduler.poll()
 
 
@@ -224,8 +224,8 @@ def test_a_dead_scheduler_is_told_from_one_without_jobs(cluster: Rehearsal) -> N
     with pytest.raises(SchedulerUnavailable):
         cluster.scheduler.cancel([JobView(request.token, "1", JobPhase.QUEUED)])
     answer = cluster.scheduler.submit([request])[request.token]
-    assert answer.answer is not Answer.ACCEPTED
-    assert answer.answer is Answer.UNKNOWN or answer.transient
+    assert answer.answer is not SubmitAnswer.ACCEPTED
+    assert answer.answer is SubmitAnswer.UNKNOWN or answer.transient
     assert answer.reason
 
 

@@ -22,11 +22,11 @@ import numpy as np
 import pytest
 
 from outlast.training.checkpoints import checkpoint_names, file_format
-from outlast.training.checkpoints.ranks import Party
+from outlast.training.checkpoints.checkpoint_store import CheckpointStore
+from outlast.training.checkpoints.ranks import Ranks
 from outlast.training.checkpoints.state_tree import take_apart
-from outlast.training.checkpoints.store import Store
 from outlast.training.errors import CheckpointError
-from outlast.training.session import Session, Settings
+from outlast.training.training_session import SessionSettings, TrainingSession
 from support.checkpoints import Waiting, content_of
 
 STATE = file_format.part_name()
@@ -48,7 +48,7 @@ FAILING = (
 
 
 def start(place: Path, keep: int = 3) -> Waiting:
-    return Waiting(Settings(directory=str(place), keep=keep))
+    return Waiting(SessionSettings(directory=str(place), keep=keep))
 
 
 def names_in(place: Path) -> list[str]:
@@ -100,7 +100,7 @@ def test_a_checkpoint_with_any_bit_flipped_is_never_loaded_and_the_one_before_is
     assert spoilt_ones(two, flips) > 3000
 
 
-class Pair(Party):
+class Pair(Ranks):
     """One of two processes that save and load together: threads of this test."""
 
     world = 2
@@ -119,14 +119,16 @@ class Pair(Party):
         return values
 
 
-def in_both(place: Path, work: Callable[[Store], Any]) -> list[Any]:
+def in_both(place: Path, work: Callable[[CheckpointStore], Any]) -> list[Any]:
     """Return what `work` returns, or raises, in each of two processes with a store of their own."""
     barrier, values, results = threading.Barrier(2), [None, None], [None, None]
 
     def run(rank: int) -> None:
         party = Pair(rank, barrier, values)
         try:
-            store = Store(str(place), 3, dict, lambda text: None, lambda name, why: None, "token", party)
+            store = CheckpointStore(
+                str(place), 3, dict, lambda text: None, lambda name, why: None, "token", party
+            )
             results[rank] = work(store)
         except Exception as error:
             results[rank] = error
@@ -146,7 +148,7 @@ def test_a_part_with_any_bit_flipped_or_cut_at_any_byte_makes_all_processes_load
     place = tmp_path / "checkpoints"
     content = content_of(take_apart(None))
 
-    def save(store: Store) -> None:
+    def save(store: CheckpointStore) -> None:
         store.load()
         for step in (1, 2):
             opening = store._party.share(functools.partial(store.open, step))
@@ -157,7 +159,7 @@ def test_a_part_with_any_bit_flipped_or_cut_at_any_byte_makes_all_processes_load
     parts = sorted(checkpoint.iterdir())
     assert [part.name for part in parts] == [file_format.part_name(rank, 2) for rank in range(2)]
 
-    def step(store: Store) -> Any:
+    def step(store: CheckpointStore) -> Any:
         loaded = store.load()
         return loaded[1].step if loaded else None
 
@@ -438,7 +440,7 @@ def test_all_processes_of_an_attempt_may_save_at_once_and_none_after_its_heir_ha
                 assert rank.stdout is not None and rank.stdin is not None
                 assert rank.stdout.readline() == told, rank.communicate(timeout=30)
             if told == "saved\n":
-                heir = Session(Settings(directory=str(place), token="t2"))
+                heir = TrainingSession(SessionSettings(directory=str(place), token="t2"))
                 assert heir.load()["step"] == 20
             for rank in ranks:
                 assert rank.stdin is not None

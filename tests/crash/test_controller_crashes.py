@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from outlast.controller.crashpoints import CRASH_POINTS
-from outlast.domain.model import Kind
+from outlast.domain.model import EntryKind
 from support.experiments import Ended, Lab, assert_whole, open_journal, states
 
 #: One run that is continued twice, one with a fluke, one with a bug, one to be cancelled.
@@ -85,5 +85,5 @@ def test_a_submission_killed_and_repeated_adds_each_run_once(lab: Lab, mix: Path
         lab.outlast("submit", mix, crash_at=point)
     lab.outlast("submit", mix)
     with open_journal(mix) as journal:
-        added = [row.entry.run for row in journal.entries() if row.entry.kind is Kind.ADDED]
+        added = [row.entry.run for row in journal.entries() if row.entry.kind is EntryKind.ADDED]
     assert sorted(added) == sorted(EXPECTED)

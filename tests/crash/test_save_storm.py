@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import pytest
 
 from outlast.training.checkpoints import checkpoint, checkpoint_names
-from outlast.training.session import Session, Settings
+from outlast.training.training_session import SessionSettings, TrainingSession
 
 KILLS = int(os.environ.get("OUTLAST_SAVE_KILLS", "200"))
 SEED = int(os.environ.get("OUTLAST_SAVE_SEED", random.SystemRandom().randrange(10**6)))
@@ -28,8 +28,8 @@ def state_of(step: int) -> dict[str, Any]:
     return {"step": step, "weights": content}
 
 
-def settings(place: Path, attempt: int) -> Settings:
-    return Settings(
+def settings(place: Path, attempt: int) -> SessionSettings:
+    return SessionSettings(
         directory=str(place / "checkpoints"),
         keep=2,
         progress_file=str(place / ("told-%d.jsonl" % attempt)),
@@ -41,7 +41,7 @@ def train(place: Path, attempt: int) -> NoReturn:
     """A process that saves without a pause, until it is killed or told to stop."""
     code = 70
     try:
-        session = Session(settings(place, attempt))
+        session = TrainingSession(settings(place, attempt))
         session.clock.listen()
         state = session.load()
         step = 0 if state is None else state["step"]
@@ -101,7 +101,7 @@ def test_two_hundred_kills_during_saves_lose_nothing_that_was_told(
         assert steps == sorted(steps)
         saved = max([saved, *steps])
         left += status == 85
-    last = Session(settings(tmp_path, KILLS))
+    last = TrainingSession(settings(tmp_path, KILLS))
     state = last.load()
     assert state == state_of(state["step"]) and state["step"] >= saved > 20
     assert left > 10

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from outlast.domain.model import Kind
+from outlast.domain.model import EntryKind
 from support.experiments import GATED, Ended, Lab, open_journal, states
 
 PLAIN, BUG, HELD = "mix-kind=plain", "mix-kind=bug", "mix-kind=held"
@@ -126,7 +126,7 @@ def test_submitting_again_changes_nothing(mixed: Mixed) -> None:
     assert lab.outlast("submit", mix, "--json").json["submitted"] == []
     assert states(mix) == before
     with open_journal(mix) as journal:
-        assert sum(row.entry.kind is Kind.ADDED for row in journal.entries()) == 3
+        assert sum(row.entry.kind is EntryKind.ADDED for row in journal.entries()) == 3
 
 
 def test_status_leaves_the_heavy_libraries_alone(mixed: Mixed) -> None:
@@ -204,7 +204,7 @@ def test_runs_and_parallel_are_kept(lab: Lab) -> None:
     active = most = 0
     with open_journal(several) as journal:
         for row in journal.entries():
-            active += (row.entry.kind is Kind.INTENDED) - (row.entry.kind is Kind.ENDED)
+            active += (row.entry.kind is EntryKind.INTENDED) - (row.entry.kind is EntryKind.ENDED)
             most = max(most, active)
     assert most == 2
 

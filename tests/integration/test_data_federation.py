@@ -17,12 +17,12 @@ from pathlib import Path
 
 import pytest
 
-from outlast.node.staging.errors import GivenUp, Kind, Trouble
+from outlast.node.staging.errors import ErrorKind, FetchFailed, SourceError
+from outlast.node.staging.http.http_settings import HttpSettings
 from outlast.node.staging.http.request import ask
-from outlast.node.staging.http.settings import HttpSettings
 from outlast.node.staging.http.url import Url
-from outlast.node.staging.item import Wanted
-from outlast.node.staging.sources.http import HttpSource
+from outlast.node.staging.item import DataItem
+from outlast.node.staging.sources.http_source import HttpSource
 from outlast.node.staging.sources.resolve import sources_for
 from outlast.node.staging.sources.tokens import Tokens
 from servers.behaviour import Behaviour, seeded
@@ -72,8 +72,8 @@ def name_servers(federation: Federation, caches: list[str], origins: list[str] |
     return space
 
 
-def first_kind(url: str, authority: Authority, tokens: Tokens = NOBODY) -> tuple[Kind, str]:
-    with pytest.raises(Trouble) as found:
+def first_kind(url: str, authority: Authority, tokens: Tokens = NOBODY) -> tuple[ErrorKind, str]:
+    with pytest.raises(SourceError) as found:
         sources(url, authority.bundle, tokens)[0].open(0)
     return found.value.kind, str(found.value)
 
@@ -90,7 +90,7 @@ def test_the_bytes_are_the_origins_and_those_that_pelicanfs_gets(
         check=True,
     ).stdout
     url = federation.url(PATH)
-    receipt = fetch_to(tmp_path / "a", Wanted((url,)), sources(url, federation.authority.bundle))
+    receipt = fetch_to(tmp_path / "a", DataItem((url,)), sources(url, federation.authority.bundle))
     assert (tmp_path / "a").read_bytes() == second_opinion == CONTENT
     assert receipt.resumed_from == 0
 
@@ -98,7 +98,7 @@ def test_the_bytes_are_the_origins_and_those_that_pelicanfs_gets(
 def test_an_osdf_url_means_the_federation_that_the_environment_names(federation: Federation) -> None:
     for url in ("osdf://" + PATH, "osdf:/" + PATH):
         found = sources_for(
-            Wanted((url,)),
+            DataItem((url,)),
             HttpSettings(ca_file=str(federation.authority.bundle)),
             NOBODY,
             {"OSDF_FEDERATION_DISCOVERYURL": "https://" + federation.director.host},
@@ -117,7 +117,7 @@ def test_nobody_is_asked_before_something_is_wanted(federation: Federation) -> N
 
 def test_the_digest_that_xrootd_vouches_for_is_checked(federation: Federation, tmp_path: Path) -> None:
     url = federation.url(PATH)
-    receipt = fetch_to(tmp_path / "a", Wanted((url,)), sources(url, federation.authority.bundle))
+    receipt = fetch_to(tmp_path / "a", DataItem((url,)), sources(url, federation.authority.bundle))
     assert receipt.vouched == "source"
     assert receipt.digests["md5"] == hashlib.md5(CONTENT).hexdigest()
 
@@ -141,7 +141,7 @@ def test_a_cache_that_is_down_costs_a_turn_to_the_next_and_then_to_the_origin(
     for caches, giver in (([DEAD, cache], cache), ([DEAD], origin)):
         name_servers(federation, caches, [origin])
         target, found = tmp_path / str(len(caches)), sources(url, federation.authority.bundle)
-        receipt = fetch_to(target, Wanted((url,)), found)
+        receipt = fetch_to(target, DataItem((url,)), found)
         assert target.read_bytes() == CONTENT
         assert list(receipt.sources) == [url + " (choice 2)"]
         assert found[1].name == giver + PATH
@@ -162,14 +162,14 @@ def test_after_the_last_byte_there_is_nothing_and_beyond_it_another_file(federat
     source = sources(federation.url(PATH), federation.authority.bundle)[0]
     body = source.open(SIZE)
     assert (body.start, body.version.size, read_all(body)) == (SIZE, SIZE, b"")
-    with pytest.raises(Trouble) as found:
+    with pytest.raises(SourceError) as found:
         source.open(SIZE + 1)
-    assert found.value.kind is Kind.CHANGED
+    assert found.value.kind is ErrorKind.CHANGED
 
 
 def test_what_an_earlier_process_left_is_not_fetched_again(federation: Federation, tmp_path: Path) -> None:
     url = federation.url(PATH)
-    wanted = Wanted((url,), {"sha256": hashlib.sha256(CONTENT).hexdigest()})
+    wanted = DataItem((url,), {"sha256": hashlib.sha256(CONTENT).hexdigest()})
     for life in (SIZE // 2, SIZE):  # the second one has all of it, and cannot say so any more
         with pytest.raises(Died):
             fetch_to(tmp_path / "a", wanted, sources(url, federation.authority.bundle), dies_after=life)
@@ -188,12 +188,12 @@ def test_a_cache_that_dies_in_the_middle_costs_no_byte_that_came(
         url = federation.url(PATH)
         receipt = fetch_to(
             tmp_path / "a",
-            Wanted((url,), {"sha256": hashlib.sha256(CONTENT).hexdigest()}),
+            DataItem((url,), {"sha256": hashlib.sha256(CONTENT).hexdigest()}),
             sources(url, federation.authority.bundle),
         )
     assert (tmp_path / "a").read_bytes() == CONTENT
     assert sum(share.bytes for share in receipt.sources.values()) == SIZE
-    assert set(receipt.costs.by_kind) <= {Kind.TRUNCATED, Kind.RESET}, receipt.to_dict()
+    assert set(receipt.costs.by_kind) <= {ErrorKind.TRUNCATED, ErrorKind.RESET}, receipt.to_dict()
     assert receipt.costs.by_kind
 
 
@@ -202,33 +202,33 @@ def test_an_error_in_the_trailer_is_an_error_of_the_server(federation: Federatio
         name_servers(federation, [cache.url("", "localhost")])
         cache.plan(Behaviour(chunked=True, trailers=(("X-Transfer-Status", "500: origin went away"),)))
         body = sources(federation.url(PATH), federation.authority.bundle)[0].open(0)
-        with pytest.raises(Trouble, match="origin went away") as found:
+        with pytest.raises(SourceError, match="origin went away") as found:
             read_all(body)
         asked = cache.requests[0].headers
-    assert found.value.kind is Kind.SERVER_ERROR
+    assert found.value.kind is ErrorKind.SERVER_ERROR
     assert {key.lower(): value for key, value in asked.items()}["x-transfer-status"] == "true"
 
 
 def test_a_restarting_director_is_waited_for(federation: Federation, tmp_path: Path) -> None:
     federation.director.moods.extend([Mood.RESTARTING] * 12 + [Mood.BUSY] * 2 + [Mood.BROKEN])
     url = federation.url(PATH)
-    receipt = fetch_to(tmp_path / "a", Wanted((url,)), sources(url, federation.authority.bundle))
+    receipt = fetch_to(tmp_path / "a", DataItem((url,)), sources(url, federation.authority.bundle))
     assert (tmp_path / "a").read_bytes() == CONTENT
-    assert receipt.costs.by_kind[Kind.MISSING_FOR_NOW].count >= 12
-    assert receipt.costs.by_kind[Kind.BUSY].count >= 1
+    assert receipt.costs.by_kind[ErrorKind.MISSING_FOR_NOW].count >= 12
+    assert receipt.costs.by_kind[ErrorKind.BUSY].count >= 1
 
 
 @pytest.mark.parametrize(
     ("mood", "kind"),
     [
-        (Mood.RESTARTING, Kind.MISSING_FOR_NOW),
-        (Mood.BUSY, Kind.BUSY),
-        (Mood.BROKEN, Kind.SERVER_ERROR),
+        (Mood.RESTARTING, ErrorKind.MISSING_FOR_NOW),
+        (Mood.BUSY, ErrorKind.BUSY),
+        (Mood.BROKEN, ErrorKind.SERVER_ERROR),
     ],
 )
 @pytest.mark.parametrize("healthy_requests", [0, 1], ids=["discovery", "director"])
 def test_trouble_of_the_director_is_passing(
-    federation: Federation, mood: Mood, kind: Kind, healthy_requests: int
+    federation: Federation, mood: Mood, kind: ErrorKind, healthy_requests: int
 ) -> None:
     federation.director.moods.extend([Mood.WELL] * healthy_requests)
     federation.director.mood = mood
@@ -238,24 +238,24 @@ def test_trouble_of_the_director_is_passing(
 def test_what_the_director_does_not_know_is_missing_at_once(federation: Federation, tmp_path: Path) -> None:
     federation.director.missing.add(PREFIX + "/absent")
     url = federation.url(PREFIX + "/absent")
-    with pytest.raises(GivenUp) as found:
-        fetch_to(tmp_path / "a", Wanted((url,)), sources(url, federation.authority.bundle))
-    assert found.value.trouble.kind is Kind.MISSING
+    with pytest.raises(FetchFailed) as found:
+        fetch_to(tmp_path / "a", DataItem((url,)), sources(url, federation.authority.bundle))
+    assert found.value.trouble.kind is ErrorKind.MISSING
     assert found.value.outcome.value == "not-found"
     assert not (tmp_path / "a").exists()
 
 
 def test_what_xrootd_does_not_have_may_be_there_yet(federation: Federation) -> None:
     for source in sources(federation.url(PREFIX + "/not-yet"), federation.authority.bundle):
-        with pytest.raises(Trouble) as found:
+        with pytest.raises(SourceError) as found:
             source.open(0)
-        assert found.value.kind is Kind.MISSING_FOR_NOW
+        assert found.value.kind is ErrorKind.MISSING_FOR_NOW
 
 
 def test_the_director_is_asked_again_when_all_that_it_named_have_failed(federation: Federation) -> None:
     name_servers(federation, [DEAD])
     source = sources(federation.url(PATH), federation.authority.bundle)[0]
-    with pytest.raises(Trouble):
+    with pytest.raises(SourceError):
         source.open(0)
     federation.restore()
     assert read_all(source.open(0)) == CONTENT
@@ -278,7 +278,7 @@ def test_a_description_over_plain_http_is_not_asked_for_and_a_director_without_t
         kind, words = first_kind(federation.url(PATH), federation.authority)
     finally:
         federation.director.endpoint = None
-    assert kind is Kind.NONSENSE
+    assert kind is ErrorKind.NONSENSE
     assert "https" in words
 
 
@@ -286,7 +286,7 @@ def test_a_federation_whose_certificate_proves_nothing_is_not_trusted(
     federation: Federation, tmp_path: Path
 ) -> None:
     kind, _ = first_kind(federation.url(PATH), Authority(tmp_path))
-    assert kind is Kind.UNTRUSTED
+    assert kind is ErrorKind.UNTRUSTED
 
 
 @pytest.mark.parametrize(
@@ -341,7 +341,7 @@ class TestTokens:
         guarded.accept(token)
         tokens = self.tokens(federation, self.kept(tmp_path, token))
         url = federation.url("/private/set.bin")
-        fetch_to(tmp_path / "a", Wanted((url,)), sources(url, federation.authority.bundle, tokens))
+        fetch_to(tmp_path / "a", DataItem((url,)), sources(url, federation.authority.bundle, tokens))
         assert (tmp_path / "a").read_bytes() == CONTENT[:100_000]
         assert {header for _, header in federation.director.requests} == {""}
 
@@ -349,15 +349,15 @@ class TestTokens:
         self, federation: Federation, guarded: Nginx, tmp_path: Path
     ) -> None:
         url = federation.url("/private/set.bin")
-        assert first_kind(url, federation.authority)[0] is Kind.REFUSED
+        assert first_kind(url, federation.authority)[0] is ErrorKind.REFUSED
         token = self.token(3600)
         tokens = self.tokens(federation, self.kept(tmp_path, token))
         kind, words = first_kind(url, federation.authority, tokens)
-        assert kind is Kind.REFUSED
+        assert kind is ErrorKind.REFUSED
         assert token not in words
         expired = self.tokens(federation, self.kept(tmp_path, self.token(-86400)))
         kind, words = first_kind(url, federation.authority, expired)
-        assert kind is Kind.REFUSED
+        assert kind is ErrorKind.REFUSED
         assert "ran out" in words
 
     def test_a_token_that_was_renewed_is_read_again(
@@ -367,7 +367,7 @@ class TestTokens:
         source = sources(
             federation.url("/private/set.bin"), federation.authority.bundle, self.tokens(federation, file)
         )[0]
-        with pytest.raises(Trouble):
+        with pytest.raises(SourceError):
             source.open(0)
         renewed = self.token(3600)
         guarded.accept(renewed)
@@ -384,7 +384,7 @@ class TestTokens:
         )
         tokens = self.tokens(federation, self.kept(tmp_path, token))
         kind, _ = first_kind(federation.url("/private/set.bin"), federation.authority, tokens)
-        assert kind is Kind.REFUSED
+        assert kind is ErrorKind.REFUSED
 
     def test_a_token_of_another_federation_goes_nowhere(
         self, federation: Federation, guarded: Nginx, tmp_path: Path
@@ -393,7 +393,7 @@ class TestTokens:
         guarded.accept(token)
         tokens = Tokens(hosts=("elsewhere.example",), file=str(self.kept(tmp_path, token)))
         kind, _ = first_kind(federation.url("/private/set.bin"), federation.authority, tokens)
-        assert kind is Kind.REFUSED
+        assert kind is ErrorKind.REFUSED
 
     def test_a_cache_without_tls_is_not_asked_where_a_token_is_needed(
         self, federation: Federation, guarded: Nginx, tmp_path: Path
@@ -403,7 +403,7 @@ class TestTokens:
         federation.director.namespaces[-1].caches[:] = [guarded.url("", tls=False)]
         tokens = self.tokens(federation, self.kept(tmp_path, token))
         kind, words = first_kind(federation.url("/private/set.bin"), federation.authority, tokens)
-        assert kind is Kind.NONSENSE
+        assert kind is ErrorKind.NONSENSE
         assert "TLS" in words
         assert guarded.requests == []
 

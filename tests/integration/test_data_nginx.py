@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from outlast.node.staging.errors import GivenUp, Kind, Trouble
-from outlast.node.staging.item import Wanted
+from outlast.node.staging.errors import ErrorKind, FetchFailed, SourceError
+from outlast.node.staging.item import DataItem
 from outlast.node.staging.sources.tokens import Tokens
 from servers.behaviour import seeded
 from servers.certificates import Authority
@@ -45,7 +45,7 @@ def test_a_file_arrives_whole_and_checked(
     nginx: Nginx, authority: Authority, tmp_path: Path, tls: bool
 ) -> None:
     url = nginx.url("/set.bin", tls)
-    receipt = fetch_to(tmp_path / "a", Wanted((url,), SHA256), sources(url, authority.bundle))
+    receipt = fetch_to(tmp_path / "a", DataItem((url,), SHA256), sources(url, authority.bundle))
     assert (tmp_path / "a").read_bytes() == CONTENT
     assert (receipt.vouched, receipt.checked) == ("pinned", ("sha256",))
 
@@ -63,7 +63,7 @@ def test_every_range_is_what_was_asked_for(
 
 def test_an_empty_file_is_a_file(nginx: Nginx, authority: Authority, tmp_path: Path) -> None:
     url = nginx.url("/empty")
-    assert fetch_to(tmp_path / "a", Wanted((url,)), sources(url, authority.bundle)).bytes == 0
+    assert fetch_to(tmp_path / "a", DataItem((url,)), sources(url, authority.bundle)).bytes == 0
     assert (tmp_path / "a").read_bytes() == b""
 
 
@@ -71,7 +71,7 @@ def test_what_an_earlier_process_left_is_not_fetched_again(
     nginx: Nginx, authority: Authority, tmp_path: Path
 ) -> None:
     url = nginx.url("/set.bin")
-    wanted = Wanted((url,), SHA256)
+    wanted = DataItem((url,), SHA256)
 
     found = sources(url, authority.bundle)
     with pytest.raises(Died):
@@ -102,9 +102,9 @@ class TestTokens:
         self, nginx: Nginx, authority: Authority, token: Path, tls: bool
     ) -> None:
         tokens = NOBODY if tls else Tokens(hosts=("localhost",), file=str(token))
-        with pytest.raises(Trouble, match="401") as found:
+        with pytest.raises(SourceError, match="401") as found:
             sources(nginx.url("/private/set.bin", tls), authority.bundle, tokens)[0].open(0)
-        assert found.value.kind is Kind.REFUSED
+        assert found.value.kind is ErrorKind.REFUSED
 
     def test_a_token_that_nginx_does_not_take_ends_the_fetch_in_words_without_it(
         self, nginx: Nginx, authority: Authority, token: Path, tmp_path: Path
@@ -112,9 +112,9 @@ class TestTokens:
         token.write_text("wrong.token")
         tokens = Tokens(hosts=("localhost",), file=str(token))
         url = nginx.url("/private/set.bin")
-        with pytest.raises(GivenUp) as found:
-            fetch_to(tmp_path / "a", Wanted((url,), SHA256), sources(url, authority.bundle, tokens))
-        assert found.value.trouble.kind is Kind.REFUSED
+        with pytest.raises(FetchFailed) as found:
+            fetch_to(tmp_path / "a", DataItem((url,), SHA256), sources(url, authority.bundle, tokens))
+        assert found.value.trouble.kind is ErrorKind.REFUSED
         assert "403" in str(found.value)
         assert "wrong.token" not in str(found.value)
 
@@ -124,9 +124,9 @@ class TestTokens:
         token.chmod(0o644)
         tokens = Tokens(hosts=("localhost",), file=str(token))
         before = len(nginx.requests)
-        with pytest.raises(Trouble, match="chmod 600") as found:
+        with pytest.raises(SourceError, match="chmod 600") as found:
             sources(nginx.url("/private/set.bin"), authority.bundle, tokens)[0].open(0)
-        assert found.value.kind is Kind.REFUSED
+        assert found.value.kind is ErrorKind.REFUSED
         assert len(nginx.requests) == before
 
 
@@ -134,7 +134,7 @@ def test_a_capped_server_gives_the_right_bytes_too(
     nginx: Nginx, authority: Authority, tmp_path: Path
 ) -> None:
     url = nginx.url("/capped/set.bin")
-    receipt = fetch_to(tmp_path / "a", Wanted((url,), SHA256), sources(url, authority.bundle))
+    receipt = fetch_to(tmp_path / "a", DataItem((url,), SHA256), sources(url, authority.bundle))
     assert (tmp_path / "a").read_bytes() == CONTENT
     assert receipt.bytes == SIZE
 
@@ -145,10 +145,10 @@ def test_a_server_that_was_stopped_and_came_back_is_used_again(
     url = nginx.url("/set.bin")
     nginx.stop()
     try:
-        with pytest.raises(Trouble) as found:
+        with pytest.raises(SourceError) as found:
             sources(url, authority.bundle)[0].open(0)
-        assert found.value.kind is Kind.NO_ANSWER
+        assert found.value.kind is ErrorKind.NO_ANSWER
     finally:
         nginx.start()
-    fetch_to(tmp_path / "a", Wanted((url,), SHA256), sources(url, authority.bundle))
+    fetch_to(tmp_path / "a", DataItem((url,), SHA256), sources(url, authority.bundle))
     assert (tmp_path / "a").read_bytes() == CONTENT

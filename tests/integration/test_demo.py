@@ -18,8 +18,8 @@ from outlast.cli import FAILED, INTERRUPTED
 from outlast.cli.commands import demo
 from outlast.demo import undisturbed
 from outlast.demo.compare import compare
-from outlast.demo.trouble import Trouble
-from outlast.domain.model import Attempt, AttemptState, Entry, Kind, Run, RunState
+from outlast.demo.trouble import DemoTrouble
+from outlast.domain.model import Attempt, AttemptState, EntryKind, JournalEntry, Run, RunState
 from outlast.errors import BadInput, OutlastError
 from outlast.exchange.experiment import Experiment
 from support.experiments import Lab
@@ -118,7 +118,7 @@ def play(
         write_result(directory, 1.0)
         return 6.0
 
-    def supervise(place: Any, trouble: Trouble) -> tuple[Run, Sequence[Attempt]]:
+    def supervise(place: Any, trouble: DemoTrouble) -> tuple[Run, Sequence[Attempt]]:
         write_result(place.experiment.result("digits"), weight)
         trouble.killed, trouble.noticed = killed, noticed
         return Run("digits", 0, 1, {}, state, 0.0, 0.0, "a reason"), []
@@ -183,7 +183,7 @@ class Played:
         self.attempt = Attempt("digits", 2, "t2", AttemptState.RUNNING, 0.0)
         self.killed: list[str] = []
         self.said: list[str] = []
-        self.trouble = Trouble(self.experiment, self.killed.append, self.said.append)
+        self.trouble = DemoTrouble(self.experiment, self.killed.append, self.said.append)
         self.place = self.experiment.exchange_of(self.attempt)
         self.place.mkdir(parents=True)
         self.write("events", {"event": "phase", "phase": "compute"})
@@ -204,7 +204,7 @@ class Played:
 
     def end(self, outcome: str, token: str = "t2", **account: Any) -> None:
         data = {"outcome": outcome, "account": account}
-        self.trouble.entries([Entry(2.0, "digits", Kind.ENDED, token, data)])
+        self.trouble.entries([JournalEntry(2.0, "digits", EntryKind.ENDED, token, data)])
 
 
 def test_an_attempt_is_killed_only_after_it_saved_and_went_beyond(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from contract.experiment_runs import TRAIN, Play
 from contract.htcondor_harness import HTCondorRehearsal
-from outlast.domain.model import Kind, Outcome
+from outlast.domain.model import EntryKind, Outcome
 from support.experiments import Lab, open_journal
 
 pytestmark = pytest.mark.slow
@@ -37,7 +37,7 @@ def play(pool: Held, lab: Lab) -> Play:
     return Play(pool, lab)
 
 
-def entries(play: Play, kind: Kind) -> list[str]:
+def entries(play: Play, kind: EntryKind) -> list[str]:
     with open_journal(play.directory) as journal:
         return [row.entry.data.get("reason", "") for row in journal.entries() if row.entry.kind is kind]
 
@@ -64,7 +64,7 @@ def test_input_that_is_missing_is_named_and_the_next_attempt_finds_it_again(play
     play.until("another job on hold", lambda: pool.holds() == "15")
     pool.tool("condor_release", "-constraint", pool.ours)
     play.conclude(process)
-    assert "not on the access point any more" in " ".join(entries(play, Kind.WAITS))
+    assert "not on the access point any more" in " ".join(entries(play, EntryKind.WAITS))
     assert [a.outcome for a in play.attempts()] == [Outcome.NOT_FOUND, Outcome.FINISHED]
 
 
@@ -82,7 +82,7 @@ def test_results_that_are_not_there_hold_the_job_which_is_released_and_does_bett
     )
     play.set("python", "train.py", "3", "0", "0", files={"train.py": remove + TRAIN})
     play.run()
-    (reason,) = entries(play, Kind.RELEASED)
+    (reason,) = entries(play, EntryKind.RELEASED)
     assert "ended without the directory that its results are in" in reason
     assert play.weights() == play.undisturbed("3")
 
@@ -95,7 +95,7 @@ def test_a_job_held_at_its_limit_is_released_and_goes_on_from_what_it_saved(play
     pool.tool("condor_qedit", "-constraint", pool.ours, "AllowedExecuteDuration", "4")
     pool.tool("condor_release", "-constraint", pool.ours)
     play.conclude(process)
-    assert any("wall-time limit" in reason for reason in entries(play, Kind.RELEASED))
+    assert any("wall-time limit" in reason for reason in entries(play, EntryKind.RELEASED))
     legs = play.legs()
     assert len(legs) >= 2 and legs[1]["resumed"] == legs[0]["saves"][-1][1]
     assert play.weights() == play.undisturbed("60")

@@ -15,10 +15,10 @@ from outlast.domain.model import Attempt, AttemptState, Outcome, Resources, Run,
 from outlast.domain.observation import JobPhase, Report
 from outlast.exchange import zipapp
 from outlast.exchange.experiment import Experiment
-from outlast.exchange.sandbox import SandboxExchange
+from outlast.exchange.sandbox_exchange import SandboxExchange
 from outlast.node.order import OutputRule
 from outlast.node.sandbox import layout
-from outlast.schedulers.base import Answer, Sought
+from outlast.schedulers.base import Sought, SubmitAnswer
 from outlast.schedulers.profile import Profile
 from outlast.training.checkpoints import checkpoint_names
 
@@ -88,7 +88,7 @@ class Course:
         self.exchange.write_order(run, attempt, self.spec)
         request = self.exchange.request(run, attempt, self.spec)
         told = self.pool.scheduler.submit([request])[attempt.token]
-        assert told.answer is Answer.ACCEPTED, told.reason
+        assert told.answer is SubmitAnswer.ACCEPTED, told.reason
         return attempt
 
     @property

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from outlast.training.env import EXIT_CONTINUE
-from outlast.training.session import Session, Settings
+from outlast.training.training_session import SessionSettings, TrainingSession
 from support.forked_attempts import (
     SEED,
     Make,
@@ -124,7 +124,9 @@ def test_what_the_documentation_shows_works(parent: Parent, tmp_path: Path) -> N
 
 def test_a_checkpoint_of_another_kind_is_refused_with_what_to_do(make: Make, tmp_path: Path) -> None:
     run = make("run")
-    Session(Settings(directory=str(tmp_path / "run" / "checkpoints"))).save({"mine": 1}, 1, wait=True)
+    TrainingSession(SessionSettings(directory=str(tmp_path / "run" / "checkpoints"))).save(
+        {"mine": 1}, 1, wait=True
+    )
     ended = run.attempt()
     assert ended.code == 1
     assert "not saved by outlast's callback for Lightning; load it with what has saved it" in ended.printed

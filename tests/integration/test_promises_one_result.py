@@ -6,7 +6,7 @@ import os
 import shutil
 import signal
 
-from outlast.domain.model import Kind
+from outlast.domain.model import EntryKind
 from support.experiments import GATED, TRAINING, Lab, assert_whole, open_journal
 
 #: The daemon's answer is awaited for ten seconds otherwise.
@@ -39,7 +39,7 @@ def test_a_submission_to_a_frozen_daemon_is_unknown_and_one_jobs_result_counts(l
     assert ended.returncode == 0, ended.output
     with open_journal(frozen) as journal:
         kinds = [row.entry.kind for row in journal.entries()]
-    assert kinds.count(Kind.UNSURE) == 2, kinds
+    assert kinds.count(EntryKind.UNSURE) == 2, kinds
     ended = lab.outlast("up", frozen)
     assert ended.returncode == 0, ended.output
     assert_whole(frozen, lab.scheduler(frozen), {"frozen-001": "finished", "frozen-002": "finished"})

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from outlast.domain.model import Kind
+from outlast.domain.model import EntryKind
 from support.experiments import Lab, open_journal, states
 from support.fake_programs import program
 
@@ -89,7 +89,7 @@ def test_retry_says_which_job_it_sent(lab: Lab) -> None:
     assert lab.outlast("run", bug).returncode == 1
     told = lab.outlast("retry", "bug", "-C", bug)
     with open_journal(bug) as journal:
-        (*_, job) = [row.entry.data["job"] for row in journal.entries() if row.entry.kind is Kind.QUEUED]
+        (*_, job) = [row.entry.data["job"] for row in journal.entries() if row.entry.kind is EntryKind.QUEUED]
     assert told.stdout.splitlines()[:2] == ["to be tried again: bug", "bug was sent as job %s" % job]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from outlast.domain.model import Kind
+from outlast.domain.model import EntryKind
 from support.experiments import GATED, Lab, kill_at_once, open_journal, states
 
 
@@ -109,7 +109,7 @@ def test_ticks_alone_bring_an_experiment_from_its_submission_to_its_end(lab: Lab
 
     lab.until("the end", tick)
     with open_journal(ticked) as journal:
-        assert sum(row.entry.kind is Kind.INTENDED for row in journal.entries()) == 3
+        assert sum(row.entry.kind is EntryKind.INTENDED for row in journal.entries()) == 3
 
 
 def test_two_experiments_share_the_cluster_and_do_not_meet(lab: Lab) -> None:

@@ -12,8 +12,8 @@ import pytest
 
 from outlast.controller import controller
 from outlast.domain import attempt_end, engine, fold, ledger, policy
-from outlast.domain.decision import Decision, Do
-from outlast.domain.model import AttemptState, Kind, Outcome, RunState
+from outlast.domain.decision import Decision, DecisionKind
+from outlast.domain.model import AttemptState, EntryKind, Outcome, RunState
 from outlast.domain.observation import JobPhase
 from outlast.domain.policy import Action, Verdict
 from outlast.simulation import Scenario, carry_out, draw_scenario
@@ -186,7 +186,7 @@ def test_failing_without_a_reason_is_found(monkeypatch: pytest.MonkeyPatch) -> N
 def test_an_entry_that_does_not_fit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def confused(original, run, attempt, *rest):
         if run.state is RunState.WAITING and run.attempts == 2:
-            return Decision(Do.RECORD, run.name, "", None, Kind.FINISHED, {})
+            return Decision(DecisionKind.RECORD, run.name, "", None, EntryKind.FINISHED, {})
         return original(run, attempt, *rest)
 
     _break(monkeypatch, "decide", confused)
@@ -313,7 +313,7 @@ def test_waiting_without_a_limit_after_a_start_is_found(monkeypatch: pytest.Monk
 def test_not_noting_a_restart_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def deaf(original, run, attempt, seen, *rest):
         decision = original(run, attempt, seen, *rest)
-        return None if decision is not None and decision.kind is Kind.REQUEUED else decision
+        return None if decision is not None and decision.kind is EntryKind.REQUEUED else decision
 
     _break(monkeypatch, "_watch", deaf)
     assert "started again" in _first_violation("2", _restless())

@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 import pytest
 
-from outlast.domain.model import Kind
+from outlast.domain.model import EntryKind
 from outlast.simulation import carry_out, draw_scenario, simulate
 from outlast.simulation.scenario import Weather
-from outlast.simulation.seed_runs import Failure, run_seeds
+from outlast.simulation.seed_runs import SeedFailure, run_seeds
 
 SCHEDULES = 10_000
 #: Tested together: small enough that all of a run's processes find work beside tests that wait.
@@ -54,7 +54,7 @@ def test_telling_the_story_does_not_change_it() -> None:
 
 
 def test_a_failing_seed_is_reported_with_the_line_that_reruns_it() -> None:
-    text = str(Failure(1234, "promise 2, run0: two results were accepted"))
+    text = str(SeedFailure(1234, "promise 2, run0: two results were accepted"))
     assert "promise 2" in text
     line = text.splitlines()[-1]
     assert line.endswith("python -m outlast.simulation --seed 1234 -v")
@@ -124,7 +124,7 @@ def test_schedules_reach_every_outcome_and_every_end() -> None:
     assert outcomes >= {"wrong-output", "out-of-memory", "cancelled", "stalled", "network", "out-of-disk"}
     assert deaths > 20
     assert twins > 5
-    assert kinds == set(Kind)
+    assert kinds == set(EntryKind)
     assert legs > 5
     assert held > released > 20
 

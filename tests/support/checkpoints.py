@@ -7,12 +7,12 @@ from typing import Any
 from outlast.training.checkpoints import file_format
 from outlast.training.checkpoints.state_tree import Image
 from outlast.training.errors import SaveFailed
-from outlast.training.session import Session
+from outlast.training.training_session import TrainingSession
 
 HEAD = {"step": 1, "generation": 1, "sequence": 1, "rank": 0, "world": 1}
 
 
-class Waiting(Session):
+class Waiting(TrainingSession):
     """One whose saves are waited for."""
 
     def save(self, state: Any, step: Any, wait: bool = True) -> bool:  # type: ignore[override]

@@ -20,7 +20,7 @@ from typing import Any
 
 from outlast.domain.fold import apply
 from outlast.domain.ledger import book
-from outlast.domain.model import ATTEMPT_KINDS, Attempt, Entry, Kind, Run, RunState
+from outlast.domain.model import ATTEMPT_KINDS, Attempt, EntryKind, JournalEntry, Run, RunState
 from outlast.exchange.experiment import Experiment
 from outlast.journal.codec import dump
 from outlast.journal.journal import Journal
@@ -263,12 +263,12 @@ def assert_whole(directory: Path, scheduler: LocalScheduler, expected: Mapping[s
 
 
 def _assert_accepted_once(
-    runs: Mapping[str, Run], attempts: Mapping[str, Attempt], entries: list[Entry]
+    runs: Mapping[str, Run], attempts: Mapping[str, Attempt], entries: list[JournalEntry]
 ) -> None:
-    accepted = Counter(entry.run for entry in entries if entry.kind is Kind.ACCEPTED)
+    accepted = Counter(entry.run for entry in entries if entry.kind is EntryKind.ACCEPTED)
     finished = [name for name, run in runs.items() if run.state is RunState.FINISHED]
     assert accepted == Counter(finished), _story(entries)
-    assert Counter(entry.run for entry in entries if entry.kind is Kind.FINISHED) == Counter(finished)
+    assert Counter(entry.run for entry in entries if entry.kind is EntryKind.FINISHED) == Counter(finished)
     for name in finished:
         attempt = attempts[runs[name].accepted or ""]
         assert attempt.run == name and attempt.outcome is not None and attempt.outcome.value == "finished"
@@ -277,7 +277,9 @@ def _assert_accepted_once(
         assert sorted(numbers) == list(range(1, run.attempts + 1)), _story(entries)
 
 
-def _assert_fold(runs: Mapping[str, Run], attempts: Mapping[str, Attempt], entries: list[Entry]) -> None:
+def _assert_fold(
+    runs: Mapping[str, Run], attempts: Mapping[str, Attempt], entries: list[JournalEntry]
+) -> None:
     """The tables of runs and attempts are what the entries say, from the first to the last."""
     folded: dict[str, Run] = {}
     tried: dict[str, Attempt] = {}
@@ -341,5 +343,5 @@ def processes_with(text: str) -> list[int]:
     return found
 
 
-def _story(entries: list[Entry]) -> str:
+def _story(entries: list[JournalEntry]) -> str:
     return "\n".join("%.3f %s %s %s %s" % (e.at, e.run, e.kind.value, e.token, e.data) for e in entries)

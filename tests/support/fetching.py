@@ -13,13 +13,13 @@ from typing import Any
 from outlast.node.archives.sink import Block, Sink
 from outlast.node.pulse import silent
 from outlast.node.staging.fetch.fetch import fetch, untold
+from outlast.node.staging.fetch.fetch_settings import FetchClock, FetchSettings
 from outlast.node.staging.fetch.part_file import PartFile
-from outlast.node.staging.fetch.receipt import Progress, Receipt
-from outlast.node.staging.fetch.settings import Clock, FetchSettings
-from outlast.node.staging.http.settings import HttpSettings
-from outlast.node.staging.item import Wanted
+from outlast.node.staging.fetch.receipt import FetchProgress, Receipt
+from outlast.node.staging.http.http_settings import HttpSettings
+from outlast.node.staging.item import DataItem
 from outlast.node.staging.sources.base import Body, Source
-from outlast.node.staging.sources.http import HttpSource
+from outlast.node.staging.sources.http_source import HttpSource
 from outlast.node.staging.sources.resolve import sources_for
 from outlast.node.staging.sources.tokens import Tokens
 from servers.behaviour import seeded
@@ -43,8 +43,8 @@ class FastClock:
 
     slept: list[float] = field(default_factory=list)
 
-    def clock(self) -> Clock:
-        return Clock(
+    def clock(self) -> FetchClock:
+        return FetchClock(
             now=lambda: time.monotonic() + sum(self.slept), sleep=self.slept.append, chance=lambda: 0.5
         )
 
@@ -99,11 +99,11 @@ class Scene:
         size: int | None = None,
         sink: Sink | None = None,
         pulse: Callable[[], None] = silent,
-        tell: Callable[[Progress], None] = untold,
+        tell: Callable[[FetchProgress], None] = untold,
         **settings: Any,
     ) -> Receipt:
         """By default into `target`. Raises what fetch raises."""
-        wanted = Wanted(tuple(server.url(PATH) for server in self.servers), pinned or {}, size)
+        wanted = DataItem(tuple(server.url(PATH) for server in self.servers), pinned or {}, size)
         chosen = sink or PartFile(str(self.folder), self.target.name)
         try:
             return fetch(
@@ -138,7 +138,7 @@ def sources(url: str, ca_file: Path, tokens: Tokens = NOBODY, seconds: float = 1
     limits = HttpSettings(
         connect_limit=seconds, first_byte_limit=seconds, stall_limit=seconds, ca_file=str(ca_file)
     )
-    return sources_for(Wanted((url,)), limits, tokens)
+    return sources_for(DataItem((url,)), limits, tokens)
 
 
 def read_all(body: Body, into: bytearray | None = None) -> bytes:
@@ -170,7 +170,7 @@ class MortalPartFile(PartFile):
             raise Died
 
 
-def fetch_to(target: Path, wanted: Wanted, found: list[Source], dies_after: int | None = None) -> Receipt:
+def fetch_to(target: Path, wanted: DataItem, found: list[Source], dies_after: int | None = None) -> Receipt:
     """Pauses are counted and not waited for. Raises GivenUp, and Died after so many bytes."""
     slept = [0.0]
 
@@ -185,7 +185,7 @@ def fetch_to(target: Path, wanted: Wanted, found: list[Source], dies_after: int 
             found,
             sink,
             FetchSettings(connections=1),
-            clock=Clock(now=lambda: time.monotonic() + slept[0], sleep=sleep, chance=lambda: 0.5),
+            clock=FetchClock(now=lambda: time.monotonic() + slept[0], sleep=sleep, chance=lambda: 0.5),
         )
     finally:
         sink.close()

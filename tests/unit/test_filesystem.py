@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from outlast.filesystem import sync_directory, write_durably
-from outlast.local_cluster.job_log import Book, State
+from outlast.local_cluster.job_log import JobLog, JobLogState
 
 
 def is_directory(descriptor: int) -> bool:
@@ -107,10 +107,10 @@ def test_a_file_system_that_cannot_sync_directories_is_used_all_the_same(
     sync_directory(tmp_path)
     write_durably(tmp_path / "file", b"new")
     assert (tmp_path / "file").read_bytes() == b"new"
-    book = Book(tmp_path / "jobs.jsonl")
-    book.rewrite(State(next_id=7))
+    book = JobLog(tmp_path / "jobs.jsonl")
+    book.rewrite(JobLogState(next_id=7))
     book.close()
-    assert Book(book.path).load().next_id == 7
+    assert JobLog(book.path).load().next_id == 7
 
 
 def test_a_directory_that_fails_to_be_synced_is_an_error(
@@ -120,4 +120,4 @@ def test_a_directory_that_fails_to_be_synced_is_an_error(
     with pytest.raises(OSError, match="Input/output"):
         write_durably(tmp_path / "file", b"new")
     with pytest.raises(OSError, match="Input/output"):
-        Book(tmp_path / "jobs.jsonl").rewrite(State())
+        JobLog(tmp_path / "jobs.jsonl").rewrite(JobLogState())

@@ -6,13 +6,17 @@ from collections.abc import Iterable, Sequence
 
 from outlast.cli.common import clock
 from outlast.domain.describe import counted
-from outlast.domain.model import Attempt, AttemptState, Entry, Kind
+from outlast.domain.model import Attempt, AttemptState, EntryKind, JournalEntry
 from outlast.units import show_duration
 
 
-def where(attempt: Attempt, entries: Iterable[Entry]) -> str:
+def where(attempt: Attempt, entries: Iterable[JournalEntry]) -> str:
     """`job 17 on n1`, or all jobs of a chain."""
-    told = [entry.data.get("job") or "" for entry in entries if entry.kind in (Kind.QUEUED, Kind.STARTED)]
+    told = [
+        entry.data.get("job") or ""
+        for entry in entries
+        if entry.kind in (EntryKind.QUEUED, EntryKind.STARTED)
+    ]
     jobs = [job for text in (*told, attempt.job) for job in text.split(",") if job]
     names = list(dict.fromkeys(jobs))
     if len(names) < 2:
@@ -20,7 +24,7 @@ def where(attempt: Attempt, entries: Iterable[Entry]) -> str:
     return "jobs %s%s" % (", ".join(names), "; last on %s" % attempt.host if attempt.host else "")
 
 
-def when(attempt: Attempt, entries: Sequence[Entry]) -> str:
+def when(attempt: Attempt, entries: Sequence[JournalEntry]) -> str:
     """From when to when, and how long it was in the queue before and in between; empty before it began."""
     if attempt.started is None:
         return ""
@@ -49,9 +53,9 @@ def _unseen(attempt: Attempt, starts: int, ended: float | None) -> str:
     return text + (", after %s" % waited if waited else "")
 
 
-def _first_start(entries: Iterable[Entry]) -> float | None:
+def _first_start(entries: Iterable[JournalEntry]) -> float | None:
     for entry in entries:
-        if entry.kind is Kind.STARTED:
+        if entry.kind is EntryKind.STARTED:
             # The first that was seen need not be the first there was.
             started = entry.data.get("started")
             return float(started) if started is not None and not entry.data.get("restarts") else None

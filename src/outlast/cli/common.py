@@ -23,7 +23,7 @@ from outlast.journal.journal import Journal
 from outlast.journal.sqlite_file import LONGEST_PATH, is_blank
 
 if TYPE_CHECKING:
-    from outlast.controller.supervisor import Session
+    from outlast.controller.supervisor import Supervisor
 
 #: Seconds to wait for another command that holds the experiment for a moment, and for one pass.
 LONGEST_WAIT = 15.0
@@ -109,7 +109,7 @@ def _is_nowhere(directory: Path) -> bool:
     return str(directory) == "." and not (directory / "params.yaml").exists()
 
 
-def carry_out(experiment: Experiment, purpose: str, work: Callable[[Session], None]) -> str:
+def carry_out(experiment: Experiment, purpose: str, work: Callable[[Supervisor], None]) -> str:
     """Be the controller for a moment. Where another one supervises, it is told who picks the request up."""
     from outlast.controller.supervisor import control
 

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 
 from outlast.domain.describe import printable
 from outlast.node.archives.sink import Block
-from outlast.node.staging.errors import Kind
+from outlast.node.staging.errors import ErrorKind
 from outlast.node.staging.fetch.digests import Digests
+from outlast.node.staging.fetch.fetch_settings import FetchSettings
 from outlast.node.staging.fetch.receipt import Receipt
-from outlast.node.staging.fetch.settings import FetchSettings
-from outlast.node.staging.http.settings import HttpSettings
+from outlast.node.staging.http.http_settings import HttpSettings
 from outlast.node.staging.sources.resolve import sources_for
 from outlast.node.staging.sources.tokens import Tokens
 from outlast.units import show_duration, show_size
 
 if TYPE_CHECKING:
-    from outlast.node.staging.item import Wanted
+    from outlast.node.staging.item import DataItem
     from outlast.node.staging.sources.base import Source
     from outlast.schedulers.profile import Profile
 import functools
@@ -35,24 +35,24 @@ if TYPE_CHECKING:
 
 #: What to do when data did not arrive for this.
 ADVICE = {
-    Kind.NO_ANSWER: "see whether this machine reaches the host; another source helps: --mirror URL",
-    Kind.STALL: "try again later, or give another source: --mirror URL",
-    Kind.CRAWL: "try again later, or give another source: --mirror URL",
-    Kind.RESET: "try again later, or give another source: --mirror URL",
-    Kind.TRUNCATED: "try again later, or give another source: --mirror URL",
-    Kind.SERVER_ERROR: "try again later, or give another source: --mirror URL",
-    Kind.BUSY: "try again later, or give another source: --mirror URL",
-    Kind.REFUSED: "give a token that is good: --token-file FILE --token-host HOST",
-    Kind.MISSING_FOR_NOW: "see whether the URL is right; if it is, try again later",
-    Kind.MISSING: "see whether the URL is right",
-    Kind.CHANGED: "wait until nobody changes the file, and begin again",
-    Kind.WRONG_LENGTH: "see whether the pinned size is that of this file",
-    Kind.WRONG_DIGEST: "see whether the digest is that of this file; if so, the source has another file",
-    Kind.NO_RANGES: "give a source that can go on where it stopped: --mirror URL",
-    Kind.NONSENSE: "see what answers there: curl -I URL",
-    Kind.UNTRUSTED: "if you trust its authority, name its certificate: SSL_CERT_FILE=FILE",
-    Kind.DISK_FULL: "make room, or choose another place",
-    Kind.BAD_ARCHIVE: "see whether it is an archive; --unpack no takes it as it is",
+    ErrorKind.NO_ANSWER: "see whether this machine reaches the host; another source helps: --mirror URL",
+    ErrorKind.STALL: "try again later, or give another source: --mirror URL",
+    ErrorKind.CRAWL: "try again later, or give another source: --mirror URL",
+    ErrorKind.RESET: "try again later, or give another source: --mirror URL",
+    ErrorKind.TRUNCATED: "try again later, or give another source: --mirror URL",
+    ErrorKind.SERVER_ERROR: "try again later, or give another source: --mirror URL",
+    ErrorKind.BUSY: "try again later, or give another source: --mirror URL",
+    ErrorKind.REFUSED: "give a token that is good: --token-file FILE --token-host HOST",
+    ErrorKind.MISSING_FOR_NOW: "see whether the URL is right; if it is, try again later",
+    ErrorKind.MISSING: "see whether the URL is right",
+    ErrorKind.CHANGED: "wait until nobody changes the file, and begin again",
+    ErrorKind.WRONG_LENGTH: "see whether the pinned size is that of this file",
+    ErrorKind.WRONG_DIGEST: "see whether the digest is that of this file; if so, the source has another file",
+    ErrorKind.NO_RANGES: "give a source that can go on where it stopped: --mirror URL",
+    ErrorKind.NONSENSE: "see what answers there: curl -I URL",
+    ErrorKind.UNTRUSTED: "if you trust its authority, name its certificate: SSL_CERT_FILE=FILE",
+    ErrorKind.DISK_FULL: "make room, or choose another place",
+    ErrorKind.BAD_ARCHIVE: "see whether it is an archive; --unpack no takes it as it is",
 }
 
 
@@ -129,7 +129,7 @@ class Means:
     tokens: Tokens
     fetching: FetchSettings
 
-    def sources(self, wanted: Wanted) -> list[Source]:
+    def sources(self, wanted: DataItem) -> list[Source]:
         """Raises ValueError."""
         return sources_for(wanted, self.http, self.tokens)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from outlast.domain.describe import printable
-from outlast.node.staging.fetch.receipt import Progress
+from outlast.node.staging.fetch.receipt import FetchProgress
 from outlast.units import show_duration, show_size
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ LINE_EVERY = 10.0
 _LEAST_RATE = 1.0
 
 
-class Watch:
+class TransferDisplay:
     """`told` is the newest progress; hand `tell` to the fetch."""
 
     def __init__(self, name: str, *, quiet: bool = False) -> None:
@@ -34,7 +34,7 @@ class Watch:
         self._live: Live | None = None
         self._said = time.monotonic()
         self._trouble = ""
-        self.told: Progress | None = None
+        self.told: FetchProgress | None = None
 
     @contextmanager
     def showing(self) -> Iterator[None]:
@@ -51,14 +51,14 @@ class Watch:
             yield
         self._live = None
 
-    def tell(self, progress: Progress) -> None:
+    def tell(self, progress: FetchProgress) -> None:
         self.told = progress
         if self._live is not None:
             self._live.refresh()
         elif not self._quiet:
             self._lines(progress)
 
-    def _lines(self, progress: Progress) -> None:
+    def _lines(self, progress: FetchProgress) -> None:
         now = time.monotonic()
         if progress.trouble and progress.trouble != self._trouble:
             click.echo("%s: %s" % (self._name, "; ".join(state_of_trouble(progress))), err=True)
@@ -97,7 +97,7 @@ class Watch:
         return Group(grid, *below)
 
 
-def in_words(progress: Progress, *, with_source: bool = True) -> str:
+def in_words(progress: FetchProgress, *, with_source: bool = True) -> str:
     """`1.2 of 3.4 GB (35 %), 57 MB/s, 39 s left, from cache.example.org`."""
     parts = [show_size(progress.done)]
     if progress.total:
@@ -115,7 +115,7 @@ def in_words(progress: Progress, *, with_source: bool = True) -> str:
     return ", ".join(parts)
 
 
-def state_of_trouble(progress: Progress) -> list[str]:
+def state_of_trouble(progress: FetchProgress) -> list[str]:
     """Return what is wrong, and what happens next: `connection refused by …`, `next try in 12 s, …`.
 
     Empty while bytes come.

@@ -10,11 +10,11 @@ import click
 from outlast.cli.common import LONGEST_PASS
 from outlast.cli.refusal_hints import advice
 from outlast.domain.describe import printable
-from outlast.domain.model import Kind
+from outlast.domain.model import EntryKind
 from outlast.exchange.experiment import Experiment
 
 if TYPE_CHECKING:
-    from outlast.controller.supervisor import Session
+    from outlast.controller.supervisor import Supervisor
 
 #: Runs that are told of one by one.
 MOST_TOLD = 5
@@ -35,16 +35,16 @@ class Sending:
         #: By run: why its job was refused for good, and what to do.
         self.refused: dict[str, str] = {}
 
-    def __call__(self, session: Session) -> None:
+    def __call__(self, session: Supervisor) -> None:
         journal = session.journal
         before = journal.last_entry()
         self._trouble = session.step(budget=self._budget).trouble
         self.live = bool(journal.live())
         for row in journal.entries(after=before):
             entry = row.entry
-            if entry.kind is Kind.QUEUED:
+            if entry.kind is EntryKind.QUEUED:
                 self.jobs[entry.run] = entry.data["job"]
-            run = journal.run(entry.run) if entry.kind is Kind.FAILED else None
+            run = journal.run(entry.run) if entry.kind is EntryKind.FAILED else None
             if run is not None:
                 hint = advice(journal, run, self._experiment.root, self._directory)
                 self.refused[run.name] = "; ".join(filter(None, (printable(run.reason), hint)))

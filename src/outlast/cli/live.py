@@ -15,7 +15,7 @@ from outlast.cli.refusal_hints import advice
 from outlast.cli.scheduler_outage import Silence
 from outlast.controller.controller import Pass
 from outlast.domain import describe
-from outlast.domain.model import Attempt, Entry, Kind
+from outlast.domain.model import Attempt, EntryKind, JournalEntry
 from outlast.exchange import attempt_log
 from outlast.exchange.experiment import Experiment
 from outlast.journal.journal import Journal
@@ -31,8 +31,8 @@ COUNT_EVERY = 5.0
 #: How many runs that are under way are shown below the lines.
 SHOWN = 10
 
-_ENDS = (Kind.FINISHED, Kind.FAILED, Kind.CANCELLED)
-_MACHINE = (Kind.QUEUED, Kind.SEEN, Kind.ACCEPTED)
+_ENDS = (EntryKind.FINISHED, EntryKind.FAILED, EntryKind.CANCELLED)
+_MACHINE = (EntryKind.QUEUED, EntryKind.SEEN, EntryKind.ACCEPTED)
 
 
 class Display:
@@ -60,7 +60,7 @@ class Display:
             yield
         self._live = None
 
-    def entries(self, entries: Sequence[Entry]) -> None:
+    def entries(self, entries: Sequence[JournalEntry]) -> None:
         """The controller's listener."""
         if self._quiet or self._journal is None:
             return
@@ -70,7 +70,7 @@ class Display:
                 continue
             attempt = self._journal.attempt(entry.token) if entry.token else None
             text = describe.of_entry(entry, attempt)
-            if entry.kind is Kind.FAILED:
+            if entry.kind is EntryKind.FAILED:
                 text += self._what_to_do(entry.run) + self._last_words(entry.run)
             self._say(entry.at, entry.run, text, COLOURS.get(entry.kind.value))
         if many:

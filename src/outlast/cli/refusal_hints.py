@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class _Cause:
+class _Refusal:
     """Words of a scheduler's, and the keys that they are about; words for one key are another word for it."""
 
     scheduler: str
@@ -34,33 +34,33 @@ class _Cause:
 _ACCOUNT, _QUEUE = ("account", "project"), ("partition", "queue")
 _NODES = 'sinfo -o "%P %c %m %G %l"'
 _CAUSES = (
-    _Cause(
+    _Refusal(
         "slurm",
         r"invalid account|account/partition",
         (_ACCOUNT, _QUEUE),
         ask="sacctmgr show assoc user=$USER format=account,partition",
     ),
-    _Cause("slurm", r"partition name|invalid partition|group not permitted", (_QUEUE,), ask="sinfo -s"),
-    _Cause("slurm", r"time limit", (("longest",),), ("resources.time",), 'sinfo -o "%P %l"'),
-    _Cause("slurm", r"\bgres\b|generic resource", (("gpus",),), ("resources.gpus",), _NODES),
-    _Cause("slurm", r"memory", (), ("resources.memory",), _NODES),
-    _Cause("slurm", r"more processors", (), ("resources.cpus",), _NODES),
-    _Cause(
+    _Refusal("slurm", r"partition name|invalid partition|group not permitted", (_QUEUE,), ask="sinfo -s"),
+    _Refusal("slurm", r"time limit", (("longest",),), ("resources.time",), 'sinfo -o "%P %l"'),
+    _Refusal("slurm", r"\bgres\b|generic resource", (("gpus",),), ("resources.gpus",), _NODES),
+    _Refusal("slurm", r"memory", (), ("resources.memory",), _NODES),
+    _Refusal("slurm", r"more processors", (), ("resources.cpus",), _NODES),
+    _Refusal(
         "slurm",
         r"node configuration",
         (("gpus",), _QUEUE),
         ("resources.cpus", "resources.memory", "resources.gpus"),
         _NODES,
     ),
-    _Cause("slurm", r"\bqos\b|option|invalid feature|reservation|licen[sc]e", (("directives",),)),
-    _Cause("sge", r"requested project|no project|project", (_ACCOUNT,), ask="qconf -sprjl"),
-    _Cause("sge", r"unknown queue", (("queue",),), ask="qconf -sql"),
-    _Cause("sge", r"parallel environment", (("cpus",),), ("resources.cpus",), "qconf -spl"),
-    _Cause("sge", r"unknown resource", (("gpus",), ("memory",), ("directives",)), ask="qconf -sc"),
-    _Cause("sge", r"option", (("directives",),)),
-    _Cause("htcondor", r"submit description cannot be read", (("directives",),)),
-    _Cause("htcondor", r"require_gpus", (("gpus",),), ("resources.gpus",)),
-    _Cause("htcondor", r"MAX_TRANSFER", (), ("code", "checkpoints.keep")),
+    _Refusal("slurm", r"\bqos\b|option|invalid feature|reservation|licen[sc]e", (("directives",),)),
+    _Refusal("sge", r"requested project|no project|project", (_ACCOUNT,), ask="qconf -sprjl"),
+    _Refusal("sge", r"unknown queue", (("queue",),), ask="qconf -sql"),
+    _Refusal("sge", r"parallel environment", (("cpus",),), ("resources.cpus",), "qconf -spl"),
+    _Refusal("sge", r"unknown resource", (("gpus",), ("memory",), ("directives",)), ask="qconf -sc"),
+    _Refusal("sge", r"option", (("directives",),)),
+    _Refusal("htcondor", r"submit description cannot be read", (("directives",),)),
+    _Refusal("htcondor", r"require_gpus", (("gpus",),), ("resources.gpus",)),
+    _Refusal("htcondor", r"MAX_TRANSFER", (), ("code", "checkpoints.keep")),
 )
 
 #: How to find out what is right.
@@ -105,7 +105,7 @@ def remedy(said: str, cluster: KnownCluster) -> str:
     return "correct %s or resources in params.yaml (%s)" % (_profile(cluster), shown)
 
 
-def _remedy(cause: _Cause, cluster: KnownCluster) -> str:
+def _remedy(cause: _Refusal, cluster: KnownCluster) -> str:
     found = [key for words in cause.keys for key in words if key in cluster.lines]
     places = ["`%s` in %s:%d" % (key, cluster.file, cluster.lines[key]) for key in found]
     places += ["`%s` in params.yaml" % key for key in cause.params]

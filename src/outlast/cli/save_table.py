@@ -10,7 +10,7 @@ from outlast.cli.common import table
 from outlast.domain import save_costs
 from outlast.domain.describe import counted, printable
 from outlast.domain.ledger import Booking, Use, total
-from outlast.domain.save_costs import Saving
+from outlast.domain.save_costs import SaveCosts
 from outlast.units import show_duration
 
 
@@ -20,7 +20,7 @@ def facts(bookings: Sequence[Booking]) -> dict[str, Any]:
     return {**sums, "lost": total(bookings)[Use.LOST_WORK]}
 
 
-def in_attempt(step: int | None, its: Saving) -> list[tuple[str, str]]:
+def in_attempt(step: int | None, its: SaveCosts) -> list[tuple[str, str]]:
     """The lines of one attempt, each with its first word."""
     lines = []
     cost = ""
@@ -62,6 +62,6 @@ def as_table(runs: Mapping[str, Sequence[Booking]]) -> str:
     return table(head, rows, right=range(1, 7)) if rows else ""
 
 
-def _share(its: Saving) -> str:
+def _share(its: SaveCosts) -> str:
     percent = 100 * its.share
     return "%.1f %%" % percent if percent >= 0.05 or not percent else "<0.1 %"

@@ -9,10 +9,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from outlast.node.staging.errors import Trouble
-from outlast.node.staging.item import ALGORITHMS, Wanted
-from outlast.node.staging.sources.base import Source, Version
-from outlast.spec.data_methods import Way
+from outlast.node.staging.errors import SourceError
+from outlast.node.staging.item import ALGORITHMS, DataItem
+from outlast.node.staging.sources.base import FileVersion, Source
+from outlast.spec.data_methods import DataMethod
 
 if TYPE_CHECKING:
     from outlast.cli.data_common import Means
@@ -22,10 +22,10 @@ _AT_ONCE = 8
 
 
 @dataclass(frozen=True)
-class Reply:
+class ProbeReply:
     source: str
     #: None: it did not answer well, and `kind` and `detail` say how.
-    version: Version | None
+    version: FileVersion | None
     kind: str = ""
     detail: str = ""
     #: A token is meant for this host, and there is one.
@@ -46,9 +46,9 @@ class Reply:
 
 @dataclass(frozen=True)
 class Inquiry:
-    wanted: Wanted
-    way: Way
-    replies: tuple[Reply, ...]
+    wanted: DataItem
+    way: DataMethod
+    replies: tuple[ProbeReply, ...]
     #: What kept its sources from being asked.
     unasked: str = ""
 
@@ -82,7 +82,7 @@ class Inquiry:
         }
 
     def _problems(self) -> Iterator[str]:
-        first: Reply | None = None
+        first: ProbeReply | None = None
         for reply in self.replies:
             if reply.version is None:
                 yield "%s: %s" % (reply.source, reply.detail)
@@ -96,7 +96,7 @@ class Inquiry:
             elif first.version is not None and first.version.contradicts(reply.version):
                 yield "%s has another file than %s" % (reply.source, first.source)
 
-    def _against_pins(self, source: str, said: Version) -> Iterator[str]:
+    def _against_pins(self, source: str, said: FileVersion) -> Iterator[str]:
         if self.wanted.size is not None and said.size not in (None, self.wanted.size):
             yield "%s has %s bytes, and %s are pinned" % (source, said.size, self.wanted.size)
         for name in ALGORITHMS:
@@ -105,7 +105,7 @@ class Inquiry:
                 yield "%s tells the %s %s, and %s is pinned" % (source, name, told, pinned)
 
 
-def inquire(items: Sequence[Wanted], ways: Sequence[Way], means: Means) -> list[Inquiry]:
+def inquire(items: Sequence[DataItem], ways: Sequence[DataMethod], means: Means) -> list[Inquiry]:
     """All at the same time: one that hangs holds up no other. Each is bounded by the profile's `stall`."""
     found = []
     with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -116,19 +116,19 @@ def inquire(items: Sequence[Wanted], ways: Sequence[Way], means: Means) -> list[
     return found
 
 
-def _sources(item: Wanted, means: Means) -> tuple[list[Source], str]:
+def _sources(item: DataItem, means: Means) -> tuple[list[Source], str]:
     try:
         return means.sources(item), ""
     except ValueError as error:
         return [], str(error)
 
 
-def _ask(source: Source, means: Means) -> Reply:
+def _ask(source: Source, means: Means) -> ProbeReply:
     try:
         said = source.version()
-    except Trouble as trouble:
-        return Reply(source.name, None, trouble.kind.value, trouble.detail)
-    return Reply(source.name, said, token=_has_token(source.name, means))
+    except SourceError as trouble:
+        return ProbeReply(source.name, None, trouble.kind.value, trouble.detail)
+    return ProbeReply(source.name, said, token=_has_token(source.name, means))
 
 
 def _has_token(name: str, means: Means) -> bool:
@@ -138,5 +138,5 @@ def _has_token(name: str, means: Means) -> bool:
         return False
     try:
         return means.tokens.token_for(parts.hostname, parts.port or 443) is not None
-    except Trouble:
+    except SourceError:
         return False

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from outlast.controller import crashpoints
 from outlast.controller.dispatch import Dispatch
 from outlast.domain import admission, engine
-from outlast.domain.decision import Decision, Do
-from outlast.domain.model import Attempt, Entry, Kind, Outcome
+from outlast.domain.decision import Decision, DecisionKind
+from outlast.domain.model import Attempt, EntryKind, JournalEntry, Outcome
 from outlast.domain.observation import JobPhase, JobView, Report, Seen
 from outlast.exchange.base import Exchange, ResultGone
 from outlast.journal.records import Records
@@ -24,7 +24,7 @@ from outlast.schedulers.base import Scheduler, SchedulerUnavailable, Sought
 #: Rounds of decisions in one pass; a run needs four at most from the end of an attempt to the next.
 MOST_ROUNDS = 12
 
-Listener = Callable[[Sequence[Entry]], None]
+Listener = Callable[[Sequence[JournalEntry]], None]
 
 
 @dataclass
@@ -160,7 +160,7 @@ class Controller:
                 decision = engine.decide(run, attempt, seen, limits, self._scheduler.patience, now)
                 if decision is None:
                     continue
-                (starts if decision.do is Do.START else decisions).append(decision)
+                (starts if decision.do is DecisionKind.START else decisions).append(decision)
             if not decisions:
                 break
             names = self._act(decisions, seen, done)
@@ -171,23 +171,26 @@ class Controller:
 
     def _act(self, decisions: Sequence[Decision], seen: Seen, done: Pass) -> list[str]:
         """Carry decisions out, and name the runs that may want another one."""
-        entries: list[Entry] = []
+        entries: list[JournalEntry] = []
         for decision in decisions:
             self._beat()
             match decision.do:
-                case Do.RECORD:
+                case DecisionKind.RECORD:
                     entries.append(self._entry(decision))
-                case Do.PUBLISH:
+                case DecisionKind.PUBLISH:
                     entries.extend(self._publish(decision, done))
-                case Do.FENCE:
+                case DecisionKind.FENCE:
                     entries.extend(self._fence(decision, done))
-        for do, act in ((Do.CANCEL_JOB, self._scheduler.cancel), (Do.RELEASE, self._scheduler.release)):
+        for do, act in (
+            (DecisionKind.CANCEL_JOB, self._scheduler.cancel),
+            (DecisionKind.RELEASE, self._scheduler.release),
+        ):
             asked = [decision for decision in decisions if decision.do is do]
             entries.extend(self._ask(act, asked, seen, done))
         entries = self._settle_ended(entries, done)
         self._append(entries, done)
         for entry in entries:
-            if entry.kind is Kind.FINISHED:
+            if entry.kind is EntryKind.FINISHED:
                 run = self._records.run(entry.run)
                 if run is not None:
                     self._exchange.retire(run)
@@ -195,14 +198,14 @@ class Controller:
 
     # Acts.
 
-    def _publish(self, decision: Decision, done: Pass) -> list[Entry]:
+    def _publish(self, decision: Decision, done: Pass) -> list[JournalEntry]:
         """One result that cannot be put in its place must not keep the other runs waiting."""
         attempt = self._records.attempt(decision.token or "")
         assert attempt is not None
         try:
             self._exchange.publish(attempt)
         except ResultGone as error:
-            return [Entry(self._clock(), decision.run, Kind.FAILED, None, {"reason": str(error)})]
+            return [JournalEntry(self._clock(), decision.run, EntryKind.FAILED, None, {"reason": str(error)})]
         except OSError as error:
             done.notes.append(
                 "the results of %s cannot be put in their place yet: %s" % (decision.run, error)
@@ -210,9 +213,9 @@ class Controller:
             return []
         crashpoints.reach("accept.published")
         reason = "finished with attempt %d" % attempt.number
-        return [Entry(self._clock(), decision.run, Kind.FINISHED, None, {"reason": reason})]
+        return [JournalEntry(self._clock(), decision.run, EntryKind.FINISHED, None, {"reason": reason})]
 
-    def _fence(self, decision: Decision, done: Pass) -> list[Entry]:
+    def _fence(self, decision: Decision, done: Pass) -> list[JournalEntry]:
         run = self._records.live()[decision.run]
         attempt = self._records.attempt(decision.token or "")
         assert attempt is not None
@@ -227,12 +230,14 @@ class Controller:
         verdict = engine.after_fence(run, attempt, report, won, self._scheduler.patience, now)
         return [self._entry(verdict)] if verdict is not None else []
 
-    def _settle_ended(self, entries: Sequence[Entry], done: Pass) -> list[Entry]:
+    def _settle_ended(self, entries: Sequence[JournalEntry], done: Pass) -> list[JournalEntry]:
         """Nobody works on an attempt, and what it left behind is home, before its end is recorded."""
         kept = []
         for entry in entries:
             self._beat()
-            attempt = self._records.attempt(entry.token) if entry.kind is Kind.ENDED and entry.token else None
+            attempt = (
+                self._records.attempt(entry.token) if entry.kind is EntryKind.ENDED and entry.token else None
+            )
             try:
                 if attempt is not None:
                     self._exchange.shut(attempt)  # the scheduler may yet start the job again
@@ -244,7 +249,7 @@ class Controller:
 
     def _ask(
         self, act: Callable[[Sequence[JobView]], None], decisions: Sequence[Decision], seen: Seen, done: Pass
-    ) -> list[Entry]:
+    ) -> list[JournalEntry]:
         """Cancel or release these decisions' jobs in one call."""
         jobs = seen.jobs or {}
         views = [jobs[decision.token] for decision in decisions if decision.token and decision.token in jobs]
@@ -261,7 +266,7 @@ class Controller:
     def _deal_with_strays(self, views: Iterable[JobView], done: Pass) -> None:
         """Jobs whose attempt is over, or that no attempt knows of: they must not go on."""
         current = {run.current for run in self._records.live().values()}
-        entries: list[Entry] = []
+        entries: list[JournalEntry] = []
         strays: list[JobView] = []
         for view in views:
             if view.token in current:
@@ -277,7 +282,7 @@ class Controller:
                 self._scheduler.cancel(strays)
             except SchedulerUnavailable as error:
                 done.trouble = str(error)
-                entries = [entry for entry in entries if entry.kind is not Kind.TWIN_FOUND]
+                entries = [entry for entry in entries if entry.kind is not EntryKind.TWIN_FOUND]
         self._append(entries, done)
 
     def _forget_ended(self, seen: Seen) -> None:
@@ -290,12 +295,12 @@ class Controller:
 
     # The journal.
 
-    def _entry(self, decision: Decision) -> Entry:
+    def _entry(self, decision: Decision) -> JournalEntry:
         assert decision.kind is not None
         data = {"reason": decision.reason, **decision.data}
-        return Entry(self._clock(), decision.run, decision.kind, decision.token, data)
+        return JournalEntry(self._clock(), decision.run, decision.kind, decision.token, data)
 
-    def _append(self, entries: Sequence[Entry], done: Pass) -> None:
+    def _append(self, entries: Sequence[JournalEntry], done: Pass) -> None:
         if not entries:
             return
         self._records.append(entries)
@@ -304,15 +309,15 @@ class Controller:
         for kind, point in _POINTS.items():
             if kind in kinds:
                 crashpoints.reach(point)
-        if any(entry.kind is Kind.ENDED and entry.data["outcome"] == Outcome.LOST for entry in entries):
+        if any(entry.kind is EntryKind.ENDED and entry.data["outcome"] == Outcome.LOST for entry in entries):
             crashpoints.reach("fence.recorded")
         self._listener(entries)
 
 
 _POINTS = {
-    Kind.STARTED: "observe.started",
-    Kind.ENDED: "observe.ended",
-    Kind.ACCEPTED: "accept.recorded",
-    Kind.FINISHED: "accept.finished",
-    Kind.CANCEL_SENT: "cancel.recorded",
+    EntryKind.STARTED: "observe.started",
+    EntryKind.ENDED: "observe.ended",
+    EntryKind.ACCEPTED: "accept.recorded",
+    EntryKind.FINISHED: "accept.finished",
+    EntryKind.CANCEL_SENT: "cancel.recorded",
 }

@@ -11,15 +11,15 @@ from collections.abc import Callable, Sequence
 from outlast.controller import crashpoints
 from outlast.domain import engine
 from outlast.domain.decision import Decision
-from outlast.domain.model import Entry, Kind, Outcome, RunState
+from outlast.domain.model import EntryKind, JournalEntry, Outcome, RunState
 from outlast.exchange.base import Exchange
 from outlast.journal.records import Records
-from outlast.schedulers.base import Answer, JobRequest, Scheduler, Submission
+from outlast.schedulers.base import JobRequest, Scheduler, Submission, SubmitAnswer
 
 #: The window in seconds that `Scheduler.submit_rate` is about.
 MINUTE = 60.0
 
-Append = Callable[[Sequence[Entry]], None]
+Append = Callable[[Sequence[JournalEntry]], None]
 
 
 class Dispatch:
@@ -70,10 +70,10 @@ class Dispatch:
         tokens = ["%s-%d" % (batch, index) for index in range(1, len(decisions) + 1)]
         now = self._clock()
         intents = [
-            Entry(
+            JournalEntry(
                 now,
                 decision.run,
-                Kind.INTENDED,
+                EntryKind.INTENDED,
                 token,
                 {
                     "number": live[decision.run].attempts + 1,
@@ -100,7 +100,7 @@ class Dispatch:
                 self._exchange.write_order(run, attempt, spec)
             except OSError as error:
                 why = "the work order could not be written: %s" % error
-                answers[token] = Submission(Answer.REJECTED, reason=why, transient=True)
+                answers[token] = Submission(SubmitAnswer.REJECTED, reason=why, transient=True)
                 continue
             requests.append(self._exchange.request(run, attempt, spec))
         crashpoints.reach("start.ordered")
@@ -114,23 +114,25 @@ class Dispatch:
     def _believe(self, token: str, answer: Submission) -> Submission:
         """A rejected job is shut out, in case it exists after all: some schedulers say no and mean yes."""
         attempt = self._records.attempt(token)
-        if answer.answer is not Answer.REJECTED or attempt is None:
+        if answer.answer is not SubmitAnswer.REJECTED or attempt is None:
             return answer
         try:
             shut_out = self._exchange.fence(attempt)
         except OSError:
             shut_out = False  # nobody can tell; it is looked for by its token
-        return answer if shut_out else Submission(Answer.UNKNOWN, reason="rejected: %s" % answer.reason)
+        return answer if shut_out else Submission(SubmitAnswer.UNKNOWN, reason="rejected: %s" % answer.reason)
 
 
-def _answered(now: float, run: str, token: str, answers: dict[str, Submission]) -> Entry:
-    answer = answers.get(token, Submission(Answer.UNKNOWN, reason="the scheduler said nothing about it"))
+def _answered(now: float, run: str, token: str, answers: dict[str, Submission]) -> JournalEntry:
+    answer = answers.get(
+        token, Submission(SubmitAnswer.UNKNOWN, reason="the scheduler said nothing about it")
+    )
     match answer.answer:
-        case Answer.ACCEPTED:
+        case SubmitAnswer.ACCEPTED:
             told = {"reason": answer.reason} if answer.reason else {}
-            return Entry(now, run, Kind.QUEUED, token, {"job": answer.job, **told})
-        case Answer.UNKNOWN:
-            return Entry(now, run, Kind.UNSURE, token, {"reason": answer.reason})
+            return JournalEntry(now, run, EntryKind.QUEUED, token, {"job": answer.job, **told})
+        case SubmitAnswer.UNKNOWN:
+            return JournalEntry(now, run, EntryKind.UNSURE, token, {"reason": answer.reason})
         case _:
             data = {"outcome": Outcome.REJECTED.value, "detail": answer.reason, "transient": answer.transient}
-            return Entry(now, run, Kind.ENDED, token, data)
+            return JournalEntry(now, run, EntryKind.ENDED, token, data)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from outlast.controller.crashpoints import reach
-from outlast.domain.model import Entry, Kind, RunPlan, RunState, Spec
+from outlast.domain.model import EntryKind, JournalEntry, RunPlan, RunState, Spec
 from outlast.errors import NotWritable
 from outlast.filesystem import write_durably
 from outlast.journal.codec import dump, read_spec
@@ -144,14 +144,14 @@ def under_way_elsewhere(journal: Journal, spec: Spec) -> str:
     return ""
 
 
-def _consequences(journal: Journal, request: Request, now: float) -> list[Entry]:
+def _consequences(journal: Journal, request: Request, now: float) -> list[JournalEntry]:
     match request:
         case Submit(spec, plans):
             number = journal.add_spec(spec)
             known = set(journal.names())
             fresh = [plan for plan in plans if plan.name not in known]
             return [
-                Entry(now, plan.name, Kind.ADDED, None, {
+                JournalEntry(now, plan.name, EntryKind.ADDED, None, {
                     "position": len(known) + index, "spec": number, "params": dict(plan.params),
                 })
                 for index, plan in enumerate(fresh)
@@ -159,14 +159,14 @@ def _consequences(journal: Journal, request: Request, now: float) -> list[Entry]
         case Cancel(names, reason):
             chosen = list(journal.live()) if names is None else names
             return [
-                Entry(now, run.name, Kind.CANCEL_ASKED, None, {"reason": reason})
+                JournalEntry(now, run.name, EntryKind.CANCEL_ASKED, None, {"reason": reason})
                 for run in map(journal.run, chosen)
                 if run is not None and run.state in (RunState.WAITING, RunState.ACTIVE)
             ]
         case Retry(spec, names):
             number = journal.add_spec(spec)
             return [
-                Entry(now, run.name, Kind.RETRIED, None, {"spec": number})
+                JournalEntry(now, run.name, EntryKind.RETRIED, None, {"spec": number})
                 for run in map(journal.run, names)
                 if run is not None and run.state in (RunState.FAILED, RunState.CANCELLED)
             ]

@@ -26,7 +26,7 @@ RUNS_PER_SECOND_OF_REST = 60
 GLANCE = 1.0
 
 
-class Session:
+class Supervisor:
     """Made by `control`; valid while its lease is held."""
 
     def __init__(
@@ -126,7 +126,7 @@ def control(
     purpose: str,
     listener: Listener = lambda entries: None,
     timeout: float | None = None,
-) -> Iterator[Session]:
+) -> Iterator[Supervisor]:
     """Hold the experiment. Raises JournalHeld if another controller does.
 
     `timeout` bounds how long one question to the scheduler may take, where its own bound is longer.
@@ -139,7 +139,7 @@ def control(
         lease = Lease(journal, purpose)
         lease.acquire()
         try:
-            yield Session(experiment, journal, lease, listener, timeout)
+            yield Supervisor(experiment, journal, lease, listener, timeout)
         finally:
             with suppress(
                 JournalDamaged, JournalHeld, NotWritable

@@ -17,8 +17,8 @@ from outlast.data.item_table import AS_IT_IS, Table
 from outlast.data.readahead import Advice
 from outlast.data.scan import scan
 from outlast.data.zip_members import inflate
-from outlast.node.archives.headers import shown
 from outlast.node.archives.sink import BadArchive
+from outlast.node.archives.tar_headers import shown
 
 
 class _Opened(NamedTuple):

@@ -89,7 +89,7 @@ def _ascends(ends: Sequence[int], last: int) -> bool:
     return ends[0] >= 0 and ends[-1] == last and all(map(operator.le, ends[:-1], ends[1:]))
 
 
-class Builder:
+class TableBuilder:
     """Makes a Table, item by item."""
 
     def __init__(self) -> None:

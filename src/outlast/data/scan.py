@@ -11,17 +11,17 @@ import mmap
 from typing import BinaryIO, Iterator
 
 from outlast.data import tar_members, zip_members
-from outlast.data.item_table import AS_IT_IS, Builder, Found, Table
+from outlast.data.item_table import AS_IT_IS, Found, Table, TableBuilder
 from outlast.node.archives import formats, safe_names
-from outlast.node.archives.formats import Kind
-from outlast.node.archives.headers import shown
-from outlast.node.archives.limits import Limits
+from outlast.node.archives.formats import ArchiveFormat
+from outlast.node.archives.limits import ArchiveLimits
 from outlast.node.archives.sink import BadArchive
+from outlast.node.archives.tar_headers import shown
 
 #: Archives in archives in archives. Nothing is written, so this may be more than the unpacker's.
 MAX_DEPTH = 32
 
-_LIMITS = Limits()
+_LIMITS = ArchiveLimits()
 #: What macOS leaves in archives is left out.
 _RUBBISH_FOLDER = b"__MACOSX/"
 _RUBBISH_FILE = b".DS_Store"
@@ -34,9 +34,9 @@ def scan(content: mmap.mmap, file: BinaryIO, nested: bool) -> Table:
     Tars inside are items like any other unless `nested`.
     """
     kind = formats.of(content[: formats.ENOUGH])
-    if kind is Kind.ZIP:
+    if kind is ArchiveFormat.ZIP:
         found = zip_members.walk(content, file)
-    elif kind in (Kind.TAR, Kind.OTHER):
+    elif kind in (ArchiveFormat.TAR, ArchiveFormat.OTHER):
         # What is wrong with something else is said by the walk.
         found = tar_members.walk(content, 0, len(content))
     else:
@@ -53,7 +53,7 @@ class _Scanner:
     def __init__(self, content: mmap.mmap, nested: bool) -> None:
         self._content = content
         self._nested = nested
-        self.builder = Builder()
+        self.builder = TableBuilder()
 
     def take(self, found: Iterator[Found], root: bytes, depth: int) -> None:
         """Everything in one archive. The names of its items begin with `root`."""

@@ -10,8 +10,8 @@ import zlib
 from typing import BinaryIO, Iterator
 
 from outlast.data.item_table import AS_IT_IS, Found
-from outlast.node.archives.headers import shown
 from outlast.node.archives.sink import BadArchive
+from outlast.node.archives.tar_headers import shown
 
 _MAGIC = b"PK\x03\x04"
 _LOCAL = struct.Struct("<4s22xHH")

@@ -28,7 +28,7 @@ _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 @dataclass(frozen=True)
-class Stage:
+class DemoStage:
     root: Path
 
     @property
@@ -49,10 +49,10 @@ class Stage:
 
 
 @contextmanager
-def stage(keep: Path | None) -> Iterator[Stage]:
+def stage(keep: Path | None) -> Iterator[DemoStage]:
     """While this lasts `cluster: local` means the demo's own cluster, and a signal to end is an exception."""
     with _directory(keep) as root, _ending_by_exception(), _environment(root):
-        place = Stage(root)
+        place = DemoStage(root)
         try:
             place.scheduler.daemon_pid()
             yield place

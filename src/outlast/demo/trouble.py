@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
-from outlast.domain.model import Attempt, AttemptState, Entry, Kind, Outcome
+from outlast.domain.model import Attempt, AttemptState, EntryKind, JournalEntry, Outcome
 from outlast.exchange.attempt_log import last_progress, read_report
 from outlast.exchange.experiment import Experiment
 from outlast.training.checkpoints import checkpoint_names, file_format
@@ -14,7 +14,7 @@ from outlast.training.checkpoints import checkpoint_names, file_format
 FIRST_TO_KILL = 2
 
 
-class Trouble:
+class DemoTrouble:
     """`look` after each pass of the controller; `entries` is told what the journal gets."""
 
     def __init__(
@@ -49,13 +49,13 @@ class Trouble:
         self._target = attempt
         self._kill(attempt.token)
 
-    def entries(self, entries: Sequence[Entry]) -> None:
+    def entries(self, entries: Sequence[JournalEntry]) -> None:
         """The controller's listener: it hears of an attempt's end before the next attempt begins."""
         for entry in entries:
-            if entry.kind is Kind.ENDED:
+            if entry.kind is EntryKind.ENDED:
                 self._ended(entry)
 
-    def _ended(self, entry: Entry) -> None:
+    def _ended(self, entry: JournalEntry) -> None:
         account = entry.data.get("account", {})
         if self.torn and any(self.torn in note for note in account.get("notes", ())):
             self.noticed = True

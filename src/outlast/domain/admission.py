@@ -17,7 +17,7 @@ from outlast.domain.model import Attempt, Run
 SCOUTS_FOR = 3600.0
 
 
-class Known(Protocol):
+class SourceOutage(Protocol):
     """What the decision needs to know beside the runs."""
 
     def current(self, run: Run) -> Attempt | None: ...
@@ -29,7 +29,7 @@ class Known(Protocol):
 def hold_back(
     starts: Sequence[Decision],
     runs: Iterable[Run],
-    known: Known,
+    known: SourceOutage,
     has_data: Callable[[Attempt], bool],
     now: float,
 ) -> Sequence[Decision]:
@@ -55,12 +55,12 @@ def hold_back(
     return [start for start in starts if start.run not in kept]
 
 
-def _is_out(spec: int, runs: Sequence[Run], known: Known) -> bool:
+def _is_out(spec: int, runs: Sequence[Run], known: SourceOutage) -> bool:
     turned_back = max(map(_turned_back_at, runs))
     return turned_back > -math.inf and turned_back > known.last_computed(spec)
 
 
-def _room(runs: Sequence[Run], known: Known, has_data: Callable[[Attempt], bool], now: float) -> float:
+def _room(runs: Sequence[Run], known: SourceOutage, has_data: Callable[[Attempt], bool], now: float) -> float:
     """How many more of these may be started now."""
     turned_back = max(map(_turned_back_at, runs))
     attempts = [attempt for run in runs if (attempt := known.current(run)) is not None]

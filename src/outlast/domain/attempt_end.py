@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from outlast.domain.decision import Decision, record
-from outlast.domain.model import Attempt, Kind, Outcome, Phase, Run
+from outlast.domain.model import Attempt, EntryKind, Outcome, Phase, Run
 from outlast.domain.observation import JobView, Report, Saved
-from outlast.node.failure_streak import OF_THE_DATA, OF_THE_TRAINING, Failures
+from outlast.node.failure_streak import OF_THE_DATA, OF_THE_TRAINING, FailureStreak
 
 
 def has_last_word(report: Report, restarts: int) -> bool:
@@ -76,7 +76,7 @@ def end(
     if view is not None:
         told = {"memory": view.memory, "bringing": view.bringing, "in_vain": view.brought_in_vain}
         data["account"].update({key: value for key, value in told.items() if value})
-    return record(run, Kind.ENDED, attempt.token, detail, data)
+    return record(run, EntryKind.ENDED, attempt.token, detail, data)
 
 
 def _slot(attempt: Attempt, view: JobView | None, legs: Sequence[Report]) -> float:
@@ -117,7 +117,7 @@ def _failure(
     return {"signature": report.signature or unsigned}
 
 
-def failures_in(legs: Iterable[Report], before: Failures = Failures()) -> Failures:  # noqa: B008 - frozen
+def failures_in(legs: Iterable[Report], before: FailureStreak = FailureStreak()) -> FailureStreak:  # noqa: B008 - frozen
     """The same failures in a row, leg by leg, after those `before` the first one."""
     for leg in legs:
         progressed = bool(leg.changed or leg.saves)

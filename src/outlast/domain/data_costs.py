@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from outlast.node.staging.errors import Kind
+from outlast.node.staging.errors import ErrorKind
 
 #: Items of one attempt that are kept.
 MOST = 50
@@ -37,7 +37,7 @@ def read_item(line: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _troubles(raw: object) -> Iterator[tuple[str, dict[str, Any]]]:
-    known = {kind.value for kind in Kind}
+    known = {kind.value for kind in ErrorKind}
     for kind, cost in raw.items() if isinstance(raw, Mapping) else ():
         if kind in known and isinstance(cost, Mapping):
             yield (
@@ -60,27 +60,27 @@ def _seconds(value: object) -> float:
 
 
 @dataclass(frozen=True)
-class Spent:
+class DataCost:
     """Seconds that data took: on its way, and held up by troubles."""
 
     arriving: float
     troubled: float
 
 
-def spent(account: Mapping[str, Any], most: float) -> Spent:
+def spent(account: Mapping[str, Any], most: float) -> DataCost:
     """In one start of a job, in its own phase for that, whose seconds are `most`."""
     items = account.get("data", ())
     waited = min(most, sum(float(item.get("waited", 0.0)) for item in items))
     lost = min(waited, _lost(item for item in items if not item.get("carried")))
-    return Spent(waited - lost, lost)
+    return DataCost(waited - lost, lost)
 
 
-def spent_before(account: Mapping[str, Any], slot: float) -> Spent:
+def spent_before(account: Mapping[str, Any], slot: float) -> DataCost:
     """In all starts of a job, by the scheduler's own transfer, before the job began; at most `slot`."""
     in_vain = min(slot, float(account.get("in_vain") or 0.0))
     brought = min(slot - in_vain, float(account.get("bringing") or 0.0))
     lost = min(brought, _lost(item for item in items_of(account) if item.get("carried")))
-    return Spent(brought - lost, in_vain + lost)
+    return DataCost(brought - lost, in_vain + lost)
 
 
 def _lost(items: Iterable[Mapping[str, Any]]) -> float:

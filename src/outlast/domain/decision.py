@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from outlast.domain.model import Kind, Run
+from outlast.domain.model import EntryKind, Run
 
 
-class Do(Enum):
+class DecisionKind(Enum):
     RECORD = "record"  # append an entry, nothing else
     START = "start"  # a new attempt
     FENCE = "fence"  # make sure that a job which cannot be found will never run
@@ -21,16 +21,20 @@ class Do(Enum):
 
 @dataclass(frozen=True)
 class Decision:
-    do: Do
+    do: DecisionKind
     run: str
     reason: str = ""
     token: str | None = None
     #: For RECORD: the entry.
-    kind: Kind | None = None
+    kind: EntryKind | None = None
     data: Mapping[str, Any] = field(default_factory=dict)
 
 
 def record(
-    run: Run, kind: Kind, token: str | None = None, reason: str = "", data: Mapping[str, Any] | None = None
+    run: Run,
+    kind: EntryKind,
+    token: str | None = None,
+    reason: str = "",
+    data: Mapping[str, Any] | None = None,
 ) -> Decision:
-    return Decision(Do.RECORD, run.name, reason, token, kind, {"reason": reason, **(data or {})})
+    return Decision(DecisionKind.RECORD, run.name, reason, token, kind, {"reason": reason, **(data or {})})

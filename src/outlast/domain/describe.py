@@ -5,59 +5,59 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from outlast.domain.model import Attempt, Entry, Kind
+from outlast.domain.model import Attempt, EntryKind, JournalEntry
 
 
-def of_entry(entry: Entry, attempt: Attempt | None) -> str:
+def of_entry(entry: JournalEntry, attempt: Attempt | None) -> str:
     """What an entry says; empty for those that only a machine cares about."""
     data = entry.data
     number = "attempt %s" % (attempt.number if attempt else data.get("number", "?"))
     match entry.kind:
-        case Kind.ADDED:
+        case EntryKind.ADDED:
             return "submitted"
-        case Kind.RETRIED:
+        case EntryKind.RETRIED:
             return "to be tried again"
-        case Kind.CANCEL_ASKED:
+        case EntryKind.CANCEL_ASKED:
             return "to be cancelled: %s" % data.get("reason", "")
-        case Kind.INTENDED:
+        case EntryKind.INTENDED:
             # What led to it was said when the attempt before ended.
             decided = data.get("reason", "").rpartition("; ")[2]
             avoid = data.get("avoid")
             return "%s: %s%s" % (number, decided, "; not on %s" % ", ".join(avoid) if avoid else "")
-        case Kind.QUEUED:
+        case EntryKind.QUEUED:
             return "%s is queued as job %s" % (number, data["job"])
-        case Kind.UNSURE:
+        case EntryKind.UNSURE:
             return "%s may or may not be in the queue: %s" % (number, data.get("reason", ""))
-        case Kind.STARTED:
+        case EntryKind.STARTED:
             again = " again" if data.get("restarts") else ""
             return "%s runs%s on %s" % (number, again, data["host"] or "a host without a name")
-        case Kind.REQUEUED:
+        case EntryKind.REQUEUED:
             why = printable(data.get("reason", ""))
             return "%s is back in the queue%s" % (number, ": " + why if why else "")
-        case Kind.WAITS:
+        case EntryKind.WAITS:
             return "%s %s" % (number, printable(data.get("reason", "")))
-        case Kind.RELEASED:
+        case EntryKind.RELEASED:
             return "%s was held and is let go on: %s" % (number, printable(data.get("reason", "")))
-        case Kind.MISSED:
+        case EntryKind.MISSED:
             return "%s is missing: %s" % (number, data.get("reason", ""))
-        case Kind.SEEN:
+        case EntryKind.SEEN:
             return "%s was seen again" % number
-        case Kind.CANCEL_SENT:
+        case EntryKind.CANCEL_SENT:
             return "%s is being cancelled: %s" % (number, data.get("reason", ""))
-        case Kind.ENDED:
+        case EntryKind.ENDED:
             detail = printable(data["detail"])
             return "%s ended as %s: %s%s" % (number, data["outcome"], detail, _saved(data))
-        case Kind.TWIN_FOUND:
+        case EntryKind.TWIN_FOUND:
             return "a duplicate is being cancelled: %s" % data.get("reason", "")
-        case Kind.TWIN_ENDED:
+        case EntryKind.TWIN_ENDED:
             return "the duplicate of %s is gone; it held its slot for %.0f s" % (number, data["slot"])
-        case Kind.ACCEPTED:
+        case EntryKind.ACCEPTED:
             return "%s is the result" % number
-        case Kind.FINISHED:
+        case EntryKind.FINISHED:
             return "FINISHED: results are in results/%s" % entry.run
-        case Kind.FAILED:
+        case EntryKind.FAILED:
             return "FAILED: %s" % printable(data.get("reason", ""))
-        case Kind.CANCELLED:
+        case EntryKind.CANCELLED:
             return "CANCELLED: %s" % data.get("reason", "")
 
 

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from outlast.domain import attempt_end
-from outlast.domain.decision import Decision, Do, record
-from outlast.domain.model import Attempt, AttemptState, Kind, Limits, Outcome, Run, RunState
+from outlast.domain.decision import Decision, DecisionKind, record
+from outlast.domain.model import Attempt, AttemptState, EntryKind, Limits, Outcome, Run, RunState
 from outlast.domain.observation import JobPhase, JobView, Patience, Report, Seen
 from outlast.domain.policy import CLUSTER_PATIENCE, Action, judge
-from outlast.node.failure_streak import Failures
+from outlast.node.failure_streak import FailureStreak
 from outlast.node.protocol import EXIT_BAD_ORDER, EXIT_NOT_CLAIMED, EXIT_NOT_PREPARED
 
 #: How long a run avoids a host where it met trouble of the cluster's.
@@ -34,21 +34,21 @@ def decide(
     if run.state.over:
         return None
     if run.state is RunState.ACCEPTED:
-        return Decision(Do.PUBLISH, run.name, token=run.accepted)
+        return Decision(DecisionKind.PUBLISH, run.name, token=run.accepted)
     if attempt is not None:
         return _watch(run, attempt, seen, limits, patience, now)
     verdict = judge(run, limits, patience, now)
     if verdict.action is Action.ACCEPT:
         assert run.last is not None
-        return record(run, Kind.ACCEPTED, run.last.token, verdict.reason)
+        return record(run, EntryKind.ACCEPTED, run.last.token, verdict.reason)
     if run.cancel_asked:
-        return record(run, Kind.CANCELLED, None, run.cancel_asked)
+        return record(run, EntryKind.CANCELLED, None, run.cancel_asked)
     if verdict.action is Action.FAIL:
-        return record(run, Kind.FAILED, None, verdict.reason)
+        return record(run, EntryKind.FAILED, None, verdict.reason)
     if now < verdict.due:
         return None
     sour = [host for host, at in run.sour_hosts if 0 <= now - at < SOUR_FOR]
-    return Decision(Do.START, run.name, verdict.reason, data={"avoid": sour})
+    return Decision(DecisionKind.START, run.name, verdict.reason, data={"avoid": sour})
 
 
 #: How much of something is used, and the most that may be; None: as much as there is.
@@ -85,12 +85,14 @@ def decide_twin(attempt: Attempt, view: JobView, now: float) -> Decision | None:
         if attempt.twin and _sent_lately(attempt, now):
             return None
         reason = "job %s turned up after attempt %d had been given up" % (view.job, attempt.number)
-        return Decision(Do.CANCEL_JOB, attempt.run, reason, attempt.token, Kind.TWIN_FOUND)
+        return Decision(DecisionKind.CANCEL_JOB, attempt.run, reason, attempt.token, EntryKind.TWIN_FOUND)
     # Old listings may show the end, and even the job itself, again: only what is not booked yet counts.
     booked = float(attempt.account.get("slot") or 0.0) + attempt.twin_slot
     unbooked = max(0.0, (view.elapsed or 0.0) - booked)
     if attempt.twin or unbooked >= 0.001:
-        return Decision(Do.RECORD, attempt.run, "", attempt.token, Kind.TWIN_ENDED, {"slot": unbooked})
+        return Decision(
+            DecisionKind.RECORD, attempt.run, "", attempt.token, EntryKind.TWIN_ENDED, {"slot": unbooked}
+        )
     return None
 
 
@@ -123,7 +125,7 @@ def _watch(
     if attempt.state is AttemptState.INTENDED:
         # Only a controller that died in between leaves this behind.
         reason = "it is not known whether the job was submitted"
-        return record(run, Kind.UNSURE, attempt.token, reason)
+        return record(run, EntryKind.UNSURE, attempt.token, reason)
     if seen.jobs is None:
         return None
     view = seen.jobs.get(attempt.token)
@@ -142,15 +144,15 @@ def _watch(
         return attempt_end.by_report(run, attempt, None, report, now)
     if view.phase is JobPhase.RUNNING and (again or attempt.state is not AttemptState.RUNNING):
         data = {"job": view.job, "host": view.host, "started": view.started, "restarts": view.restarts}
-        return record(run, Kind.STARTED, attempt.token, view.reason if again else "", data)
+        return record(run, EntryKind.STARTED, attempt.token, view.reason if again else "", data)
     if attempt.state is AttemptState.UNSURE:
-        return record(run, Kind.QUEUED, attempt.token, "found by its token", {"job": view.job})
+        return record(run, EntryKind.QUEUED, attempt.token, "found by its token", {"job": view.job})
     if again:
-        return record(run, Kind.REQUEUED, attempt.token, view.reason, {"restarts": view.restarts})
+        return record(run, EntryKind.REQUEUED, attempt.token, view.reason, {"restarts": view.restarts})
     if attempt.missed is not None:
-        return record(run, Kind.SEEN, attempt.token)
+        return record(run, EntryKind.SEEN, attempt.token)
     if not run.cancel_asked and view.phase is not JobPhase.RUNNING and _is_news(attempt, view, now):
-        return record(run, Kind.WAITS, attempt.token, view.reason)
+        return record(run, EntryKind.WAITS, attempt.token, view.reason)
     if view.phase is JobPhase.HELD and not run.cancel_asked:
         return _answer_hold(run, attempt, view, patience, now)
     return _watch_alive(run, attempt, view, report, limits, now)
@@ -183,7 +185,7 @@ def _watch_alive(
         data = {"outcome": outcome.value} if outcome else {}
     if not reason:
         return None
-    return Decision(Do.CANCEL_JOB, run.name, reason, attempt.token, Kind.CANCEL_SENT, data)
+    return Decision(DecisionKind.CANCEL_JOB, run.name, reason, attempt.token, EntryKind.CANCEL_SENT, data)
 
 
 def _gets_nowhere(run: Run, attempt: Attempt, report: Report, limits: Limits) -> tuple[str, Outcome | None]:
@@ -191,7 +193,7 @@ def _gets_nowhere(run: Run, attempt: Attempt, report: Report, limits: Limits) ->
     over = report.legs if report.outcome is not None else report.earlier
     if attempt.jobs > 1 and over:
         # Each job of a chain is what an attempt is elsewhere.
-        failures = attempt_end.failures_in(over, Failures(run.failure, run.failures))
+        failures = attempt_end.failures_in(over, FailureStreak(run.failure, run.failures))
         if failures.hopeless:
             failed = next(leg for leg in reversed(over) if leg.signature == failures.signature)
             return "the same failure twice: %s" % failed.detail, failed.outcome
@@ -227,12 +229,14 @@ def _answer_hold(
         pause = min(patience.longest_pause, patience.pause * 2.0**attempt.releases)
         if attempt.released is not None and 0 <= now - attempt.released < pause:
             return None
-        return Decision(Do.RELEASE, run.name, view.reason, attempt.token, Kind.RELEASED)
+        return Decision(DecisionKind.RELEASE, run.name, view.reason, attempt.token, EntryKind.RELEASED)
     if _sent_lately(attempt, now):
         return None
     outcome = view.outcome or Outcome.NODE_TROUBLE
     data = {"outcome": outcome.value, "lasting": view.lasting}
-    return Decision(Do.CANCEL_JOB, run.name, view.reason, attempt.token, Kind.CANCEL_SENT, data)
+    return Decision(
+        DecisionKind.CANCEL_JOB, run.name, view.reason, attempt.token, EntryKind.CANCEL_SENT, data
+    )
 
 
 def _watch_missing(
@@ -243,13 +247,15 @@ def _watch_missing(
     if report is not None and attempt_end.has_last_word(report, attempt.restarts) and not returns:
         return attempt_end.by_report(run, attempt, None, report, now)
     if attempt.missed is None or now < attempt.missed:
-        return record(run, Kind.MISSED, attempt.token, "the scheduler does not list it")
+        return record(run, EntryKind.MISSED, attempt.token, "the scheduler does not list it")
     # One that was to be cancelled need not be waited for: if it never began, the fence makes sure of that.
     if now - attempt.missed < patience.missing and attempt.cancel_sent is None:
         return None
     if report is not None and _heard_lately(report, patience, now):
         return None
-    return Decision(Do.FENCE, run.name, "missing for %.0f s" % (now - attempt.missed), attempt.token)
+    return Decision(
+        DecisionKind.FENCE, run.name, "missing for %.0f s" % (now - attempt.missed), attempt.token
+    )
 
 
 def _watch_ended(
@@ -278,7 +284,7 @@ def _watch_ended(
     on_the_way = view.exit_code is not None and report is not None
     wait = max(patience.files, patience.missing if on_the_way else 0.0)
     if wait and (attempt.missed is None or now < attempt.missed):
-        return record(run, Kind.MISSED, attempt.token, "its last word has not arrived")
+        return record(run, EntryKind.MISSED, attempt.token, "its last word has not arrived")
     if attempt.missed is not None and now - attempt.missed < wait:
         return None
     if report is not None and report.outcome is not None:

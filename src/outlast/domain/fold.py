@@ -14,13 +14,13 @@ from outlast.domain.model import (
     Attempt,
     Cause,
     Ending,
-    Entry,
-    Kind,
+    EntryKind,
+    JournalEntry,
     Outcome,
     Run,
 )
 from outlast.domain.save_costs import of_attempt
-from outlast.node.failure_streak import Failures
+from outlast.node.failure_streak import FailureStreak
 
 #: How many hosts with trouble a run remembers.
 SOUR_HOSTS = 5
@@ -30,13 +30,17 @@ class ImpossibleStep(Exception):
     """An entry does not fit the state it meets: a bug, or a journal written by something else."""
 
 
-def apply(run: Run | None, attempt: Attempt | None, entry: Entry) -> tuple[Run, Attempt | None]:
+def apply(run: Run | None, attempt: Attempt | None, entry: JournalEntry) -> tuple[Run, Attempt | None]:
     """The run, and the attempt that the entry names, after the entry."""
     if entry.kind in ATTEMPT_KINDS:
         attempt = _apply_attempt(attempt, entry)
     state = RUN_STEPS.get((run.state if run else None, entry.kind))
     if state is None:
-        if run is None or entry.kind not in ATTEMPT_KINDS or entry.kind in (Kind.INTENDED, Kind.ENDED):
+        if (
+            run is None
+            or entry.kind not in ATTEMPT_KINDS
+            or entry.kind in (EntryKind.INTENDED, EntryKind.ENDED)
+        ):
             raise ImpossibleStep(
                 "%s: %s after %s" % (entry.run, entry.kind.value, run.state.value if run else "nothing")
             )
@@ -44,7 +48,7 @@ def apply(run: Run | None, attempt: Attempt | None, entry: Entry) -> tuple[Run, 
     return _apply_run(run, attempt, entry, {"state": state}), attempt
 
 
-def _apply_attempt(attempt: Attempt | None, entry: Entry) -> Attempt:
+def _apply_attempt(attempt: Attempt | None, entry: JournalEntry) -> Attempt:
     state = ATTEMPT_STEPS.get((attempt.state if attempt else None, entry.kind))
     if state is None:
         before = attempt.state.value if attempt else "nothing"
@@ -62,9 +66,9 @@ def _apply_attempt(attempt: Attempt | None, entry: Entry) -> Attempt:
             jobs=data.get("jobs", 1),
         )
     match entry.kind:
-        case Kind.QUEUED:
+        case EntryKind.QUEUED:
             return replace(attempt, state=state, job=data["job"], queued=entry.at, missed=None)
-        case Kind.STARTED:
+        case EntryKind.STARTED:
             return replace(
                 attempt,
                 state=state,
@@ -75,12 +79,12 @@ def _apply_attempt(attempt: Attempt | None, entry: Entry) -> Attempt:
                 waits="",
                 missed=None,
             )
-        case Kind.REQUEUED:
+        case EntryKind.REQUEUED:
             why = data.get("reason", "")
             return replace(
                 attempt, state=state, restarts=data["restarts"], waits=why, waits_since=entry.at, missed=None
             )
-        case Kind.WAITS:
+        case EntryKind.WAITS:
             return replace(
                 attempt,
                 waits=data.get("reason", ""),
@@ -88,20 +92,20 @@ def _apply_attempt(attempt: Attempt | None, entry: Entry) -> Attempt:
                 waits_changed=attempt.waits_changed + 1,
                 missed=None,
             )
-        case Kind.RELEASED:
+        case EntryKind.RELEASED:
             return replace(attempt, releases=attempt.releases + 1, released=entry.at)
-        case Kind.UNSURE:
+        case EntryKind.UNSURE:
             return replace(attempt, state=state, detail=data.get("reason", ""))
-        case Kind.MISSED:
+        case EntryKind.MISSED:
             return replace(attempt, missed=entry.at)
-        case Kind.SEEN:
+        case EntryKind.SEEN:
             return replace(attempt, missed=None)
-        case Kind.CANCEL_SENT:
+        case EntryKind.CANCEL_SENT:
             outcome = data.get("outcome")
             condemned = (Outcome(outcome), data["reason"]) if outcome else attempt.condemned
             lasting = data.get("lasting", attempt.lasting)
             return replace(attempt, cancel_sent=entry.at, condemned=condemned, lasting=lasting)
-        case Kind.ENDED:
+        case EntryKind.ENDED:
             return replace(
                 attempt,
                 state=state,
@@ -113,13 +117,13 @@ def _apply_attempt(attempt: Attempt | None, entry: Entry) -> Attempt:
                 account=data.get("account", {}),
                 missed=None,
             )
-        case Kind.TWIN_FOUND:
+        case EntryKind.TWIN_FOUND:
             return replace(attempt, twin=True, cancel_sent=entry.at)
         case _:  # TWIN_ENDED
             return replace(attempt, twin=False, twin_slot=attempt.twin_slot + data["slot"])
 
 
-def _apply_run(run: Run | None, attempt: Attempt | None, entry: Entry, changes: dict[str, Any]) -> Run:
+def _apply_run(run: Run | None, attempt: Attempt | None, entry: JournalEntry, changes: dict[str, Any]) -> Run:
     data = entry.data
     if run is None:
         return Run(
@@ -132,16 +136,16 @@ def _apply_run(run: Run | None, attempt: Attempt | None, entry: Entry, changes: 
             **changes,
         )
     match entry.kind:
-        case Kind.INTENDED:
+        case EntryKind.INTENDED:
             changes.update(attempts=data["number"], current=entry.token, reason=data.get("reason", ""))
-        case Kind.ENDED:
+        case EntryKind.ENDED:
             assert attempt is not None
             changes.update(_after_ending(run, attempt, entry))
-        case Kind.CANCEL_ASKED:
+        case EntryKind.CANCEL_ASKED:
             changes.update(cancel_asked=data.get("reason") or "cancelled")
-        case Kind.ACCEPTED:
+        case EntryKind.ACCEPTED:
             changes.update(accepted=entry.token)
-        case Kind.RETRIED:
+        case EntryKind.RETRIED:
             changes.update(
                 since=entry.at,
                 spec=data.get("spec", run.spec),
@@ -164,7 +168,7 @@ def _apply_run(run: Run | None, attempt: Attempt | None, entry: Entry, changes: 
     return replace(run, **changes)
 
 
-def _after_ending(run: Run, attempt: Attempt, entry: Entry) -> Mapping[str, Any]:
+def _after_ending(run: Run, attempt: Attempt, entry: JournalEntry) -> Mapping[str, Any]:
     """Progress and troubles are counted here, across attempts, so that every reader agrees on them."""
     data = entry.data
     outcome = Outcome(data["outcome"])
@@ -208,7 +212,7 @@ def _after_ending(run: Run, attempt: Attempt, entry: Entry) -> Mapping[str, Any]
         changes["stuck_any"] = run.stuck_any + computed
         if cause is not Cause.CLUSTER:
             changes["stuck"] = run.stuck + 1
-    failures = Failures(run.failure, run.failures).after(
+    failures = FailureStreak(run.failure, run.failures).after(
         outcome,
         data.get("signature"),
         progressed=progressed,

@@ -15,7 +15,7 @@ from typing import Any
 
 from outlast.domain import data_costs
 from outlast.domain.model import Attempt, AttemptState, Outcome, Phase, Run, RunState
-from outlast.domain.save_costs import Saving, of_attempt
+from outlast.domain.save_costs import SaveCosts, of_attempt
 
 
 class Use(str, Enum):
@@ -63,7 +63,7 @@ class Booking:
     #: The data it waited for, in all starts of its job.
     data: Sequence[Mapping[str, Any]] = ()
     #: What saving did and what it cost.
-    saving: Saving = Saving()  # noqa: RUF009 - frozen
+    saving: SaveCosts = SaveCosts()  # noqa: RUF009 - frozen
 
 
 def book(run: Run, attempts: Sequence[Attempt]) -> list[Booking]:
@@ -85,7 +85,7 @@ def total(bookings: Iterable[Booking]) -> dict[Use, float]:
 
 
 @dataclass(frozen=True)
-class _Leg:
+class _LedgerLeg:
     """One start of an attempt's job, which may have been started several times."""
 
     account: Mapping[str, Any]
@@ -104,15 +104,15 @@ def _in_program(attempt: Attempt) -> float:
     return slot - before.arriving - before.troubled
 
 
-def _legs(run: Run, attempt: Attempt) -> list[_Leg]:
+def _legs(run: Run, attempt: Attempt) -> list[_LedgerLeg]:
     """The slot time is known for all of them together: what nobody logged is booked with the last.
 
     An earlier one may have logged more than its slot time, at work when the scheduler had lost it already.
     """
     left = _in_program(attempt)
-    last = _Leg(attempt.account, 0.0, accepted=run.accepted == attempt.token)
-    earlier = [_Leg(account, 0.0, accepted=False) for account in attempt.account.get("earlier", ())]
-    legs: list[_Leg] = []
+    last = _LedgerLeg(attempt.account, 0.0, accepted=run.accepted == attempt.token)
+    earlier = [_LedgerLeg(account, 0.0, accepted=False) for account in attempt.account.get("earlier", ())]
+    legs: list[_LedgerLeg] = []
     for leg in reversed((*earlier, last)):
         slot = min(leg.logged, left)
         left -= slot
@@ -127,7 +127,7 @@ class _Horizon:
         self.resumed_later = False
         self.step: int | None = None
 
-    def pass_over(self, leg: _Leg) -> None:
+    def pass_over(self, leg: _LedgerLeg) -> None:
         if not leg.account.get("loaded"):
             return
         resumed = leg.account.get("resumed")
@@ -159,7 +159,7 @@ def _book(run: Run, attempt: Attempt, horizon: _Horizon) -> Booking:
     )
 
 
-def _book_leg(run: Run, leg: _Leg, horizon: _Horizon, uses: dict[Use, float]) -> None:
+def _book_leg(run: Run, leg: _LedgerLeg, horizon: _Horizon, uses: dict[Use, float]) -> None:
     left = leg.slot
     for name, logged in leg.account.get("spans", ()):
         # The node's clock and the scheduler's may disagree by a little: the slot is what was paid for.
@@ -180,7 +180,9 @@ def _book_leg(run: Run, leg: _Leg, horizon: _Horizon, uses: dict[Use, float]) ->
     uses[Use.UNLOGGED] += left
 
 
-def _book_compute(run: Run, leg: _Leg, horizon: _Horizon, seconds: float, uses: dict[Use, float]) -> None:
+def _book_compute(
+    run: Run, leg: _LedgerLeg, horizon: _Horizon, seconds: float, uses: dict[Use, float]
+) -> None:
     if run.state is RunState.FAILED:
         uses[Use.FAILED] += seconds
         return
@@ -196,7 +198,7 @@ def _book_compute(run: Run, leg: _Leg, horizon: _Horizon, seconds: float, uses: 
     uses[Use.LOST_WORK] += seconds - kept
 
 
-def _kept(leg: _Leg, horizon: _Horizon) -> float:
+def _kept(leg: _LedgerLeg, horizon: _Horizon) -> float:
     """How much of the compute phase is in a checkpoint that counts."""
     saves = leg.account.get("saves", ())
     if not saves:

@@ -14,7 +14,7 @@ from typing import Any
 
 from outlast.node.order import OutputRule
 from outlast.node.protocol import Outcome, Phase
-from outlast.node.staging.item import Wanted
+from outlast.node.staging.item import DataItem
 
 __all__ = [
     "ATTEMPT_STEPS",
@@ -24,8 +24,8 @@ __all__ = [
     "Cause",
     "Checkpoints",
     "Ending",
-    "Entry",
-    "Kind",
+    "JournalEntry",
+    "EntryKind",
     "Limits",
     "Outcome",
     "OutputRule",
@@ -87,7 +87,7 @@ class Spec:
     parallel: int | None = None
     outputs: tuple[OutputRule, ...] = ()
     #: What has to be there before the training starts; `method` is the way in that was chosen.
-    data: tuple[Wanted, ...] = ()
+    data: tuple[DataItem, ...] = ()
     limits: Limits = field(default_factory=Limits)
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
     #: Variables such as PATH, taken when the runs were submitted so that every attempt sees the same.
@@ -170,7 +170,7 @@ class AttemptState(str, Enum):
     ENDED = "ended"
 
 
-class Kind(str, Enum):
+class EntryKind(str, Enum):
     """What an entry of the journal says."""
 
     ADDED = "added"
@@ -199,40 +199,40 @@ class Kind(str, Enum):
 _RUN, _AT = RunState, AttemptState
 _LIVE = (_AT.INTENDED, _AT.UNSURE, _AT.QUEUED, _AT.RUNNING)
 #: Entries that tell something of an attempt and leave its state as it is.
-_ALONGSIDE = (Kind.MISSED, Kind.SEEN, Kind.WAITS, Kind.RELEASED, Kind.CANCEL_SENT)
+_ALONGSIDE = (EntryKind.MISSED, EntryKind.SEEN, EntryKind.WAITS, EntryKind.RELEASED, EntryKind.CANCEL_SENT)
 
 #: Which entry may come for a run in which state, and the state after it.
-RUN_STEPS: Mapping[tuple[RunState | None, Kind], RunState] = {
-    (None, Kind.ADDED): _RUN.WAITING,
-    (_RUN.WAITING, Kind.INTENDED): _RUN.ACTIVE,
-    (_RUN.ACTIVE, Kind.ENDED): _RUN.WAITING,
-    (_RUN.WAITING, Kind.ACCEPTED): _RUN.ACCEPTED,
-    (_RUN.ACCEPTED, Kind.FINISHED): _RUN.FINISHED,
-    (_RUN.ACCEPTED, Kind.FAILED): _RUN.FAILED,
-    (_RUN.WAITING, Kind.FAILED): _RUN.FAILED,
-    (_RUN.WAITING, Kind.CANCELLED): _RUN.CANCELLED,
-    (_RUN.WAITING, Kind.CANCEL_ASKED): _RUN.WAITING,
-    (_RUN.ACTIVE, Kind.CANCEL_ASKED): _RUN.ACTIVE,
-    (_RUN.FAILED, Kind.RETRIED): _RUN.WAITING,
-    (_RUN.CANCELLED, Kind.RETRIED): _RUN.WAITING,
+RUN_STEPS: Mapping[tuple[RunState | None, EntryKind], RunState] = {
+    (None, EntryKind.ADDED): _RUN.WAITING,
+    (_RUN.WAITING, EntryKind.INTENDED): _RUN.ACTIVE,
+    (_RUN.ACTIVE, EntryKind.ENDED): _RUN.WAITING,
+    (_RUN.WAITING, EntryKind.ACCEPTED): _RUN.ACCEPTED,
+    (_RUN.ACCEPTED, EntryKind.FINISHED): _RUN.FINISHED,
+    (_RUN.ACCEPTED, EntryKind.FAILED): _RUN.FAILED,
+    (_RUN.WAITING, EntryKind.FAILED): _RUN.FAILED,
+    (_RUN.WAITING, EntryKind.CANCELLED): _RUN.CANCELLED,
+    (_RUN.WAITING, EntryKind.CANCEL_ASKED): _RUN.WAITING,
+    (_RUN.ACTIVE, EntryKind.CANCEL_ASKED): _RUN.ACTIVE,
+    (_RUN.FAILED, EntryKind.RETRIED): _RUN.WAITING,
+    (_RUN.CANCELLED, EntryKind.RETRIED): _RUN.WAITING,
 }
 
 #: The same for an attempt.
-ATTEMPT_STEPS: Mapping[tuple[AttemptState | None, Kind], AttemptState] = {
-    (None, Kind.INTENDED): _AT.INTENDED,
-    (_AT.INTENDED, Kind.UNSURE): _AT.UNSURE,
-    (_AT.INTENDED, Kind.QUEUED): _AT.QUEUED,
-    (_AT.UNSURE, Kind.QUEUED): _AT.QUEUED,
-    (_AT.INTENDED, Kind.STARTED): _AT.RUNNING,
-    (_AT.UNSURE, Kind.STARTED): _AT.RUNNING,
-    (_AT.QUEUED, Kind.STARTED): _AT.RUNNING,
-    (_AT.RUNNING, Kind.STARTED): _AT.RUNNING,
-    (_AT.RUNNING, Kind.REQUEUED): _AT.QUEUED,
-    (_AT.QUEUED, Kind.REQUEUED): _AT.QUEUED,
+ATTEMPT_STEPS: Mapping[tuple[AttemptState | None, EntryKind], AttemptState] = {
+    (None, EntryKind.INTENDED): _AT.INTENDED,
+    (_AT.INTENDED, EntryKind.UNSURE): _AT.UNSURE,
+    (_AT.INTENDED, EntryKind.QUEUED): _AT.QUEUED,
+    (_AT.UNSURE, EntryKind.QUEUED): _AT.QUEUED,
+    (_AT.INTENDED, EntryKind.STARTED): _AT.RUNNING,
+    (_AT.UNSURE, EntryKind.STARTED): _AT.RUNNING,
+    (_AT.QUEUED, EntryKind.STARTED): _AT.RUNNING,
+    (_AT.RUNNING, EntryKind.STARTED): _AT.RUNNING,
+    (_AT.RUNNING, EntryKind.REQUEUED): _AT.QUEUED,
+    (_AT.QUEUED, EntryKind.REQUEUED): _AT.QUEUED,
     **{(state, kind): state for state in _LIVE for kind in _ALONGSIDE},
-    **{(state, Kind.ENDED): _AT.ENDED for state in _LIVE},
-    (_AT.ENDED, Kind.TWIN_FOUND): _AT.ENDED,
-    (_AT.ENDED, Kind.TWIN_ENDED): _AT.ENDED,
+    **{(state, EntryKind.ENDED): _AT.ENDED for state in _LIVE},
+    (_AT.ENDED, EntryKind.TWIN_FOUND): _AT.ENDED,
+    (_AT.ENDED, EntryKind.TWIN_ENDED): _AT.ENDED,
 }
 
 #: Entries that concern an attempt (and carry its token).
@@ -240,12 +240,12 @@ ATTEMPT_KINDS = frozenset(kind for _, kind in ATTEMPT_STEPS)
 
 
 @dataclass(frozen=True)
-class Entry:
+class JournalEntry:
     """One row of the journal."""
 
     at: float
     run: str
-    kind: Kind
+    kind: EntryKind
     token: str | None = None
     data: Mapping[str, Any] = field(default_factory=dict)
 

@@ -13,7 +13,7 @@ from enum import Enum
 from outlast.domain.describe import counted
 from outlast.domain.model import Ending, Limits, Outcome, Run
 from outlast.domain.observation import Patience
-from outlast.node.failure_streak import Failures
+from outlast.node.failure_streak import FailureStreak
 
 #: Starts without progress that the cluster ended count as well, but this many times as patiently.
 CLUSTER_PATIENCE = 3
@@ -93,7 +93,7 @@ def _hopeless(run: Run, last: Ending, limits: Limits, now: float) -> str:
     """Why there is no point in another attempt; empty if there is."""
     if last.outcome is Outcome.REJECTED and not last.transient:
         return "the scheduler refused the job: %s" % last.detail
-    if Failures(run.failure, run.failures).hopeless:
+    if FailureStreak(run.failure, run.failures).hopeless:
         return "the same failure twice: %s" % last.detail
     if run.stuck >= limits.without_progress:
         return (

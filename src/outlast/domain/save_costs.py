@@ -14,7 +14,7 @@ from outlast.node.earlier_starts import was_interruption
 
 
 @dataclass(frozen=True)
-class Saving:
+class SaveCosts:
     """All in seconds, but for the two counts."""
 
     saves: int = 0
@@ -33,8 +33,8 @@ class Saving:
         """Of the time at work, what went into waiting for saves."""
         return self.blocked / self.computed if self.computed else 0.0
 
-    def __add__(self, later: Saving) -> Saving:
-        return Saving(
+    def __add__(self, later: SaveCosts) -> SaveCosts:
+        return SaveCosts(
             self.saves + later.saves,
             self.blocked + later.blocked,
             self.seconds + later.seconds,
@@ -45,11 +45,11 @@ class Saving:
         )
 
 
-def total(parts: Iterable[Saving]) -> Saving:
-    return sum(parts, Saving())
+def total(parts: Iterable[SaveCosts]) -> SaveCosts:
+    return sum(parts, SaveCosts())
 
 
-def of_attempt(outcome: Outcome | None, account: Mapping[str, Any]) -> Saving:
+def of_attempt(outcome: Outcome | None, account: Mapping[str, Any]) -> SaveCosts:
     """By the attempt's account, those of the earlier starts of its job included."""
     earlier = account.get("earlier", ())
     return total(
@@ -57,10 +57,10 @@ def of_attempt(outcome: Outcome | None, account: Mapping[str, Any]) -> Saving:
     )
 
 
-def _of_leg(outcome: Outcome | None, account: Mapping[str, Any]) -> Saving:
+def _of_leg(outcome: Outcome | None, account: Mapping[str, Any]) -> SaveCosts:
     spans = [(Phase(name), float(seconds)) for name, seconds in account.get("spans", ())]
     saved = account.get("saved", {})
-    return Saving(
+    return SaveCosts(
         saves=int(saved.get("times", 0)),
         blocked=float(account.get("saving") or 0.0),
         seconds=float(saved.get("seconds", 0.0)),

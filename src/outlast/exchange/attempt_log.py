@@ -16,7 +16,7 @@ from outlast.domain import data_costs
 from outlast.domain.model import Outcome, Phase
 from outlast.domain.observation import Report, Save, Saved
 from outlast.node import claim, jsonl
-from outlast.node.jsonl import Log
+from outlast.node.jsonl import JsonLinesReader
 from outlast.node.legs import Leg, claimed, legs
 from outlast.node.sandbox import layout
 
@@ -252,5 +252,5 @@ def _finite(value: object) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _read(path: Path, head: int | None = None, tail: int | None = None) -> Log | None:
+def _read(path: Path, head: int | None = None, tail: int | None = None) -> JsonLinesReader | None:
     return jsonl.read(path, HEAD_BYTES if head is None else head, TAIL_BYTES if tail is None else tail)

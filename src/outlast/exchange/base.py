@@ -20,7 +20,7 @@ from outlast.exchange.attempt_log import read_attempt
 from outlast.exchange.experiment import Experiment
 from outlast.filesystem import sync_directory, write_durably
 from outlast.node import claim, legs
-from outlast.node.order import Saving, WorkOrder
+from outlast.node.order import SaveSettings, WorkOrder
 from outlast.node.outputs.delivery import deliver
 from outlast.node.scratch import Scratch
 from outlast.node.staging.plan import DataPlan
@@ -61,7 +61,7 @@ class Exchange(Protocol):
 
 
 @dataclass(frozen=True)
-class FileExchange:
+class SharedFilesExchange:
     """Through the experiment's own directory, on a file system that controller and nodes share."""
 
     experiment: Experiment
@@ -194,19 +194,23 @@ class FileExchange:
             place.rmdir()
 
 
-def exchange_for(experiment: Experiment, zipapp: Path, spec: Spec, scheduler: Scheduler) -> FileExchange:
+def exchange_for(
+    experiment: Experiment, zipapp: Path, spec: Spec, scheduler: Scheduler
+) -> SharedFilesExchange:
     """The way in which this scheduler's jobs and the controller exchange files."""
     site = Profile.of(spec.profile)
     if scheduler.shares_files:
-        return FileExchange(experiment, zipapp, site, scheduler.limit_signal, rings=not scheduler.hears)
-    from outlast.exchange.sandbox import SandboxExchange
+        return SharedFilesExchange(
+            experiment, zipapp, site, scheduler.limit_signal, rings=not scheduler.hears
+        )
+    from outlast.exchange.sandbox_exchange import SandboxExchange
 
     return SandboxExchange(experiment, zipapp, site, scheduler.limit_signal)
 
 
-def _saving(run: Run, spec: Spec) -> Saving:
+def _saving(run: Run, spec: Spec) -> SaveSettings:
     rules = spec.checkpoints
-    return Saving(
+    return SaveSettings(
         every=rules.every,
         shortest=rules.shortest,
         longest=rules.longest,

@@ -22,7 +22,7 @@ from outlast.filesystem import sync_directory
 from outlast.node import legs
 from outlast.node.files import copy_file
 from outlast.node.sandbox import layout, manifest
-from outlast.node.sandbox.manifest import Manifest
+from outlast.node.sandbox.manifest import DirectoryManifest
 from outlast.training.checkpoints import checkpoint
 from outlast.training.errors import Damaged
 
@@ -31,11 +31,11 @@ JOB_LOG = "job.log"
 
 
 @dataclass(frozen=True)
-class _State:
+class _ReturnedState:
     """A whole state of the run that came back, and the part of it with unfinished outputs."""
 
     directory: Path
-    holds: Manifest
+    holds: DirectoryManifest
     unfinished: str
 
     def files(self, part: str) -> dict[str, str]:
@@ -64,22 +64,22 @@ def settle(experiment: Experiment, attempt: Attempt) -> None:
     _clear(place)
 
 
-def _newest(place: Path) -> _State | None:
+def _newest(place: Path) -> _ReturnedState | None:
     """What came back with the job, unless something newer was committed; nothing if it never got on."""
-    found: list[_State] = []
+    found: list[_ReturnedState] = []
     commit = layout.newest_commit(str(place))
     if commit is not None and commit[1].serial > 0:  # the first one is what the job was given
-        found.append(_State(Path(commit[0]), commit[1], layout.UNFINISHED))
+        found.append(_ReturnedState(Path(commit[0]), commit[1], layout.UNFINISHED))
     back = place / layout.TRAVEL
     packed = manifest.read(str(back))
     if packed is not None and manifest.is_whole(str(back), packed):
         last = len(legs.claimed(str(back)))
         # First, because of two with one number it has what was done since the commit.
-        found.insert(0, _State(back, packed, layout.scratch_of(last)))
+        found.insert(0, _ReturnedState(back, packed, layout.scratch_of(last)))
     return max(found, key=lambda state: state.holds.serial, default=None)
 
 
-def _replace_checkpoints(state: _State, target: Path) -> None:
+def _replace_checkpoints(state: _ReturnedState, target: Path) -> None:
     """By a directory that appears whole under the old one's name."""
     coming, going = target.with_name("checkpoints.coming"), target.with_name("checkpoints.going")
     layout.remove(str(coming))
@@ -132,7 +132,7 @@ def _is_whole(path: Path) -> bool:
     return True
 
 
-def _bring_unfinished(state: _State, target: Path) -> None:
+def _bring_unfinished(state: _ReturnedState, target: Path) -> None:
     files = state.files(state.unfinished + "/" + layout.OUTPUT)
     if not files or target.exists():
         return

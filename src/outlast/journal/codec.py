@@ -17,7 +17,7 @@ from outlast.domain.model import (
     RunState,
     Spec,
 )
-from outlast.node.staging.item import Wanted
+from outlast.node.staging.item import DataItem
 
 
 def dump(value: object) -> str:
@@ -60,5 +60,5 @@ def read_spec(record: str) -> Spec:
         OutputRule(**{**rule, "check": tuple(rule["check"]) if rule["check"] else None})
         for rule in raw["outputs"]
     )
-    raw["data"] = tuple(Wanted.from_dict(item) for item in raw.get("data", ()))
+    raw["data"] = tuple(DataItem.from_dict(item) for item in raw.get("data", ()))
     return Spec(**raw)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from outlast.domain.model import Attempt, Entry, Kind, Run, RunState, Spec
+from outlast.domain.model import Attempt, EntryKind, JournalEntry, Run, RunState, Spec
 from outlast.errors import JournalDamaged, JournalHeld, NotWritable
 from outlast.filesystem import is_local
 from outlast.journal.codec import dump, read_attempt, read_run, read_spec
@@ -53,7 +53,7 @@ class EntryRow:
     """An entry as `explain` shows it."""
 
     number: int
-    entry: Entry
+    entry: JournalEntry
 
 
 class Journal(Records):
@@ -194,7 +194,7 @@ class Journal(Records):
             for number, at, name, kind, token, data in self._db.execute(
                 "SELECT number, at, run, kind, token, data FROM entries %s ORDER BY number" % where, arguments
             ):
-                yield EntryRow(number, Entry(at, name, Kind(kind), token, json.loads(data)))
+                yield EntryRow(number, JournalEntry(at, name, EntryKind(kind), token, json.loads(data)))
 
     def last_entry(self) -> int:
         with self._sense():
@@ -255,13 +255,15 @@ class Journal(Records):
             row = self._db.execute("SELECT number FROM specs WHERE record=?", (record,)).fetchone()
         return int(row[0])
 
-    def take_request(self, name: str, at: float, entries: Sequence[Entry]) -> None:
+    def take_request(self, name: str, at: float, entries: Sequence[JournalEntry]) -> None:
         """A request and what follows from it, in one piece: doing it twice changes nothing."""
         with self._transaction():
             self._db.execute("INSERT INTO requests VALUES (?, ?)", (name, at))
             self.append(entries)
 
-    def _persist(self, entries: Sequence[Entry], runs: Iterable[Run], attempts: Iterable[Attempt]) -> None:
+    def _persist(
+        self, entries: Sequence[JournalEntry], runs: Iterable[Run], attempts: Iterable[Attempt]
+    ) -> None:
         with self._transaction():
             self._db.executemany(
                 "INSERT INTO entries (at, run, kind, token, data) VALUES (?, ?, ?, ?, ?)",

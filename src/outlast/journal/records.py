@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from outlast.domain.fold import apply
-from outlast.domain.model import ATTEMPT_KINDS, Attempt, Entry, Kind, Run, Spec
+from outlast.domain.model import ATTEMPT_KINDS, Attempt, EntryKind, JournalEntry, Run, Spec
 
 
 class Records:
@@ -57,14 +57,18 @@ class Records:
         self._specs[number] = spec
         return number
 
-    def append(self, entries: Sequence[Entry]) -> None:
+    def append(self, entries: Sequence[JournalEntry]) -> None:
         """Apply entries in one piece: all of them become known (and durable), or none does."""
         runs: dict[str, Run] = {}
         attempts: dict[str, Attempt] = {}
         for entry in entries:
             run = runs.get(entry.run) or self.run(entry.run)
             attempt = None
-            if entry.token is not None and entry.kind in ATTEMPT_KINDS and entry.kind is not Kind.INTENDED:
+            if (
+                entry.token is not None
+                and entry.kind in ATTEMPT_KINDS
+                and entry.kind is not EntryKind.INTENDED
+            ):
                 attempt = attempts.get(entry.token) or self.attempt(entry.token)
             run, attempt = apply(run, attempt, entry)
             runs[run.name] = run
@@ -84,7 +88,9 @@ class Records:
         if run.last is not None and run.last.computed:
             self._computed[run.spec] = max(run.last.at, self._computed.get(run.spec, -math.inf))
 
-    def _persist(self, entries: Sequence[Entry], runs: Iterable[Run], attempts: Iterable[Attempt]) -> None:
+    def _persist(
+        self, entries: Sequence[JournalEntry], runs: Iterable[Run], attempts: Iterable[Attempt]
+    ) -> None:
         """Make them durable, before they are believed."""
 
     def _dismiss(self, runs: Iterable[Run]) -> None:

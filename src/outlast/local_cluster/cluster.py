@@ -17,8 +17,8 @@ from enum import Enum
 from pathlib import Path
 
 from outlast.local_cluster import processes, spawn
-from outlast.local_cluster.job import Ending, Job, Phase
-from outlast.local_cluster.job_table import Roster
+from outlast.local_cluster.job import JobEnding, JobState, LocalJob
+from outlast.local_cluster.job_table import JobTable
 
 #: Forks in one go, so that many free slots do not keep the sockets waiting.
 STARTS_AT_ONCE = 32
@@ -26,7 +26,7 @@ STARTS_AT_ONCE = 32
 PAUSE_SECONDS = 1.0
 
 #: Ways of being ended that leave no exit code.
-_BY_FORCE = (Ending.KILLED, Ending.OVER_TIME, Ending.STOPPED)
+_BY_FORCE = (JobEnding.KILLED, JobEnding.OVER_TIME, JobEnding.STOPPED)
 
 
 class Timer(Enum):
@@ -47,22 +47,22 @@ class Ability:
     log: Callable[[str], None]
 
 
-class Cluster:
+class LocalCluster:
     def __init__(self, directory: Path, ability: Ability, last_seen: float) -> None:
         """`last_seen` is when a daemon was last known to live, for jobs that went with the machine."""
         self.ability = ability
         self.ends = directory / "ends"
         self.ends.mkdir(mode=0o700, exist_ok=True)
-        self.roster = Roster(directory / "jobs.jsonl", ability.log)
+        self.roster = JobTable(directory / "jobs.jsonl", ability.log)
         self.slots = self.roster.slots
         self.boot = processes.boot_id()
         #: Running children by process id, and running jobs of a daemon before this one by job id.
-        self.leaders: dict[int, Job] = {}
-        self.adopted: dict[int, Job] = {}
+        self.leaders: dict[int, LocalJob] = {}
+        self.adopted: dict[int, LocalJob] = {}
         self.timers: list[tuple[float, int, int]] = []
         self.paused_until = 0.0
         for job in self.roster:
-            if job.phase is Phase.RUNNING:
+            if job.phase is JobState.RUNNING:
                 self._meet_again(job, last_seen)
         self._clear_end_notes()
 
@@ -70,30 +70,30 @@ class Cluster:
 
     def cancel(self, tokens: Iterable[str]) -> None:
         for job in self.roster.known(tokens):
-            if job.phase is Phase.QUEUED:
-                job.ending = Ending.CANCELLED
+            if job.phase is JobState.QUEUED:
+                job.ending = JobEnding.CANCELLED
                 self._end(job, reason="cancelled while it waited")
-            elif job.phase is Phase.RUNNING:
-                self._ask_to_end(job, Ending.CANCELLED, self.ability.cancel_grace)
+            elif job.phase is JobState.RUNNING:
+                self._ask_to_end(job, JobEnding.CANCELLED, self.ability.cancel_grace)
 
     def evict(self, tokens: Iterable[str]) -> None:
         for job in self.roster.known(tokens):
-            if job.phase is Phase.RUNNING:
-                self._ask_to_end(job, Ending.EVICTED, job.request.grace)
+            if job.phase is JobState.RUNNING:
+                self._ask_to_end(job, JobEnding.EVICTED, job.request.grace)
 
     def kill(self, tokens: Iterable[str]) -> None:
         for job in self.roster.known(tokens):
-            if job.phase is Phase.RUNNING:
-                self._kill(job, Ending.KILLED)
+            if job.phase is JobState.RUNNING:
+                self._kill(job, JobEnding.KILLED)
 
     def stop(self) -> None:
         """End everything at once."""
         for job in self.roster:
-            if job.phase is Phase.QUEUED:
-                job.ending = Ending.STOPPED
-                self._end(job, reason=Ending.STOPPED.value)
-            elif job.phase is Phase.RUNNING:
-                self._kill(job, Ending.STOPPED)
+            if job.phase is JobState.QUEUED:
+                job.ending = JobEnding.STOPPED
+                self._end(job, reason=JobEnding.STOPPED.value)
+            elif job.phase is JobState.RUNNING:
+                self._kill(job, JobEnding.STOPPED)
 
     @property
     def running(self) -> int:
@@ -121,7 +121,7 @@ class Cluster:
                 self.roster.waiting.put_back(job)
         return True
 
-    def _start(self, job: Job, host: str) -> bool:
+    def _start(self, job: LocalJob, host: str) -> bool:
         request = job.request
         gpus = self.slots.take(host, request.need)
         environment = {
@@ -154,18 +154,18 @@ class Cluster:
             self.paused_until = time.monotonic() + PAUSE_SECONDS
             self.ability.log("job %d could not be started, will be tried again: %s" % (job.id, error))
             return False
-        job.phase = Phase.RUNNING
+        job.phase = JobState.RUNNING
         self.leaders[pid] = job
         self._set_limits(job)
         self.roster.changed(job)
         return True
 
-    def _set_limits(self, job: Job) -> None:
+    def _set_limits(self, job: LocalJob) -> None:
         begin = job.started_monotonic
         self._set_timer(begin + job.request.warning_after, job, Timer.WARN)
         self._set_timer(begin + job.request.time, job, Timer.LIMIT)
 
-    def _set_timer(self, when: float, job: Job, timer: Timer) -> None:
+    def _set_timer(self, when: float, job: LocalJob, timer: Timer) -> None:
         heapq.heappush(self.timers, (when, job.id, timer.value))
 
     # -- while they run -----------------------------------------------------------------------------
@@ -178,7 +178,7 @@ class Cluster:
 
     def _is_running(self, identity: int) -> bool:
         job = self.roster.get(identity)
-        return job is not None and job.phase is Phase.RUNNING
+        return job is not None and job.phase is JobState.RUNNING
 
     def fire_timers(self) -> None:
         now = time.monotonic()
@@ -191,11 +191,11 @@ class Cluster:
             if timer is Timer.WARN:
                 self._signal(job, signal.SIGUSR1)
             elif timer is Timer.LIMIT:
-                self._kill(job, Ending.OVER_TIME)
+                self._kill(job, JobEnding.OVER_TIME)
             else:
-                self._kill(job, job.ending or Ending.KILLED)
+                self._kill(job, job.ending or JobEnding.KILLED)
 
-    def _ask_to_end(self, job: Job, why: Ending, grace: float) -> None:
+    def _ask_to_end(self, job: LocalJob, why: JobEnding, grace: float) -> None:
         if job.ending is None:
             job.ending = why
             self.roster.note(job.ending_record())
@@ -203,8 +203,8 @@ class Cluster:
         self._signal(job, signal.SIGTERM)
         self._set_timer(time.monotonic() + grace, job, Timer.KILL)
 
-    def _kill(self, job: Job, why: Ending) -> None:
-        if job.ending is None or why is Ending.KILLED:
+    def _kill(self, job: LocalJob, why: JobEnding) -> None:
+        if job.ending is None or why is JobEnding.KILLED:
             job.ending = why
             self.roster.note(job.ending_record())
         if job.adopted:
@@ -214,7 +214,7 @@ class Cluster:
         else:
             self._signal(job, signal.SIGKILL)  # what is below it comes to us when it is dead
 
-    def _signal(self, job: Job, number: int) -> None:
+    def _signal(self, job: LocalJob, number: int) -> None:
         if job.adopted:
             processes.send(job.pid, job.ticks, number)
         else:
@@ -225,7 +225,7 @@ class Cluster:
 
     def reap(self) -> None:
         """Take note of every child that ended, and end what the leaders among them left behind."""
-        ended: list[tuple[Job | None, int]] = []
+        ended: list[tuple[LocalJob | None, int]] = []
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -247,7 +247,7 @@ class Cluster:
             if child not in self.leaders:
                 processes.kill_each([child, *processes.descendants(child)])
 
-    def _leader_ended(self, job: Job, code: int) -> None:
+    def _leader_ended(self, job: LocalJob, code: int) -> None:
         reason = ""
         if code > 0:
             note = spawn.read_end_note(self._end_note(job))
@@ -259,7 +259,7 @@ class Cluster:
         else:
             self._end(job, exit_code=code, reason=reason)
 
-    def _sweep(self, job: Job) -> None:
+    def _sweep(self, job: LocalJob) -> None:
         """A node program that came to its own end has done this itself."""
         try:
             self.ability.kill_by_token(job.request.token)
@@ -268,7 +268,7 @@ class Cluster:
 
     def _end(
         self,
-        job: Job,
+        job: LocalJob,
         *,
         exit_code: int | None = None,
         signal_number: int | None = None,
@@ -276,8 +276,8 @@ class Cluster:
         ended: float | None = None,
         elapsed: float | None = None,
     ) -> None:
-        was_running = job.phase is Phase.RUNNING
-        job.phase = Phase.ENDED
+        was_running = job.phase is JobState.RUNNING
+        job.phase = JobState.ENDED
         job.ended = time.time() if ended is None else ended
         job.exit_code, job.signal = exit_code, signal_number
         if exit_code is not None and job.ending in _BY_FORCE:
@@ -290,7 +290,7 @@ class Cluster:
             self._end_note(job).unlink(missing_ok=True)
         self.roster.changed(job)
 
-    def _end_note(self, job: Job) -> Path:
+    def _end_note(self, job: LocalJob) -> Path:
         return self.ends / str(job.id)
 
     def _clear_end_notes(self) -> None:
@@ -301,14 +301,17 @@ class Cluster:
 
     # -- jobs of a daemon before this one -----------------------------------------------------------
 
-    def _meet_again(self, job: Job, last_seen: float) -> None:
+    def _meet_again(self, job: LocalJob, last_seen: float) -> None:
         self.slots.hold(job.host, job.request.need.cpus, job.gpus)
         if job.boot == self.boot and processes.is_alive(job.pid, job.ticks):
             job.adopted = True
             self.adopted[job.id] = job
             self._set_limits(job)
             if job.ending is not None:
-                graces = {Ending.CANCELLED: self.ability.cancel_grace, Ending.EVICTED: job.request.grace}
+                graces = {
+                    JobEnding.CANCELLED: self.ability.cancel_grace,
+                    JobEnding.EVICTED: job.request.grace,
+                }
                 self._set_timer(time.monotonic() + graces.get(job.ending, 0.0), job, Timer.KILL)
         else:
             self._adopted_ended(job, last_seen)
@@ -319,7 +322,7 @@ class Cluster:
                 del self.adopted[job.id]
                 self._adopted_ended(job, time.time())
 
-    def _adopted_ended(self, job: Job, last_seen: float) -> None:
+    def _adopted_ended(self, job: LocalJob, last_seen: float) -> None:
         same_boot = job.boot == self.boot
         if same_boot:
             # A stranger of the same id means that nobody is left in the old session.
@@ -342,13 +345,13 @@ class Cluster:
             self._end(job, reason=reason, ended=last_seen, elapsed=elapsed)
 
 
-def _sentence(job: Job) -> str:
+def _sentence(job: LocalJob) -> str:
     if job.exit_code is not None:
         how = "ended with exit code %d" % job.exit_code
     elif job.signal is not None:
         how = "ended by signal %d (%s)" % (job.signal, signal.strsignal(job.signal))
     else:
         how = "ended"
-    if job.ending is Ending.OVER_TIME:
+    if job.ending is JobEnding.OVER_TIME:
         return "reached its wall-time limit of %g s" % job.request.time
     return "%s; %s" % (job.ending.value, how) if job.ending else how

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from outlast.local_cluster.cluster import Ability, Cluster
+from outlast.local_cluster.cluster import Ability, LocalCluster
 from outlast.local_cluster.fingerprint import code_fingerprint
 from outlast.local_cluster.hosts import hosts_from_json, hosts_to_json
 from outlast.local_cluster.messages import PROTOCOL
-from outlast.local_cluster.server import Connection, Server
+from outlast.local_cluster.server import ClientConnection, SocketServer
 from outlast.local_cluster.spawn import DAEMON_SIGNALS
 
 LONGEST_WAIT = 60.0
@@ -34,7 +34,7 @@ FLUSH_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Waiter:
-    connection: Connection
+    connection: ClientConnection
     group: str
     since: str
     until: float
@@ -49,9 +49,9 @@ class Daemon:
         self.fingerprint = code_fingerprint()
         #: Tells this daemon's counts from those of one before it.
         self.instance = "%d-%d" % (os.getpid(), time.monotonic_ns())
-        self.cluster = Cluster(directory, ability, last_seen=os.fstat(lock).st_mtime)
+        self.cluster = LocalCluster(directory, ability, last_seen=os.fstat(lock).st_mtime)
         self.waiters: list[Waiter] = []
-        self.stoppers: list[Connection] = []
+        self.stoppers: list[ClientConnection] = []
         self.leaving = False
         #: Its place was removed, or another daemon has it: it looks after what runs and leaves.
         self.displaced = False
@@ -63,7 +63,7 @@ class Daemon:
         self._listen_to_signals()
         watched = [self._watch(job.pid) for job in self.cluster.adopted.values()]
         self.unwatched = not all(watched)
-        self.server = Server(directory, self.selector, self._handle)
+        self.server = SocketServer(directory, self.selector, self._handle)
         self.operations: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
             "hello": self._hello,
             "submit": self._submit,
@@ -201,7 +201,7 @@ class Daemon:
 
     # -- requests -----------------------------------------------------------------------------------
 
-    def _handle(self, message: dict[str, Any], connection: Connection) -> dict[str, Any] | None:
+    def _handle(self, message: dict[str, Any], connection: ClientConnection) -> dict[str, Any] | None:
         try:
             if message.get("protocol") != PROTOCOL:
                 return {"error": "this daemon speaks version %d of the protocol" % PROTOCOL}
@@ -248,7 +248,7 @@ class Daemon:
     def _version(self, group: str) -> str:
         return "%s:%d" % (self.instance, self.cluster.roster.changes.get(group, 0))
 
-    def _wait(self, message: dict[str, Any], connection: Connection) -> dict[str, Any] | None:
+    def _wait(self, message: dict[str, Any], connection: ClientConnection) -> dict[str, Any] | None:
         until = time.monotonic() + min(LONGEST_WAIT, max(0.0, float(message["seconds"])))
         self.waiters.append(Waiter(connection, message["group"], message["since"], until))
         return None
@@ -264,7 +264,7 @@ class Daemon:
                 still.append(waiter)
         self.waiters = still
 
-    def _stop(self, message: dict[str, Any], connection: Connection) -> dict[str, Any] | None:
+    def _stop(self, message: dict[str, Any], connection: ClientConnection) -> dict[str, Any] | None:
         unfinished = self.cluster.unfinished
         if unfinished and not message.get("force"):
             return {"error": "%d jobs are queued or running" % unfinished}

@@ -9,13 +9,13 @@ from typing import Any
 from outlast.local_cluster.hosts import Need
 
 
-class Phase(Enum):
+class JobState(Enum):
     QUEUED = "queued"
     RUNNING = "running"
     ENDED = "ended"
 
 
-class Ending(Enum):
+class JobEnding(Enum):
     """Why the cluster itself is ending a job; the value is the sentence people read."""
 
     CANCELLED = "cancelled"
@@ -95,14 +95,14 @@ class Request:
 
 
 @dataclass(slots=True)
-class Job:
+class LocalJob:
     id: int
     group: str
     request: Request
     #: Names the environment it was submitted with.
     environment: str
     submitted: float
-    phase: Phase = Phase.QUEUED
+    phase: JobState = JobState.QUEUED
     host: str = ""
     gpus: tuple[int, ...] = ()
     pid: int = 0
@@ -116,7 +116,7 @@ class Job:
     exit_code: int | None = None
     signal: int | None = None
     reason: str = ""
-    ending: Ending | None = None
+    ending: JobEnding | None = None
     #: Not our child: it was started by a daemon before this one.
     adopted: bool = False
     #: When it was first passed over by a later job (monotonic); None if never.
@@ -129,9 +129,9 @@ class Job:
             "job": str(self.id),
             "phase": self.phase.value,
         }
-        if self.phase is Phase.QUEUED:
+        if self.phase is JobState.QUEUED:
             return told
-        elapsed = monotonic - self.started_monotonic if self.phase is Phase.RUNNING else self.elapsed
+        elapsed = monotonic - self.started_monotonic if self.phase is JobState.RUNNING else self.elapsed
         told.update(host=self.host, started=self.started, elapsed=elapsed)
         reason = self.reason or (self.ending.value if self.ending else "")
         for key, value in (
@@ -142,7 +142,7 @@ class Job:
         ):
             if value is not None:
                 told[key] = value
-        if self.phase is Phase.ENDED and self.ending is Ending.OVER_TIME:
+        if self.phase is JobState.ENDED and self.ending is JobEnding.OVER_TIME:
             told["over_time"] = True
         return told
 
@@ -189,7 +189,7 @@ class Job:
         written = [self.submit_record()]
         if self.started is not None:
             written.append(self.start_record())
-        if self.phase is Phase.ENDED:
+        if self.phase is JobState.ENDED:
             written.append(self.end_record())
         elif self.ending is not None:
             written.append(self.ending_record())
@@ -199,21 +199,21 @@ class Job:
         """Take over what one line of the book says."""
         event = record["event"]
         if event == "start":
-            self.phase = Phase.RUNNING
+            self.phase = JobState.RUNNING
             self.host, self.gpus = record["host"], tuple(record["gpus"])
             self.pid, self.ticks, self.boot = record["pid"], record["ticks"], record["boot"]
             self.started, self.started_monotonic = record["at"], record["monotonic"]
         elif event in ("ending", "end"):
-            self.ending = Ending[record["why"]] if record["why"] else None
+            self.ending = JobEnding[record["why"]] if record["why"] else None
         if event == "end":
-            self.phase = Phase.ENDED
+            self.phase = JobState.ENDED
             self.ended, self.elapsed = record["at"], record["elapsed"]
             self.exit_code, self.signal = record["exit_code"], record["signal"]
             self.reason = record["reason"]
 
 
-def job_from_record(record: dict[str, Any]) -> Job:
-    return Job(
+def job_from_record(record: dict[str, Any]) -> LocalJob:
+    return LocalJob(
         id=record["id"],
         group=record["group"],
         request=Request.from_json(record["request"]),

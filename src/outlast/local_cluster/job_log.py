@@ -15,7 +15,7 @@ from typing import Any
 
 from outlast.filesystem import sync_directory
 from outlast.local_cluster.hosts import Host, hosts_from_json, hosts_to_json
-from outlast.local_cluster.job import Job, Phase, job_from_record
+from outlast.local_cluster.job import JobState, LocalJob, job_from_record
 
 #: How long the end of a job is remembered that nobody told to forget.
 REMEMBER_SECONDS = 24 * 3600.0
@@ -24,10 +24,10 @@ REWRITE_BYTES = 32 * 1024 * 1024
 
 
 @dataclass
-class State:
+class JobLogState:
     """All that the daemon must know after a restart."""
 
-    jobs: dict[int, Job] = field(default_factory=dict)
+    jobs: dict[int, LocalJob] = field(default_factory=dict)
     environments: dict[str, dict[str, str]] = field(default_factory=dict)
     hosts: dict[str, Host] | None = None
     next_id: int = 1
@@ -60,7 +60,7 @@ class State:
         self.jobs = {
             job.id: job
             for job in self.jobs.values()
-            if job.phase is not Phase.ENDED or job.ended is None or now - job.ended < REMEMBER_SECONDS
+            if job.phase is not JobState.ENDED or job.ended is None or now - job.ended < REMEMBER_SECONDS
         }
         used = {job.environment for job in self.jobs.values()}
         self.environments = {key: values for key, values in self.environments.items() if key in used}
@@ -75,15 +75,15 @@ class State:
             yield from job.records()
 
 
-class Book:
+class JobLog:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file = -1
         self._length = 0
         self._length_when_rewritten = 0
 
-    def load(self) -> State:
-        state = State()
+    def load(self) -> JobLogState:
+        state = JobLogState()
         try:
             lines = self.path.read_bytes().split(b"\n")
         except FileNotFoundError:
@@ -98,7 +98,7 @@ class Book:
                 state.bad_lines += number != len(lines)
         return state
 
-    def rewrite(self, state: State) -> None:
+    def rewrite(self, state: JobLogState) -> None:
         """Replace the book by what the state needs; a reader sees the old one or the new one, whole."""
         fresh = self.path.with_name(self.path.name + ".new")
         descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)

@@ -10,39 +10,39 @@ from pathlib import Path
 from typing import Any
 
 from outlast.local_cluster.hosts import Host, Need, Slots, hosts_to_json, this_machine
-from outlast.local_cluster.job import Job, Phase, Request
-from outlast.local_cluster.job_log import Book
-from outlast.local_cluster.queue import Waiting
+from outlast.local_cluster.job import JobState, LocalJob, Request
+from outlast.local_cluster.job_log import JobLog
+from outlast.local_cluster.queue import JobQueue
 
 
-class Roster:
+class JobTable:
     def __init__(self, path: Path, log: Callable[[str], None]) -> None:
         self._log = log
-        self._book = Book(path)
+        self._book = JobLog(path)
         self._state = self._book.load()
         if self._state.bad_lines:
             log("%s: %d lines not understood, left out" % (path, self._state.bad_lines))
         self._state.drop_old(time.time())
         self._book.rewrite(self._state)
         self.slots = Slots(self._state.hosts or this_machine())
-        self.waiting = Waiting()
-        self._by_token: dict[str, Job] = {}
-        self._groups: dict[str, dict[int, Job]] = {}
+        self.waiting = JobQueue()
+        self._by_token: dict[str, LocalJob] = {}
+        self._groups: dict[str, dict[int, LocalJob]] = {}
         #: Counts what happened to each group's jobs, for those who wait for it.
         self.changes: dict[str, int] = {}
         for job in self._state.jobs.values():
             self._index(job)
 
-    def __iter__(self) -> Iterator[Job]:
+    def __iter__(self) -> Iterator[LocalJob]:
         return iter(list(self._state.jobs.values()))
 
-    def get(self, identity: int) -> Job | None:
+    def get(self, identity: int) -> LocalJob | None:
         return self._state.jobs.get(identity)
 
-    def known(self, tokens: Iterable[str]) -> list[Job]:
+    def known(self, tokens: Iterable[str]) -> list[LocalJob]:
         return [self._by_token[token] for token in tokens if token in self._by_token]
 
-    def environment(self, job: Job) -> Mapping[str, str]:
+    def environment(self, job: LocalJob) -> Mapping[str, str]:
         return self._state.environments.get(job.environment, {})
 
     def configure(self, hosts: Mapping[str, Host]) -> None:
@@ -54,7 +54,7 @@ class Roster:
     def submit(self, group: str, raw: Sequence[Any], environment: dict[str, str]) -> list[dict[str, Any]]:
         """One answer for each job, in order; the accepted are on disk. A known token is the known job."""
         answers: list[dict[str, Any]] = []
-        fresh: dict[str, Job] = {}
+        fresh: dict[str, LocalJob] = {}
         key = hashlib.sha256(json.dumps(environment, sort_keys=True).encode()).hexdigest()[:16]
         for one in raw:
             try:
@@ -68,7 +68,7 @@ class Roster:
                 answers.append({"rejected": never})
                 continue
             if job is None:
-                job = Job(self._state.next_id, group, request, key, submitted=time.time())
+                job = LocalJob(self._state.next_id, group, request, key, submitted=time.time())
                 self._state.next_id += 1
                 fresh[request.token] = job
             answers.append({"job": str(job.id)})
@@ -76,7 +76,7 @@ class Roster:
             self._enter(list(fresh.values()), key, environment)
         return answers
 
-    def _enter(self, jobs: Sequence[Job], key: str, environment: dict[str, str]) -> None:
+    def _enter(self, jobs: Sequence[LocalJob], key: str, environment: dict[str, str]) -> None:
         records = [job.submit_record() for job in jobs]
         if key not in self._state.environments:
             records.insert(0, {"event": "environment", "key": key, "values": environment})
@@ -86,14 +86,14 @@ class Roster:
             self._state.jobs[job.id] = job
             self._index(job)
 
-    def _index(self, job: Job) -> None:
+    def _index(self, job: LocalJob) -> None:
         self._by_token[job.request.token] = job
         self._groups.setdefault(job.group, {})[job.id] = job
-        if job.phase is Phase.QUEUED:
+        if job.phase is JobState.QUEUED:
             self.waiting.add(job)
         self.changed(job)
 
-    def changed(self, job: Job) -> None:
+    def changed(self, job: LocalJob) -> None:
         self.changes[job.group] = self.changes.get(job.group, 0) + 1
 
     def views(self, group: str) -> list[dict[str, Any]]:
@@ -102,7 +102,7 @@ class Roster:
         reasons: dict[Need, str] = {}
         for job in self._groups.get(group, {}).values():
             view = job.view(now)
-            if job.phase is Phase.QUEUED:
+            if job.phase is JobState.QUEUED:
                 need = job.request.need
                 if need not in reasons:
                     reasons[need] = self.slots.why_never(need) or "waits for free cpus or gpus"
@@ -120,7 +120,7 @@ class Roster:
         return sorted(told, key=lambda view: int(view["job"]))
 
     def forget(self, tokens: Iterable[str]) -> None:
-        gone = [job for job in self.known(tokens) if job.phase is Phase.ENDED]
+        gone = [job for job in self.known(tokens) if job.phase is JobState.ENDED]
         if not gone:
             return
         self._book.append([{"event": "forget", "ids": [job.id for job in gone]}], sync=False)

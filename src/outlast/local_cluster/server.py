@@ -18,7 +18,7 @@ MOST_CONNECTIONS = 512
 _CHUNK = 1024 * 1024
 
 
-class Connection:
+class ClientConnection:
     def __init__(self, sock: socket.socket) -> None:
         self.socket = sock
         self.received = bytearray()
@@ -28,19 +28,19 @@ class Connection:
         self.is_open = True
 
 
-class Server:
+class SocketServer:
     """`handle(message, connection)` gives the reply, or None if `reply` will be called later."""
 
     def __init__(
         self,
         directory: Path,
         selector: selectors.BaseSelector,
-        handle: Callable[[dict[str, Any], Connection], dict[str, Any] | None],
+        handle: Callable[[dict[str, Any], ClientConnection], dict[str, Any] | None],
     ) -> None:
         self.directory = directory
         self.selector = selector
         self.handle = handle
-        self.connections: set[Connection] = set()
+        self.connections: set[ClientConnection] = set()
         self.listener: socket.socket | None = None
         self.open()
 
@@ -88,7 +88,7 @@ class Server:
             except OSError:
                 return  # the client left while it knocked, or descriptors ran out: the next round tries again
             sock.setblocking(False)
-            connection = Connection(sock)
+            connection = ClientConnection(sock)
             self.connections.add(connection)
             self.selector.register(
                 sock, selectors.EVENT_READ, lambda events, c=connection: self._ready(c, events)
@@ -97,7 +97,7 @@ class Server:
                 waiting = [c for c in self.connections if c.expires is not None]
                 self.close(min(waiting or self.connections, key=lambda c: c.expires or 0.0))
 
-    def _ready(self, connection: Connection, events: int) -> None:
+    def _ready(self, connection: ClientConnection, events: int) -> None:
         try:
             if events & selectors.EVENT_WRITE:
                 self._send(connection)
@@ -108,7 +108,7 @@ class Server:
         except OSError:
             self.close(connection)  # the client is gone; what it asked for stays done
 
-    def _receive(self, connection: Connection) -> None:
+    def _receive(self, connection: ClientConnection) -> None:
         data = connection.socket.recv(_CHUNK)
         if not data or connection.expires is None:
             self.close(connection)  # gone, half-way or while waiting; or talking out of turn
@@ -126,7 +126,7 @@ class Server:
             if answer is not None:
                 self.reply(connection, answer)
 
-    def reply(self, connection: Connection, message: dict[str, Any]) -> None:
+    def reply(self, connection: ClientConnection, message: dict[str, Any]) -> None:
         if not connection.is_open:
             return
         try:
@@ -136,7 +136,7 @@ class Server:
         connection.expires = time.monotonic() + PATIENCE_SECONDS
         self._ready(connection, selectors.EVENT_WRITE)
 
-    def _send(self, connection: Connection) -> None:
+    def _send(self, connection: ClientConnection) -> None:
         try:
             sent = connection.socket.send(connection.to_send)
         except BlockingIOError:
@@ -148,7 +148,7 @@ class Server:
         key = self.selector.get_key(connection.socket)
         self.selector.modify(connection.socket, selectors.EVENT_WRITE, key.data)
 
-    def close(self, connection: Connection) -> None:
+    def close(self, connection: ClientConnection) -> None:
         if connection.is_open:
             connection.is_open = False
             self.connections.discard(connection)

@@ -8,21 +8,21 @@ from dataclasses import dataclass, replace
 from typing import Sequence
 
 from outlast.node import code_archive, environment, failure, oom, process, process_cleanup, progress_file
-from outlast.node.checkpoint_watch import Watch
+from outlast.node.checkpoint_watch import CheckpointWatch
 from outlast.node.event_log import EventLog, say
 from outlast.node.legs import Leg, is_superseded
 from outlast.node.order import WorkOrder
 from outlast.node.outputs import validation
-from outlast.node.outputs.collection import Workplace
+from outlast.node.outputs.collection import OutputCollection
 from outlast.node.outputs.delivery import Manifest, deliver
 from outlast.node.process import signal_name
 from outlast.node.protocol import Outcome, Phase
 from outlast.node.pulse import TAKEN_OVER, Interrupted, Pulse
-from outlast.node.sandbox.committer import Commits
+from outlast.node.sandbox.committer import Committer
 from outlast.node.scratch import Scratch, on_node_name
 from outlast.node.signals import Signals
-from outlast.node.staging.phase import NotHere, Staging
-from outlast.node.supervise import TO_COMMIT, Ended, Limits, Stops, run_bounded, supervise
+from outlast.node.staging.phase import StagePhase, StagingFailed
+from outlast.node.supervise import TO_COMMIT, StopRequests, TimeLimits, TrainingExit, run_bounded, supervise
 
 #: After these the user will want to look at what the training left behind.
 _WORTH_A_LOOK = (Outcome.CRASHED, Outcome.WRONG_OUTPUT, Outcome.OUT_OF_MEMORY, Outcome.OUT_OF_DISK)
@@ -36,7 +36,7 @@ _HAND_OVER_AT_LEAST = 1.0
 
 
 @dataclass(frozen=True)
-class End:
+class AttemptResult:
     """How the attempt ended: the fields of the event log's last line."""
 
     outcome: Outcome
@@ -50,16 +50,16 @@ class End:
     delivered: Manifest | None = None
 
 
-class Attempt:
+class AttemptRunner:
     def __init__(
         self,
         order: WorkOrder,
         leg: Leg,
-        limits: Limits,
-        stops: Stops,
+        limits: TimeLimits,
+        stops: StopRequests,
         signals: Signals,
         events: EventLog,
-        commits: Commits | None = None,
+        commits: Committer | None = None,
     ) -> None:
         self._order = order
         self._commits = commits
@@ -69,7 +69,7 @@ class Attempt:
         self._signals = signals
         self._events = events
         self._scratch = Scratch(order.scratch, _place_on_node(order))
-        self._staging = Staging(order.data, self._scratch.data, leg.fetching_path, events)
+        self._staging = StagePhase(order.data, self._scratch.data, leg.fetching_path, events)
         self._pulse = Pulse(
             signals,
             events,
@@ -79,13 +79,13 @@ class Attempt:
             self._staging.beat,
         )
         paths = [rule.path for rule in order.outputs]
-        self._workplace = Workplace(paths, self._scratch.output, self._scratch.working)
+        self._workplace = OutputCollection(paths, self._scratch.output, self._scratch.working)
         self._environment: dict[str, str] = {}
         self._log = 2
         self._log_start = 0
         self._occupied: int | None = None
 
-    def carry_out(self) -> End:
+    def carry_out(self) -> AttemptResult:
         """All phases after the claim. Only a bug in Outlast makes it raise."""
         try:
             end = self._prepare()
@@ -103,7 +103,7 @@ class Attempt:
             os.close(self._occupied)
         return end
 
-    def _prepare(self) -> End | None:
+    def _prepare(self) -> AttemptResult | None:
         """None: the training can start."""
         order = self._order
         phase = Phase.STAGE
@@ -121,11 +121,11 @@ class Attempt:
                 code_archive.unpack(order.code, order.code_sha256, self._scratch.working, self._pulse)
             self._scratch.carry_on(order.previous_scratch, self._pulse)
             self._workplace.look(self._pulse)
-        except code_archive.BadBundle as error:
-            return End(Outcome.CORRUPT_INPUT, f"{error}.")  # another host may read it well
-        except NotHere as error:
+        except code_archive.BadCodeArchive as error:
+            return AttemptResult(Outcome.CORRUPT_INPUT, f"{error}.")  # another host may read it well
+        except StagingFailed as error:
             signature = failure.signature_of("data", error.sign) if error.sign else None
-            return End(error.outcome, f"{error}.", signature=signature)
+            return AttemptResult(error.outcome, f"{error}.", signature=signature)
         except OSError as error:
             return self._trouble(phase, error)
         except Interrupted as interrupted:
@@ -142,18 +142,18 @@ class Attempt:
         )
         return None
 
-    def _compute_and_hand_over(self) -> End:
+    def _compute_and_hand_over(self) -> AttemptResult:
         self._begin(Phase.COMPUTE)
-        watch = Watch(self._order.checkpoints)
+        watch = CheckpointWatch(self._order.checkpoints)
         kills_before = oom.oom_kills()
         received = self._signals.pending_stop()
         if received is not None:
             self._events.write("stop", why="signal", signal=received)
-            return End(Outcome.EVICTED, "The job was told to stop before the training had started.")
+            return AttemptResult(Outcome.EVICTED, "The job was told to stop before the training had started.")
         try:
             child = self._start(self._order.command)
         except process.CannotStart as error:
-            return End(Outcome.CRASHED, f"{error}.", signature=failure.signature_of("start", error))
+            return AttemptResult(Outcome.CRASHED, f"{error}.", signature=failure.signature_of("start", error))
         try:
             ended = supervise(
                 child,
@@ -179,7 +179,7 @@ class Attempt:
             progressed=watch.progressed,
         )
 
-    def _judge(self, ended: Ended, text: str, oom_killed: bool) -> End:
+    def _judge(self, ended: TrainingExit, text: str, oom_killed: bool) -> AttemptResult:
         if ended.code == 0:
             end = self._hand_over()
             if end.outcome is not Outcome.WRONG_OUTPUT or ended.stopped is None:
@@ -187,16 +187,16 @@ class Attempt:
             # Many programs exit with 0 when told to stop; that alone is no success and no failure.
             return _told_to_stop(ended.stopped, "ended before its outputs were complete")
         if ended.left:
-            return End(Outcome.CONTINUE, "The training has saved and asks to be continued.")
+            return AttemptResult(Outcome.CONTINUE, "The training has saved and asks to be continued.")
         if is_superseded(self._order, self._leg):
             return _told_to_stop(TAKEN_OVER, "was given up")  # whatever it died of, it was not to go on
         if ended.stopped is not None:
             how = "had to be killed" if ended.killed else "ended without saying that it has saved"
             return _told_to_stop(ended.stopped, how)
         found = failure.diagnose(text, ended.code, ended.signal, oom_killed)
-        return End(found.outcome, found.detail, signature=found.signature)
+        return AttemptResult(found.outcome, found.detail, signature=found.signature)
 
-    def _hand_over(self) -> End:
+    def _hand_over(self) -> AttemptResult:
         phase = Phase.VALIDATE
         rules, output = self._order.outputs, self._scratch.output
         self._pulse.wind_up(_HAND_OVER_AT_LEAST)
@@ -209,7 +209,7 @@ class Attempt:
             if problems:
                 detail = " ".join(problem.sentence for problem in problems)
                 signature = failure.signature_of("outputs", *(problem.rule for problem in problems))
-                return End(Outcome.WRONG_OUTPUT, detail, signature=signature)
+                return AttemptResult(Outcome.WRONG_OUTPUT, detail, signature=signature)
             phase = Phase.DELIVER
             self._begin(phase)
             self._settle()  # check commands write too
@@ -220,7 +220,7 @@ class Attempt:
             when = f"after the training had finished, in the phase {phase.value}"
             return self._given_up(interrupted, f"{when}; its outputs are kept for the next attempt")
         files = "1 file" if len(manifest) == 1 else f"{len(manifest)} files"
-        return End(
+        return AttemptResult(
             Outcome.FINISHED, f"The training finished; {files} checked and delivered.", delivered=manifest
         )
 
@@ -274,7 +274,7 @@ class Attempt:
     def _begin(self, phase: Phase) -> None:
         self._events.write("phase", phase=phase.value)
 
-    def _trouble(self, phase: Phase, error: OSError) -> End:
+    def _trouble(self, phase: Phase, error: OSError) -> AttemptResult:
         """Trouble of the node's or the file system's, met by the node program itself.
 
         Before the training has started nothing of the user's can be the cause, but for code that is gone.
@@ -286,32 +286,36 @@ class Attempt:
         elif error.errno == errno.ENOENT and error.filename == self._order.code:
             outcome = Outcome.NOT_FOUND
         elif phase in (Phase.STAGE, Phase.UNPACK) or error.errno in _BROKEN_NODE:
-            return End(Outcome.NODE_TROUBLE, detail)
+            return AttemptResult(Outcome.NODE_TROUBLE, detail)
         else:
             outcome = Outcome.CRASHED
-        return End(outcome, detail, signature=failure.signature_of(phase.value, error.errno))
+        return AttemptResult(outcome, detail, signature=failure.signature_of(phase.value, error.errno))
 
-    def _given_up(self, interrupted: Interrupted, when: str) -> End:
+    def _given_up(self, interrupted: Interrupted, when: str) -> AttemptResult:
         self._events.write("stop", why=interrupted.why, signal=interrupted.signal)
         if interrupted.why == TAKEN_OVER:
             return _told_to_stop(TAKEN_OVER, "was given up")
         if interrupted.signal is None:
-            return End(Outcome.OVER_TIME, f"The job's time was used up {when}.")
-        return End(Outcome.EVICTED, f"The job was told to stop by {signal_name(interrupted.signal)} {when}.")
+            return AttemptResult(Outcome.OVER_TIME, f"The job's time was used up {when}.")
+        return AttemptResult(
+            Outcome.EVICTED, f"The job was told to stop by {signal_name(interrupted.signal)} {when}."
+        )
 
 
-def _told_to_stop(why: str, how: str) -> End:
+def _told_to_stop(why: str, how: str) -> AttemptResult:
     if why == "limit":
-        return End(Outcome.OVER_TIME, f"The training was told to stop at its wall-time limit and {how}.")
+        return AttemptResult(
+            Outcome.OVER_TIME, f"The training was told to stop at its wall-time limit and {how}."
+        )
     if why == TO_COMMIT:
-        return End(
+        return AttemptResult(
             Outcome.EVICTED, f"The training was told to stop so that its checkpoints get out, and {how}."
         )
     if why == TAKEN_OVER:
-        return End(
+        return AttemptResult(
             Outcome.EVICTED, "The attempt was given up or taken over while this job was still at work."
         )
-    return End(Outcome.EVICTED, f"The job was told to stop by a signal, and the training {how}.")
+    return AttemptResult(Outcome.EVICTED, f"The job was told to stop by a signal, and the training {how}.")
 
 
 def _place_on_node(order: WorkOrder) -> str | None:

@@ -9,7 +9,7 @@ import time
 _MOST_ENTRIES = 20_000
 
 
-class Watch:
+class CheckpointWatch:
     """Compares what is in a directory with what was. Names with a leading dot are in the making."""
 
     def __init__(self, directory: str) -> None:

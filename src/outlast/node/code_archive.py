@@ -13,7 +13,7 @@ from outlast.node.pulse import silent
 _LEFT_OUT = frozenset({"__pycache__", ".git", ".venv"})
 
 
-class BadBundle(ValueError):
+class BadCodeArchive(ValueError):
     """The archive is not the one that was sent, or holds what it must not."""
 
 
@@ -95,14 +95,16 @@ def unpack(source: str, sha256: str | None, target: str, pulse: Callable[[], Non
         if sha256 is not None:
             found = _sha256(file, pulse)
             if found != sha256:
-                raise BadBundle(f"{source} is not what was packed: SHA-256 {found[:12]}…, not {sha256[:12]}…")
+                raise BadCodeArchive(
+                    f"{source} is not what was packed: SHA-256 {found[:12]}…, not {sha256[:12]}…"
+                )
         file.seek(0)
         try:
             with tarfile.open(fileobj=file, mode="r:") as archive:
                 for member in archive:
                     _extract(archive, member, target, pulse)
         except tarfile.TarError as error:
-            raise BadBundle(f"{source} is not a readable tar archive: {error}") from error
+            raise BadCodeArchive(f"{source} is not a readable tar archive: {error}") from error
 
 
 def _extract(
@@ -110,14 +112,16 @@ def _extract(
 ) -> None:
     parts = member.name.split("/")
     if member.name.startswith("/") or os.pardir in parts or "\0" in member.name:
-        raise BadBundle(f"the archive holds the name {member.name!r}, which leads out of the job's directory")
+        raise BadCodeArchive(
+            f"the archive holds the name {member.name!r}, which leads out of the job's directory"
+        )
     path = os.path.join(target, *parts)
     if member.isdir():
         os.makedirs(path, exist_ok=True)
         return
     content = archive.extractfile(member) if member.isreg() else None
     if content is None:
-        raise BadBundle(f"the archive holds {member.name!r}, which is neither a file nor a directory")
+        raise BadCodeArchive(f"the archive holds {member.name!r}, which is neither a file nor a directory")
     os.makedirs(os.path.dirname(path), exist_ok=True)
     mode = 0o777 if member.mode & 0o100 else 0o666
     # O_EXCL: no entry may write through what another one has put there.

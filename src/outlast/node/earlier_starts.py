@@ -11,7 +11,7 @@ from typing import Any, Collection, Iterable, Iterator
 
 from outlast.node import jsonl
 from outlast.node.failure_streak import OF_THE_TRAINING
-from outlast.node.order import Saving
+from outlast.node.order import SaveSettings
 from outlast.node.protocol import EXIT_CONTINUE, Outcome, Phase
 
 #: Ends that were agreed upon, or that the training or its user brought about.
@@ -30,7 +30,7 @@ def was_interruption(outcome: Outcome | None, code: int | None, phases: Collecti
     return outcome not in _PLANNED
 
 
-def after(saving: Saving, logs: Iterable[str]) -> Saving:
+def after(saving: SaveSettings, logs: Iterable[str]) -> SaveSettings:
     """With what the event logs of the starts before this one tell; one that cannot be read tells nothing."""
     for path in logs:
         phases: list[tuple[Phase, float]] = []

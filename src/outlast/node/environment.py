@@ -8,7 +8,7 @@ import shutil
 import sys
 from typing import Mapping, Sequence
 
-from outlast.node.order import Saving, WorkOrder
+from outlast.node.order import SaveSettings, WorkOrder
 from outlast.node.protocol import Variable
 
 #: Numerical libraries take every core of a shared node unless told how many are theirs.
@@ -56,7 +56,7 @@ def for_training(
     return environment
 
 
-def _saving(saving: Saving) -> dict[str, str]:
+def _saving(saving: SaveSettings) -> dict[str, str]:
     return {
         Variable.SAVE_EVERY: "auto" if saving.every is None else _seconds(saving.every),
         Variable.SAVE_SHORTEST: _seconds(saving.shortest),

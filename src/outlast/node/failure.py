@@ -30,7 +30,7 @@ _VARYING = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 
 @dataclass(frozen=True)
-class Frame:
+class TracebackFrame:
     file: str
     line: int
     function: str
@@ -38,7 +38,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class Traceback:
-    frames: tuple[Frame, ...]
+    frames: tuple[TracebackFrame, ...]
     exception: str
     message: str
 
@@ -47,7 +47,7 @@ class Traceback:
         place = self._place()
         return f"{text} ({os.path.basename(place.file)} line {place.line})" if place else text
 
-    def _place(self) -> Frame | None:
+    def _place(self) -> TracebackFrame | None:
         """The innermost line of the user's: errors surface inside libraries, but are made outside."""
         own = [frame for frame in self.frames if not _is_library(frame.file)] or self.frames
         return own[-1] if own else None
@@ -127,12 +127,14 @@ def last_traceback(text: str) -> Traceback | None:
 
 
 def _parse(lines: list[str], indent: int) -> Traceback | None:
-    frames: list[Frame] = []
+    frames: list[TracebackFrame] = []
     for line in lines:
         body = line[indent:]
         frame = _FRAME.match(body)
         if frame:
-            frames.append(Frame(frame.group("file"), int(frame.group("line")), frame.group("function") or ""))
+            frames.append(
+                TracebackFrame(frame.group("file"), int(frame.group("line")), frame.group("function") or "")
+            )
         elif body and not body[0].isspace():
             found = _EXCEPTION.match(body)
             if found is None:

@@ -19,7 +19,7 @@ OF_THE_DATA = (Outcome.NOT_FOUND, Outcome.CORRUPT_INPUT)
 
 
 @dataclass(frozen=True)
-class Failures:
+class FailureStreak:
     """The last failure of the training's or of its data, and how often it came without another between."""
 
     signature: str | None = None
@@ -37,9 +37,9 @@ class Failures:
         progressed: bool,
         signal: int | None,
         times: int = 1,
-    ) -> Failures:
+    ) -> FailureStreak:
         """One more start (or attempt) ended so; an attempt may have met its failure several times."""
         from_outside = progressed and signal is not None  # killed, it seems, and it does get on
         if signature and outcome in (*OF_THE_TRAINING, *OF_THE_DATA) and not from_outside:
-            return Failures(signature, self.times + times if signature == self.signature else times)
-        return Failures() if progressed else self
+            return FailureStreak(signature, self.times + times if signature == self.signature else times)
+        return FailureStreak() if progressed else self

@@ -14,7 +14,7 @@ from typing import Any, Iterable, Iterator
 
 
 @dataclass(frozen=True)
-class Log:
+class JsonLinesReader:
     #: When the file was last written, by the clock of its file system.
     changed: float
     content: bytes
@@ -41,7 +41,7 @@ def _parsed(texts: Iterable[bytes]) -> Iterator[dict[str, Any]]:
             yield line
 
 
-def read(path: str | os.PathLike[str], head: int, tail: int) -> Log | None:
+def read(path: str | os.PathLike[str], head: int, tail: int) -> JsonLinesReader | None:
     """The file, or so much of its beginning and end; None if it is missing, no file, or not readable now."""
     try:
         # A pipe would make the reader wait for ever; a regular file does not know O_NONBLOCK.
@@ -61,4 +61,4 @@ def read(path: str | os.PathLike[str], head: int, tail: int) -> Log | None:
     except OSError:
         # It lies on another machine's file system: what cannot be read now may be readable later.
         return None
-    return Log(status.st_mtime, content)
+    return JsonLinesReader(status.st_mtime, content)

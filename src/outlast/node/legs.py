@@ -16,7 +16,7 @@ from typing import Any, Iterator
 
 from outlast.node import claim, earlier_starts, jsonl
 from outlast.node.claim import Claim
-from outlast.node.failure_streak import Failures
+from outlast.node.failure_streak import FailureStreak
 from outlast.node.order import WorkOrder
 from outlast.node.protocol import Outcome
 from outlast.node.pulse import BEAT
@@ -82,7 +82,7 @@ def claimed(exchange: str) -> list[tuple[Leg, Claim]]:
 
 def take(order: WorkOrder, job: str, host: str) -> tuple[WorkOrder, Leg]:
     """Claim the next leg: the order as this start of the job is to carry it out. Raises NotOurs, OSError."""
-    failures = Failures()
+    failures = FailureStreak()
     for leg in legs(order.exchange):
         _make(leg)
         if claim.take(leg.claim_path, order.token, job, host):
@@ -161,20 +161,20 @@ def _let_it_end(leg: Leg, grace: float) -> None:
 
 def nothing_left(order: WorkOrder, leg: Leg) -> str:
     """Why no later leg than this one, which has ended, has anything to do; empty if one has."""
-    failures = Failures()
+    failures = FailureStreak()
     for one in islice(legs(order.exchange), leg.number):
         failures = _count(failures, one)
     return _why_over(order, leg, failures)
 
 
-def _why_over(order: WorkOrder, last: Leg, failures: Failures) -> str:
+def _why_over(order: WorkOrder, last: Leg, failures: FailureStreak) -> str:
     if _end(last).get("outcome") == Outcome.FINISHED.value:
         return "has finished"
     # Of a job that is started again, and no chain, the controller decides that.
     return "has failed twice in the same way" if order.jobs > 1 and failures.hopeless else ""
 
 
-def _count(failures: Failures, leg: Leg) -> Failures:
+def _count(failures: FailureStreak, leg: Leg) -> FailureStreak:
     end = _end(leg)
     return failures.after(
         _outcome(end),

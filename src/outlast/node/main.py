@@ -14,15 +14,15 @@ from dataclasses import asdict
 from typing import Sequence
 
 from outlast.node import failure, legs, process_cleanup, time_limits
-from outlast.node.attempt import Attempt, End
+from outlast.node.attempt import AttemptResult, AttemptRunner
 from outlast.node.event_log import EventLog, say
 from outlast.node.order import BadOrder, WorkOrder, read_order
 from outlast.node.protocol import EXIT_BAD_ORDER, EXIT_CONTINUE, EXIT_NOT_CLAIMED, Outcome, Phase
 from outlast.node.sandbox import layout
-from outlast.node.sandbox.committer import Commits
+from outlast.node.sandbox.committer import Committer
 from outlast.node.scratch import Scratch
 from outlast.node.signals import Signals
-from outlast.node.supervise import Stops, limits_for
+from outlast.node.supervise import StopRequests, limits_for
 
 _EXIT_FAILED = 1
 _EXIT_CODES = {
@@ -85,12 +85,12 @@ def run(order_path: str, job: str = "") -> int:
         )
         allotted = time_limits.seconds_left(order.time, os.environ)
         limits = limits_for(allotted, order.grace, began, began_epoch)
-        stops = Stops(stop_signal, limit_signal)
+        stops = StopRequests(stop_signal, limit_signal)
         commits = None
         try:
             if order.sandbox:
-                commits = Commits(order, leg, events, Scratch(order.scratch).output, came_from, os.environ)
-            end = Attempt(order, leg, limits, stops, signals, events, commits).carry_out()
+                commits = Committer(order, leg, events, Scratch(order.scratch).output, came_from, os.environ)
+            end = AttemptRunner(order, leg, limits, stops, signals, events, commits).carry_out()
         except Exception as error:
             say(traceback.format_exc())
             end = _own_error(error)
@@ -155,10 +155,10 @@ def _cancel_the_rest(command: str) -> None:
         say(f"the rest of the chain could not be cancelled from here: {error}")
 
 
-def _own_error(error: Exception) -> End:
+def _own_error(error: Exception) -> AttemptResult:
     """A bug of Outlast's must reach the user as one, not as a job that vanished."""
     place = traceback.extract_tb(error.__traceback__)[-1]
     where = f"{os.path.basename(place.filename)} line {place.lineno}"
     detail = f"An error in Outlast itself, not in the training: {type(error).__name__}: {error} ({where})."
     signature = failure.signature_of("outlast", type(error).__name__, where)
-    return End(Outcome.CRASHED, detail, signature=signature)
+    return AttemptResult(Outcome.CRASHED, detail, signature=signature)

@@ -32,7 +32,7 @@ class OutputRule:
 
 
 @dataclass(frozen=True)
-class Saving:
+class SaveSettings:
     """When the training is to save by itself: what the user allows, and what the run has been through so far.
 
     All in seconds. What is not known yet is None.
@@ -83,7 +83,7 @@ class WorkOrder:
     #: The stop signal's name without SIG.
     signal: str = "TERM"
     keep: int = 3
-    saving: Saving = field(default_factory=Saving)
+    saving: SaveSettings = field(default_factory=SaveSettings)
     cpus: int = 1
     environment: dict[str, str] = field(default_factory=dict)
     #: The signal by which this scheduler tells that the wall-time limit is near, without SIG.
@@ -123,7 +123,7 @@ def read_order(path: str) -> WorkOrder:
             OutputRule(**{**rule, "check": tuple(rule["check"]) if rule.get("check") else None})
             for rule in raw.get("outputs", ())
         )
-        raw["saving"] = Saving(**_known_to(Saving, raw.get("saving", {})))
+        raw["saving"] = SaveSettings(**_known_to(SaveSettings, raw.get("saving", {})))
         here = os.path.dirname(os.path.abspath(path))
         for name in _PATHS:
             if isinstance(raw.get(name), str):

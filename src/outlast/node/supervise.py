@@ -7,11 +7,11 @@ import time
 from dataclasses import dataclass
 from typing import Callable
 
-from outlast.node.checkpoint_watch import Watch
+from outlast.node.checkpoint_watch import CheckpointWatch
 from outlast.node.process import Child, signal_name
 from outlast.node.protocol import EXIT_CONTINUE
 from outlast.node.pulse import TAKEN_OVER, Pulse
-from outlast.node.sandbox.committer import Commits
+from outlast.node.sandbox.committer import Committer
 from outlast.node.signals import STOP_SIGNALS
 
 #: A process that survives SIGKILL this long hangs in the kernel; the slot's time is better used otherwise.
@@ -23,7 +23,7 @@ _ONE_BY_ONE = 1.0
 
 
 @dataclass(frozen=True)
-class Limits:
+class TimeLimits:
     """When an attempt must be where, on the monotonic clock. `grace` is how long saving may take."""
 
     hard_end: float
@@ -36,12 +36,12 @@ class Limits:
     deadline_epoch: float
 
 
-def limits_for(time_limit: float, grace: float, began: float, began_epoch: float) -> Limits:
+def limits_for(time_limit: float, grace: float, began: float, began_epoch: float) -> TimeLimits:
     """Some of the time is kept back for validation, delivery and cleaning up, of short limits too."""
     reserve = min(30.0, 0.1 * time_limit)
     before = min(grace, 0.25 * time_limit)
     left = time_limit - reserve
-    return Limits(
+    return TimeLimits(
         hard_end=began + time_limit,
         deadline=began + left,
         stop_at=began + left - before,
@@ -52,7 +52,7 @@ def limits_for(time_limit: float, grace: float, began: float, began_epoch: float
 
 
 @dataclass(frozen=True)
-class Stops:
+class StopRequests:
     """The signal that tells the training to stop, and the one that tells us of the limit, if there is one."""
 
     told: int
@@ -60,7 +60,7 @@ class Stops:
 
 
 @dataclass(frozen=True)
-class Ended:
+class TrainingExit:
     """How the training's first process ended: an exit code or a signal, neither if it would not die."""
 
     code: int | None
@@ -74,14 +74,14 @@ class Ended:
 
 def supervise(
     child: Child,
-    limits: Limits,
-    stops: Stops,
+    limits: TimeLimits,
+    stops: StopRequests,
     grace_on_signal: float,
     pulse: Pulse,
-    watch: Watch,
-    commits: Commits | None = None,
+    watch: CheckpointWatch,
+    commits: Committer | None = None,
     told_of_leaving: Callable[[], bool] = lambda: False,
-) -> Ended:
+) -> TrainingExit:
     events = pulse.events
     stopped: str | None = None
     killed = False
@@ -135,7 +135,7 @@ def supervise(
     left = child.code == EXIT_CONTINUE or (child.code != 0 and told_of_leaving())
     if commits is not None and stopped == TO_COMMIT:
         commits.stopped(saved=left)
-    return Ended(child.code, child.signal, stopped, killed, left)
+    return TrainingExit(child.code, child.signal, stopped, killed, left)
 
 
 def _was_for_the_whole_job(child: Child, pulse: Pulse, until: float) -> bool:

@@ -21,7 +21,7 @@ from outlast.domain.observation import JobPhase, JobView, Patience
 from outlast.errors import OutlastError
 
 __all__ = [
-    "Answer",
+    "SubmitAnswer",
     "JobPhase",
     "JobRequest",
     "JobView",
@@ -87,7 +87,7 @@ class Sought:
     since: float
 
 
-class Answer(Enum):
+class SubmitAnswer(Enum):
     ACCEPTED = "accepted"
     REJECTED = "rejected"
     UNKNOWN = "unknown"
@@ -97,7 +97,7 @@ class Answer(Enum):
 class Submission:
     """What came of sending one job. UNKNOWN: it may or may not exist, now or later."""
 
-    answer: Answer
+    answer: SubmitAnswer
     job: str = ""
     reason: str = ""
     #: For REJECTED: the same request may be accepted later.
@@ -114,7 +114,7 @@ class Scheduler(ABC):
     interval: float = 15.0
     #: The most jobs that go into one `submit`.
     batch: int = 500
-    #: Jobs see the experiment's directory. If not, everything travels with them (see `outlast.exchange.sandbox`).
+    #: Jobs see the experiment's directory. If not, everything travels with them (see `outlast.exchange.sandbox_exchange`).
     shares_files: bool = True
     #: A chain is one job, which starts itself again in its place.
     chains_in_place: bool = False

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from outlast.domain.describe import counted
-from outlast.schedulers.commands import NoReply, NotCalled, Reply, call
+from outlast.schedulers.command_runner import CommandNotRun, CommandOutput, CommandTimeout, call
 from outlast.schedulers.profile import Profile
 
 #: The programs that an adapter calls, in the order in which people know them.
@@ -192,11 +192,11 @@ def _useless(what: str, why: str, scheduler: str) -> str:
 
 def _ask(
     arguments: list[str], timeout: float, codes: Iterable[int] = (0,), given: str = ""
-) -> tuple[Reply | None, str]:
+) -> tuple[CommandOutput | None, str]:
     """The reply; or None and, in a few words, why there is none that says anything."""
     try:
         reply = call(arguments, timeout, given)
-    except (NotCalled, NoReply) as error:
+    except (CommandNotRun, CommandTimeout) as error:
         return None, str(error)
     if reply.code in codes:
         return reply, ""

@@ -24,7 +24,6 @@ from outlast.local_cluster.hosts import Host, hosts_to_json, this_machine
 from outlast.local_cluster.messages import BadMessage
 from outlast.node.protocol import Outcome
 from outlast.schedulers.base import (
-    Answer,
     JobPhase,
     JobRequest,
     JobView,
@@ -33,6 +32,7 @@ from outlast.schedulers.base import (
     SchedulerUnavailable,
     Sought,
     Submission,
+    SubmitAnswer,
 )
 
 __all__ = ["DaemonOptions", "Host", "LocalScheduler"]
@@ -86,13 +86,13 @@ class LocalScheduler(Scheduler):
             reply = self._client.ask("submit", self.timeout, **self._submission(batch))
             told = list(reply["answers"])
         except NotSent as error:
-            one = Submission(Answer.REJECTED, reason=str(error), transient=True)
+            one = Submission(SubmitAnswer.REJECTED, reason=str(error), transient=True)
         except Refused as error:
-            one = Submission(Answer.REJECTED, reason=str(error), transient=error.transient)
+            one = Submission(SubmitAnswer.REJECTED, reason=str(error), transient=error.transient)
         except BadMessage as error:
-            one = Submission(Answer.REJECTED, reason=str(error))
+            one = Submission(SubmitAnswer.REJECTED, reason=str(error))
         except (NoAnswer, KeyError, TypeError) as error:
-            one = Submission(Answer.UNKNOWN, reason=str(error))
+            one = Submission(SubmitAnswer.UNKNOWN, reason=str(error))
         else:
             return {request.token: _answer(raw) for request, raw in zip(batch, told, strict=True)}
         return {request.token: one for request in batch}
@@ -198,5 +198,5 @@ def _view(raw: dict[str, Any]) -> JobView:
 
 def _answer(raw: dict[str, Any]) -> Submission:
     if "job" in raw:
-        return Submission(Answer.ACCEPTED, job=raw["job"])
-    return Submission(Answer.REJECTED, reason=raw["rejected"])
+        return Submission(SubmitAnswer.ACCEPTED, job=raw["job"])
+    return Submission(SubmitAnswer.REJECTED, reason=raw["rejected"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from outlast.schedulers.commands import NoReply, NotCalled, call
+from outlast.schedulers.command_runner import CommandNotRun, CommandTimeout, call
 from outlast.schedulers.profile import Profile
 from outlast.units import duration
 
@@ -37,7 +37,7 @@ def queue_limits(scheduler: str, profile: Profile, timeout: float) -> tuple[list
         return [], ""
     try:
         reply = call(arguments, timeout)
-    except (NotCalled, NoReply) as error:
+    except (CommandNotRun, CommandTimeout) as error:
         return [], str(error)
     return ([], reply.complaint) if reply.code else (read(reply.out), "")
 

@@ -19,7 +19,7 @@ _SHOWN = 200
 _MOST_TASKS = 100_000
 
 
-class Oddities:
+class UnreadableOutput:
     """Each program is told of once, with the first example."""
 
     def __init__(self) -> None:

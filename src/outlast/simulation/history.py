@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from outlast.domain.model import Attempt, Entry, Run
+from outlast.domain.model import Attempt, JournalEntry, Run
 from outlast.simulation.scenario import Scenario
 from outlast.simulation.simulated_exchange import SimulatedExchange
-from outlast.simulation.simulated_job import Job
+from outlast.simulation.simulated_job import SimulatedJob
 from outlast.simulation.simulated_node import RunTruth
 
 
@@ -28,11 +28,11 @@ class History:
     """A schedule that is over: what the journal says, and what was true."""
 
     scenario: Scenario
-    entries: list[Entry]
+    entries: list[JournalEntry]
     runs: dict[str, Run]
     attempts: dict[str, Attempt]
     truths: dict[str, RunTruth]
-    jobs: dict[str, Job]
+    jobs: dict[str, SimulatedJob]
     exchange: SimulatedExchange
     violations: list[Violation]
     passes: int

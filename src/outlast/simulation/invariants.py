@@ -7,13 +7,13 @@ from math import sqrt
 
 from outlast.domain.engine import WAITS_AGAIN
 from outlast.domain.fold import apply
-from outlast.domain.model import ATTEMPT_KINDS, Attempt, Cause, Kind, Outcome, Phase, Run, RunState
+from outlast.domain.model import ATTEMPT_KINDS, Attempt, Cause, EntryKind, Outcome, Phase, Run, RunState
 from outlast.domain.observation import JobPhase, Report
 from outlast.domain.policy import CLUSTER_PATIENCE
 from outlast.simulation.history import History, Violation
 from outlast.simulation.ledger_checks import ledger_closes
 from outlast.simulation.scenario import BUG, WRONG, Nature
-from outlast.simulation.simulated_job import Job
+from outlast.simulation.simulated_job import SimulatedJob
 
 
 def violations(history: History) -> Iterator[Violation]:
@@ -78,7 +78,9 @@ def _tried_in_vain(history: History, run: Run, attempts: Sequence[Attempt]) -> I
 
 
 def _one_result(history: History, run: Run, attempts: Sequence[Attempt]) -> Iterator[str]:
-    accepted = [entry for entry in history.entries if entry.run == run.name and entry.kind is Kind.ACCEPTED]
+    accepted = [
+        entry for entry in history.entries if entry.run == run.name and entry.kind is EntryKind.ACCEPTED
+    ]
     if len(accepted) > 1:
         yield "%d results were accepted" % len(accepted)
     published, steps = history.exchange.published.get(run.name, (None, 0))
@@ -123,9 +125,9 @@ def _patience(history: History, run: Run, attempts: Sequence[Attempt]) -> Iterat
 def _since_retry(history: History, run: Run, attempts: Sequence[Attempt]) -> list[Attempt]:
     before = last = 0
     for entry in history.entries:
-        if entry.run == run.name and entry.kind is Kind.INTENDED:
+        if entry.run == run.name and entry.kind is EntryKind.INTENDED:
             last = entry.data["number"]
-        elif entry.run == run.name and entry.kind is Kind.RETRIED:
+        elif entry.run == run.name and entry.kind is EntryKind.RETRIED:
             before = last
     return [attempt for attempt in attempts if attempt.number > before]
 
@@ -148,7 +150,9 @@ def _given_up_rightly(
 ) -> bool:
     """A limit was truly reached, by what is true and what the controller could know of it."""
     limits = history.scenario.spec.limits
-    ended = max(entry.at for entry in history.entries if entry.run == run.name and entry.kind is Kind.FAILED)
+    ended = max(
+        entry.at for entry in history.entries if entry.run == run.name and entry.kind is EntryKind.FAILED
+    )
     truth = history.truths[run.name]
     if truth.refused or truth.held_for_good or ended - run.since > limits.total:
         return True
@@ -158,13 +162,13 @@ def _given_up_rightly(
     return own >= limits.without_progress or any_cause >= CLUSTER_PATIENCE * limits.without_progress
 
 
-def _held_a_slot(jobs: Mapping[str, Job], attempt: Attempt) -> bool:
+def _held_a_slot(jobs: Mapping[str, SimulatedJob], attempt: Attempt) -> bool:
     job = jobs.get(attempt.token)
     return job is not None and job.starts > 0
 
 
 def _without_progress(
-    handed: Mapping[str, Report], jobs: Mapping[str, Job], attempts: Sequence[Attempt]
+    handed: Mapping[str, Report], jobs: Mapping[str, SimulatedJob], attempts: Sequence[Attempt]
 ) -> tuple[int, int]:
     """What saved nothing new, in a row: attempts not ended by the cluster, and all starts that computed."""
     best: int | None = None
@@ -203,7 +207,7 @@ def _notes_are_few(history: History, run: Run, attempts: Sequence[Attempt]) -> I
         return
     noted: dict[str, list[float]] = {}
     for entry in history.entries:
-        if entry.run == run.name and entry.kind is Kind.WAITS:
+        if entry.run == run.name and entry.kind is EntryKind.WAITS:
             noted.setdefault(entry.token or "", []).append(entry.at)
     for token, times in noted.items():
         job = history.jobs[token]

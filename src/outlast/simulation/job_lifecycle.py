@@ -10,7 +10,7 @@ from outlast.domain.observation import JobPhase
 from outlast.node.protocol import EXIT_BAD_ORDER, EXIT_NOT_CLAIMED
 from outlast.simulation.scenario import Scenario
 from outlast.simulation.simulated_exchange import SimulatedExchange
-from outlast.simulation.simulated_job import NEVER, Job
+from outlast.simulation.simulated_job import NEVER, SimulatedJob
 from outlast.simulation.simulated_log import NodeLog
 from outlast.simulation.simulated_node import NodeProgram, RunTruth
 from outlast.simulation.timeline import Timeline
@@ -21,7 +21,7 @@ HOLDS = (Outcome.NETWORK, Outcome.NODE_TROUBLE, Outcome.OUT_OF_DISK, Outcome.NOT
 HELD_FOR_GOOD = "held: it brings more input than is allowed here"
 
 
-class Floor:
+class JobLifecycle:
     """`weather` says how often what goes wrong, from now on."""
 
     def __init__(
@@ -34,7 +34,7 @@ class Floor:
         computes: Callable[[NodeProgram], None],
         tell: Callable[[str], None],
     ) -> None:
-        self.jobs: dict[str, Job] = {}
+        self.jobs: dict[str, SimulatedJob] = {}
         self.weather = scenario.weather
         self._timeline = timeline
         self._rng = rng
@@ -47,11 +47,11 @@ class Floor:
 
     # What users and administrators do.
 
-    def enqueue(self, job: Job) -> None:
+    def enqueue(self, job: SimulatedJob) -> None:
         self.jobs[job.token] = job
         self._wait(job, job.listed)
 
-    def cancel(self, job: Job) -> None:
+    def cancel(self, job: SimulatedJob) -> None:
         self.tell("%s: cancelled" % job.token)
         job.cancelled, job.returns = True, False
         if job.phase is JobPhase.RUNNING:
@@ -59,7 +59,7 @@ class Floor:
         elif job.phase is not JobPhase.ENDED:
             self._end(job, reason="cancelled")
 
-    def release(self, job: Job) -> None:
+    def release(self, job: SimulatedJob) -> None:
         if job.phase is JobPhase.HELD:
             self.tell("%s: released" % job.token)
             job.releases += 1
@@ -68,15 +68,15 @@ class Floor:
 
     # How a job gets to work.
 
-    def _wait(self, job: Job, since: float) -> None:
+    def _wait(self, job: SimulatedJob, since: float) -> None:
         if job.starts < self._run(job).most_starts:
             wait = self._rng.uniform(0.0, self._scenario.queue)
             self._timeline.at(since + wait, lambda: self._start(job))
 
-    def _run(self, job: Job) -> RunTruth:
+    def _run(self, job: SimulatedJob) -> RunTruth:
         return self._runs[self._exchange.orders[job.token].run]
 
-    def _start(self, job: Job) -> None:
+    def _start(self, job: SimulatedJob) -> None:
         if job.phase is not JobPhase.QUEUED:
             return
         rng, weather, now = self._rng, self.weather, self._timeline.now
@@ -100,7 +100,7 @@ class Floor:
             self._later(job, rng.uniform(0.0, job.request.time), lambda: self._vanish(job))
         self._later(job, rng.uniform(0.2, 3.0), lambda: self._claim(job))
 
-    def _later(self, job: Job, seconds: float, action: Callable[[], None]) -> None:
+    def _later(self, job: SimulatedJob, seconds: float, action: Callable[[], None]) -> None:
         """Do `action` if the job still runs then, and has not been started again."""
         start = job.starts
 
@@ -110,7 +110,7 @@ class Floor:
 
         self._timeline.at(self._timeline.now + seconds, act)
 
-    def _claim(self, job: Job) -> None:
+    def _claim(self, job: SimulatedJob) -> None:
         rng, token = self._rng, job.token
         order = self._exchange.orders.get(token)
         if order is None:
@@ -155,7 +155,7 @@ class Floor:
 
     # How that ends.
 
-    def _leave(self, job: Job, start: int, code: int) -> None:
+    def _leave(self, job: SimulatedJob, start: int, code: int) -> None:
         """Its node program has ended by itself, in a start that may be over for the scheduler."""
         if job.phase is not JobPhase.RUNNING or job.starts != start:
             return
@@ -164,7 +164,7 @@ class Floor:
         else:
             self._end(job, exit_code=code)
 
-    def _evict(self, job: Job) -> None:
+    def _evict(self, job: SimulatedJob) -> None:
         rng, weather = self._rng, self.weather
         job.returns = not job.cancelled and rng.random() < weather.requeued
         if rng.random() < weather.evicted_with_notice:
@@ -176,14 +176,14 @@ class Floor:
         else:
             self._kill(job, Cause.CLUSTER)
 
-    def _notify(self, job: Job, cause: Cause) -> None:
+    def _notify(self, job: SimulatedJob, cause: Cause) -> None:
         """A signal now and a kill after the grace: an eviction with notice, or a cancellation."""
         if job.program is not None:
             job.program.stop(cause)
         # The node program needs a little longer than its training to write its last line.
         self._later(job, job.request.grace + 5.0, lambda: self._kill(job, cause))
 
-    def _kill(self, job: Job, cause: Cause) -> None:
+    def _kill(self, job: SimulatedJob, cause: Cause) -> None:
         self._stop_program(job, cause)
         self.tell("%s: killed (%s)" % (job.token, cause.value))
         if cause is not Cause.USER and self._rng.random() < self.weather.held_late:
@@ -196,7 +196,7 @@ class Floor:
             outcome = Outcome.EVICTED if cause is Cause.CLUSTER and self._scenario.tells_evictions else None
             self._put_back_or_end(job, outcome, "killed by the scheduler")
 
-    def _vanish(self, job: Job) -> None:
+    def _vanish(self, job: SimulatedJob) -> None:
         """Its node is gone, or only the scheduler's knowledge of it is."""
         lives = self._rng.random() < self.weather.vanished_lives
         self._hide(job, self._rng.random() < self.weather.vanished_returns)
@@ -205,13 +205,13 @@ class Floor:
             self._stop_program(job, Cause.CLUSTER)
             self._end(job, reason="its node failed")
 
-    def _hide(self, job: Job, returns: bool) -> None:
+    def _hide(self, job: SimulatedJob, returns: bool) -> None:
         now = self._timeline.now
         job.hidden, job.back = now, NEVER
         if returns:
             job.back = now + self._rng.uniform(0.2, 4.0) * self._scenario.patience.missing
 
-    def _stop_program(self, job: Job, cause: Cause) -> None:
+    def _stop_program(self, job: SimulatedJob, cause: Cause) -> None:
         program = job.program
         if program is not None and program.alive and not program.log.cut_off:
             program.kill()
@@ -219,13 +219,13 @@ class Floor:
             if self._rng.random() < self.weather.torn:
                 program.run.store.tear()
 
-    def _put_back_or_end(self, job: Job, outcome: Outcome | None, reason: str) -> None:
+    def _put_back_or_end(self, job: SimulatedJob, outcome: Outcome | None, reason: str) -> None:
         if job.returns:
             self._put_back(job, reason)
         else:
             self._end(job, signal=9, outcome=outcome, reason=reason)
 
-    def _put_back(self, job: Job, reason: str) -> None:
+    def _put_back(self, job: SimulatedJob, reason: str) -> None:
         """The scheduler will start the same job again."""
         self.tell("%s: put back into the queue" % job.token)
         self._close(job)
@@ -241,12 +241,12 @@ class Floor:
         if self._rng.random() < self.weather.vanishes:
             self._hide(job, returns=True)
 
-    def _close(self, job: Job) -> None:
+    def _close(self, job: SimulatedJob) -> None:
         """It holds no slot any more."""
         if job.phase is JobPhase.RUNNING and job.started is not None:
             job.slot += self._timeline.now - job.started
 
-    def _hold(self, job: Job, outcome: Outcome, reason: str, releasable: bool | None = None) -> None:
+    def _hold(self, job: SimulatedJob, outcome: Outcome, reason: str, releasable: bool | None = None) -> None:
         if releasable is None:
             releasable = self._rng.random() < self.weather.releasable
         self.tell("%s: held%s" % (job.token, "" if releasable else " for good"))
@@ -256,7 +256,7 @@ class Floor:
 
     def _end(
         self,
-        job: Job,
+        job: SimulatedJob,
         exit_code: int | None = None,
         signal: int | None = None,
         outcome: Outcome | None = None,
@@ -272,7 +272,7 @@ class Floor:
             after = self._rng.uniform(0.0, self._scenario.spec.resources.time)
             self._timeline.at(now + after, lambda: self._revive(job))
 
-    def _revive(self, job: Job) -> None:
+    def _revive(self, job: SimulatedJob) -> None:
         """An administrator starts it again, as `scontrol requeue` does with a job that is over."""
         if job.phase is JobPhase.ENDED and not job.cancelled:
             job.revived, job.forgotten, job.hidden, job.back = True, False, NEVER, NEVER

@@ -16,7 +16,7 @@ from outlast.simulation.simulated_exchange import SimulatedExchange
 from outlast.simulation.timeline import Timeline
 
 
-class Watch:
+class PassChecks:
     def __init__(
         self,
         scenario: Scenario,

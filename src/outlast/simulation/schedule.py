@@ -12,12 +12,12 @@ from pathlib import Path
 from outlast.controller import crashpoints
 from outlast.controller.controller import Controller
 from outlast.domain.engine import CANCEL_AGAIN
-from outlast.domain.model import Attempt, Entry, Kind, Outcome, Run, RunState
+from outlast.domain.model import Attempt, EntryKind, JournalEntry, Outcome, Run, RunState
 from outlast.journal.records import Records
 from outlast.simulation.history import History, Violation
 from outlast.simulation.invariants import violations
-from outlast.simulation.job_lifecycle import Floor
-from outlast.simulation.pass_checks import Watch
+from outlast.simulation.job_lifecycle import JobLifecycle
+from outlast.simulation.pass_checks import PassChecks
 from outlast.simulation.scenario import Scenario, Weather, draw_scenario
 from outlast.simulation.simulated_checkpoints import CheckpointStore
 from outlast.simulation.simulated_cluster import SimulatedCluster
@@ -42,9 +42,9 @@ class ControllerDied(BaseException):
 class KeptRecords(Records):
     """Records that keep every entry, and runs that are over, as the journal on disk does."""
 
-    def __init__(self, watch: Callable[[Entry], None]) -> None:
+    def __init__(self, watch: Callable[[JournalEntry], None]) -> None:
         super().__init__()
-        self.entries: list[Entry] = []
+        self.entries: list[JournalEntry] = []
         self.all_runs: dict[str, Run] = {}
         self._watch = watch
 
@@ -54,7 +54,9 @@ class KeptRecords(Records):
     def all_attempts(self) -> dict[str, Attempt]:
         return dict(self._attempts)
 
-    def _persist(self, entries: Sequence[Entry], runs: Iterable[Run], attempts: Iterable[Attempt]) -> None:
+    def _persist(
+        self, entries: Sequence[JournalEntry], runs: Iterable[Run], attempts: Iterable[Attempt]
+    ) -> None:
         self.entries.extend(entries)
         self.all_runs.update((run.name, run) for run in runs)
         for entry in entries:
@@ -113,11 +115,13 @@ class _Schedule:
             )
             for number, training in enumerate(scenario.trainings)
         }
-        floor = Floor(
+        floor = JobLifecycle(
             self.timeline, self.rng, scenario, self.truths, self.exchange, self._computes, self._tell
         )
         self.cluster = SimulatedCluster(self.timeline, self.rng, scenario, self.truths, self.exchange, floor)
-        self.watch = Watch(scenario, self.timeline, self.records, self.cluster, self.exchange, self._complain)
+        self.watch = PassChecks(
+            scenario, self.timeline, self.records, self.cluster, self.exchange, self._complain
+        )
         self.controller = self._new_controller()
 
     def _draw_most_starts(self) -> float:
@@ -156,7 +160,9 @@ class _Schedule:
         now = self.wall()
         self.records.append(
             [
-                Entry(now, name, Kind.ADDED, None, {"position": position, "spec": spec, "params": {}})
+                JournalEntry(
+                    now, name, EntryKind.ADDED, None, {"position": position, "spec": spec, "params": {}}
+                )
                 for position, name in enumerate(self.truths)
             ]
         )
@@ -164,20 +170,20 @@ class _Schedule:
         for name in self.truths:
             if self.rng.random() < self.weather.user_cancels:
                 after = self.timeline.now + self.rng.uniform(0.0, longest)
-                self.timeline.at(after, lambda name=name: self._ask(name, Kind.CANCEL_ASKED))  # type: ignore[misc]
+                self.timeline.at(after, lambda name=name: self._ask(name, EntryKind.CANCEL_ASKED))  # type: ignore[misc]
             if self.rng.random() < self.weather.user_retries:
                 after = self.timeline.now + self.rng.uniform(0.0, 2 * longest)
-                self.timeline.at(after, lambda name=name: self._ask(name, Kind.RETRIED))  # type: ignore[misc]
+                self.timeline.at(after, lambda name=name: self._ask(name, EntryKind.RETRIED))  # type: ignore[misc]
 
-    def _ask(self, name: str, kind: Kind) -> None:
+    def _ask(self, name: str, kind: EntryKind) -> None:
         """A user's request, which the controller takes up if the run is in a state to do so."""
         run = self.records.run(name)
         assert run is not None
         cancellable = run.state in (RunState.WAITING, RunState.ACTIVE)
         retriable = run.state in (RunState.FAILED, RunState.CANCELLED)
-        if cancellable if kind is Kind.CANCEL_ASKED else retriable:
-            data = {"reason": "cancelled by the user"} if kind is Kind.CANCEL_ASKED else {}
-            self.records.append([Entry(self.wall(), name, kind, None, data)])
+        if cancellable if kind is EntryKind.CANCEL_ASKED else retriable:
+            data = {"reason": "cancelled by the user"} if kind is EntryKind.CANCEL_ASKED else {}
+            self.records.append([JournalEntry(self.wall(), name, kind, None, data)])
 
     def _until_over(self) -> None:
         wait = self.scenario.interval
@@ -248,13 +254,13 @@ class _Schedule:
 
     # What is watched while it happens.
 
-    def _noticed(self, entry: Entry) -> None:
+    def _noticed(self, entry: JournalEntry) -> None:
         if self.story is not None:
             what = entry.data.get("outcome", "")
             why = entry.data.get("detail") or entry.data.get("reason") or ""
             parts = (entry.run, entry.token or "", entry.kind.value, what, why)
             self._tell("  %s" % "  ".join(part for part in parts if part))
-        if entry.kind is not Kind.ENDED or entry.token is None:
+        if entry.kind is not EntryKind.ENDED or entry.token is None:
             return
         self.exchange.given_up.add(entry.token)
         job = self.cluster.jobs.get(entry.token)

@@ -14,7 +14,7 @@ CHUNK = 50
 
 
 @dataclass(frozen=True)
-class Failure:
+class SeedFailure:
     """A seed that broke a promise."""
 
     seed: int
@@ -25,12 +25,12 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class Campaign:
+class SeedRuns:
     first: int
     #: The seed after the last one.
     end: int
     seconds: float
-    failures: tuple[Failure, ...]
+    failures: tuple[SeedFailure, ...]
 
     def __str__(self) -> str:
         count = self.end - self.first
@@ -50,21 +50,21 @@ def rerun_line(seed: int) -> str:
 
 
 def run_seeds(
-    first: int, end: int, jobs: int = 1, found: Callable[[Failure], None] = lambda failure: None
-) -> Campaign:
+    first: int, end: int, jobs: int = 1, found: Callable[[SeedFailure], None] = lambda failure: None
+) -> SeedRuns:
     """Simulate every seed of `first:end`; `found` hears of failures as they are met."""
     began = time.monotonic()
     chunks = [(begin, min(begin + CHUNK, end)) for begin in range(first, end, CHUNK)]
-    failures: list[Failure] = []
+    failures: list[SeedFailure] = []
     for met in _met(chunks, jobs):
         for failure in met:
             failures.append(failure)
             found(failure)
     failures.sort(key=lambda failure: failure.seed)
-    return Campaign(first, end, time.monotonic() - began, tuple(failures))
+    return SeedRuns(first, end, time.monotonic() - began, tuple(failures))
 
 
-def _met(chunks: list[tuple[int, int]], jobs: int) -> Iterator[list[Failure]]:
+def _met(chunks: list[tuple[int, int]], jobs: int) -> Iterator[list[SeedFailure]]:
     if jobs <= 1:
         yield from map(_run_chunk, chunks)
         return
@@ -72,9 +72,9 @@ def _met(chunks: list[tuple[int, int]], jobs: int) -> Iterator[list[Failure]]:
         yield from pool.imap_unordered(_run_chunk, chunks)
 
 
-def _run_chunk(chunk: tuple[int, int]) -> list[Failure]:
+def _run_chunk(chunk: tuple[int, int]) -> list[SeedFailure]:
     return [
-        Failure(seed, str(violation))
+        SeedFailure(seed, str(violation))
         for seed in range(*chunk)
         for violation in simulate(seed)[:1]  # what follows from the first says little
     ]

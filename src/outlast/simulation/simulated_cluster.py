@@ -8,17 +8,17 @@ from collections.abc import Callable, Mapping, Sequence
 
 from outlast.domain.observation import JobPhase, JobView
 from outlast.schedulers.base import (
-    Answer,
     JobRequest,
     Scheduler,
     SchedulerUnavailable,
     Sought,
     Submission,
+    SubmitAnswer,
 )
-from outlast.simulation.job_lifecycle import Floor
+from outlast.simulation.job_lifecycle import JobLifecycle
 from outlast.simulation.scenario import Scenario, Weather
 from outlast.simulation.simulated_exchange import SimulatedExchange
-from outlast.simulation.simulated_job import Job
+from outlast.simulation.simulated_job import SimulatedJob
 from outlast.simulation.simulated_node import RunTruth
 from outlast.simulation.timeline import Timeline
 
@@ -35,7 +35,7 @@ class SimulatedCluster(Scheduler):
         scenario: Scenario,
         runs: Mapping[str, RunTruth],
         exchange: SimulatedExchange,
-        floor: Floor,
+        floor: JobLifecycle,
     ) -> None:
         self.patience = scenario.patience
         self.interval = scenario.interval
@@ -73,9 +73,9 @@ class SimulatedCluster(Scheduler):
         run = self._runs[self._exchange.orders[request.token].run]
         self.sent.append(now)
         if run.refused:
-            return Submission(Answer.REJECTED, reason="no such partition")
+            return Submission(SubmitAnswer.REJECTED, reason="no such partition")
         if rng.random() < weather.rejected:
-            return Submission(Answer.REJECTED, reason="too many jobs", transient=True)
+            return Submission(SubmitAnswer.REJECTED, reason="too many jobs", transient=True)
         listed, lost = now, rng.random() < weather.lost_after_answer
         unknown = rng.random() < weather.unknown
         if unknown:
@@ -85,12 +85,12 @@ class SimulatedCluster(Scheduler):
                 # In the queue and in its listing only later, perhaps after it was given up.
                 listed += rng.uniform(0.0, 4.0) * self.patience.missing
         if not lost:
-            job = Job(request.token, "%d" % (1001 + len(self.jobs)), request, listed)
+            job = SimulatedJob(request.token, "%d" % (1001 + len(self.jobs)), request, listed)
             self._floor.enqueue(job)
         self._floor.tell("%s: submitted %s%s" % (request.token, "unheard" * unknown, " and lost" * lost))
         if unknown:
-            return Submission(Answer.UNKNOWN, reason="socket timed out")
-        return Submission(Answer.ACCEPTED, job="%d" % (1000 + len(self.jobs)))
+            return Submission(SubmitAnswer.UNKNOWN, reason="socket timed out")
+        return Submission(SubmitAnswer.ACCEPTED, job="%d" % (1000 + len(self.jobs)))
 
     def poll(self, sought: Sequence[Sought] = ()) -> Mapping[str, JobView]:
         rng, now = self._rng, self._timeline.now
@@ -119,7 +119,7 @@ class SimulatedCluster(Scheduler):
         self._listings.append((now, listing))
         return listing
 
-    def _change_mood(self, job: Job) -> None:
+    def _change_mood(self, job: SimulatedJob) -> None:
         if not job.reason or self._rng.random() < self.weather.moods:
             job.reason, job.view = self._rng.choice(REASONS), None
 
@@ -129,7 +129,7 @@ class SimulatedCluster(Scheduler):
     def release(self, views: Sequence[JobView]) -> None:
         self._ask(views, self._floor.release)
 
-    def _ask(self, views: Sequence[JobView], act: Callable[[Job], None]) -> None:
+    def _ask(self, views: Sequence[JobView], act: Callable[[SimulatedJob], None]) -> None:
         jobs = [self.jobs[view.token] for view in views]
         for job in jobs:
             job.asked = self._timeline.now

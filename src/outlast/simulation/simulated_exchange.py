@@ -27,7 +27,7 @@ class Order:
 
 
 @dataclass
-class _Leg:
+class _SimulatedLeg:
     """One start of an attempt's job, or the fence after the last one, and how its log travels."""
 
     holder: str
@@ -60,7 +60,7 @@ class SimulatedExchange:
         self._timeline = timeline
         self._rng = rng
         self._complain = complain
-        self._legs: dict[str, list[_Leg]] = {}
+        self._legs: dict[str, list[_SimulatedLeg]] = {}
 
     # The node's side.
 
@@ -167,7 +167,7 @@ class SimulatedExchange:
     def retire(self, run: Run) -> None:
         return
 
-    def _arrived(self, token: str) -> Iterator[tuple[_Leg, NodeLog]]:
+    def _arrived(self, token: str) -> Iterator[tuple[_SimulatedLeg, NodeLog]]:
         """The legs that the controller can see: the first at once, later ones when their logs come."""
         for number, leg in enumerate(self._legs.get(token, ())):
             if leg.log is None or (number and self._timeline.now - leg.delay < leg.log.began):
@@ -175,7 +175,7 @@ class SimulatedExchange:
             yield leg, leg.log
 
     def _add(self, token: str, holder: str) -> None:
-        self._legs.setdefault(token, []).append(_Leg(holder))
+        self._legs.setdefault(token, []).append(_SimulatedLeg(holder))
         self.taken_over(token)
 
     def _may_fail(self) -> None:

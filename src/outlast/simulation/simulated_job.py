@@ -13,7 +13,7 @@ NEVER = float("inf")
 
 
 @dataclass
-class Job:
+class SimulatedJob:
     """One job as it truly is. What the listing says of it may be nothing, or old."""
 
     token: str

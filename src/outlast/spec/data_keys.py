@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from outlast.node.staging.fetch.digests import normalised
-from outlast.node.staging.item import ALGORITHMS, Wanted
-from outlast.node.staging.sources.file import path_of
+from outlast.node.staging.item import ALGORITHMS, DataItem
+from outlast.node.staging.sources.file_source import path_of
 from outlast.spec import code_files, data_methods, urls
-from outlast.spec.data_methods import NoWay, Way
+from outlast.spec.data_methods import DataMethod, NoDataMethod
 from outlast.spec.document import Document, Mapping, Path_, Scalar
 from outlast.spec.mistakes import Mistake, did_you_mean, shorten
 from outlast.spec.schema import DataKeys
@@ -30,8 +30,8 @@ _DIGITS = {"sha256": 64, "sha1": 40, "md5": 32, "crc32c": 8, "crc32": 8, "adler3
 class DataFound:
     """`items` and `ways` go together. With a mistake they are not all there."""
 
-    items: list[Wanted] = field(default_factory=list)
-    ways: list[Way] = field(default_factory=list)
+    items: list[DataItem] = field(default_factory=list)
+    ways: list[DataMethod] = field(default_factory=list)
     mistakes: list[Mistake] = field(default_factory=list)
     warnings: list[Mistake] = field(default_factory=list)
 
@@ -41,7 +41,7 @@ def read_data(
 ) -> DataFound:
     """`scheduler` is empty where a mistake keeps it from being known."""
     found = DataFound()
-    reading = _Reading(document, directory, scheduler, found)
+    reading = _DataReader(document, directory, scheduler, found)
     for index, keys in enumerate(entries):
         reading.entry(index, keys)
     reading.collisions()
@@ -52,18 +52,18 @@ def read_data(
     return found
 
 
-def way_takes_disk(item: Wanted) -> bool:
+def way_takes_disk(item: DataItem) -> bool:
     return not (item.method == "shared" and item.unpack == "no")
 
 
-class _Reading:
+class _DataReader:
     def __init__(self, document: Document, directory: Path, scheduler: str, found: DataFound) -> None:
         self._document = document
         self._directory = directory
         self._scheduler = scheduler
         self._found = found
         #: Where each item was written.
-        self._places: list[tuple[int, Wanted]] = []
+        self._places: list[tuple[int, DataItem]] = []
         #: By the name under which HTCondor puts them into a job's directory: where they were written.
         self._carried: dict[str, int] = {}
 
@@ -85,7 +85,7 @@ class _Reading:
         to = self._to(at, keys)
         if len(self._found.mistakes) > before:
             return
-        wanted = Wanted(
+        wanted = DataItem(
             tuple(urls.located(url, self._directory) for url in keys.url),
             digests,
             keys.size if "size" in keys.model_fields_set else None,
@@ -132,10 +132,10 @@ class _Reading:
             self._mistake((*at, "to"), f'"{shorten(keys.to)}" {wrong}', "it begins in $OUTLAST_DATA_DIR")
         return to
 
-    def _way(self, index: int, wanted: Wanted) -> None:
+    def _way(self, index: int, wanted: DataItem) -> None:
         try:
             way = data_methods.choose(wanted.urls, wanted.method, self._scheduler)
-        except NoWay as none:
+        except NoDataMethod as none:
             written = self._document.find(("data", index, "method")) is not None
             path: Path_ = ("data", index, "method") if written else self._place(index, 0)
             # The path that leads the sentence says `method` already.
@@ -148,7 +148,7 @@ class _Reading:
             self._warn(self._place(index, 1), text, "write method: auto to have them used")
         if way.method == "native":
             self._carry(index, wanted.name)
-        item = Wanted(wanted.urls, wanted.digests, wanted.size, wanted.unpack, wanted.to, way.method)
+        item = DataItem(wanted.urls, wanted.digests, wanted.size, wanted.unpack, wanted.to, way.method)
         self._found.items.append(item)
         self._found.ways.append(way)
 
@@ -163,7 +163,7 @@ class _Reading:
             self._mistake(("data", index), text, "give it another name")
         self._carried.setdefault(name, index)
 
-    def _missing_files(self, index: int, wanted: Wanted, method: str) -> None:
+    def _missing_files(self, index: int, wanted: DataItem, method: str) -> None:
         for number, url in enumerate(wanted.urls):
             if urls.kind_of(url) != "file":
                 continue
@@ -177,7 +177,7 @@ class _Reading:
                 text = f"has {path.stat().st_size:,} bytes, and size says {wanted.size:,}"
                 self._mistake(place, text, "remove what is pinned, and `outlast data pin` writes it anew")
 
-    def _warnings(self, index: int, wanted: Wanted) -> None:
+    def _warnings(self, index: int, wanted: DataItem) -> None:
         if wanted.digests:
             return
         place = self._place(index, 0)
@@ -217,7 +217,7 @@ class _Reading:
         self._found.warnings.append(self._document.mistake(path, text, hint))
 
 
-def _file_mistake(path: Path, wanted: Wanted, method: str) -> tuple[str, str]:
+def _file_mistake(path: Path, wanted: DataItem, method: str) -> tuple[str, str]:
     try:
         if not path.exists():
             near = did_you_mean(path.name, _names(path.parent))
@@ -232,7 +232,7 @@ def _file_mistake(path: Path, wanted: Wanted, method: str) -> tuple[str, str]:
     return ("", "") if os.access(path, os.R_OK) else (f"{path} cannot be read", f"chmod u+r {path}")
 
 
-def _folder_mistake(path: Path, wanted: Wanted, method: str) -> tuple[str, str]:
+def _folder_mistake(path: Path, wanted: DataItem, method: str) -> tuple[str, str]:
     """A folder that the node sees is used as it is."""
     if method != "shared":
         return f"{path} is a folder", "pack it into a tar and write unpack: yes"

@@ -24,14 +24,14 @@ _PLUGIN = "HTCondor fetches it with Outlast's plugin before the job starts, whic
 
 
 @dataclass(frozen=True)
-class Way:
+class DataMethod:
     """`method` is http, osdf, native or shared."""
 
     method: str
     why: str
 
 
-class NoWay(ValueError):
+class NoDataMethod(ValueError):
     """There is none: a sentence, and what to do."""
 
     def __init__(self, text: str, hint: str) -> None:
@@ -40,12 +40,12 @@ class NoWay(ValueError):
         self.hint = hint
 
 
-def choose(urls: Sequence[str], method: str, scheduler: str) -> Way:
+def choose(urls: Sequence[str], method: str, scheduler: str) -> DataMethod:
     """Raises NoWay."""
     kinds = list(dict.fromkeys(map(kind_of, urls)))
     shares, name = scheduler in SHARING, _NAMES[scheduler]
     if "file" in kinds and len(kinds) > 1 and not shares:
-        raise NoWay(
+        raise NoDataMethod(
             f"a file of this machine is no mirror of a URL: {name}'s jobs do not see it",
             "keep one of the two",
         )
@@ -54,31 +54,31 @@ def choose(urls: Sequence[str], method: str, scheduler: str) -> Way:
         return _native(remote, shares, name)
     if method == "shared":
         if remote:
-            raise NoWay("method: shared is for files, and this is a URL", "write method: auto")
-        return Way("shared", f"it is read where it lies: {_seen(shares, name)}")
+            raise NoDataMethod("method: shared is for files, and this is a URL", "write method: auto")
+        return DataMethod("shared", f"it is read where it lies: {_seen(shares, name)}")
     if method in _BY_URL:
         if method not in remote or len(remote) > 1:
-            raise NoWay(
+            raise NoDataMethod(
                 f"method: {method} is for {one_of(KINDS[method])} URLs, and this is none",
                 "write method: auto",
             )
-        return Way(method, _ASKED)
+        return DataMethod(method, _ASKED)
     if remote:
-        return Way(remote[0], _BY_URL[remote[0]])
+        return DataMethod(remote[0], _BY_URL[remote[0]])
     if shares:
-        return Way("shared", f"it is read where it lies: {_seen(shares, name)}")
-    return Way("native", _CARRIED)
+        return DataMethod("shared", f"it is read where it lies: {_seen(shares, name)}")
+    return DataMethod("native", _CARRIED)
 
 
-def _native(remote: Sequence[str], shares: bool, name: str) -> Way:
+def _native(remote: Sequence[str], shares: bool, name: str) -> DataMethod:
     if not shares:
-        return Way("native", _PLUGIN if remote else _CARRIED)
+        return DataMethod("native", _PLUGIN if remote else _CARRIED)
     if remote:
-        raise NoWay(
+        raise NoDataMethod(
             f"method: native is for HTCondor: {name} has no transfer of its own that could fetch a URL",
             "write method: auto",
         )
-    return Way("shared", f"{name} has no transfer of its own, and needs none: {_seen(shares, name)}")
+    return DataMethod("shared", f"{name} has no transfer of its own, and needs none: {_seen(shares, name)}")
 
 
 def _seen(shares: bool, name: str) -> str:

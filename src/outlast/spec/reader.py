@@ -19,7 +19,7 @@ from outlast.spec.checkpoint_keys import odd_checkpoints, read_checkpoints
 from outlast.spec.cluster_library import ClusterProfile, Library, find_cluster
 from outlast.spec.command_checks import command_mistakes, command_warnings
 from outlast.spec.data_keys import read_data
-from outlast.spec.data_methods import Way
+from outlast.spec.data_methods import DataMethod
 from outlast.spec.document import Document, Mapping
 from outlast.spec.mistakes import BadSpec, Mistake, did_you_mean, shorten
 from outlast.spec.schema import OutputKeys, ParamsKeys
@@ -40,7 +40,7 @@ class Parsed:
     #: What follows from the cluster's limits, and is as it should be.
     notes: tuple[str, ...] = ()
     #: How each of `spec.data` gets into a job, and why.
-    ways: tuple[Way, ...] = ()
+    ways: tuple[DataMethod, ...] = ()
 
 
 def read(directory: Path, cluster: str | None = None) -> Parsed:
@@ -48,7 +48,7 @@ def read(directory: Path, cluster: str | None = None) -> Parsed:
 
     `cluster` is meant instead of the one that the file names.
     """
-    return _Reading(directory, _load(directory), cluster).parsed()
+    return _ParamsReader(directory, _load(directory), cluster).parsed()
 
 
 def _load(directory: Path) -> Document:
@@ -69,7 +69,7 @@ def _load(directory: Path) -> Document:
     return load(path, FILE, f"remove it, and `outlast init {directory}` writes one that runs")
 
 
-class _Reading:
+class _ParamsReader:
     """One reading of one file: collects mistakes and warnings while it goes."""
 
     def __init__(self, directory: Path, document: Document, cluster: str | None) -> None:

@@ -42,7 +42,7 @@ PLACES = (
 )
 
 
-class Entry(Enum):
+class DataEntry(Enum):
     """Stands in a list for an entry that was wrong, so that the others keep their places."""
 
     LEFT_OUT = "left out"
@@ -120,14 +120,14 @@ def _finite(value: float) -> float:
 
 def _path_is_enough(value: Any) -> Any:
     """`- model.npz` is short for `- {path: model.npz}`. An entry that was left out has no key at all."""
-    if value is Entry.LEFT_OUT:
+    if value is DataEntry.LEFT_OUT:
         return {}
     return {"path": value} if isinstance(value, str) else value
 
 
 def _empty_if_left_out(value: Any, read: ValidatorFunctionWrapHandler) -> str:
     """What was written is never empty, so that an empty text can stand for an entry that was left out."""
-    return "" if value is Entry.LEFT_OUT else str(read(value))
+    return "" if value is DataEntry.LEFT_OUT else str(read(value))
 
 
 def _words_are_enough(value: Any) -> Any:
@@ -144,7 +144,7 @@ def _lines_are_enough(value: Any) -> Any:
 
 def _url_is_enough(value: Any) -> Any:
     """`- https://…` is short for `- {url: https://…}`. An entry that was left out has no key at all."""
-    if value is Entry.LEFT_OUT:
+    if value is DataEntry.LEFT_OUT:
         return {}
     return {"url": value} if isinstance(value, str) else value
 

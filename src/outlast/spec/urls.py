@@ -8,8 +8,8 @@ from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 from outlast.node.staging.http.url import BadUrl, Url
-from outlast.node.staging.sources import pelican
-from outlast.node.staging.sources.file import path_of
+from outlast.node.staging.sources import pelican_source
+from outlast.node.staging.sources.file_source import path_of
 from outlast.node.staging.sources.resolve import SCHEMES
 from outlast.spec.mistakes import did_you_mean, one_of, shorten
 
@@ -82,7 +82,7 @@ def _secret_in(url: str) -> tuple[str, str]:
             shown = shorten(name, 30) if _SECRET_NAME.fullmatch(name) else "its query"
             return f"holds a secret ({shown}), which everybody who sees the experiment could read", hint
     if kind_of(url) == "osdf":
-        pelican.Address.parse(url)
+        pelican_source.PelicanUrl.parse(url)
     else:
         Url.parse(url)
         if not parts.path.strip("/"):

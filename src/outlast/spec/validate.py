@@ -11,7 +11,7 @@ from pydantic_core import ErrorDetails
 
 from outlast.spec.document import Document, Path_, plain
 from outlast.spec.mistakes import Mistake, did_you_mean, one_of, shorten
-from outlast.spec.schema import Entry
+from outlast.spec.schema import DataEntry
 
 Keys = TypeVar("Keys", bound=BaseModel)
 
@@ -51,7 +51,7 @@ def _without(data: dict[str, Any], locations: list[Path_]) -> dict[str, Any]:
             if len(rest) > 1 and isinstance(entry, dict):
                 entry.pop(rest[1], None)
             else:
-                group[index] = Entry.LEFT_OUT
+                group[index] = DataEntry.LEFT_OUT
         else:
             data.pop(str(first), None)
     return data

@@ -61,7 +61,7 @@ def _read_text(path: Path, shown: str) -> str:
 
 
 def parse(text: str, shown: str, instead: str = "") -> Document:
-    builder = _Builder(shown)
+    builder = _DocumentBuilder(shown)
     try:
         node = builder.document(YAML(typ="safe", pure=True).parse(text))
     except BadSpec:
@@ -77,7 +77,7 @@ def parse(text: str, shown: str, instead: str = "") -> Document:
 
 
 @dataclass
-class _Builder:
+class _DocumentBuilder:
     file: str
     mistakes: list[Mistake] = field(default_factory=list)
     anchors: dict[str, Node] = field(default_factory=dict)

@@ -12,9 +12,9 @@ from typing import Any, Callable, NoReturn, SupportsIndex
 
 from outlast.training.checkpoints.kept_files import File
 from outlast.training.errors import CheckpointError, SaveFailed, Superseded
-from outlast.training.session import Session, read_settings
-from outlast.training.step_hook import Steps
-from outlast.training.training_loop import Loop
+from outlast.training.step_hook import StepHook
+from outlast.training.training_loop import TrainingLoop
+from outlast.training.training_session import TrainingSession, read_settings
 
 __all__ = [
     "CheckpointError",
@@ -34,7 +34,7 @@ __all__ = [
     "wait",
 ]
 
-_session = Session(read_settings(os.environ))
+_session = TrainingSession(read_settings(os.environ))
 
 
 def load() -> Any:
@@ -51,7 +51,7 @@ def load() -> Any:
     return _session.load()
 
 
-class Training(Loop):
+class Training(TrainingLoop):
     """A whole training that goes on bit for bit where it was, also in the middle of an epoch::
 
         training = outlast.Training(model=model, optimizer=optimizer, data=loader)
@@ -135,9 +135,9 @@ def leave() -> NoReturn:
     _session.leave()
 
 
-def between_steps(framework: str, take: Callable[[], dict[str, Any]]) -> Steps:
+def between_steps(framework: str, take: Callable[[], dict[str, Any]]) -> StepHook:
     """For adapters: tells, saves and leaves between two steps; `take` gives the whole state."""
-    return Steps(_session, "outlast." + framework.lower(), "outlast's callback for " + framework, take)
+    return StepHook(_session, "outlast." + framework.lower(), "outlast's callback for " + framework, take)
 
 
 def listen() -> None:

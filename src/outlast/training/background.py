@@ -7,7 +7,7 @@ import threading
 from typing import Callable
 
 
-class Behind:
+class BackgroundWorker:
     """`begin` gives a piece of work to a thread; the next piece's thread waits for it.
 
     The threads are no daemons: the interpreter ends only when they have. A forked child has none of them and
@@ -15,12 +15,12 @@ class Behind:
     """
 
     def __init__(self) -> None:
-        self._last: _Piece | None = None
+        self._last: _Task | None = None
         self._failure: BaseException | None = None
 
     def begin(self, work: Callable[[], None], after: Callable[[], None]) -> None:
         """Do `work` and then `after`; `wait_for_work` waits for the first of the two."""
-        self._last = _Piece(self._last, work, after, self._failed)
+        self._last = _Task(self._last, work, after, self._failed)
 
     def _failed(self, error: BaseException) -> None:
         self._failure = error
@@ -41,10 +41,10 @@ class Behind:
             raise failure
 
 
-class _Piece:
+class _Task:
     def __init__(
         self,
-        before: _Piece | None,
+        before: _Task | None,
         work: Callable[[], None],
         after: Callable[[], None],
         failed: Callable[[BaseException], None],

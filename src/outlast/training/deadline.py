@@ -64,7 +64,7 @@ class Pace:
         return max(self._first, self._longest) if self._intervals < 3 else self._longest
 
 
-class Clock:
+class Deadline:
     """The deadline of one attempt; `now` is a monotonic clock."""
 
     def __init__(

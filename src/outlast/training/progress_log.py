@@ -55,7 +55,7 @@ def _released(value: Any) -> Any:
     return detach() if callable(detach) else value
 
 
-class Telling:
+class ProgressLog:
     """Appends to the file `path` and replaces the one beside it; without a path it does nothing."""
 
     def __init__(self, path: str | None, now: Callable[[], float] = time.monotonic) -> None:

@@ -5,7 +5,7 @@ about √(2CM) apart. Under a wall-time limit that alone may be ruinous: what is
 reached. So the time until the end is divided into equal parts no longer than that, and the last save begins
 while there is still time for one as slow as the slowest.
 
-Nothing here reads a clock or a file; `Clock` has been handed one.
+Nothing here reads a clock or a file; `Deadline` has been handed one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Callable, Mapping
 
 from outlast.training import env
-from outlast.training.deadline import Clock, Pace
+from outlast.training.deadline import Deadline, Pace
 
 #: One interruption in so many seconds is believed before any was seen. A guess that is wrong by a factor of
 #: four makes intervals wrong by two, which adds a quarter to what saving and lost work cost together.
@@ -34,7 +34,7 @@ TICK = 0.001
 
 
 @dataclass(frozen=True)
-class Plan:
+class SavePlan:
     """What the user allows, and what earlier attempts of the run went through; all in seconds."""
 
     #: Between two saves; None: worked out here, within the two bounds.
@@ -49,7 +49,7 @@ class Plan:
     durable: float | None = None
 
 
-def read_plan(environment: Mapping[str, str], number: Callable[[str], float | None]) -> Plan:
+def read_plan(environment: Mapping[str, str], number: Callable[[str], float | None]) -> SavePlan:
     """`number` gives a variable's value, or None where it has none that is a number."""
 
     def at_least_zero(name: str, otherwise: float = 0.0) -> float:
@@ -58,7 +58,7 @@ def read_plan(environment: Mapping[str, str], number: Callable[[str], float | No
 
     every = None if environment.get(env.SAVE_EVERY) == env.AUTO else number(env.SAVE_EVERY)
     blocked, durable = number(env.SAVE_BLOCKED), number(env.SAVE_DURABLE)
-    return Plan(
+    return SavePlan(
         every=None if every is None else max(0.0, every),
         shortest=at_least_zero(env.SAVE_SHORTEST, env.DEFAULT_SHORTEST),
         longest=at_least_zero(env.SAVE_LONGEST, env.DEFAULT_LONGEST),
@@ -77,13 +77,13 @@ def daly(cost: float, between: float) -> float:
     return math.sqrt(2 * cost * between) * (1 + math.sqrt(ratio) / 3 + ratio / 9) - cost
 
 
-class Rhythm:
+class SaveInterval:
     """`due` is called in each step, `taken` when a state has been copied and the loop goes on.
 
     `saved` and `failed` tell what became of it later, from any thread: they only leave a note for the loop.
     """
 
-    def __init__(self, clock: Clock, plan: Plan = Plan()) -> None:  # noqa: B008 - frozen
+    def __init__(self, clock: Deadline, plan: SavePlan = SavePlan()) -> None:  # noqa: B008 - frozen
         self._clock = clock
         self._now = clock.now
         self._plan = plan

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Callable, Mapping
 from outlast.training.errors import CheckpointError, SaveFailed
 
 if TYPE_CHECKING:
-    from outlast.training.session import Session
+    from outlast.training.training_session import TrainingSession
 
 #: So many saves in a row may fail before the training hears of it: file systems have bad minutes.
 _FAILURES = 3
@@ -15,13 +15,15 @@ _FAILURES = 3
 _FORMAT = 1
 
 
-class Steps:
+class StepHook:
     """Of one kind of training, whose states bear its mark.
 
     `take` gives the whole state of the training as it is between two steps.
     """
 
-    def __init__(self, session: Session, mark: str, whose: str, take: Callable[[], dict[str, Any]]) -> None:
+    def __init__(
+        self, session: TrainingSession, mark: str, whose: str, take: Callable[[], dict[str, Any]]
+    ) -> None:
         self._session = session
         self._mark, self._whose = mark, whose
         self._take = take

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any, Iterable, Iterator
 
 from outlast.training import randomness
 from outlast.training.errors import CheckpointError
-from outlast.training.step_hook import Steps
+from outlast.training.step_hook import StepHook
 
 if TYPE_CHECKING:
-    from outlast.training.session import Session
+    from outlast.training.training_session import TrainingSession
 
 
-class Loop:
+class TrainingLoop:
     """What `outlast.Training` is, for one session."""
 
-    def __init__(self, session: Session, data: Any = None, **parts: Any) -> None:
+    def __init__(self, session: TrainingSession, data: Any = None, **parts: Any) -> None:
         if data is not None:
             parts["data"] = data
         for name, part in parts.items():
@@ -37,7 +37,7 @@ class Loop:
         self.resumed: int | None = None
         self._epochs: int | None = None
         self._random: dict[str, Any] | None = None
-        self._between = Steps(session, "outlast.Training", "outlast.Training", self._whole)
+        self._between = StepHook(session, "outlast.Training", "outlast.Training", self._whole)
         saved = self._between.load()
         if saved is not None:
             self._restore(saved)

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outlast.node.archives import headers
-from outlast.node.archives.headers import Extensions, Header, parse
+from outlast.node.archives import tar_headers
 from outlast.node.archives.sink import BadArchive
+from outlast.node.archives.tar_headers import Extensions, Header, parse
 from support.archives import header, padded, rehead
 
 FORMS = (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)
@@ -26,10 +26,10 @@ def read(content: bytes) -> Header:
     while True:
         found = extensions.apply(parse(content[place : place + 512]))
         place += 512
-        if found.kind not in headers.EXTENSIONS:
+        if found.kind not in tar_headers.EXTENSIONS:
             return found
         extensions.add(found.kind, content[place : place + found.size])
-        place += headers.padded(found.size)
+        place += tar_headers.padded(found.size)
 
 
 @settings(max_examples=200, deadline=None)
@@ -61,7 +61,7 @@ def test_a_name_in_two_parts_is_put_together_in_the_posix_form_only(form: int) -
 
 
 def test_before_there_were_kinds_a_slash_made_a_directory() -> None:
-    assert parse(rehead(header("folder/"), 156, b"\0")).kind == headers.DIRECTORY
+    assert parse(rehead(header("folder/"), 156, b"\0")).kind == tar_headers.DIRECTORY
     assert parse(rehead(header("file"), 156, b"\0")).kind == b"\0"
 
 
@@ -120,15 +120,15 @@ def test_a_checksum_of_signed_bytes_is_one_too() -> None:
 
 @pytest.mark.parametrize("kind", [b"1", b"2", b"3", b"4", b"5", b"6", b"V"])
 def test_what_is_no_file_has_no_content_or_is_refused(kind: bytes) -> None:
-    assert not headers.has_content(parse(header("x", 0, kind)))
+    assert not tar_headers.has_content(parse(header("x", 0, kind)))
     with pytest.raises(BadArchive, match="claims 512 bytes"):
-        headers.has_content(parse(header("x", 512, kind)))
+        tar_headers.has_content(parse(header("x", 512, kind)))
 
 
 @pytest.mark.parametrize(("kind", "words"), [(b"S", "sparse"), (b"M", "not known"), (b"Z", "not known")])
 def test_kinds_that_cannot_be_read_right_are_refused(kind: bytes, words: str) -> None:
     with pytest.raises(BadArchive, match=words):
-        headers.has_content(parse(header("x", 512, kind)))
+        tar_headers.has_content(parse(header("x", 512, kind)))
 
 
 def pax(*records: bytes, kind: bytes = b"x") -> Extensions:
@@ -187,14 +187,14 @@ def test_no_bytes_lead_to_another_error(content: bytes, records: bytes) -> None:
     block = padded(content[:500] or b"x")[:512]
     for candidate in (block, rehead(block, 0, b"")):
         try:
-            headers.has_content(pax(records).apply(parse(candidate)))
+            tar_headers.has_content(pax(records).apply(parse(candidate)))
         except BadArchive:
             continue
 
 
 def test_a_name_is_shown_so_that_a_terminal_takes_no_harm() -> None:
-    assert headers.shown(b"a\x1b[2Jb\n\xff") == "a\\x1b[2Jb\\n\\xff"
-    assert len(headers.shown(b"x" * 5000)) <= 200
+    assert tar_headers.shown(b"a\x1b[2Jb\n\xff") == "a\\x1b[2Jb\\n\\xff"
+    assert len(tar_headers.shown(b"x" * 5000)) <= 200
 
 
 def test_of_what_is_said_for_all_members_only_what_matters_is_kept() -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from outlast.node.archives.limits import Limits
+from outlast.node.archives.limits import ArchiveLimits
 from outlast.node.archives.sink import BadArchive
-from outlast.node.archives.unpacking import Unpacking, unpack_file
+from outlast.node.archives.unpacking import UnpackingSink, unpack_file
 from support import hostile_archives
 from support.archives import (
     no_sync,  # noqa: F401
@@ -21,7 +21,7 @@ from support.hostile_archives import Hostile
 pytestmark = pytest.mark.usefixtures("no_sync")
 
 #: Small, so that a bomb is one before it has made anybody wait.
-LIMITS = Limits(free_bytes=1 << 20)
+LIMITS = ArchiveLimits(free_bytes=1 << 20)
 CASES = list(hostile_archives.every())
 
 
@@ -35,10 +35,12 @@ def place(tmp_path: Path) -> Path:
     return place
 
 
-def refusal(place: Path, archive: bytes, limits: Limits = LIMITS, rng: random.Random | None = None) -> str:
+def refusal(
+    place: Path, archive: bytes, limits: ArchiveLimits = LIMITS, rng: random.Random | None = None
+) -> str:
     """What it is refused with, fed in pieces of any size; everything must be as it was."""
     before = snapshot(place.parent)
-    sink = Unpacking(str(place / "target"), "hostile", nested=True, limits=limits)
+    sink = UnpackingSink(str(place / "target"), "hostile", nested=True, limits=limits)
     rng = rng or random.Random(1)
     with pytest.raises(BadArchive) as caught:
         try:
@@ -105,14 +107,14 @@ def test_rubbish_of_any_kind_is_refused(place: Path) -> None:
 @pytest.mark.parametrize(
     ("limits", "says"),
     [
-        (Limits(members=9), "more than 9 members"),
-        (Limits(bytes=99), "more than 99 bytes"),
-        (Limits(depth=1), "limit"),
-        (Limits(path_bytes=9), "limits"),
-        (Limits(path_parts=1), "limits"),
+        (ArchiveLimits(members=9), "more than 9 members"),
+        (ArchiveLimits(bytes=99), "more than 99 bytes"),
+        (ArchiveLimits(depth=1), "limit"),
+        (ArchiveLimits(path_bytes=9), "limits"),
+        (ArchiveLimits(path_parts=1), "limits"),
     ],
 )
-def test_each_limit_holds_where_it_is_set(limits: Limits, says: str, place: Path) -> None:
+def test_each_limit_holds_where_it_is_set(limits: ArchiveLimits, says: str, place: Path) -> None:
     inner = tar_of({"inner/%d" % number: b"x" * 10 for number in range(10)})
     assert says in refusal(place, tar_of({"in.tar": inner}), limits)
 

@@ -17,10 +17,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from outlast.node.archives.limits import Account, Limits
+from outlast.node.archives.limits import ArchiveLimits, LimitAccount
 from outlast.node.archives.sink import BadArchive
 from outlast.node.archives.tar_parser import TarParser
-from outlast.node.archives.unpacking import Unpacking
+from outlast.node.archives.unpacking import UnpackingSink
 from support.archives import (
     nested_tar,
     no_sync,  # noqa: F401
@@ -66,8 +66,8 @@ def pieces(archive: bytes, cuts: list[int]) -> Iterator[bytes]:
         number += 1
 
 
-def sink_at(place: Path) -> Unpacking:
-    return Unpacking(str(place / "target"), "it", nested=True)
+def sink_at(place: Path) -> UnpackingSink:
+    return UnpackingSink(str(place / "target"), "it", nested=True)
 
 
 def files_in(place: Path, part: str) -> list[Path]:
@@ -75,7 +75,7 @@ def files_in(place: Path, part: str) -> list[Path]:
     return [path for path in place.glob(".*.unpacking/%s/**/*" % part) if path.is_file()]
 
 
-def resumed(place: Path, archive: bytes) -> tuple[Unpacking, int]:
+def resumed(place: Path, archive: bytes) -> tuple[UnpackingSink, int]:
     """A later process, and how far the earlier one had come: exactly those bytes must be replayed."""
     sink = sink_at(place)
     replayed = bytearray()
@@ -145,7 +145,7 @@ def test_what_is_in_files_and_what_is_not_are_the_archive_again(
     files: dict[str, bytes], cuts: list[int]
 ) -> None:
     archive = tar_of({**files, "n01.tar": tar_of(files)})
-    parser = TarParser(Account(Limits()), nested=True)
+    parser = TarParser(LimitAccount(ArchiveLimits()), nested=True)
     rebuilt = bytearray()
     for piece in pieces(archive, cuts):
         parsed = parser.feed(piece)
@@ -410,7 +410,7 @@ def test_a_tree_that_is_half_thrown_away_is_never_shown(tmp_path: Path, mixed: b
             if not left[0]:
                 raise Killed
 
-        other = Unpacking(str(place / "target"), "it", nested=True, pulse=pulse)
+        other = UnpackingSink(str(place / "target"), "it", nested=True, pulse=pulse)
         with contextlib.suppress(Killed):
             other.resume("another", lambda block: None)
         other.close()

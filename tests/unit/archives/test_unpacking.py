@@ -20,8 +20,8 @@ import pytest
 
 from outlast.node.archives import decoders, finalize, writeback, zip_unpacker, zstd
 from outlast.node.archives.sink import BadArchive
-from outlast.node.archives.unpacking import Unpacking, unpack_file
-from outlast.node.archives.workspace import Late, Staging
+from outlast.node.archives.unpacking import UnpackingSink, unpack_file
+from outlast.node.archives.workspace import Late, Workspace
 from support.archives import (
     no_sync,  # noqa: F401
     snapshot,
@@ -251,7 +251,7 @@ def test_the_same_archive_may_be_unpacked_again(tmp_path: Path) -> None:
 
 
 def test_two_processes_cannot_unpack_the_same(tmp_path: Path) -> None:
-    one, two = (Unpacking(str(tmp_path / "target"), "it.tar") for _ in range(2))
+    one, two = (UnpackingSink(str(tmp_path / "target"), "it.tar") for _ in range(2))
     one.resume("it", lambda block: None)
     with pytest.raises(BlockingIOError, match="another process"):
         two.resume("it", lambda block: None)
@@ -268,13 +268,13 @@ def test_all_is_on_disk_before_it_is_called_whole(
 ) -> None:
     story: list[str] = []
     monkeypatch.setattr(writeback, "sync_file_system", lambda descriptor, path: story.append("synced"))
-    write_state, move = Staging.write_state, finalize.move
+    write_state, move = Workspace.write_state, finalize.move
 
-    def writing(staging: Staging, identity: str, moving: list[Late] | None = None) -> None:
+    def writing(staging: Workspace, identity: str, moving: list[Late] | None = None) -> None:
         story.append("begun" if moving is None else "whole")
         write_state(staging, identity, moving)
 
-    monkeypatch.setattr(Staging, "write_state", writing)
+    monkeypatch.setattr(Workspace, "write_state", writing)
     monkeypatch.setattr(finalize, "move", lambda *args: (story.append("moved"), move(*args)))
     assert unpacked(tmp_path, tar_of(FILES)) == WANTED
     assert story == ["begun", "synced", "whole", "moved"]
@@ -289,7 +289,7 @@ def test_what_is_in_the_way_of_the_staging_directory_is_not_followed(kind: str, 
     else:
         place.write_bytes(b"")
     with pytest.raises(OSError, match="in the way"):
-        Unpacking(str(tmp_path / "target"), "it.tar").resume("it", lambda block: None)
+        UnpackingSink(str(tmp_path / "target"), "it.tar").resume("it", lambda block: None)
     assert not names_in(tmp_path / "elsewhere")
 
 

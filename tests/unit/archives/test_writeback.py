@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from outlast.node.archives import writeback
-from outlast.node.archives.unpacking import Unpacking
+from outlast.node.archives.unpacking import UnpackingSink
 from outlast.node.archives.writeback import WriteBack
 from support.archives import tar_of
 
@@ -36,7 +36,7 @@ def test_what_arrives_goes_to_disk_while_more_arrives(
     begun = threading.Event()
     monkeypatch.setattr(writeback, "sync_file_system", lambda descriptor, path: begun.set())
     monkeypatch.setattr(writeback, "EVERY", 1000)
-    sink = Unpacking(str(tmp_path / "target"), "it.tar")
+    sink = UnpackingSink(str(tmp_path / "target"), "it.tar")
     content = tar_of({"a": bytes(5000)})
     with contextlib.closing(sink):
         sink.resume("it", lambda block: None)

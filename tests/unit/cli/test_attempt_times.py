@@ -9,7 +9,7 @@ import pytest
 
 from outlast.cli import attempt_times
 from outlast.cli.attempt_times import when, where
-from outlast.domain.model import Attempt, AttemptState, Entry, Kind
+from outlast.domain.model import Attempt, AttemptState, EntryKind, JournalEntry
 
 BEGAN = 1_800_000_000.0 // 86400 * 86400
 
@@ -27,12 +27,12 @@ def an_attempt(**facts: Any) -> Attempt:
     return Attempt("r", 1, "a", **{**base, "host": "n1", **facts})
 
 
-def started(at: float, restarts: int = 0, job: str = "17") -> Entry:
+def started(at: float, restarts: int = 0, job: str = "17") -> JournalEntry:
     data = {"job": job, "host": "n1", "started": BEGAN + at, "restarts": restarts}
-    return Entry(BEGAN + at, "r", Kind.STARTED, "a", data)
+    return JournalEntry(BEGAN + at, "r", EntryKind.STARTED, "a", data)
 
 
-QUEUED = Entry(BEGAN, "r", Kind.QUEUED, "a", {"job": "17"})
+QUEUED = JournalEntry(BEGAN, "r", EntryKind.QUEUED, "a", {"job": "17"})
 
 
 def test_one_start_tells_how_long_it_was_in_the_queue() -> None:
@@ -63,7 +63,7 @@ def test_what_runs_again_tells_when_it_began_and_how_often() -> None:
 
 
 def test_all_jobs_of_a_chain_are_named_also_those_that_the_scheduler_no_longer_lists() -> None:
-    sent = Entry(BEGAN, "r", Kind.QUEUED, "a", {"job": "17,18,19"})
+    sent = JournalEntry(BEGAN, "r", EntryKind.QUEUED, "a", {"job": "17,18,19"})
     attempt = an_attempt(job="18", jobs=3)
     assert where(attempt, [sent, started(60, job="18")]) == "jobs 17, 18, 19; last on n1"
     assert where(an_attempt(), [QUEUED]) == "job 17 on n1"

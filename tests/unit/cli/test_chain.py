@@ -17,8 +17,8 @@ from outlast.errors import BadInput, JournalHeld
 from outlast.exchange.experiment import Experiment
 from outlast.journal.journal import Journal
 from outlast.journal.lease import Lease
-from outlast.schedulers import commands
-from outlast.schedulers.commands import Reply
+from outlast.schedulers import command_runner
+from outlast.schedulers.command_runner import CommandOutput
 
 
 class Slurm:
@@ -28,18 +28,18 @@ class Slurm:
         self.sent: list[str] = []
         self.before_each: Callable[[], object] = lambda: None
 
-    def call(self, words: Sequence[str], *rest: Any, **more: Any) -> Reply:
+    def call(self, words: Sequence[str], *rest: Any, **more: Any) -> CommandOutput:
         if "sbatch" not in words:
-            return Reply(0, "", "")
+            return CommandOutput(0, "", "")
         self.before_each()
         self.sent.append(next(word for word in words if word.startswith("--job-name")))
-        return Reply(0, "%d\n" % (100 + len(self.sent)), "")
+        return CommandOutput(0, "%d\n" % (100 + len(self.sent)), "")
 
 
 @pytest.fixture
 def slurm(monkeypatch: pytest.MonkeyPatch) -> Slurm:
     slurm = Slurm()
-    monkeypatch.setattr(commands, "call", slurm.call)
+    monkeypatch.setattr(command_runner, "call", slurm.call)
     return slurm
 
 

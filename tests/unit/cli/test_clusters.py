@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from outlast.cli.commands import clusters
 from outlast.schedulers import discovery
-from outlast.schedulers.commands import Reply
+from outlast.schedulers.command_runner import CommandOutput
 from outlast.schedulers.discovery import Presence, look_for
 from support.fake_programs import grid_engine, printing, program, slurm
 
@@ -193,14 +193,14 @@ def test_a_profile_whose_scheduler_is_misspelt_is_not_listed_as_another(
     ],
 )
 def test_what_a_pool_has_now_is_a_sentence(monkeypatch: pytest.MonkeyPatch, answer: str, told: str) -> None:
-    monkeypatch.setattr(discovery, "call", lambda *arguments: Reply(0, answer, ""))
+    monkeypatch.setattr(discovery, "call", lambda *arguments: CommandOutput(0, answer, ""))
     assert discovery.pool(1.0).startswith(told)
 
 
 def test_an_access_point_tells_its_name_and_what_it_will_carry(monkeypatch: pytest.MonkeyPatch) -> None:
     answer = '{"version": "25.0.1", "name": "ap40", "limits": {"INPUT": 5000, "OUTPUT": -1}}'
     monkeypatch.setattr(discovery, "missing_programs", lambda scheduler: ())
-    monkeypatch.setattr(discovery, "call", lambda *arguments: Reply(0, answer, ""))
+    monkeypatch.setattr(discovery, "call", lambda *arguments: CommandOutput(0, answer, ""))
     assert look_for("htcondor", 1.0).notes == (
         "access point ap40",
         "a job may carry at most 5000 MB of input",

@@ -19,12 +19,12 @@ from outlast.cli.commands.data import command
 from outlast.cli.data_common import ADVICE
 from outlast.cli.data_progress import in_words, state_of_trouble
 from outlast.node.event_log import EventLog
+from outlast.node.staging.cache.data_cache import DataCache
 from outlast.node.staging.cache.entry import write_entry
-from outlast.node.staging.cache.store import Store
-from outlast.node.staging.errors import OUTCOMES, Kind
-from outlast.node.staging.fetch.receipt import Progress
-from outlast.node.staging.item import Wanted
-from outlast.node.staging.phase import Staging
+from outlast.node.staging.errors import OUTCOMES, ErrorKind
+from outlast.node.staging.fetch.receipt import FetchProgress
+from outlast.node.staging.item import DataItem
+from outlast.node.staging.phase import StagePhase
 from outlast.node.staging.plan import DataPlan
 from servers.behaviour import Behaviour, rfc3230, seeded
 from servers.certificates import Authority
@@ -110,7 +110,7 @@ def test_what_did_not_arrive_ends_with_1_and_what_to_do(server: Misbehaving, tmp
     result = typed(*arguments)
     assert result.exit_code == 1
     assert "a.bin did not arrive: " in result.stderr
-    assert ADVICE[Kind.WRONG_DIGEST] in result.stderr
+    assert ADVICE[ErrorKind.WRONG_DIGEST] in result.stderr
     assert list(tmp_path.glob("[!.]*")) == []
     found = told(*arguments)
     assert (found["ok"], found["kind"]) == (False, "wrong digest")
@@ -169,29 +169,38 @@ def test_a_token_goes_to_the_hosts_that_are_named_and_to_no_other(
 
 
 def test_every_trouble_has_its_advice() -> None:
-    assert set(ADVICE) == set(Kind)
+    assert set(ADVICE) == set(ErrorKind)
 
 
 def test_progress_in_words_has_what_a_person_waits_for() -> None:
-    assert in_words(Progress(10**9, 4 * 10**9, 10**8, "https://a.org/x", 2)) == (
+    assert in_words(FetchProgress(10**9, 4 * 10**9, 10**8, "https://a.org/x", 2)) == (
         "1 GB of 4 GB (25 %), 100 MB/s, 30 s left, 2 connections, from https://a.org/x"
     )
-    assert in_words(Progress(10**9, None, 10**8, "https://a.org/x", 1), with_source=False) == "1 GB, 100 MB/s"
-    assert in_words(Progress(10**9, None, 0.0, "", 0, "it broke")) == "1 GB, waiting"
+    assert (
+        in_words(FetchProgress(10**9, None, 10**8, "https://a.org/x", 1), with_source=False)
+        == "1 GB, 100 MB/s"
+    )
+    assert in_words(FetchProgress(10**9, None, 0.0, "", 0, "it broke")) == "1 GB, waiting"
 
 
 @pytest.mark.parametrize(
     ("progress", "expected"),
     [
-        (Progress(1, None, 9.0, "u", 1), []),
-        (Progress(1, None, 0.0, "", 0, "no", 11.2, 59.5), ["no", "next try in 12 s, giving up in 1 min"]),
-        (Progress(1, None, 0.0, "u", 1, "no", None, 579.5), ["no", "trying again, giving up in 9 min 40 s"]),
-        (Progress(1, None, 0.0, "", 0, "busy", 300.0, 60.0), ["busy", "giving up in 1 min"]),
-        (Progress(1, None, 0.0, "u", 1, "", None, 590.0), ["no new bytes", "giving up in 9 min 50 s"]),
+        (FetchProgress(1, None, 9.0, "u", 1), []),
+        (
+            FetchProgress(1, None, 0.0, "", 0, "no", 11.2, 59.5),
+            ["no", "next try in 12 s, giving up in 1 min"],
+        ),
+        (
+            FetchProgress(1, None, 0.0, "u", 1, "no", None, 579.5),
+            ["no", "trying again, giving up in 9 min 40 s"],
+        ),
+        (FetchProgress(1, None, 0.0, "", 0, "busy", 300.0, 60.0), ["busy", "giving up in 1 min"]),
+        (FetchProgress(1, None, 0.0, "u", 1, "", None, 590.0), ["no new bytes", "giving up in 9 min 50 s"]),
     ],
 )
 def test_trouble_is_shown_with_the_next_try_and_the_time_to_give_up(
-    progress: Progress, expected: list[str]
+    progress: FetchProgress, expected: list[str]
 ) -> None:
     assert state_of_trouble(progress) == expected
 
@@ -201,8 +210,10 @@ def test_the_progress_of_a_job_shows_trouble_with_the_same_countdown(
 ) -> None:
     monkeypatch.setattr(time, "time", lambda: 1e9)
     file = tmp_path / "fetching"
-    staging = Staging(DataPlan(), str(tmp_path), str(file), EventLog(str(tmp_path / "events")))
-    staging._tell(Wanted(("http://a/x.tar",)), Progress(0, None, 0.0, "", 0, "it is busy", 30.0, 590.0))
+    staging = StagePhase(DataPlan(), str(tmp_path), str(file), EventLog(str(tmp_path / "events")))
+    staging._tell(
+        DataItem(("http://a/x.tar",)), FetchProgress(0, None, 0.0, "", 0, "it is busy", 30.0, 590.0)
+    )
     line = json.loads(file.read_text())
     assert live._fetching(line) == (
         "fetches x.tar: 0 B; it is busy; next try in 30 s, giving up in 9 min 50 s"
@@ -339,7 +350,7 @@ def test_no_old_digest_stays_beside_a_new_one(server: Misbehaving, directory: Pa
 def cache(tmp_path: Path) -> Path:
     """Three entries, each used later than the one before, and one that was begun."""
     root = tmp_path / "cache"
-    store = Store(str(root))
+    store = DataCache(str(root))
     for number in (1, 2, 3):
 
         def fill(place: str, pulse: object, number: int = number) -> None:
@@ -376,7 +387,7 @@ def test_keeping_so_much_removes_what_was_used_longest_ago(cache: Path) -> None:
 
 
 def test_clearing_removes_all_but_what_is_in_use(cache: Path) -> None:
-    held = Store(str(cache)).find("sha256-2")
+    held = DataCache(str(cache)).find("sha256-2")
     assert held is not None
     found = told("cache", "--path", cache, "--clear")
     assert keys(found, "entries") == {"sha256-2"}
@@ -406,8 +417,8 @@ def test_looking_makes_no_cache(tmp_path: Path) -> None:
 # documentation
 
 
-@pytest.mark.parametrize("kind", Kind)
-def test_every_trouble_is_explained_with_how_an_attempt_ends_for_it(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", ErrorKind)
+def test_every_trouble_is_explained_with_how_an_attempt_ends_for_it(kind: ErrorKind) -> None:
     row = r"(?m)^\| `%s` \| .+ \| .+ \| `%s` \|$" % (kind.value, OUTCOMES[kind].value)
     assert re.search(row, (DOCS / "howto" / "get-data.md").read_text(encoding="utf-8"))
 

@@ -13,8 +13,8 @@ from outlast.controller.crashpoints import CRASH_POINTS
 from outlast.domain.model import (
     Attempt,
     AttemptState,
-    Entry,
-    Kind,
+    EntryKind,
+    JournalEntry,
     Limits,
     Outcome,
     Phase,
@@ -24,7 +24,14 @@ from outlast.domain.model import (
 )
 from outlast.domain.observation import JobPhase, JobView, Patience, Report
 from outlast.exchange.base import ResultGone
-from outlast.schedulers.base import Answer, JobRequest, Scheduler, SchedulerUnavailable, Sought, Submission
+from outlast.schedulers.base import (
+    JobRequest,
+    Scheduler,
+    SchedulerUnavailable,
+    Sought,
+    Submission,
+    SubmitAnswer,
+)
 from outlast.simulation.schedule import KeptRecords
 
 
@@ -32,7 +39,7 @@ class Fake(Scheduler):
     patience = Patience(missing=60.0, heartbeat=30.0, pause=10.0)
 
     def __init__(self) -> None:
-        self.answer = Submission(Answer.ACCEPTED, job="17")
+        self.answer = Submission(SubmitAnswer.ACCEPTED, job="17")
         self.jobs: dict[str, JobView] = {}
         self.down = False
         self.submitted: list[list[str]] = []
@@ -120,7 +127,9 @@ class World:
         self.scheduler, self.desk = Fake(), Desk()
         spec = self.records.add_spec(Spec("s", "train", parallel=parallel, limits=Limits(total=1e6)))
         data = [{"position": number, "spec": spec} for number in range(runs)]
-        self.records.append([Entry(self.now, "r%d" % d["position"], Kind.ADDED, None, d) for d in data])
+        self.records.append(
+            [JournalEntry(self.now, "r%d" % d["position"], EntryKind.ADDED, None, d) for d in data]
+        )
         self.batches = iter("t%d" % number for number in range(1000))
         self.controller = self.new_controller()
 
@@ -143,7 +152,7 @@ class World:
         assert attempt is not None
         return attempt
 
-    def kinds(self) -> list[Kind]:
+    def kinds(self) -> list[EntryKind]:
         return [entry.kind for entry in self.records.entries]
 
     def list(self, phase: JobPhase, token: str = "t0-1") -> None:
@@ -178,8 +187,12 @@ def test_the_intent_is_committed_before_the_scheduler_is_called(world: World) ->
 @pytest.mark.parametrize(
     ("answer", "state", "outcome"),
     [
-        (Submission(Answer.UNKNOWN, reason="timed out"), AttemptState.UNSURE, None),
-        (Submission(Answer.REJECTED, reason="full", transient=True), AttemptState.ENDED, Outcome.REJECTED),
+        (Submission(SubmitAnswer.UNKNOWN, reason="timed out"), AttemptState.UNSURE, None),
+        (
+            Submission(SubmitAnswer.REJECTED, reason="full", transient=True),
+            AttemptState.ENDED,
+            Outcome.REJECTED,
+        ),
     ],
 )
 def test_every_answer_of_the_scheduler_is_recorded(
@@ -197,7 +210,7 @@ def test_a_token_that_the_scheduler_is_silent_about_is_unknown(world: World) -> 
 
 
 def test_a_refusal_for_good_fails_the_run_with_the_schedulers_words(world: World) -> None:
-    world.scheduler.answer = Submission(Answer.REJECTED, reason="no such partition")
+    world.scheduler.answer = Submission(SubmitAnswer.REJECTED, reason="no such partition")
     world.controller.step()
     world.controller.step()
     assert world.run().state is RunState.FAILED and "no such partition" in world.run().reason
@@ -232,7 +245,7 @@ def test_a_finished_attempt_is_accepted_published_and_finished_in_one_pass(world
     world.controller.step()
     world.end(Outcome.FINISHED)
     world.controller.step()
-    assert world.kinds()[-4:] == [Kind.STARTED, Kind.ENDED, Kind.ACCEPTED, Kind.FINISHED]
+    assert world.kinds()[-4:] == [EntryKind.STARTED, EntryKind.ENDED, EntryKind.ACCEPTED, EntryKind.FINISHED]
     assert (world.desk.published, world.desk.retired) == (["t0-1"], ["r0"])
     assert world.scheduler.forgotten == ["t0-1"] and world.controller.done
     assert "attempt 1" in world.run().reason
@@ -255,7 +268,7 @@ def test_the_next_attempt_is_started_in_the_pass_that_saw_the_end(world: World) 
 
 
 def test_a_missing_job_is_fenced_before_another_is_started(world: World) -> None:
-    world.scheduler.answer = Submission(Answer.UNKNOWN, reason="timed out")
+    world.scheduler.answer = Submission(SubmitAnswer.UNKNOWN, reason="timed out")
     fenced: list[int] = []
     world.desk.fence = lambda attempt: not fenced.append(len(world.scheduler.submitted))  # type: ignore[method-assign,func-returns-value]
     for _ in range(3):
@@ -269,7 +282,7 @@ def test_a_missing_job_is_fenced_before_another_is_started(world: World) -> None
 
 def test_a_job_that_claimed_in_time_is_not_given_up(world: World) -> None:
     world.desk.fence_wins = False
-    world.scheduler.answer = Submission(Answer.UNKNOWN)
+    world.scheduler.answer = Submission(SubmitAnswer.UNKNOWN)
     world.controller.step()
     for _ in range(5):
         world.now += 61.0
@@ -279,7 +292,7 @@ def test_a_job_that_claimed_in_time_is_not_given_up(world: World) -> None:
 
 
 def test_a_late_twin_is_cancelled_booked_and_forgotten(world: World) -> None:
-    world.scheduler.answer = Submission(Answer.UNKNOWN)
+    world.scheduler.answer = Submission(SubmitAnswer.UNKNOWN)
     for _ in range(3):
         world.controller.step()
         world.now += 61.0
@@ -292,11 +305,11 @@ def test_a_late_twin_is_cancelled_booked_and_forgotten(world: World) -> None:
     assert world.scheduler.forgotten == ["t0-1"]
     for _ in range(3):
         world.controller.step()
-    assert world.kinds().count(Kind.TWIN_ENDED) == 1
+    assert world.kinds().count(EntryKind.TWIN_ENDED) == 1
 
 
 def test_a_twin_that_could_not_be_cancelled_is_met_again(world: World) -> None:
-    world.scheduler.answer = Submission(Answer.UNKNOWN)
+    world.scheduler.answer = Submission(SubmitAnswer.UNKNOWN)
     for _ in range(3):
         world.controller.step()
         world.now += 61.0
@@ -323,7 +336,7 @@ def test_a_cancelled_run_ends_when_its_job_has(world: World) -> None:
     world.controller.step()
     world.list(JobPhase.RUNNING)
     world.controller.step()
-    world.records.append([Entry(world.now, "r0", Kind.CANCEL_ASKED, None, {"reason": "enough"})])
+    world.records.append([JournalEntry(world.now, "r0", EntryKind.CANCEL_ASKED, None, {"reason": "enough"})])
     world.controller.step()
     assert world.scheduler.cancelled == ["t0-1"] and world.run().state is RunState.ACTIVE
     world.end(Outcome.EVICTED)
@@ -426,7 +439,7 @@ def until(world: World, reached: Callable[[], bool]) -> None:
 
 
 def test_the_listener_hears_every_entry(world: World) -> None:
-    heard: list[Entry] = []
+    heard: list[JournalEntry] = []
     listening = Controller(world.records, world.scheduler, world.desk, listener=heard.extend)
     listening.step()
     assert heard == world.records.entries[1:]
@@ -474,7 +487,7 @@ def test_nothing_is_sent_to_a_scheduler_that_does_not_answer(world: World) -> No
 
 
 def test_a_rejected_job_that_runs_all_the_same_is_not_believed_to_be_rejected(world: World) -> None:
-    world.scheduler.answer = Submission(Answer.REJECTED, reason="timed out", transient=True)
+    world.scheduler.answer = Submission(SubmitAnswer.REJECTED, reason="timed out", transient=True)
     world.desk.fence_wins = False
     world.controller.step()
     assert world.attempt().state is AttemptState.UNSURE
@@ -484,7 +497,7 @@ def test_a_rejected_job_that_runs_all_the_same_is_not_believed_to_be_rejected(wo
 
 
 def test_a_job_that_turns_up_after_its_rejection_is_cancelled(world: World) -> None:
-    world.scheduler.answer = Submission(Answer.REJECTED, reason="no", transient=True)
+    world.scheduler.answer = Submission(SubmitAnswer.REJECTED, reason="no", transient=True)
     world.controller.step()
     world.list(JobPhase.RUNNING)
     world.controller.step()
@@ -492,7 +505,7 @@ def test_a_job_that_turns_up_after_its_rejection_is_cancelled(world: World) -> N
 
 
 def test_what_is_refused_for_good_is_over_in_the_same_pass(world: World) -> None:
-    world.scheduler.answer = Submission(Answer.REJECTED, reason="no such partition")
+    world.scheduler.answer = Submission(SubmitAnswer.REJECTED, reason="no such partition")
     world.controller.step()
     assert world.run().state is RunState.FAILED and "no such partition" in world.run().reason
 
@@ -500,7 +513,7 @@ def test_what_is_refused_for_good_is_over_in_the_same_pass(world: World) -> None
 def test_a_cancelled_job_that_is_gone_is_not_waited_for(world: World) -> None:
     world.controller.step()
     world.list(JobPhase.QUEUED)
-    world.records.append([Entry(world.now, "r0", Kind.CANCEL_ASKED, None, {"reason": "by me"})])
+    world.records.append([JournalEntry(world.now, "r0", EntryKind.CANCEL_ASKED, None, {"reason": "by me"})])
     world.controller.step()
     world.scheduler.jobs.clear()
     world.now += 2
@@ -543,7 +556,7 @@ def test_a_job_that_was_started_again_is_followed_to_its_new_host(world: World) 
     world.scheduler.jobs["t0-1"] = replace(queued, phase=JobPhase.RUNNING, host="node2", started=1100.0)
     world.controller.step()
     assert (world.attempt().state, world.attempt().host) == (AttemptState.RUNNING, "node2")
-    assert world.kinds()[-2:] == [Kind.REQUEUED, Kind.STARTED]
+    assert world.kinds()[-2:] == [EntryKind.REQUEUED, EntryKind.STARTED]
 
 
 def test_a_held_job_is_released_a_few_times_and_then_ended_for_what_it_was_held_for(world: World) -> None:
@@ -570,7 +583,7 @@ def test_why_a_job_waits_is_noted_once_and_again_when_it_changes(world: World) -
         world.scheduler.jobs["t0-1"] = JobView("t0-1", "17", JobPhase.QUEUED, reason=reason)
         world.now += 61
         world.controller.step()
-    assert world.kinds().count(Kind.WAITS) == 2
+    assert world.kinds().count(EntryKind.WAITS) == 2
     assert world.attempt().waits == "waits for priority"
 
 
@@ -579,7 +592,7 @@ def test_an_end_that_cannot_be_settled_waits_for_the_next_pass(world: World) -> 
     world.end(Outcome.FINISHED)
     world.desk.settling_fails = True
     done = world.controller.step()
-    assert "No space left" in done.notes[0] and Kind.ENDED not in world.kinds()
+    assert "No space left" in done.notes[0] and EntryKind.ENDED not in world.kinds()
     world.desk.settling_fails = False
     world.controller.step()
     assert world.desk.settled == ["t0-1"] and world.run().state is RunState.FINISHED
@@ -591,7 +604,7 @@ def test_what_is_left_of_a_chain_is_cancelled_once_a_leg_has_finished(world: Wor
     world.scheduler.jobs["t0-1"] = JobView("t0-1", "17", JobPhase.QUEUED, restarts=1)
     world.controller.step()
     assert world.run().state is RunState.FINISHED
-    world.records.append([Entry(world.now, "r9", Kind.ADDED, None, {"position": 9, "spec": 1})])
+    world.records.append([JournalEntry(world.now, "r9", EntryKind.ADDED, None, {"position": 9, "spec": 1})])
     world.controller.step()
     assert world.scheduler.cancelled == ["t0-1"]
 

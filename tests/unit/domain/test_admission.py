@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from outlast.domain.admission import SCOUTS_FOR, hold_back
-from outlast.domain.decision import Decision, Do
+from outlast.domain.decision import Decision, DecisionKind
 from outlast.domain.model import Attempt, AttemptState, Ending, Outcome, Run, RunState
 
 NOW = 10_000.0
@@ -36,7 +36,7 @@ class World:
         return self.computed
 
     def started(self, runs: list[Run]) -> list[str]:
-        starts = [Decision(Do.START, run.name) for run in runs if run.current is None]
+        starts = [Decision(DecisionKind.START, run.name) for run in runs if run.current is None]
         kept = hold_back(starts, runs, self, lambda attempt: attempt.token in self.with_data, NOW)
         return [start.run for start in kept]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from outlast.domain.decision import Decision, Do
+from outlast.domain.decision import Decision, DecisionKind
 from outlast.domain.engine import (
     CANCEL_AGAIN,
     SOUR_FOR,
@@ -17,7 +17,17 @@ from outlast.domain.engine import (
     decide,
     decide_twin,
 )
-from outlast.domain.model import Attempt, AttemptState, Ending, Kind, Limits, Outcome, Phase, Run, RunState
+from outlast.domain.model import (
+    Attempt,
+    AttemptState,
+    Ending,
+    EntryKind,
+    Limits,
+    Outcome,
+    Phase,
+    Run,
+    RunState,
+)
 from outlast.domain.observation import JobPhase, JobView, Patience, Report, Save, Seen
 from outlast.node.protocol import EXIT_BAD_ORDER, EXIT_NOT_CLAIMED, EXIT_NOT_PREPARED
 
@@ -50,7 +60,7 @@ def next_for(
 
 
 def ending(decision: Decision | None) -> dict[str, Any]:
-    assert decision is not None and decision.kind is Kind.ENDED
+    assert decision is not None and decision.kind is EntryKind.ENDED
     return dict(decision.data)
 
 
@@ -62,7 +72,7 @@ def test_a_run_that_is_over_needs_nothing() -> None:
 def test_an_accepted_result_is_published_whatever_else_is_the_matter() -> None:
     run = replace(RUN, state=RunState.ACCEPTED, accepted="a", cancel_asked="enough", current=None)
     decision = decide(run, None, Seen(None), LIMITS, PATIENCE, 10**9)
-    assert decision is not None and (decision.do, decision.token) == (Do.PUBLISH, "a")
+    assert decision is not None and (decision.do, decision.token) == (DecisionKind.PUBLISH, "a")
 
 
 def between_attempts(outcome: Outcome, **changes: Any) -> Decision | None:
@@ -73,26 +83,26 @@ def between_attempts(outcome: Outcome, **changes: Any) -> Decision | None:
 
 def test_a_finished_attempt_is_accepted_even_if_a_cancellation_was_asked_for() -> None:
     decision = between_attempts(Outcome.FINISHED, cancel_asked="enough")
-    assert decision is not None and (decision.kind, decision.token) == (Kind.ACCEPTED, "a")
+    assert decision is not None and (decision.kind, decision.token) == (EntryKind.ACCEPTED, "a")
 
 
 def test_between_attempts_a_cancellation_comes_before_failure_and_before_the_next_start() -> None:
     for changes in ({}, {"failures": 2}):
         decision = between_attempts(Outcome.CRASHED, cancel_asked="enough", **changes)
-        assert decision is not None and (decision.kind, decision.reason) == (Kind.CANCELLED, "enough")
+        assert decision is not None and (decision.kind, decision.reason) == (EntryKind.CANCELLED, "enough")
 
 
 def test_the_next_attempt_avoids_the_hosts_with_trouble_and_keeps_its_pause() -> None:
     assert between_attempts(Outcome.LOST, troubles=1) is None
     decision = between_attempts(Outcome.EVICTED, sour_hosts=(("node1", NOW), ("node2", NOW - SOUR_FOR)))
-    assert decision is not None and decision.do is Do.START and decision.data["avoid"] == ["node1"]
+    assert decision is not None and decision.do is DecisionKind.START and decision.data["avoid"] == ["node1"]
     decision = between_attempts(Outcome.CRASHED, failures=2)
-    assert decision is not None and decision.kind is Kind.FAILED
+    assert decision is not None and decision.kind is EntryKind.FAILED
 
 
 def test_an_intent_without_an_answer_becomes_unsure() -> None:
     decision = next_for(attempt=replace(ATTEMPT, state=AttemptState.INTENDED, job=""))
-    assert decision is not None and decision.kind is Kind.UNSURE
+    assert decision is not None and decision.kind is EntryKind.UNSURE
 
 
 def test_a_poll_that_failed_says_nothing() -> None:
@@ -105,31 +115,31 @@ def test_a_job_is_found_by_its_token() -> None:
     unsure = replace(ATTEMPT, state=AttemptState.UNSURE, job="", missed=950.0)
     queued = replace(RUNNING, phase=JobPhase.QUEUED)
     decision = next_for(queued, attempt=unsure)
-    assert decision is not None and decision.kind is Kind.QUEUED and decision.data["job"] == "17"
+    assert decision is not None and decision.kind is EntryKind.QUEUED and decision.data["job"] == "17"
     decision = next_for(RUNNING, attempt=unsure)
-    assert decision is not None and decision.kind is Kind.STARTED and decision.data["host"] == "node1"
+    assert decision is not None and decision.kind is EntryKind.STARTED and decision.data["host"] == "node1"
 
 
 def test_a_job_that_is_listed_again_is_no_longer_missed() -> None:
     decision = next_for(RUNNING, attempt=replace(ATTEMPT, missed=950.0))
-    assert decision is not None and decision.kind is Kind.SEEN
+    assert decision is not None and decision.kind is EntryKind.SEEN
     assert next_for(RUNNING) is None
 
 
 def test_a_missing_job_is_fenced_only_after_patience_and_silence() -> None:
     missed = next_for()
-    assert missed is not None and missed.kind is Kind.MISSED
+    assert missed is not None and missed.kind is EntryKind.MISSED
     assert next_for(attempt=replace(ATTEMPT, missed=NOW - 59.0)) is None
     silent = replace(ATTEMPT, missed=NOW - 61.0)
     assert next_for(attempt=silent, report=replace(REPORT, heard=NOW - 29.0)) is None
     for report in (None, replace(REPORT, heard=NOW - 31.0)):
         decision = next_for(attempt=silent, report=report)
-        assert decision is not None and decision.do is Do.FENCE
+        assert decision is not None and decision.do is DecisionKind.FENCE
 
 
 def test_a_clock_that_was_set_back_begins_the_patience_anew() -> None:
     decision = next_for(attempt=replace(ATTEMPT, missed=NOW + 3600.0))
-    assert decision is not None and decision.kind is Kind.MISSED
+    assert decision is not None and decision.kind is EntryKind.MISSED
 
 
 def test_a_missing_job_with_a_last_word_has_ended() -> None:
@@ -171,7 +181,7 @@ def test_a_job_that_left_because_it_was_removed_says_so() -> None:
 
 def test_an_exit_without_a_last_word_is_waited_for_and_then_lost() -> None:
     decision = next_for(ENDED, REPORT)
-    assert decision is not None and decision.kind is Kind.MISSED
+    assert decision is not None and decision.kind is EntryKind.MISSED
     assert next_for(ENDED, REPORT, replace(ATTEMPT, missed=NOW - 10.0)) is None
     assert ending(next_for(ENDED, REPORT, replace(ATTEMPT, missed=NOW - 61.0)))["outcome"] == "lost"
 
@@ -185,7 +195,7 @@ def test_what_finished_need_not_be_waited_for_though_an_earlier_start_is_not_hea
         (replace(again, exit_code=1), finished),
     ):
         decision = next_for(view, report)
-        assert decision is not None and decision.kind is Kind.MISSED
+        assert decision is not None and decision.kind is EntryKind.MISSED
 
 
 @pytest.mark.parametrize(
@@ -222,14 +232,16 @@ def test_a_cancellation_is_sent_and_sent_again_when_nothing_comes_of_it() -> Non
     asked = replace(RUN, cancel_asked="enough")
     for sent, again in ((None, True), (NOW - 1, False), (NOW - CANCEL_AGAIN, True), (NOW + 9999, True)):
         decision = next_for(RUNNING, run=asked, attempt=replace(ATTEMPT, cancel_sent=sent))
-        assert (decision is not None and decision.do is Do.CANCEL_JOB) is again
+        assert (decision is not None and decision.do is DecisionKind.CANCEL_JOB) is again
 
 
 def test_a_job_that_waits_beyond_the_total_time_is_cancelled_but_a_running_one_goes_on() -> None:
     late = 900.0 + LIMITS.total + 1.0
     queued = replace(RUNNING, phase=JobPhase.QUEUED)
     decision = next_for(queued, attempt=replace(ATTEMPT, state=AttemptState.QUEUED), now=late)
-    assert decision is not None and decision.do is Do.CANCEL_JOB and "limits.total" in decision.reason
+    assert (
+        decision is not None and decision.do is DecisionKind.CANCEL_JOB and "limits.total" in decision.reason
+    )
     assert next_for(RUNNING, now=late) is None
 
 
@@ -247,7 +259,10 @@ def test_a_chain_is_ended_by_the_second_failure_of_its_own_as_a_run_would_be(out
     twice = replace(failed(outcome), earlier=(failed(outcome),))
     for view in (WAITING, replace(WAITING, phase=JobPhase.RUNNING)):
         decision = next_for(view, twice, CHAIN)
-        assert decision is not None and (decision.do, decision.kind) == (Do.CANCEL_JOB, Kind.CANCEL_SENT)
+        assert decision is not None and (decision.do, decision.kind) == (
+            DecisionKind.CANCEL_JOB,
+            EntryKind.CANCEL_SENT,
+        )
         assert decision.reason == "the same failure twice: no room"
         assert decision.data["outcome"] == outcome.value
     assert next_for(WAITING, failed(outcome), CHAIN) is None
@@ -272,7 +287,7 @@ def test_a_chain_goes_on_after_what_a_run_would_go_on_after(report: Report) -> N
 def test_a_failure_that_nothing_but_trouble_of_the_clusters_divides_is_the_same_one() -> None:
     evicted = replace(failed(Outcome.EVICTED), signature=None)
     decision = next_for(WAITING, replace(failed(), earlier=(failed(), evicted)), CHAIN)
-    assert decision is not None and decision.do is Do.CANCEL_JOB
+    assert decision is not None and decision.do is DecisionKind.CANCEL_JOB
 
 
 def test_a_chain_that_was_ended_for_its_failures_is_not_tried_again() -> None:
@@ -305,7 +320,7 @@ FREE = (1, None)
 
 
 def test_as_many_are_admitted_as_there_is_room_for() -> None:
-    starts = [Decision(Do.START, name) for name in "abcd"]
+    starts = [Decision(DecisionKind.START, name) for name in "abcd"]
     assert len(admit(starts, FREE, FREE, FREE)) == 4
     assert [start.run for start in admit(starts, (1, 3), FREE, FREE)] == ["a", "b"]
     assert [start.run for start in admit(starts, (1, 9), (1, 2), FREE)] == ["a"]
@@ -315,7 +330,7 @@ def test_as_many_are_admitted_as_there_is_room_for() -> None:
 
 
 def test_a_chain_counts_as_one_run_and_as_all_of_its_jobs() -> None:
-    chains = [Decision(Do.START, name) for name in "abcd"]
+    chains = [Decision(DecisionKind.START, name) for name in "abcd"]
     assert len(admit(chains, (1, 4), FREE, FREE, each=5)) == 3
     assert [start.run for start in admit(chains, FREE, (2, 12), FREE, each=5)] == ["a", "b"]
     assert [start.run for start in admit(chains, FREE, FREE, (6, 15), each=5)] == ["a"]
@@ -335,13 +350,13 @@ GIVEN_UP = replace(ATTEMPT, state=AttemptState.ENDED, outcome=Outcome.LOST, acco
 
 def test_a_late_twin_is_cancelled_until_it_is_gone_and_booked_once() -> None:
     found = decide_twin(GIVEN_UP, RUNNING, NOW)
-    assert found is not None and (found.do, found.kind) == (Do.CANCEL_JOB, Kind.TWIN_FOUND)
+    assert found is not None and (found.do, found.kind) == (DecisionKind.CANCEL_JOB, EntryKind.TWIN_FOUND)
     twin = replace(GIVEN_UP, twin=True, cancel_sent=NOW)
     assert decide_twin(twin, RUNNING, NOW) is None
     again = decide_twin(twin, RUNNING, NOW + CANCEL_AGAIN)
-    assert again is not None and again.do is Do.CANCEL_JOB
+    assert again is not None and again.do is DecisionKind.CANCEL_JOB
     over = decide_twin(twin, ENDED, NOW)
-    assert over is not None and over.kind is Kind.TWIN_ENDED and over.data["slot"] == 70.0
+    assert over is not None and over.kind is EntryKind.TWIN_ENDED and over.data["slot"] == 70.0
 
 
 def test_an_old_listing_does_not_book_a_twin_again() -> None:
@@ -360,7 +375,7 @@ def test_where_files_lag_behind_the_scheduler_an_ended_job_is_given_time_to_be_h
     killed = Seen({"a": replace(ENDED, exit_code=None, signal=9)})
     lagging = replace(PATIENCE, files=45.0)
     waits = decide(RUN, ATTEMPT, killed, LIMITS, lagging, NOW)
-    assert waits is not None and waits.kind is Kind.MISSED
+    assert waits is not None and waits.kind is EntryKind.MISSED
     missed = replace(ATTEMPT, missed=NOW)
     assert decide(RUN, missed, killed, LIMITS, lagging, NOW + 44) is None
     ending(decide(RUN, missed, killed, LIMITS, lagging, NOW + 45))

@@ -14,27 +14,27 @@ from outlast.domain.model import (
     RUN_STEPS,
     Attempt,
     AttemptState,
-    Entry,
-    Kind,
+    EntryKind,
+    JournalEntry,
     Outcome,
     Run,
     RunState,
 )
 
-DATA: dict[Kind, dict[str, Any]] = {
-    Kind.ADDED: {"position": 3, "spec": 1, "params": {"lr": "1e-3"}},
-    Kind.INTENDED: {"number": 1, "reason": "first attempt", "avoid": ["bad"]},
-    Kind.QUEUED: {"job": "17"},
-    Kind.STARTED: {"job": "17", "host": "node1", "started": 5.0},
-    Kind.REQUEUED: {"restarts": 1},
-    Kind.ENDED: {"outcome": "evicted", "detail": "gone"},
-    Kind.TWIN_ENDED: {"slot": 7.0},
+DATA: dict[EntryKind, dict[str, Any]] = {
+    EntryKind.ADDED: {"position": 3, "spec": 1, "params": {"lr": "1e-3"}},
+    EntryKind.INTENDED: {"number": 1, "reason": "first attempt", "avoid": ["bad"]},
+    EntryKind.QUEUED: {"job": "17"},
+    EntryKind.STARTED: {"job": "17", "host": "node1", "started": 5.0},
+    EntryKind.REQUEUED: {"restarts": 1},
+    EntryKind.ENDED: {"outcome": "evicted", "detail": "gone"},
+    EntryKind.TWIN_ENDED: {"slot": 7.0},
 }
 
 
-def entry(kind: Kind, at: float = 10.0, **data: Any) -> Entry:
-    token = "a" if kind in ATTEMPT_KINDS or kind is Kind.ACCEPTED else None
-    return Entry(at, "r", kind, token, {"reason": "why", **DATA.get(kind, {}), **data})
+def entry(kind: EntryKind, at: float = 10.0, **data: Any) -> JournalEntry:
+    token = "a" if kind in ATTEMPT_KINDS or kind is EntryKind.ACCEPTED else None
+    return JournalEntry(at, "r", kind, token, {"reason": "why", **DATA.get(kind, {}), **data})
 
 
 def a_run(state: RunState = RunState.ACTIVE, **changes: Any) -> Run:
@@ -49,14 +49,14 @@ def an_attempt(state: AttemptState = AttemptState.RUNNING, **changes: Any) -> At
 def ending(run: Run, outcome: Outcome, attempt: Attempt | None = None, **data: Any) -> Run:
     attempt = attempt or an_attempt()
     facts = {"outcome": outcome.value, "account": attempt.account, **data}
-    after, _ = apply(run, attempt, entry(Kind.ENDED, **facts))
+    after, _ = apply(run, attempt, entry(EntryKind.ENDED, **facts))
     return replace(after, state=RunState.ACTIVE)
 
 
 @pytest.mark.parametrize(("before", "kind"), list(RUN_STEPS), ids=str)
-def test_each_row_of_the_runs_table_is_taken(before: RunState | None, kind: Kind) -> None:
+def test_each_row_of_the_runs_table_is_taken(before: RunState | None, kind: EntryKind) -> None:
     run = a_run(before) if before else None
-    attempt = an_attempt() if kind is Kind.ENDED else None
+    attempt = an_attempt() if kind is EntryKind.ENDED else None
     after, _ = apply(run, attempt, entry(kind))
     assert after.state is RUN_STEPS[before, kind]
 
@@ -64,21 +64,21 @@ def test_each_row_of_the_runs_table_is_taken(before: RunState | None, kind: Kind
 @pytest.mark.parametrize("before", [None, *RunState], ids=str)
 def test_no_other_entry_changes_a_run(before: RunState | None) -> None:
     run = a_run(before) if before else None
-    for kind in Kind:
+    for kind in EntryKind:
         if (before, kind) in RUN_STEPS:
             continue
-        if run is not None and kind in ATTEMPT_KINDS and kind not in (Kind.INTENDED, Kind.ENDED):
+        if run is not None and kind in ATTEMPT_KINDS and kind not in (EntryKind.INTENDED, EntryKind.ENDED):
             state = next(s for s, k in ATTEMPT_STEPS if k is kind)
             assert apply(run, an_attempt(state) if state else None, entry(kind))[0] == run
             continue
-        attempt = an_attempt() if kind in ATTEMPT_KINDS and kind is not Kind.INTENDED else None
+        attempt = an_attempt() if kind in ATTEMPT_KINDS and kind is not EntryKind.INTENDED else None
         with pytest.raises(ImpossibleStep):
             apply(run, attempt, entry(kind))
 
 
 @pytest.mark.parametrize(("before", "kind"), list(ATTEMPT_STEPS), ids=str)
-def test_each_row_of_the_attempts_table_is_taken(before: AttemptState | None, kind: Kind) -> None:
-    run = a_run(RunState.WAITING if kind is Kind.INTENDED else RunState.ACTIVE)
+def test_each_row_of_the_attempts_table_is_taken(before: AttemptState | None, kind: EntryKind) -> None:
+    run = a_run(RunState.WAITING if kind is EntryKind.INTENDED else RunState.ACTIVE)
     _, after = apply(run, an_attempt(before) if before else None, entry(kind))
     assert after is not None and after.state is ATTEMPT_STEPS[before, kind]
 
@@ -92,33 +92,33 @@ def test_no_other_entry_changes_an_attempt(before: AttemptState | None) -> None:
 
 
 def test_what_an_entry_says_is_kept() -> None:
-    run, attempt = apply(a_run(RunState.WAITING), None, entry(Kind.INTENDED))
+    run, attempt = apply(a_run(RunState.WAITING), None, entry(EntryKind.INTENDED))
     assert attempt is not None and (attempt.number, attempt.avoid) == (1, ("bad",))
     assert run.current == "a" and run.attempts == 1
-    run, attempt = apply(run, attempt, entry(Kind.QUEUED, at=11.0))
-    run, attempt = apply(run, attempt, entry(Kind.STARTED, job=""))
+    run, attempt = apply(run, attempt, entry(EntryKind.QUEUED, at=11.0))
+    run, attempt = apply(run, attempt, entry(EntryKind.STARTED, job=""))
     assert attempt is not None
     assert (attempt.job, attempt.queued, attempt.host, attempt.started) == ("17", 11.0, "node1", 5.0)
-    run, attempt = apply(run, attempt, entry(Kind.ENDED, at=20.0, account={"slot": 9.0}))
+    run, attempt = apply(run, attempt, entry(EntryKind.ENDED, at=20.0, account={"slot": 9.0}))
     assert attempt is not None and (attempt.ended, attempt.account) == (20.0, {"slot": 9.0})
     assert run.current is None and run.last is not None and run.last.host == "node1" and run.ran == 1
 
 
 def test_being_missed_lasts_until_it_is_seen_again() -> None:
-    run, attempt = apply(a_run(), an_attempt(), entry(Kind.MISSED, at=33.0))
+    run, attempt = apply(a_run(), an_attempt(), entry(EntryKind.MISSED, at=33.0))
     assert attempt is not None and attempt.missed == 33.0
-    _, seen = apply(run, attempt, entry(Kind.SEEN))
+    _, seen = apply(run, attempt, entry(EntryKind.SEEN))
     assert seen is not None and seen.missed is None
-    _, found = apply(run, replace(attempt, state=AttemptState.UNSURE), entry(Kind.QUEUED))
+    _, found = apply(run, replace(attempt, state=AttemptState.UNSURE), entry(EntryKind.QUEUED))
     assert found is not None and found.missed is None
 
 
 def test_the_time_of_a_twin_adds_up() -> None:
     run, attempt = a_run(), an_attempt(AttemptState.ENDED)
     for _ in range(2):
-        run, found = apply(run, attempt, entry(Kind.TWIN_FOUND))
+        run, found = apply(run, attempt, entry(EntryKind.TWIN_FOUND))
         assert found is not None and found.twin
-        run, attempt = apply(run, found, entry(Kind.TWIN_ENDED))  # type: ignore[assignment]
+        run, attempt = apply(run, found, entry(EntryKind.TWIN_ENDED))  # type: ignore[assignment]
     assert (attempt.twin, attempt.twin_slot) == (False, 14.0)
 
 
@@ -214,14 +214,14 @@ def test_what_saving_costs_is_known_from_the_last_attempt_that_saved() -> None:
     assert (run.save_blocked, run.save_durable) == (0.5, 5.0)
     run = ending(run, Outcome.EVICTED, worked(100.0))
     assert (run.save_blocked, run.save_durable) == (0.5, 5.0)
-    again, _ = apply(replace(run, state=RunState.FAILED), None, entry(Kind.RETRIED))
+    again, _ = apply(replace(run, state=RunState.FAILED), None, entry(EntryKind.RETRIED))
     assert (again.save_blocked, again.save_durable) == (None, None)
     assert (again.observed, again.interruptions) == (200.0, 2), "the cluster is as it was"
 
 
 def test_a_retry_begins_anew_but_keeps_the_number_of_attempts() -> None:
     failed = a_run(RunState.FAILED, ran=9, stuck=3, failures=2, failure="x", best_step=7, cancel_asked="c")
-    run, _ = apply(failed, None, entry(Kind.RETRIED, at=99.0, spec=2))
+    run, _ = apply(failed, None, entry(EntryKind.RETRIED, at=99.0, spec=2))
     assert (run.state, run.since, run.spec, run.attempts, run.best_step) == (
         RunState.WAITING,
         99.0,

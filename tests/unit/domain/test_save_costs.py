@@ -12,9 +12,9 @@ from outlast.cli.commands.report import text
 from outlast.domain import attempt_end
 from outlast.domain.fold import apply
 from outlast.domain.ledger import Booking, Use, book
-from outlast.domain.model import Attempt, AttemptState, Entry, Kind, Outcome, Phase, Run, RunState
+from outlast.domain.model import Attempt, AttemptState, EntryKind, JournalEntry, Outcome, Phase, Run, RunState
 from outlast.domain.observation import Report, Save, Saved
-from outlast.domain.save_costs import Saving, of_attempt, total
+from outlast.domain.save_costs import SaveCosts, of_attempt, total
 
 RUN = Run("r", 0, 1, {}, RunState.ACTIVE, added=0.0, since=0.0, attempts=1, current="t1")
 ATTEMPT = Attempt("r", 1, "t1", AttemptState.RUNNING, intended=0.0)
@@ -33,8 +33,8 @@ def report(seconds: float, saved: Saved | None, saving: float = 0.0, **more: Any
 
 def ended(told: Report, outcome: Outcome = Outcome.EVICTED) -> tuple[Run, Attempt]:
     decision = attempt_end.end(RUN, ATTEMPT, None, told, outcome, "gone", 100.0)
-    assert decision.kind is Kind.ENDED
-    run, attempt = apply(RUN, ATTEMPT, Entry(100.0, "r", Kind.ENDED, "t1", decision.data))
+    assert decision.kind is EntryKind.ENDED
+    run, attempt = apply(RUN, ATTEMPT, JournalEntry(100.0, "r", EntryKind.ENDED, "t1", decision.data))
     assert attempt is not None
     return run, attempt
 
@@ -42,7 +42,7 @@ def ended(told: Report, outcome: Outcome = Outcome.EVICTED) -> tuple[Run, Attemp
 def test_what_a_node_reported_of_saves_is_in_the_account_and_known_to_the_next_attempt() -> None:
     run, attempt = ended(report(1000.0, Saved(40, 80.0, 6.0, WHY), saving=10.0))
     assert attempt.account["saved"] == {"times": 40, "seconds": 80.0, "slowest": 6.0, "why": WHY}
-    assert of_attempt(attempt.outcome, attempt.account) == Saving(40, 10.0, 80.0, 6.0, 1000.0, 1, WHY)
+    assert of_attempt(attempt.outcome, attempt.account) == SaveCosts(40, 10.0, 80.0, 6.0, 1000.0, 1, WHY)
     assert (run.observed, run.interruptions) == (1000.0, 1)
     assert (run.save_blocked, run.save_durable) == (0.25, 6.0)
 
@@ -52,40 +52,40 @@ def test_earlier_starts_of_a_job_count_each_by_its_own_end() -> None:
     left = report(200.0, None, outcome=Outcome.EVICTED, code=85)
     last = report(300.0, Saved(1, 2.0, 2.0), saving=0.5, earlier=(silent, left), outcome=Outcome.CONTINUE)
     run, attempt = ended(last, Outcome.CONTINUE)
-    assert of_attempt(attempt.outcome, attempt.account) == Saving(5, 1.5, 10.0, 3.0, 600.0, 1, "first")
+    assert of_attempt(attempt.outcome, attempt.account) == SaveCosts(5, 1.5, 10.0, 3.0, 600.0, 1, "first")
     assert run.interruptions == 1
 
 
 def test_an_account_that_tells_nothing_of_saves_costs_nothing() -> None:
-    assert of_attempt(Outcome.LOST, {}) == Saving()
-    assert of_attempt(None, {"slot": 5.0, "saves": [[1.0, None]]}) == Saving()
-    assert total([]) == Saving()
-    assert Saving().share == 0.0
+    assert of_attempt(Outcome.LOST, {}) == SaveCosts()
+    assert of_attempt(None, {"slot": 5.0, "saves": [[1.0, None]]}) == SaveCosts()
+    assert total([]) == SaveCosts()
+    assert SaveCosts().share == 0.0
 
 
 def test_explain_shows_how_often_what_it_cost_and_why() -> None:
-    its = Saving(41, 8.2, 120.0, 6.0, 3600.0, 1, WHY)
+    its = SaveCosts(41, 8.2, 120.0, 6.0, 3600.0, 1, WHY)
     assert save_table.in_attempt(812, its) == [
         ("saved", "step 812: 41 saves, for which the training waited 8.2 s (0.2 % of 1 h)"),
         ("rhythm", WHY),
     ]
-    assert save_table.in_attempt(None, Saving(1, 0.001, 0.1, 0.1, 3600.0)) == [
+    assert save_table.in_attempt(None, SaveCosts(1, 0.001, 0.1, 0.1, 3600.0)) == [
         ("saved", "1 save, for which the training waited <0.1 s (<0.1 % of 1 h)")
     ]
-    assert save_table.in_attempt(7, Saving()) == [("saved", "step 7")]
-    assert save_table.in_attempt(None, Saving(computed=5.0)) == []
-    assert save_table.in_attempt(None, Saving(why="\x1b[31m")) == [("rhythm", "�[31m")]
+    assert save_table.in_attempt(7, SaveCosts()) == [("saved", "step 7")]
+    assert save_table.in_attempt(None, SaveCosts(computed=5.0)) == []
+    assert save_table.in_attempt(None, SaveCosts(why="\x1b[31m")) == [("rhythm", "�[31m")]
 
 
-def booking(run: str, number: int, saving: Saving, lost: float = 0.0) -> Booking:
+def booking(run: str, number: int, saving: SaveCosts, lost: float = 0.0) -> Booking:
     uses = {Use.USEFUL: 90.0, Use.SAVING: saving.blocked, Use.LOST_WORK: lost}
     return Booking(run, number, "n1", Outcome.EVICTED, 100.0, uses, (), saving)
 
 
 BOOKINGS = [
-    booking("a", 1, Saving(10, 2.0, 9.0, 3.0, 100.0, 1, "the first"), lost=8.0),
-    booking("a", 2, Saving(5, 1.0, 4.0, 1.0, 100.0, 0, "told to stop; else " + WHY)),
-    booking("b", 1, Saving()),
+    booking("a", 1, SaveCosts(10, 2.0, 9.0, 3.0, 100.0, 1, "the first"), lost=8.0),
+    booking("a", 2, SaveCosts(5, 1.0, 4.0, 1.0, 100.0, 0, "told to stop; else " + WHY)),
+    booking("b", 1, SaveCosts()),
 ]
 
 
@@ -113,7 +113,7 @@ def test_a_report_without_saves_says_nothing_of_them() -> None:
 
 
 def test_of_too_many_runs_saving_is_shown_in_all() -> None:
-    many = [booking("run-%02d" % n, 1, Saving(2, 1.0, 4.0, 3.0, 100.0)) for n in range(40)]
+    many = [booking("run-%02d" % n, 1, SaveCosts(2, 1.0, 4.0, 3.0, 100.0)) for n in range(40)]
     row = next(line for line in click.unstyle(text(many)).splitlines() if line.startswith("all runs"))
     assert row.split()[2] == "80"
     assert "run-07" in text(many, everything=True)

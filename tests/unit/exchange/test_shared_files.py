@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from outlast.domain.model import Attempt, AttemptState, Checkpoints, Outcome, OutputRule, Run, RunState, Spec
-from outlast.exchange.base import FileExchange, ResultGone
+from outlast.exchange.base import ResultGone, SharedFilesExchange
 from outlast.exchange.experiment import Experiment
 from outlast.node import claim
-from outlast.node.order import Saving, read_order
+from outlast.node.order import SaveSettings, read_order
 
 RUN = Run("a", 0, 1, {"lr": "1e-3"}, RunState.ACTIVE, added=0.0, since=0.0)
 ATTEMPT = Attempt("a", 2, "tok", AttemptState.RUNNING, intended=0.0, avoid=("bad",))
@@ -22,17 +22,17 @@ SPEC = Spec("digits", "python train.py --lr {lr}", outputs=(OutputRule("model.np
 
 
 @pytest.fixture
-def exchange(tmp_path: Path) -> FileExchange:
-    return FileExchange(Experiment(tmp_path), tmp_path / "outlast.pyz")
+def exchange(tmp_path: Path) -> SharedFilesExchange:
+    return SharedFilesExchange(Experiment(tmp_path), tmp_path / "outlast.pyz")
 
 
-def place(exchange: FileExchange) -> Path:
+def place(exchange: SharedFilesExchange) -> Path:
     path = exchange.experiment.exchange_of(ATTEMPT)
     path.mkdir(parents=True, exist_ok=True)
     return path
 
 
-def deliver(exchange: FileExchange, delivered: object, **files: str) -> None:
+def deliver(exchange: SharedFilesExchange, delivered: object, **files: str) -> None:
     """What a node program leaves that finished and says it delivered `delivered`."""
     output = place(exchange) / "output"
     output.mkdir()
@@ -45,13 +45,13 @@ def deliver(exchange: FileExchange, delivered: object, **files: str) -> None:
     (place(exchange) / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
 
 
-def outcome(exchange: FileExchange) -> Any:
+def outcome(exchange: SharedFilesExchange) -> Any:
     report = exchange.report(ATTEMPT)
     assert report is not None
     return report.outcome
 
 
-def test_the_order_that_the_node_reads_is_the_one_that_was_written(exchange: FileExchange) -> None:
+def test_the_order_that_the_node_reads_is_the_one_that_was_written(exchange: SharedFilesExchange) -> None:
     for name in ("001-old", "002-tok", "003-later"):
         (exchange.experiment.workdir / "a" / name).mkdir(parents=True)
     exchange.write_order(RUN, ATTEMPT, SPEC)
@@ -65,39 +65,39 @@ def test_the_order_that_the_node_reads_is_the_one_that_was_written(exchange: Fil
 
 
 def test_the_order_says_what_the_run_has_been_through_and_what_the_user_allows(
-    exchange: FileExchange,
+    exchange: SharedFilesExchange,
 ) -> None:
     run = replace(RUN, observed=7200.0, interruptions=3, save_blocked=0.25, save_durable=4.0)
     spec = replace(SPEC, checkpoints=Checkpoints(every=None, shortest=5.0, longest=600.0))
     exchange.write_order(run, ATTEMPT, spec)
     path = place(exchange) / "order.json"
-    assert read_order(str(path)).saving == Saving(None, 5.0, 600.0, 7200.0, 3, 0.25, 4.0)
+    assert read_order(str(path)).saving == SaveSettings(None, 5.0, 600.0, 7200.0, 3, 0.25, 4.0)
     content = json.loads(path.read_text())
     content["saving"]["of_a_later_version"] = 1
     path.write_text(json.dumps(content))
     assert read_order(str(path)).saving.interruptions == 3
     del content["saving"]
     path.write_text(json.dumps(content))
-    assert read_order(str(path)).saving == Saving()
+    assert read_order(str(path)).saving == SaveSettings()
 
 
-def test_the_request_says_what_the_scheduler_must_know(exchange: FileExchange) -> None:
+def test_the_request_says_what_the_scheduler_must_know(exchange: SharedFilesExchange) -> None:
     request = exchange.request(RUN, ATTEMPT, SPEC)
     assert (request.token, request.name, request.avoid) == ("tok", "a-002", ("bad",))
     assert (request.time, request.grace) == (SPEC.resources.time, SPEC.checkpoints.grace)
 
 
-def test_a_fence_shuts_out_a_late_job_and_may_be_repeated(exchange: FileExchange) -> None:
+def test_a_fence_shuts_out_a_late_job_and_may_be_repeated(exchange: SharedFilesExchange) -> None:
     assert exchange.fence(ATTEMPT) and exchange.fence(ATTEMPT)
     assert not claim.take(str(place(exchange) / "claim.json"), "tok", "17", "node1")
 
 
-def test_a_fence_after_the_claim_is_lost(exchange: FileExchange) -> None:
+def test_a_fence_after_the_claim_is_lost(exchange: SharedFilesExchange) -> None:
     assert claim.take(str(place(exchange) / "claim.json"), "tok", "17", "node1")
     assert not exchange.fence(ATTEMPT)
 
 
-def test_a_claim_without_a_log_is_a_sign_of_life_and_a_fence_is_none(exchange: FileExchange) -> None:
+def test_a_claim_without_a_log_is_a_sign_of_life_and_a_fence_is_none(exchange: SharedFilesExchange) -> None:
     assert exchange.report(ATTEMPT) is None
     path = str(place(exchange) / "claim.json")
     assert claim.take(path, "tok", "17", "node1")
@@ -109,7 +109,7 @@ def test_a_claim_without_a_log_is_a_sign_of_life_and_a_fence_is_none(exchange: F
     assert exchange.report(ATTEMPT) is None
 
 
-def test_a_delivery_that_is_what_its_manifest_says_has_finished(exchange: FileExchange) -> None:
+def test_a_delivery_that_is_what_its_manifest_says_has_finished(exchange: SharedFilesExchange) -> None:
     deliver(exchange, {"model.npz": {"size": 3}}, **{"model.npz": "abc"})
     assert outcome(exchange) is Outcome.FINISHED
 
@@ -127,7 +127,7 @@ def test_a_delivery_that_is_what_its_manifest_says_has_finished(exchange: FileEx
     ],
 )
 def test_a_delivery_that_is_not_what_its_manifest_says_is_a_wrong_output(
-    exchange: FileExchange, delivered: object, word: str
+    exchange: SharedFilesExchange, delivered: object, word: str
 ) -> None:
     deliver(exchange, delivered, **{"model.npz": "abc"})
     report = exchange.report(ATTEMPT)
@@ -136,25 +136,25 @@ def test_a_delivery_that_is_not_what_its_manifest_says_is_a_wrong_output(
 
 
 @pytest.mark.parametrize("name", ["x\0y", "n" * 5000, "", "\ud800"])
-def test_a_name_that_no_file_can_have_is_a_wrong_output_too(exchange: FileExchange, name: str) -> None:
+def test_a_name_that_no_file_can_have_is_a_wrong_output_too(exchange: SharedFilesExchange, name: str) -> None:
     deliver(exchange, {name: {"size": 3}}, **{"model.npz": "abc"})
     assert outcome(exchange) is Outcome.WRONG_OUTPUT
 
 
-def test_a_link_is_not_followed_to_what_it_points_at(exchange: FileExchange, tmp_path: Path) -> None:
+def test_a_link_is_not_followed_to_what_it_points_at(exchange: SharedFilesExchange, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("abc")
     deliver(exchange, {"model.npz": {"size": 3}})
     (place(exchange) / "output" / "model.npz").symlink_to(tmp_path / "secret")
     assert outcome(exchange) is Outcome.WRONG_OUTPUT
 
 
-def test_finished_without_a_delivery_is_a_wrong_output(exchange: FileExchange) -> None:
+def test_finished_without_a_delivery_is_a_wrong_output(exchange: SharedFilesExchange) -> None:
     deliver(exchange, {})
     (place(exchange) / "output").rmdir()
     assert outcome(exchange) is Outcome.WRONG_OUTPUT
 
 
-def test_publishing_twice_changes_nothing(exchange: FileExchange) -> None:
+def test_publishing_twice_changes_nothing(exchange: SharedFilesExchange) -> None:
     deliver(exchange, {"model.npz": {"size": 3}}, **{"model.npz": "abc"})
     for _ in range(3):
         exchange.publish(ATTEMPT)
@@ -163,7 +163,7 @@ def test_publishing_twice_changes_nothing(exchange: FileExchange) -> None:
     assert (results / "a" / "model.npz").read_text() == "abc"
 
 
-def test_earlier_results_of_that_name_are_kept_under_another(exchange: FileExchange) -> None:
+def test_earlier_results_of_that_name_are_kept_under_another(exchange: SharedFilesExchange) -> None:
     earlier = exchange.experiment.result("a")
     earlier.mkdir(parents=True)
     (earlier / "precious").write_text("x")
@@ -176,12 +176,12 @@ def test_earlier_results_of_that_name_are_kept_under_another(exchange: FileExcha
     assert (earlier / "model.npz").exists()
 
 
-def test_an_accepted_result_that_disappeared_is_said(exchange: FileExchange) -> None:
+def test_an_accepted_result_that_disappeared_is_said(exchange: SharedFilesExchange) -> None:
     with pytest.raises(ResultGone, match="disappeared"):
         exchange.publish(ATTEMPT)
 
 
-def test_a_retired_run_leaves_no_scratch_and_keeps_its_checkpoints(exchange: FileExchange) -> None:
+def test_a_retired_run_leaves_no_scratch_and_keeps_its_checkpoints(exchange: SharedFilesExchange) -> None:
     scratch = exchange.experiment.scratch("a", 1, "tok")
     scratch.mkdir(parents=True)
     kept = exchange.experiment.checkpoints("a")
@@ -192,7 +192,7 @@ def test_a_retired_run_leaves_no_scratch_and_keeps_its_checkpoints(exchange: Fil
 
 
 def test_results_on_another_file_system_are_copied_and_appear_whole(
-    exchange: FileExchange, monkeypatch: pytest.MonkeyPatch
+    exchange: SharedFilesExchange, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deliver(exchange, {"model.npz": {"size": 3}}, **{"model.npz": "abc"})
     rename = Path.rename
@@ -211,7 +211,7 @@ def test_results_on_another_file_system_are_copied_and_appear_whole(
     exchange.publish(ATTEMPT)
 
 
-def test_earlier_results_do_not_pass_for_a_delivery_that_disappeared(exchange: FileExchange) -> None:
+def test_earlier_results_do_not_pass_for_a_delivery_that_disappeared(exchange: SharedFilesExchange) -> None:
     result = exchange.experiment.result("a")
     result.mkdir(parents=True)
     (result / "model.npz").write_text("of another time")
@@ -219,7 +219,7 @@ def test_earlier_results_do_not_pass_for_a_delivery_that_disappeared(exchange: F
         exchange.publish(ATTEMPT)
 
 
-def test_the_scratch_of_a_finished_run_goes(exchange: FileExchange) -> None:
+def test_the_scratch_of_a_finished_run_goes(exchange: SharedFilesExchange) -> None:
     scratch = exchange.experiment.workdir / "a" / "001-old"
     (scratch / "job").mkdir(parents=True)
     (scratch / "job" / "core").write_text("x")
@@ -227,12 +227,12 @@ def test_the_scratch_of_a_finished_run_goes(exchange: FileExchange) -> None:
     assert not scratch.parent.exists()
 
 
-def test_a_claim_that_cannot_be_read_says_nothing_and_stops_nobody(exchange: FileExchange) -> None:
+def test_a_claim_that_cannot_be_read_says_nothing_and_stops_nobody(exchange: SharedFilesExchange) -> None:
     (place(exchange) / "claim.json").mkdir()
     assert exchange.report(ATTEMPT) is None
 
 
-def test_strange_names_in_the_workdir_are_no_earlier_attempts(exchange: FileExchange) -> None:
+def test_strange_names_in_the_workdir_are_no_earlier_attempts(exchange: SharedFilesExchange) -> None:
     for name in ("001-old", "0x1-odd", "1e9-odd", "notes-1"):
         (exchange.experiment.workdir / "a" / name).mkdir(parents=True)
     order = exchange.order(RUN, ATTEMPT, SPEC)

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from outlast.domain.fold import ImpossibleStep, apply
-from outlast.domain.model import ATTEMPT_KINDS, Attempt, Entry, Kind, OutputRule, Run, Spec
+from outlast.domain.model import ATTEMPT_KINDS, Attempt, EntryKind, JournalEntry, OutputRule, Run, Spec
 from outlast.errors import JournalDamaged, JournalHeld, NotWritable
 from outlast.journal.journal import Journal
 from outlast.simulation import carry_out, draw_scenario
@@ -45,17 +45,23 @@ def writer(path: Path) -> Journal:
     return journal
 
 
-def added(name: str, position: int = 0) -> Entry:
-    return Entry(1.0, name, Kind.ADDED, None, {"position": position, "spec": 1, "params": {"lr": "1e-3"}})
+def added(name: str, position: int = 0) -> JournalEntry:
+    return JournalEntry(
+        1.0, name, EntryKind.ADDED, None, {"position": position, "spec": 1, "params": {"lr": "1e-3"}}
+    )
 
 
-def intended(name: str, token: str, number: int = 1) -> Entry:
-    return Entry(2.0, name, Kind.INTENDED, token, {"number": number, "reason": "first", "avoid": ["bad"]})
+def intended(name: str, token: str, number: int = 1) -> JournalEntry:
+    return JournalEntry(
+        2.0, name, EntryKind.INTENDED, token, {"number": number, "reason": "first", "avoid": ["bad"]}
+    )
 
 
-def ended(name: str, token: str, outcome: str = "evicted") -> Entry:
+def ended(name: str, token: str, outcome: str = "evicted") -> JournalEntry:
     account = {"slot": 9.5, "spans": [["compute", 8.0]], "tail": ["ü"]}
-    return Entry(3.0, name, Kind.ENDED, token, {"outcome": outcome, "detail": "why", "account": account})
+    return JournalEntry(
+        3.0, name, EntryKind.ENDED, token, {"outcome": outcome, "detail": "why", "account": account}
+    )
 
 
 def folded(journal: Journal) -> tuple[dict[str, Run], dict[str, Attempt]]:
@@ -73,7 +79,7 @@ def folded(journal: Journal) -> tuple[dict[str, Run], dict[str, Attempt]]:
 def test_what_was_appended_is_there_after_opening_again(journal: Journal, path: Path) -> None:
     number = journal.add_spec(SPEC)
     journal.append([added("a"), added("b", 1), intended("a", "t1")])
-    journal.append([Entry(2.5, "a", Kind.QUEUED, "t1", {"job": "17"})])
+    journal.append([JournalEntry(2.5, "a", EntryKind.QUEUED, "t1", {"job": "17"})])
     journal.close()
     again = Journal(path)
     assert list(again.live()) == again.names() == ["a", "b"]
@@ -125,13 +131,16 @@ def test_a_request_and_its_consequences_are_one_piece(journal: Journal) -> None:
 
 def test_attempts_that_are_over_are_still_found(journal: Journal) -> None:
     journal.append([added("a"), intended("a", "t1"), ended("a", "t1"), intended("a", "t2", 2)])
-    journal.append([ended("a", "t2", "finished"), Entry(4.0, "a", Kind.ACCEPTED, "t2")])
-    journal.append([Entry(5.0, "a", Kind.FINISHED, None, {"reason": "done"})])
+    journal.append([ended("a", "t2", "finished"), JournalEntry(4.0, "a", EntryKind.ACCEPTED, "t2")])
+    journal.append([JournalEntry(5.0, "a", EntryKind.FINISHED, None, {"reason": "done"})])
     assert [attempt.token for attempt in journal.attempts("a")] == ["t1", "t2"]
     first = journal.attempt("t1")
     assert first is not None and first.account["tail"] == ["ü"]
     journal.append(
-        [Entry(6.0, "a", Kind.TWIN_FOUND, "t1"), Entry(7.0, "a", Kind.TWIN_ENDED, "t1", {"slot": 2})]
+        [
+            JournalEntry(6.0, "a", EntryKind.TWIN_FOUND, "t1"),
+            JournalEntry(7.0, "a", EntryKind.TWIN_ENDED, "t1", {"slot": 2}),
+        ]
     )
     first = journal.attempt("t1")
     assert first is not None and first.twin_slot == 2

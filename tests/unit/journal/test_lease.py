@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from outlast.domain.model import Entry, Kind
+from outlast.domain.model import EntryKind, JournalEntry
 from outlast.errors import JournalHeld
 from outlast.journal import lease as lease_module
 from outlast.journal.journal import Journal
 from outlast.journal.lease import BEAT, SILENCE, Lease
 from outlast.local_cluster.processes import start_ticks
 
-ADDED = Entry(1.0, "a", Kind.ADDED, None, {"position": 0, "spec": 1})
+ADDED = JournalEntry(1.0, "a", EntryKind.ADDED, None, {"position": 0, "spec": 1})
 
 
 @pytest.fixture

@@ -5,20 +5,20 @@ from __future__ import annotations
 import pytest
 
 from outlast.domain.fold import ImpossibleStep
-from outlast.domain.model import Entry, Kind, Spec
+from outlast.domain.model import EntryKind, JournalEntry, Spec
 from outlast.journal.records import Records
 
 
-def added(name: str) -> Entry:
-    return Entry(1.0, name, Kind.ADDED, None, {"position": 0, "spec": 1})
+def added(name: str) -> JournalEntry:
+    return JournalEntry(1.0, name, EntryKind.ADDED, None, {"position": 0, "spec": 1})
 
 
-def intended(name: str, token: str, number: int = 1) -> Entry:
-    return Entry(2.0, name, Kind.INTENDED, token, {"number": number})
+def intended(name: str, token: str, number: int = 1) -> JournalEntry:
+    return JournalEntry(2.0, name, EntryKind.INTENDED, token, {"number": number})
 
 
-def ended(name: str, token: str) -> Entry:
-    return Entry(3.0, name, Kind.ENDED, token, {"outcome": "finished", "detail": "done"})
+def ended(name: str, token: str) -> JournalEntry:
+    return JournalEntry(3.0, name, EntryKind.ENDED, token, {"outcome": "finished", "detail": "done"})
 
 
 def test_entries_of_one_piece_build_on_each_other() -> None:
@@ -50,7 +50,12 @@ def test_what_could_not_be_made_durable_is_not_believed() -> None:
 def test_a_run_that_is_over_is_no_longer_live() -> None:
     records = Records()
     records.append([added("a"), added("b"), intended("a", "t1"), ended("a", "t1")])
-    records.append([Entry(4.0, "a", Kind.ACCEPTED, "t1"), Entry(4.0, "a", Kind.FINISHED, None, {})])
+    records.append(
+        [
+            JournalEntry(4.0, "a", EntryKind.ACCEPTED, "t1"),
+            JournalEntry(4.0, "a", EntryKind.FINISHED, None, {}),
+        ]
+    )
     assert list(records.live()) == ["b"]
 
 

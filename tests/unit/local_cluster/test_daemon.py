@@ -20,7 +20,7 @@ from outlast.local_cluster.client import Client, NoAnswer, NotSent, Refused
 from outlast.local_cluster.fingerprint import code_fingerprint
 from outlast.local_cluster.messages import LARGEST, BadMessage, decode, encode, socket_address
 from outlast.local_cluster.processes import start_ticks
-from outlast.schedulers.base import Answer, JobPhase, SchedulerUnavailable
+from outlast.schedulers.base import JobPhase, SchedulerUnavailable, SubmitAnswer
 from outlast.schedulers.local import Host
 
 
@@ -104,8 +104,8 @@ def test_jobs_of_the_wrong_form_are_rejected_one_by_one(cluster: LocalRehearsal)
     good = cluster.request()
     bad = [replace(cluster.request(), time=0.0), replace(cluster.request(), log="a\0b")]
     answers = cluster.scheduler.submit([*bad, good])
-    assert [answers[one.token].answer for one in bad] == [Answer.REJECTED, Answer.REJECTED]
-    assert answers[good.token].answer is Answer.ACCEPTED
+    assert [answers[one.token].answer for one in bad] == [SubmitAnswer.REJECTED, SubmitAnswer.REJECTED]
+    assert answers[good.token].answer is SubmitAnswer.ACCEPTED
 
 
 def test_a_message_cut_anywhere_is_not_yet_one_and_a_whole_one_is() -> None:
@@ -251,7 +251,7 @@ def test_a_daemon_with_older_code_is_replaced_once_nothing_runs(
     cluster.await_end(running.token)
     with pytest.raises((NotSent, NoAnswer)):
         client.ask("submit", 0.5, **message)  # each new daemon finds that the disk has yet other code
-    assert cluster.scheduler.submit([fresh])[fresh.token].answer is Answer.ACCEPTED
+    assert cluster.scheduler.submit([fresh])[fresh.token].answer is SubmitAnswer.ACCEPTED
     assert cluster.scheduler.daemon_pid() != old
 
 
@@ -284,7 +284,7 @@ def test_a_daemon_that_cannot_start_says_why_and_nothing_counts_as_sent(cluster:
     broken = cluster.another_adapter(options=replace(cluster.options, run="no_such_module:run"))
     request = cluster.request()
     answer = broken.submit([request])[request.token]
-    assert (answer.answer, answer.transient) == (Answer.REJECTED, True)
+    assert (answer.answer, answer.transient) == (SubmitAnswer.REJECTED, True)
     assert "no_such_module" in answer.reason
     with pytest.raises(SchedulerUnavailable, match=r"no_such_module.*daemon\.log"):
         broken.poll()
@@ -300,7 +300,7 @@ def test_a_full_disk_makes_a_rejection_that_may_be_tried_again(cluster: LocalReh
     cluster.scheduler._client = client
     request = cluster.request()
     answer = cluster.scheduler.submit([request])[request.token]
-    assert (answer.answer, answer.transient) == (Answer.REJECTED, True)
+    assert (answer.answer, answer.transient) == (SubmitAnswer.REJECTED, True)
 
 
 def test_render_shows_what_is_sent_and_the_hosts(cluster: LocalRehearsal) -> None:

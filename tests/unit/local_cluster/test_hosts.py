@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 
 from outlast.local_cluster.hosts import Host, Need, Slots, hosts_from_json, hosts_to_json, this_machine
-from outlast.local_cluster.job import Job, Phase, Request
-from outlast.local_cluster.queue import PASSED_OVER_SECONDS, Waiting
+from outlast.local_cluster.job import JobState, LocalJob, Request
+from outlast.local_cluster.queue import PASSED_OVER_SECONDS, JobQueue
 
 ONE = Need(1, 0, frozenset())
 TWO = Need(2, 0, frozenset())
 
 
-def job(identity: int, need: Need = ONE) -> Job:
+def job(identity: int, need: Need = ONE) -> LocalJob:
     request = Request(str(identity), "", "/order", "/log", 60.0, 5.0, need)
-    return Job(identity, "group", request, "", submitted=0.0)
+    return LocalJob(identity, "group", request, "", submitted=0.0)
 
 
-def start_all(waiting: Waiting, slots: Slots, now: float = 0.0) -> list[tuple[int, str]]:
+def start_all(waiting: JobQueue, slots: Slots, now: float = 0.0) -> list[tuple[int, str]]:
     started = []
     while (following := waiting.take_next(slots, now)) is not None:
         found, host = following
@@ -26,8 +26,8 @@ def start_all(waiting: Waiting, slots: Slots, now: float = 0.0) -> list[tuple[in
     return started
 
 
-def waiting_line(*jobs: Job) -> Waiting:
-    waiting = Waiting()
+def waiting_line(*jobs: LocalJob) -> JobQueue:
+    waiting = JobQueue()
     for one in jobs:
         waiting.add(one)
     return waiting
@@ -75,7 +75,7 @@ def test_a_job_that_nobody_passed_has_not_been_passed_over_however_long_it_waits
 def test_a_job_that_ended_while_it_waited_is_not_started() -> None:
     ended = job(1)
     waiting = waiting_line(ended, job(2))
-    ended.phase = Phase.ENDED
+    ended.phase = JobState.ENDED
     assert [one.id for one in waiting] == [2]
     assert start_all(waiting, Slots({"a": Host(1)})) == [(2, "a")]
     assert not waiting

@@ -13,39 +13,39 @@ from typing import Any
 
 import pytest
 
-from outlast.local_cluster import main
+from outlast.local_cluster import daemon_main
 from outlast.local_cluster import server as server_module
 from outlast.local_cluster.messages import decode, encode, socket_address
-from outlast.local_cluster.server import Connection, Server
+from outlast.local_cluster.server import ClientConnection, SocketServer
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    def echo(message: dict[str, Any], _connection: Connection) -> dict[str, Any] | None:
+def server(tmp_path: Path) -> Iterator[SocketServer]:
+    def echo(message: dict[str, Any], _connection: ClientConnection) -> dict[str, Any] | None:
         return None if message.get("later") else message
 
-    made = Server(tmp_path, selectors.DefaultSelector(), echo)
+    made = SocketServer(tmp_path, selectors.DefaultSelector(), echo)
     yield made
     made.close_listener()
     for connection in list(made.connections):
         made.close(connection)
 
 
-def connect(server: Server) -> socket.socket:
+def connect(server: SocketServer) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     with socket_address(server.directory) as address:
         sock.connect(address)
     return sock
 
 
-def turn(server: Server) -> None:
+def turn(server: SocketServer) -> None:
     """One round of the loop, until nothing more is to do."""
     while ready := server.selector.select(0):
         for key, events in ready:
             key.data(events)
 
 
-def test_a_silent_client_is_closed_when_its_time_is_up_and_not_before(server: Server) -> None:
+def test_a_silent_client_is_closed_when_its_time_is_up_and_not_before(server: SocketServer) -> None:
     with connect(server) as sock:
         turn(server)
         (connection,) = server.connections
@@ -58,7 +58,7 @@ def test_a_silent_client_is_closed_when_its_time_is_up_and_not_before(server: Se
     assert not server.connections
 
 
-def test_a_client_that_waits_for_an_answer_is_not_silent(server: Server) -> None:
+def test_a_client_that_waits_for_an_answer_is_not_silent(server: SocketServer) -> None:
     with connect(server) as sock:
         sock.sendall(encode({"later": True}))
         turn(server)
@@ -70,7 +70,7 @@ def test_a_client_that_waits_for_an_answer_is_not_silent(server: Server) -> None
 
 
 def test_when_there_are_too_many_the_longest_silent_one_goes(
-    server: Server, monkeypatch: pytest.MonkeyPatch
+    server: SocketServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_module, "MOST_CONNECTIONS", 2)
     clients = []
@@ -85,7 +85,7 @@ def test_when_there_are_too_many_the_longest_silent_one_goes(
         client.close()
 
 
-def test_a_long_reply_goes_out_piece_by_piece_to_a_slow_reader(server: Server) -> None:
+def test_a_long_reply_goes_out_piece_by_piece_to_a_slow_reader(server: SocketServer) -> None:
     message = {"text": "x" * 3_000_000}
     with connect(server) as sock:
         sock.setblocking(False)
@@ -103,7 +103,7 @@ def test_a_long_reply_goes_out_piece_by_piece_to_a_slow_reader(server: Server) -
         assert decode(received) == message
 
 
-def test_a_client_that_left_before_its_reply_harms_nobody(server: Server) -> None:
+def test_a_client_that_left_before_its_reply_harms_nobody(server: SocketServer) -> None:
     sock = connect(server)
     sock.sendall(encode({"hello": 1}))
     sock.close()
@@ -111,7 +111,7 @@ def test_a_client_that_left_before_its_reply_harms_nobody(server: Server) -> Non
     assert not server.connections
 
 
-def test_those_who_knocked_before_the_door_was_closed_are_let_in(server: Server) -> None:
+def test_those_who_knocked_before_the_door_was_closed_are_let_in(server: SocketServer) -> None:
     with connect(server) as sock:
         sock.sendall(encode({"hello": 1}))
         server.close_listener()
@@ -120,7 +120,7 @@ def test_those_who_knocked_before_the_door_was_closed_are_let_in(server: Server)
         assert decode(sock.recv(1000)) == {"hello": 1}
 
 
-def test_a_socket_that_is_another_daemons_is_not_removed(server: Server) -> None:
+def test_a_socket_that_is_another_daemons_is_not_removed(server: SocketServer) -> None:
     path = server.directory / "socket"
     path.rename(server.directory / "old")
     path.write_text("another one's")
@@ -130,9 +130,9 @@ def test_a_socket_that_is_another_daemons_is_not_removed(server: Server) -> None
 
 
 def test_the_daemons_log_is_bounded(tmp_path: Path) -> None:
-    code = "from pathlib import Path; from outlast.local_cluster.main import _redirect; "
+    code = "from pathlib import Path; from outlast.local_cluster.daemon_main import _redirect; "
     code += "log = _redirect(Path(%r)); [log('x' * 1000) for _ in range(5000)]" % str(tmp_path / "daemon.log")
     subprocess.run([sys.executable, "-c", code], check=True)
     sizes = {path.name: path.stat().st_size for path in tmp_path.iterdir()}
     assert set(sizes) == {"daemon.log", "daemon.log.1"}
-    assert max(sizes.values()) < main.LOG_BYTES + 2000
+    assert max(sizes.values()) < daemon_main.LOG_BYTES + 2000

@@ -111,7 +111,7 @@ def test_an_archive_with_one_flipped_bit_is_refused_before_anything_is_unpacked(
     data = bytearray(archive.read_bytes())
     data[600] ^= 1
     archive.write_bytes(data)
-    with pytest.raises(code_archive.BadBundle, match="SHA-256"):
+    with pytest.raises(code_archive.BadCodeArchive, match="SHA-256"):
         _unpacked(archive, digest, tmp_path / "job")
     assert _names(tmp_path / "job") == []
 
@@ -129,12 +129,12 @@ def _hostile(kind: str) -> tarfile.TarInfo:
 def test_an_archive_that_reaches_outside_or_holds_links_is_refused(tmp_path: Path, kind: str) -> None:
     with tarfile.open(tmp_path / "code.tar", "w") as archive:
         archive.addfile(_hostile(kind), io.BytesIO())
-    with pytest.raises(code_archive.BadBundle):
+    with pytest.raises(code_archive.BadCodeArchive):
         _unpacked(tmp_path / "code.tar", None, tmp_path / "job")
     assert _names(tmp_path) == ["code.tar", "job"]
 
 
 def test_something_that_is_no_archive_is_refused(tmp_path: Path) -> None:
     (tmp_path / "code.tar").write_bytes(b"not a tar" * 200)
-    with pytest.raises(code_archive.BadBundle, match="not a readable"):
+    with pytest.raises(code_archive.BadCodeArchive, match="not a readable"):
         _unpacked(tmp_path / "code.tar", None, tmp_path / "job")

@@ -12,7 +12,7 @@ import pytest
 from outlast.domain.model import CAUSES, Cause
 from outlast.node import claim, legs
 from outlast.node.earlier_starts import after, was_interruption
-from outlast.node.order import Saving, WorkOrder
+from outlast.node.order import SaveSettings, WorkOrder
 from outlast.node.protocol import Outcome, Phase
 
 AT_WORK = (Phase.CLAIM, Phase.COMPUTE)
@@ -64,7 +64,7 @@ def test_time_at_work_and_interruptions_are_read_from_event_logs(
 ) -> None:
     log = tmp_path / "events.jsonl"
     log.write_text(text)
-    found = after(Saving(observed=1000.0, interruptions=2), [str(log), str(tmp_path / "none")])
+    found = after(SaveSettings(observed=1000.0, interruptions=2), [str(log), str(tmp_path / "none")])
     assert (found.observed - 1000.0, found.interruptions - 2) == expected
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from outlast.node import oom
-from outlast.node.checkpoint_watch import Watch
+from outlast.node.checkpoint_watch import CheckpointWatch
 from outlast.node.outputs import delivery
 from outlast.node.scratch import Scratch
 
@@ -183,7 +183,7 @@ def test_new_and_rewritten_checkpoints_are_progress_and_removed_or_temporary_one
     tmp_path: Path,
 ) -> None:
     (tmp_path / "old").write_text("1")
-    watch = Watch(str(tmp_path))
+    watch = CheckpointWatch(str(tmp_path))
     assert not watch.changed()
     (tmp_path / ".step-2.tmp").mkdir()
     (tmp_path / ".step-2.tmp" / "state").write_text("half")
@@ -202,7 +202,7 @@ def test_new_and_rewritten_checkpoints_are_progress_and_removed_or_temporary_one
 
 
 def test_a_checkpoint_directory_that_is_not_there_shows_no_progress(tmp_path: Path) -> None:
-    watch = Watch(str(tmp_path / "none"))
+    watch = CheckpointWatch(str(tmp_path / "none"))
     assert not watch.changed()
     assert not watch.progressed
 

@@ -11,7 +11,7 @@ import pytest
 
 from outlast.node.order import OutputRule
 from outlast.node.outputs import validation
-from outlast.node.outputs.collection import Workplace
+from outlast.node.outputs.collection import OutputCollection
 
 
 def _names(folder: Path) -> list[str]:
@@ -37,7 +37,7 @@ def _sentences(
             ran.append(command)
         return check
 
-    Workplace([rule.path for rule in rules], str(places[0]), str(places[1])).bring_over()
+    OutputCollection([rule.path for rule in rules], str(places[0]), str(places[1])).bring_over()
     found = validation.validate(rules, str(places[0]), run_check)
     return [problem.sentence for problem in found]
 
@@ -83,7 +83,7 @@ def test_an_old_output_gives_way_to_a_new_one_and_to_nothing_else(places: tuple[
         (output / name / "x").write_text("carried over")
     (working / "given").mkdir()
     (working / "given" / "x").write_text("came with the code")
-    place = Workplace(["rewritten", "touched", "given", "kept", "."], str(output), str(working))
+    place = OutputCollection(["rewritten", "touched", "given", "kept", "."], str(output), str(working))
     place.look()
     (output / "touched" / "y").write_text("new")
     for name in ("rewritten", "touched"):

@@ -18,11 +18,11 @@ import pytest
 
 from outlast.domain.model import Checkpoints
 from outlast.node import environment, process, process_cleanup, pulse, supervise
-from outlast.node.checkpoint_watch import Watch
+from outlast.node.checkpoint_watch import CheckpointWatch
 from outlast.node.event_log import EventLog
-from outlast.node.order import Saving, WorkOrder
+from outlast.node.order import SaveSettings, WorkOrder
 from outlast.node.signals import STOP_SIGNALS, Signals
-from outlast.training.save_interval import Plan, read_plan
+from outlast.training.save_interval import SavePlan, read_plan
 
 
 def _order(**changes: object) -> WorkOrder:
@@ -105,7 +105,7 @@ def test_torchrun_leaves_its_workers_the_whole_grace_unless_the_user_says_how_lo
 
 def test_a_training_reads_from_its_environment_what_the_order_says_of_saving() -> None:
     """Through the eyes of `import outlast`, which shares nothing with the node program but these names."""
-    saving = Saving(None, 5.0, 600.0, 7200.0, 3, 0.25, 4.0)
+    saving = SaveSettings(None, 5.0, 600.0, 7200.0, 3, 0.25, 4.0)
     for told in (saving, replace(saving, every=90.0), replace(saving, blocked=None, durable=None)):
         found = _environment(_order(saving=told), {"OUTLAST_SAVE_DURABLE": "17", "OUTLAST_SAVE_BLOCKED": "1"})
 
@@ -116,9 +116,9 @@ def test_a_training_reads_from_its_environment_what_the_order_says_of_saving() -
 
 
 def test_bounds_of_saving_that_nobody_set_are_the_same_on_all_sides() -> None:
-    assert asdict(Plan()) == asdict(Saving())
+    assert asdict(SavePlan()) == asdict(SaveSettings())
     bounds = Checkpoints.every, Checkpoints.shortest, Checkpoints.longest
-    assert bounds == (Plan.every, Plan.shortest, Plan.longest)
+    assert bounds == (SavePlan.every, SavePlan.shortest, SavePlan.longest)
 
 
 def test_the_users_settings_win_over_ours_and_the_nodes_thread_count_does_not() -> None:
@@ -192,7 +192,7 @@ def test_a_long_training_is_heard_of_while_it_computes(
         child = process.start(["sh", "-c", "read line < go"], dict(os.environ), str(tmp_path), 2)
         limits = supervise.limits_for(60, 1, time.monotonic(), time.time())
         beats = pulse.Pulse(signals, Listener(str(tmp_path / "events")), limits.last_moment, 1)
-        watch = Watch(str(tmp_path / "checkpoints"))
+        watch = CheckpointWatch(str(tmp_path / "checkpoints"))
         ended = supervise.supervise(child, limits, signal.SIGTERM, 1, beats, watch)
     assert (ended.code, ended.stopped) == (0, None)
     assert Listener.heard[:2] == ["beat", "beat"]

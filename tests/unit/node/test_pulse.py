@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from outlast.node import code_archive, files, process, pulse, supervise
-from outlast.node.checkpoint_watch import Watch
+from outlast.node.checkpoint_watch import CheckpointWatch
 from outlast.node.event_log import EventLog
 from outlast.node.outputs import validation
 from outlast.node.outputs.delivery import deliver
 from outlast.node.scratch import Scratch
 from outlast.node.signals import Signals
-from outlast.node.supervise import Stops
+from outlast.node.supervise import StopRequests
 
 FAR = 1e9
 LARGE = 3 * (1 << 20)
@@ -220,8 +220,8 @@ def test_a_signal_to_the_whole_job_may_reach_the_child_first(tmp_path: Path, scr
     with _Late() as signals:
         beating = _pulse(tmp_path, signals)
         signals.child = process.start(["sh", "-c", script], dict(os.environ), str(tmp_path), 2)
-        watch = Watch(str(tmp_path / "checkpoints"))
-        ended = supervise.supervise(signals.child, limits, Stops(signal.SIGTERM), 1, beating, watch)
+        watch = CheckpointWatch(str(tmp_path / "checkpoints"))
+        ended = supervise.supervise(signals.child, limits, StopRequests(signal.SIGTERM), 1, beating, watch)
     assert ended.stopped == "signal"
     with _Late() as signals:
         beating = _pulse(tmp_path, signals)

@@ -17,7 +17,7 @@ from outlast.node.event_log import EventLog
 from outlast.node.legs import Leg
 from outlast.node.order import WorkOrder
 from outlast.node.sandbox import layout, manifest
-from outlast.node.sandbox.committer import Commits
+from outlast.node.sandbox.committer import Committer
 from outlast.training.checkpoints import checkpoint_names
 from support.chirp_server import Pool, chirp_server
 
@@ -212,7 +212,7 @@ class Job:
         environ = pool.environ if pool else {}
         log = EventLog(self.leg.events_path)
         log.write("claimed", host="here")
-        self.commits = Commits(
+        self.commits = Committer(
             self.order, self.leg, log, str(self.output), came_from, environ, lambda: self.now
         )
 

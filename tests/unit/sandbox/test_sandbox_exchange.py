@@ -14,13 +14,13 @@ import pytest
 
 from outlast.domain.model import Attempt, AttemptState, Outcome, Run, RunState, Spec
 from outlast.exchange.experiment import Experiment
-from outlast.exchange.sandbox import SandboxExchange
+from outlast.exchange.sandbox_exchange import SandboxExchange
 from outlast.node.order import read_order
 from outlast.node.sandbox import layout, manifest
-from outlast.node.staging.item import Wanted
+from outlast.node.staging.item import DataItem
 from outlast.schedulers.profile import Profile
+from outlast.training.checkpoints.checkpoint_store import CheckpointStore
 from outlast.training.checkpoints.state_tree import take_apart
-from outlast.training.checkpoints.store import Store
 from support.checkpoints import content_of
 
 RUN = Run("run", 0, 1, {}, RunState.ACTIVE, added=0.0, since=0.0)
@@ -44,7 +44,7 @@ def spec(command: str = "true", **changes: Any) -> Spec:
 
 
 def save(directory: Path, step: int, token: str = "t") -> None:
-    store = Store(str(directory), 9, dict, print, lambda name, why: None, token)
+    store = CheckpointStore(str(directory), 9, dict, print, lambda name, why: None, token)
     store.save(content_of(take_apart({"step": step})), step)
 
 
@@ -328,6 +328,6 @@ def test_the_file_with_a_token_goes_along_only_where_there_is_data_to_fetch(
 ) -> None:
     token = str(tmp_path / "token")
     guarded = SandboxExchange(exchange.experiment, exchange.zipapp, Profile(token_file=token))
-    data = (Wanted(("https://data.example.org/a.tar",), method="http"),)
+    data = (DataItem(("https://data.example.org/a.tar",), method="http"),)
     assert token in guarded.request(RUN, attempt(), spec(data=data)).inputs
     assert token not in guarded.request(RUN, attempt(), spec()).inputs

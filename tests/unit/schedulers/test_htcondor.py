@@ -14,22 +14,22 @@ pytest.importorskip("htcondor2", reason="the htcondor package is not installed")
 
 from outlast.domain.model import Outcome
 from outlast.node.staging.condor_plugin_codes import code_of
-from outlast.node.staging.errors import Kind
-from outlast.schedulers.base import Answer, JobPhase, JobRequest, SchedulerUnavailable, Sought
-from outlast.schedulers.commands import NoReply, Reply
+from outlast.node.staging.errors import ErrorKind
+from outlast.schedulers.base import JobPhase, JobRequest, SchedulerUnavailable, Sought, SubmitAnswer
+from outlast.schedulers.command_runner import CommandOutput, CommandTimeout
 from outlast.schedulers.htcondor import adapter
 from outlast.schedulers.htcondor.adapter import HTCondorScheduler
 from outlast.schedulers.htcondor.holds import explain
-from outlast.schedulers.htcondor.job_history import Event, Story, begin, follow
+from outlast.schedulers.htcondor.job_history import Event, JobHistory, begin, follow
 from outlast.schedulers.htcondor.listing import story_of, why_idle
-from outlast.schedulers.htcondor.submit import Unfit, clusters
+from outlast.schedulers.htcondor.submit import UnfitRequest, clusters
 from outlast.schedulers.profile import Profile
 
 SITE = {"GLIDEIN_ResourceName": "alpha", "SlotName": "slot1_1@alpha@node"}
 EVICTED = {"Reason": "Job vacated by schedd"}
 
 
-def told(*events: tuple[int, float, dict[str, Any]]) -> Story:
+def told(*events: tuple[int, float, dict[str, Any]]) -> JobHistory:
     story = begin(Event(0, 0.0, {"LogNotes": "b-1"}), "7.0")
     assert story is not None
     for event in events:
@@ -213,12 +213,13 @@ def test_trouble_of_our_plugin_is_known_by_its_exit_code_and_told_in_its_own_wor
     words = "a.bin did not arrive: http://h/a.bin: h answers 404 Not Found (missing 1×)"
     said = "Transfer input files failure at s@h using protocol http. Details: %s ( URL file = u )|"
     gone, out = (
-        explain(13, code_of(kind) << 8, said % words) for kind in (Kind.MISSING, Kind.MISSING_FOR_NOW)
+        explain(13, code_of(kind) << 8, said % words)
+        for kind in (ErrorKind.MISSING, ErrorKind.MISSING_FOR_NOW)
     )
     assert gone.words == out.words == words and gone.outcome is out.outcome is Outcome.NOT_FOUND
     assert (gone.releasable, gone.lasting) == (False, "data a.bin missing")
     assert (out.releasable, out.lasting) == (True, "")
-    full = explain(13, code_of(Kind.DISK_FULL) << 8, said % "a.bin did not arrive: no room")
+    full = explain(13, code_of(ErrorKind.DISK_FULL) << 8, said % "a.bin did not arrive: no room")
     assert (full.outcome, full.releasable) == (Outcome.OUT_OF_DISK, True)
 
 
@@ -283,7 +284,7 @@ def test_an_image_that_is_a_file_is_brought_and_a_directory_is_used_where_it_is(
 def test_an_image_that_is_not_there_is_not_sent(tmp_path: Path) -> None:
     profile = Profile(container=str(tmp_path / "none.sif"))
     sent = HTCondorScheduler("group", profile).submit([request(tmp_path)])["b-1"]
-    assert (sent.answer, sent.transient) == (Answer.REJECTED, False)
+    assert (sent.answer, sent.transient) == (SubmitAnswer.REJECTED, False)
     assert "none.sif is not there" in sent.reason
 
 
@@ -291,9 +292,9 @@ def test_a_directory_with_a_blank_in_its_name_is_no_trouble_and_a_file_is(tmp_pa
     place = tmp_path / "my experiment, final"
     (one,) = clusters([request(place)], "group", Profile())
     assert " " not in one.items[0]["the_inputs"]
-    with pytest.raises(Unfit, match="blank"):
+    with pytest.raises(UnfitRequest, match="blank"):
         clusters([request(tmp_path, inputs=(str(tmp_path / "my data.tar"),))], "group", Profile())
-    with pytest.raises(Unfit):
+    with pytest.raises(UnfitRequest):
         clusters([request(tmp_path, directory=str(tmp_path / "$(HOME)"))], "group", Profile())
 
 
@@ -335,11 +336,11 @@ def answering(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], list[Mapping[s
     def install(answer: Any) -> list[Mapping[str, Any]]:
         asked: list[Mapping[str, Any]] = []
 
-        def call(arguments: Any, timeout: float, given: str = "", environment: Any = None) -> Reply:
+        def call(arguments: Any, timeout: float, given: str = "", environment: Any = None) -> CommandOutput:
             asked.append(json.loads(given))
             if isinstance(answer, Exception):
                 raise answer
-            return Reply(0, json.dumps(answer), "")
+            return CommandOutput(0, json.dumps(answer), "")
 
         monkeypatch.setattr(adapter, "call", call)
         return asked
@@ -348,8 +349,8 @@ def answering(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], list[Mapping[s
 
 
 def test_no_answer_to_a_submission_leaves_it_unknown(tmp_path: Path, answering: Any) -> None:
-    answering(NoReply("too long"))
-    assert HTCondorScheduler("g", Profile()).submit([request(tmp_path)])["b-1"].answer is Answer.UNKNOWN
+    answering(CommandTimeout("too long"))
+    assert HTCondorScheduler("g", Profile()).submit([request(tmp_path)])["b-1"].answer is SubmitAnswer.UNKNOWN
 
 
 def test_a_schedd_that_was_not_reached_has_nothing_and_may_be_asked_again(
@@ -357,7 +358,7 @@ def test_a_schedd_that_was_not_reached_has_nothing_and_may_be_asked_again(
 ) -> None:
     answering({"trouble": "Unable to locate local daemon"})
     answer = HTCondorScheduler("g", Profile()).submit([request(tmp_path)])["b-1"]
-    assert (answer.answer, answer.transient) == (Answer.REJECTED, True)
+    assert (answer.answer, answer.transient) == (SubmitAnswer.REJECTED, True)
     with pytest.raises(SchedulerUnavailable, match="locate"):
         HTCondorScheduler("g", Profile()).poll()
 
@@ -365,7 +366,7 @@ def test_a_schedd_that_was_not_reached_has_nothing_and_may_be_asked_again(
 def test_a_refused_submission_is_refused_for_good_with_its_reason(tmp_path: Path, answering: Any) -> None:
     answering({"jobs": {}, "refused": {"b-1": "Parse error"}, "unsure": {}})
     answer = HTCondorScheduler("g", Profile()).submit([request(tmp_path)])["b-1"]
-    assert (answer.answer, answer.transient, answer.reason) == (Answer.REJECTED, False, "Parse error")
+    assert (answer.answer, answer.transient, answer.reason) == (SubmitAnswer.REJECTED, False, "Parse error")
 
 
 def test_a_submission_that_broke_off_is_unknown_though_it_is_not_in_the_queue(
@@ -373,7 +374,7 @@ def test_a_submission_that_broke_off_is_unknown_though_it_is_not_in_the_queue(
 ) -> None:
     answering({"jobs": {}, "refused": {}, "unsure": {"b-1": "Failed to commit"}})
     answer = HTCondorScheduler("g", Profile()).submit([request(tmp_path)])["b-1"]
-    assert (answer.answer, answer.reason) == (Answer.UNKNOWN, "Failed to commit")
+    assert (answer.answer, answer.reason) == (SubmitAnswer.UNKNOWN, "Failed to commit")
 
 
 def test_a_job_that_left_the_queue_without_a_word_is_not_told_of(answering: Any) -> None:
@@ -476,4 +477,4 @@ def test_a_token_that_the_event_log_knows_is_not_sent_again(tmp_path: Path, answ
     (tmp_path / "htcondor.log").write_text(LOG + END)
     asked = answering({"jobs": {}, "refused": {}})
     answer = HTCondorScheduler("g", Profile()).submit([request(tmp_path)])["b-1"]
-    assert (answer.answer, answer.job, asked) == (Answer.ACCEPTED, "3.0", [])
+    assert (answer.answer, answer.job, asked) == (SubmitAnswer.ACCEPTED, "3.0", [])

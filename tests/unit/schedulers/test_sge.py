@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 
 from outlast.domain.model import Outcome
-from outlast.schedulers import commands
+from outlast.schedulers import command_runner
 from outlast.schedulers.base import (
-    Answer,
     JobPhase,
     JobRequest,
     JobView,
     SchedulerUnavailable,
     Sought,
     Submission,
+    SubmitAnswer,
 )
-from outlast.schedulers.commands import NoReply, NotCalled, Reply
+from outlast.schedulers.command_runner import CommandNotRun, CommandOutput, CommandTimeout
 from outlast.schedulers.profile import Profile
 from outlast.schedulers.sge import listing as text
 from outlast.schedulers.sge import states as words
@@ -70,15 +70,15 @@ class Cell:
     """Answers in place of the programs, and remembers what they were called with."""
 
     def __init__(self) -> None:
-        self.answers: dict[str, Reply | Exception] = {
-            "qstat": Reply(0, listing_xml(), ""),
-            "qstat -j": Reply(0, "", ""),
+        self.answers: dict[str, CommandOutput | Exception] = {
+            "qstat": CommandOutput(0, listing_xml(), ""),
+            "qstat -j": CommandOutput(0, "", ""),
         }
         self.calls: list[tuple[list[str], str]] = []
 
     def call(
         self, arguments: Sequence[str], timeout: float, given: str = "", environment: Any = None
-    ) -> Reply:
+    ) -> CommandOutput:
         self.calls.append((list(arguments), given))
         key = "qstat -j" if list(arguments[:2]) == ["qstat", "-j"] else arguments[0]
         answer = self.answers[key]
@@ -94,7 +94,7 @@ class Cell:
 @pytest.fixture
 def cell(monkeypatch: pytest.MonkeyPatch) -> Cell:
     cell = Cell()
-    monkeypatch.setattr(commands, "call", cell.call)
+    monkeypatch.setattr(command_runner, "call", cell.call)
     return cell
 
 
@@ -129,7 +129,7 @@ def sought(*indices: int) -> list[Sought]:
 
 
 def one_view(scheduler: SgeScheduler, cell: Cell, *records: str) -> JobView:
-    cell.answers["qacct"] = Reply(0, "".join(records), "")
+    cell.answers["qacct"] = CommandOutput(0, "".join(records), "")
     (view,) = scheduler.poll(sought(1)).values()
     return view
 
@@ -216,13 +216,13 @@ def test_each_task_finds_its_own_order_and_log(request_of: Callable[..., JobRequ
 def test_only_like_requests_with_consecutive_numbers_share_an_array(
     scheduler: SgeScheduler, cell: Cell, request_of: Callable[..., JobRequest]
 ) -> None:
-    cell.answers["qsub"] = Reply(0, "12.1-9:1\n", "")
+    cell.answers["qsub"] = CommandOutput(0, "12.1-9:1\n", "")
     requests = [request_of(index) for index in (1, 2, 3, 5, 6)] + [request_of(4, time=60.0)]
     answers = scheduler.submit(requests)
     sent = [re.findall(r"(?m)^#\$ -t (\S+)$", script)[0] for _, script in cell.calls]
     assert sorted(sent) == ["1-3", "4-4", "5-6"]
     assert set(answers) == {request.token for request in requests}
-    assert answers[requests[1].token] == Submission(Answer.ACCEPTED, "12.2")
+    assert answers[requests[1].token] == Submission(SubmitAnswer.ACCEPTED, "12.2")
 
 
 def test_jobs_of_a_chain_wait_for_one_another_by_id_and_know_the_rest_by_name(
@@ -230,12 +230,14 @@ def test_jobs_of_a_chain_wait_for_one_another_by_id_and_know_the_rest_by_name(
 ) -> None:
     numbers = iter(range(20, 30))
 
-    def qsub(arguments: Sequence[str], timeout: float, given: str = "", environment: Any = None) -> Reply:
+    def qsub(
+        arguments: Sequence[str], timeout: float, given: str = "", environment: Any = None
+    ) -> CommandOutput:
         cell.calls.append((list(arguments), given))
-        return Reply(0, "%d.1-1:1\n" % next(numbers), "")
+        return CommandOutput(0, "%d.1-1:1\n" % next(numbers), "")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(commands, "call", qsub)
+        patch.setattr(command_runner, "call", qsub)
         answer = scheduler.submit([request_of(jobs=3)])
     assert answer["%s-1" % BATCH].job == "20.1,21.1,22.1"
     scripts = [script for _, script in cell.calls]
@@ -264,14 +266,23 @@ def test_tasks_of_a_chain_of_arrays_wait_for_their_own_number_only(
 def test_a_chain_that_breaks_off_is_a_shorter_chain(
     scheduler: SgeScheduler, request_of: Callable[..., JobRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    replies = iter([Reply(0, "20.1-1:1\n", ""), Reply(1, "", "Unable to run job: denied: enough.\nExiting.")])
-    monkeypatch.setattr(commands, "call", lambda *arguments, **more: next(replies))
+    replies = iter(
+        [
+            CommandOutput(0, "20.1-1:1\n", ""),
+            CommandOutput(1, "", "Unable to run job: denied: enough.\nExiting."),
+        ]
+    )
+    monkeypatch.setattr(command_runner, "call", lambda *arguments, **more: next(replies))
     (answer,) = scheduler.submit([request_of(jobs=3)]).values()
-    assert (answer.answer, answer.job) == (Answer.ACCEPTED, "20.1")
+    assert (answer.answer, answer.job) == (SubmitAnswer.ACCEPTED, "20.1")
     assert answer.reason == "only 1 of 3 jobs were sent: denied: enough."
 
 
-REFUSED, LATER, UNKNOWN = (Answer.REJECTED, False), (Answer.REJECTED, True), (Answer.UNKNOWN, False)
+REFUSED, LATER, UNKNOWN = (
+    (SubmitAnswer.REJECTED, False),
+    (SubmitAnswer.REJECTED, True),
+    (SubmitAnswer.UNKNOWN, False),
+)
 
 
 @pytest.mark.parametrize(
@@ -296,9 +307,9 @@ def test_a_clear_refusal_is_told_from_an_answer_that_got_lost(
     cell: Cell,
     request_of: Callable[..., JobRequest],
     said: str,
-    expected: tuple[Answer, bool],
+    expected: tuple[SubmitAnswer, bool],
 ) -> None:
-    cell.answers["qsub"] = Reply(1, "", "Unable to run job: %s.\nExiting.\n" % said)
+    cell.answers["qsub"] = CommandOutput(1, "", "Unable to run job: %s.\nExiting.\n" % said)
     (answer,) = scheduler.submit([request_of()]).values()
     assert (answer.answer, answer.transient) == expected
     assert said in answer.reason
@@ -307,12 +318,14 @@ def test_a_clear_refusal_is_told_from_an_answer_that_got_lost(
 @pytest.mark.parametrize(
     "reply, expected",
     [
-        (NotCalled("qsub: No such file or directory"), LATER),
-        (NoReply("qsub did not answer within 30 s"), UNKNOWN),
-        (Reply(0, "nothing that could be read", ""), UNKNOWN),
-        (Reply(-9, "", ""), UNKNOWN),
+        (CommandNotRun("qsub: No such file or directory"), LATER),
+        (CommandTimeout("qsub did not answer within 30 s"), UNKNOWN),
+        (CommandOutput(0, "nothing that could be read", ""), UNKNOWN),
+        (CommandOutput(-9, "", ""), UNKNOWN),
         (
-            Reply(1, "", "error: commlib error: got select error (Connection refused)\nUnable to run job: x"),
+            CommandOutput(
+                1, "", "error: commlib error: got select error (Connection refused)\nUnable to run job: x"
+            ),
             LATER,
         ),
     ],
@@ -321,8 +334,8 @@ def test_a_qsub_that_says_nothing_clear_leaves_the_submission_unknown(
     scheduler: SgeScheduler,
     cell: Cell,
     request_of: Callable[..., JobRequest],
-    reply: Reply | Exception,
-    expected: tuple[Answer, bool],
+    reply: CommandOutput | Exception,
+    expected: tuple[SubmitAnswer, bool],
 ) -> None:
     cell.answers["qsub"] = reply
     (answer,) = scheduler.submit([request_of()]).values()
@@ -356,8 +369,8 @@ def test_a_qsub_that_says_nothing_clear_leaves_the_submission_unknown(
 def test_every_state_is_a_phase_and_a_sentence(
     scheduler: SgeScheduler, cell: Cell, state: str, queue: str, phase: JobPhase, reason: str
 ) -> None:
-    cell.answers["qstat"] = Reply(0, listing_xml(job_xml(5, state, "3", queue=queue)), "")
-    cell.answers["qstat -j"] = Reply(1, "", "Following jobs do not exist: 5")
+    cell.answers["qstat"] = CommandOutput(0, listing_xml(job_xml(5, state, "3", queue=queue)), "")
+    cell.answers["qstat -j"] = CommandOutput(1, "", "Following jobs do not exist: 5")
     (view,) = scheduler.poll().values()
     assert (view.token, view.job, view.phase) == ("%s-3" % BATCH, "5.3", phase)
     assert reason in view.reason if reason else not view.reason
@@ -369,7 +382,7 @@ def test_every_state_is_a_phase_and_a_sentence(
 def test_all_tasks_of_an_array_are_listed_under_their_tokens(scheduler: SgeScheduler, cell: Cell) -> None:
     jobs = [job_xml(1, "r", "2", queue="small.q@beta"), job_xml(1, "qw", "3,5-9:2")]
     strangers = [job_xml(2, "qw", "1", name="try.other.%s" % BATCH), job_xml(3, "qw", "1", name="mine")]
-    cell.answers["qstat"] = Reply(0, listing_xml(*jobs, *strangers), "")
+    cell.answers["qstat"] = CommandOutput(0, listing_xml(*jobs, *strangers), "")
     assert sorted(scheduler.poll()) == ["%s-%d" % (BATCH, index) for index in (2, 3, 5, 7, 9)]
 
 
@@ -397,8 +410,8 @@ def test_a_chain_is_one_view(
         for position, state in enumerate(states)
         if state
     ]
-    cell.answers["qstat"] = Reply(0, listing_xml(*reversed(jobs)), "")
-    cell.answers["qstat -j"] = Reply(0, "", "")
+    cell.answers["qstat"] = CommandOutput(0, listing_xml(*reversed(jobs)), "")
+    cell.answers["qstat -j"] = CommandOutput(0, "", "")
     (view,) = scheduler.poll().values()
     assert (view.phase, view.job, view.restarts) == (phase, job, restarts)
 
@@ -406,15 +419,17 @@ def test_a_chain_is_one_view(
 @pytest.mark.parametrize(
     "reply",
     [
-        NoReply("qstat did not answer within 30 s"),
-        NotCalled("qstat: No such file or directory"),
-        Reply(1, "", 'error: unable to send message to qmaster using port 1 on host "x": got send error'),
-        Reply(0, "", ""),
-        Reply(0, "<job_info><queue_info>", ""),
+        CommandTimeout("qstat did not answer within 30 s"),
+        CommandNotRun("qstat: No such file or directory"),
+        CommandOutput(
+            1, "", 'error: unable to send message to qmaster using port 1 on host "x": got send error'
+        ),
+        CommandOutput(0, "", ""),
+        CommandOutput(0, "<job_info><queue_info>", ""),
     ],
 )
 def test_a_listing_that_failed_is_no_empty_listing(
-    scheduler: SgeScheduler, cell: Cell, reply: Reply | Exception
+    scheduler: SgeScheduler, cell: Cell, reply: CommandOutput | Exception
 ) -> None:
     cell.answers["qstat"] = reply
     with pytest.raises(SchedulerUnavailable, match="Grid Engine"):
@@ -422,8 +437,8 @@ def test_a_listing_that_failed_is_no_empty_listing(
 
 
 def test_why_tasks_are_in_error_is_asked_once_and_said_in_words(scheduler: SgeScheduler, cell: Cell) -> None:
-    cell.answers["qstat"] = Reply(0, listing_xml(job_xml(7, "Eqw", "2,3")), "")
-    cell.answers["qstat -j"] = Reply(0, DETAILS, "")
+    cell.answers["qstat"] = CommandOutput(0, listing_xml(job_xml(7, "Eqw", "2,3")), "")
+    cell.answers["qstat -j"] = CommandOutput(0, DETAILS, "")
     for _ in range(2):
         views = scheduler.poll()
     crashed, unreachable = views["%s-2" % BATCH], views["%s-3" % BATCH]
@@ -439,23 +454,23 @@ def test_why_tasks_are_in_error_is_asked_once_and_said_in_words(scheduler: SgeSc
 def test_a_job_that_waited_long_and_then_failed_to_start_tells_of_the_failure(
     scheduler: SgeScheduler, cell: Cell
 ) -> None:
-    cell.answers["qstat -j"] = Reply(0, DETAILS, "")
+    cell.answers["qstat -j"] = CommandOutput(0, DETAILS, "")
     for state in ("qw", "Eqw"):
-        cell.answers["qstat"] = Reply(0, listing_xml(job_xml(7, state, "3")), "")
+        cell.answers["qstat"] = CommandOutput(0, listing_xml(job_xml(7, state, "3")), "")
         (view,) = scheduler.poll().values()
     assert "cannot be reached from the node" in view.reason
 
 
 def test_a_job_that_came_just_now_is_not_asked_about(scheduler: SgeScheduler, cell: Cell) -> None:
-    cell.answers["qstat"] = Reply(0, listing_xml(job_xml(8, "qw", "4", at="2999-01-01T00:00:00")), "")
+    cell.answers["qstat"] = CommandOutput(0, listing_xml(job_xml(8, "qw", "4", at="2999-01-01T00:00:00")), "")
     (view,) = scheduler.poll().values()
     assert (view.phase, view.reason) == (JobPhase.QUEUED, "")
     assert cell.programs == ["qstat"]
 
 
 def test_why_a_job_waits_long_is_asked_now_and_then(scheduler: SgeScheduler, cell: Cell) -> None:
-    cell.answers["qstat"] = Reply(0, listing_xml(job_xml(8, "qw", "4", at="2020-01-01T00:00:00")), "")
-    cell.answers["qstat -j"] = Reply(0, DETAILS, "")
+    cell.answers["qstat"] = CommandOutput(0, listing_xml(job_xml(8, "qw", "4", at="2020-01-01T00:00:00")), "")
+    cell.answers["qstat -j"] = CommandOutput(0, DETAILS, "")
     for _ in range(3):
         (view,) = scheduler.poll().values()
     assert view.reason == "asks for gpus=50, and no host has that free (alpha: 2)"
@@ -595,11 +610,11 @@ def test_a_failed_try_to_start_is_no_start(scheduler: SgeScheduler, cell: Cell) 
     assert (view.restarts, view.elapsed) == (0, 8.0)
 
 
-@pytest.mark.parametrize("reply", [NoReply("slow"), NotCalled("no qacct")])
+@pytest.mark.parametrize("reply", [CommandTimeout("slow"), CommandNotRun("no qacct")])
 def test_an_accounting_that_does_not_answer_is_left_in_peace_and_the_listing_stands(
-    scheduler: SgeScheduler, cell: Cell, reply: Reply | Exception
+    scheduler: SgeScheduler, cell: Cell, reply: CommandOutput | Exception
 ) -> None:
-    cell.answers["qstat"] = Reply(0, listing_xml(job_xml(5, "qw", "2")), "")
+    cell.answers["qstat"] = CommandOutput(0, listing_xml(job_xml(5, "qw", "2")), "")
     cell.answers["qacct"] = reply
     for _ in range(2):
         assert list(scheduler.poll(sought(1, 2))) == ["%s-2" % BATCH]
@@ -609,9 +624,9 @@ def test_an_accounting_that_does_not_answer_is_left_in_peace_and_the_listing_sta
 def test_a_job_that_the_accounting_does_not_know_yet_is_asked_for_again(
     scheduler: SgeScheduler, cell: Cell
 ) -> None:
-    cell.answers["qacct"] = Reply(1, "", "error: job name *.group.%s* not found" % BATCH)
+    cell.answers["qacct"] = CommandOutput(1, "", "error: job name *.group.%s* not found" % BATCH)
     assert scheduler.poll(sought(1)) == {}
-    cell.answers["qacct"] = Reply(0, record(), "")
+    cell.answers["qacct"] = CommandOutput(0, record(), "")
     assert scheduler.poll(sought(1))["%s-1" % BATCH].exit_code == 0
 
 
@@ -637,25 +652,27 @@ def test_cancel_deletes_all_jobs_of_the_token_in_one_call(scheduler: SgeSchedule
         job_xml(21, "hqw", "1", NAME + ".2"),
         job_xml(20, "qw", "2"),
     ]
-    cell.answers["qstat"] = Reply(0, listing_xml(*jobs), "")
-    cell.answers["qdel"] = Reply(
+    cell.answers["qstat"] = CommandOutput(0, listing_xml(*jobs), "")
+    cell.answers["qdel"] = CommandOutput(
         1, "root has registered the job-array task 20.1 for deletion\nroot has deleted job 21\n", ""
     )
     scheduler.cancel([scheduler.poll()["%s-1" % BATCH]])
     assert cell.calls[-1][0] == ["qdel", "20.1", "21.1"]
 
 
-def deleted_while_it_waited(scheduler: SgeScheduler, cell: Cell, state: str, accounting: Reply) -> JobView:
-    cell.answers["qstat"] = Reply(0, listing_xml(job_xml(20, state, "1,2")), "")
-    cell.answers["qdel"] = Reply(0, "root has deleted job-array task 20.1\n", "")
+def deleted_while_it_waited(
+    scheduler: SgeScheduler, cell: Cell, state: str, accounting: CommandOutput
+) -> JobView:
+    cell.answers["qstat"] = CommandOutput(0, listing_xml(job_xml(20, state, "1,2")), "")
+    cell.answers["qdel"] = CommandOutput(0, "root has deleted job-array task 20.1\n", "")
     scheduler.cancel([scheduler.poll()["%s-1" % BATCH]])
-    cell.answers["qstat"] = Reply(0, listing_xml(job_xml(20, state, "2")), "")
+    cell.answers["qstat"] = CommandOutput(0, listing_xml(job_xml(20, state, "2")), "")
     cell.answers["qacct"] = accounting
     return scheduler.poll(sought(1))["%s-1" % BATCH]
 
 
 def test_a_job_deleted_before_it_started_is_told_as_ended(scheduler: SgeScheduler, cell: Cell) -> None:
-    view = deleted_while_it_waited(scheduler, cell, "qw", Reply(1, "", "error: job name not found"))
+    view = deleted_while_it_waited(scheduler, cell, "qw", CommandOutput(1, "", "error: job name not found"))
     assert (view.phase, view.started, view.outcome) == (JobPhase.ENDED, None, Outcome.CANCELLED)
 
 
@@ -663,7 +680,7 @@ def test_a_job_deleted_while_it_waited_again_has_the_times_of_its_start(
     scheduler: SgeScheduler, cell: Cell
 ) -> None:
     view = deleted_while_it_waited(
-        scheduler, cell, "Eqw", Reply(0, record(failed="30  : application error"), "")
+        scheduler, cell, "Eqw", CommandOutput(0, record(failed="30  : application error"), "")
     )
     assert (view.phase, view.elapsed) == (JobPhase.ENDED, 8.0)
 
@@ -671,19 +688,21 @@ def test_a_job_deleted_while_it_waited_again_has_the_times_of_its_start(
 def test_cancelling_what_is_gone_is_no_error_and_a_silent_qmaster_is_one(
     scheduler: SgeScheduler, cell: Cell
 ) -> None:
-    cell.answers["qstat"] = Reply(0, listing_xml(job_xml(20, "qw", "1")), "")
+    cell.answers["qstat"] = CommandOutput(0, listing_xml(job_xml(20, "qw", "1")), "")
     views = list(scheduler.poll().values())
-    cell.answers["qdel"] = Reply(1, 'denied: job "20" does not exist\n', "")
+    cell.answers["qdel"] = CommandOutput(1, 'denied: job "20" does not exist\n', "")
     scheduler.cancel(views)
-    cell.answers["qdel"] = Reply(1, "unable to send message to qmaster using port 1: got send error\n", "")
+    cell.answers["qdel"] = CommandOutput(
+        1, "unable to send message to qmaster using port 1: got send error\n", ""
+    )
     with pytest.raises(SchedulerUnavailable):
         scheduler.cancel(views)
 
 
 def test_release_clears_the_error_state(scheduler: SgeScheduler, cell: Cell) -> None:
-    cell.answers["qstat"] = Reply(0, listing_xml(job_xml(7, "Eqw", "3")), "")
-    cell.answers["qstat -j"] = Reply(0, DETAILS, "")
-    cell.answers["qmod"] = Reply(0, "root@localhost cleared error state of job-array task 7.3\n", "")
+    cell.answers["qstat"] = CommandOutput(0, listing_xml(job_xml(7, "Eqw", "3")), "")
+    cell.answers["qstat -j"] = CommandOutput(0, DETAILS, "")
+    cell.answers["qmod"] = CommandOutput(0, "root@localhost cleared error state of job-array task 7.3\n", "")
     scheduler.release(list(scheduler.poll().values()))
     assert cell.calls[-1][0] == ["qmod", "-cj", "7.3"]
 
@@ -691,8 +710,8 @@ def test_release_clears_the_error_state(scheduler: SgeScheduler, cell: Cell) -> 
 def test_hosts_are_those_of_qhost_asked_once_and_nobody_if_it_fails(
     scheduler: SgeScheduler, cell: Cell
 ) -> None:
-    cell.answers["qhost"] = NoReply("silent")
+    cell.answers["qhost"] = CommandTimeout("silent")
     assert scheduler.hosts() == ()
-    cell.answers["qhost"] = Reply(0, QHOST, "")
+    cell.answers["qhost"] = CommandOutput(0, QHOST, "")
     assert scheduler.hosts() == scheduler.hosts() == ("alpha", "beta")
     assert cell.programs.count("qhost") == 2

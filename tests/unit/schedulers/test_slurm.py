@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from outlast.node.protocol import Outcome
-from outlast.schedulers import commands
-from outlast.schedulers.base import Answer, JobPhase, JobRequest, JobView, SchedulerUnavailable, Sought
-from outlast.schedulers.commands import NoReply, NotCalled, Reply
+from outlast.schedulers import command_runner
+from outlast.schedulers.base import JobPhase, JobRequest, JobView, SchedulerUnavailable, Sought, SubmitAnswer
+from outlast.schedulers.command_runner import CommandNotRun, CommandOutput, CommandTimeout
 from outlast.schedulers.profile import Profile
 from outlast.schedulers.slurm.adapter import SlurmScheduler
 from outlast.schedulers.slurm.listing import read_sacct, read_squeue
@@ -302,73 +302,88 @@ def test_the_sentence_about_a_limit_says_so() -> None:
 @pytest.mark.parametrize(
     ("code", "said", "answer", "transient"),
     [
-        (0, "17\n", Answer.ACCEPTED, False),
-        (0, "welcome to the cluster\n17;beluga\n", Answer.ACCEPTED, False),
-        (0, "", Answer.UNKNOWN, False),
-        (-9, "", Answer.UNKNOWN, False),
-        (1, "Batch job submission failed: Socket timed out on send/recv operation", Answer.UNKNOWN, False),
+        (0, "17\n", SubmitAnswer.ACCEPTED, False),
+        (0, "welcome to the cluster\n17;beluga\n", SubmitAnswer.ACCEPTED, False),
+        (0, "", SubmitAnswer.UNKNOWN, False),
+        (-9, "", SubmitAnswer.UNKNOWN, False),
+        (
+            1,
+            "Batch job submission failed: Socket timed out on send/recv operation",
+            SubmitAnswer.UNKNOWN,
+            False,
+        ),
         (
             1,
             "Batch job submission failed: Unable to contact slurm controller (connect failure)",
-            Answer.UNKNOWN,
+            SubmitAnswer.UNKNOWN,
             False,
         ),
-        (1, "Batch job submission failed: Zero Bytes were transmitted or received", Answer.UNKNOWN, False),
-        (1, "Batch job submission failed: Protocol authentication error", Answer.UNKNOWN, False),
+        (
+            1,
+            "Batch job submission failed: Zero Bytes were transmitted or received",
+            SubmitAnswer.UNKNOWN,
+            False,
+        ),
+        (1, "Batch job submission failed: Protocol authentication error", SubmitAnswer.UNKNOWN, False),
         (
             1,
             "sbatch: error: slurm_receive_msgs: Socket timed out on send/recv operation",
-            Answer.UNKNOWN,
+            SubmitAnswer.UNKNOWN,
             False,
         ),
-        (1, "Batch job submission failed: Something new", Answer.UNKNOWN, False),
-        (1, "Batch job submission failed: Invalid job array specification", Answer.REJECTED, False),
+        (1, "Batch job submission failed: Something new", SubmitAnswer.UNKNOWN, False),
+        (1, "Batch job submission failed: Invalid job array specification", SubmitAnswer.REJECTED, False),
         (
             1,
             "sbatch: error: invalid partition specified: nope\n"
             "sbatch: error: Batch job submission failed: Invalid partition name specified",
-            Answer.REJECTED,
+            SubmitAnswer.REJECTED,
             False,
         ),
         (
             1,
             "Batch job submission failed: Requested time limit is invalid (missing or exceeds some limit)",
-            Answer.REJECTED,
+            SubmitAnswer.REJECTED,
             False,
         ),
-        (1, "Batch job submission failed: More processors requested than permitted", Answer.REJECTED, False),
+        (
+            1,
+            "Batch job submission failed: More processors requested than permitted",
+            SubmitAnswer.REJECTED,
+            False,
+        ),
         (
             1,
             "Batch job submission failed: Requested node configuration is not available",
-            Answer.REJECTED,
+            SubmitAnswer.REJECTED,
             False,
         ),
         (
             1,
             "Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's size "
             "and/or time limits)",
-            Answer.REJECTED,
+            SubmitAnswer.REJECTED,
             True,
         ),
         (
             1,
             "Batch job submission failed: Required partition not available (inactive or drain)",
-            Answer.REJECTED,
+            SubmitAnswer.REJECTED,
             True,
         ),
-        (255, "sbatch: error: Invalid --mem specification", Answer.REJECTED, False),
-        (255, "sbatch: unrecognized option '--nonsense'", Answer.REJECTED, False),
-        (1, "sbatch: fatal: Unable to process configuration file", Answer.REJECTED, True),
-        (127, "env: 'sbatch': No such file or directory", Answer.REJECTED, True),
+        (255, "sbatch: error: Invalid --mem specification", SubmitAnswer.REJECTED, False),
+        (255, "sbatch: unrecognized option '--nonsense'", SubmitAnswer.REJECTED, False),
+        (1, "sbatch: fatal: Unable to process configuration file", SubmitAnswer.REJECTED, True),
+        (127, "env: 'sbatch': No such file or directory", SubmitAnswer.REJECTED, True),
     ],
 )
 def test_what_sbatch_says_is_accepted_rejected_or_unknown(
-    code: int, said: str, answer: Answer, transient: bool
+    code: int, said: str, answer: SubmitAnswer, transient: bool
 ) -> None:
-    told = answer_of(Reply(code, said if code == 0 else "", "" if code == 0 else said))
+    told = answer_of(CommandOutput(code, said if code == 0 else "", "" if code == 0 else said))
     assert (told.answer, told.transient) == (answer, transient)
-    assert told.job == ("17" if answer is Answer.ACCEPTED else "")
-    assert answer is Answer.ACCEPTED or told.reason
+    assert told.job == ("17" if answer is SubmitAnswer.ACCEPTED else "")
+    assert answer is SubmitAnswer.ACCEPTED or told.reason
 
 
 def test_requests_that_differ_only_in_order_and_log_are_one_array() -> None:
@@ -506,7 +521,7 @@ def test_what_a_job_of_a_chain_is_told_cancels_its_own_chain_only() -> None:
 
 # The programs.
 
-Fake = Callable[[Sequence[str], str], Reply]
+Fake = Callable[[Sequence[str], str], CommandOutput]
 
 
 @pytest.fixture
@@ -521,11 +536,11 @@ def slurm(monkeypatch: pytest.MonkeyPatch) -> Callable[[Fake], tuple[SlurmSchedu
             timeout: float,
             given: str = "",
             environment: Mapping[str, str] | None = None,
-        ) -> Reply:
+        ) -> CommandOutput:
             calls.append(list(arguments))
             return fake(arguments, given)
 
-        monkeypatch.setattr(commands, "call", call)
+        monkeypatch.setattr(command_runner, "call", call)
         return SlurmScheduler("g", Profile(name="mine")), calls
 
     return made
@@ -535,14 +550,16 @@ Made = Callable[[Fake], tuple[SlurmScheduler, list[list[str]]]]
 
 
 def test_a_group_that_is_refused_does_not_spoil_the_answers_of_the_others(slurm: Made) -> None:
-    def fake(words: Sequence[str], given: str) -> Reply:
+    def fake(words: Sequence[str], given: str) -> CommandOutput:
         if "--cpus-per-task=900" in given:
-            return Reply(1, "", "sbatch: error: Batch job submission failed: Invalid qos specification")
+            return CommandOutput(
+                1, "", "sbatch: error: Batch job submission failed: Invalid qos specification"
+            )
         if "--cpus-per-task=3" in given:
-            raise NoReply("sbatch did not answer")
+            raise CommandTimeout("sbatch did not answer")
         if "--cpus-per-task=4" in given:
-            raise NotCalled("sbatch: no such file")
-        return Reply(0, "17\n", "")
+            raise CommandNotRun("sbatch: no such file")
+        return CommandOutput(0, "17\n", "")
 
     scheduler, _ = slurm(fake)
     requests = [
@@ -561,24 +578,24 @@ def test_a_group_that_is_refused_does_not_spoil_the_answers_of_the_others(slurm:
 
 def test_a_chain_is_submitted_job_by_job_each_after_the_one_before(slurm: Made) -> None:
     ids = iter(("17\n", "18\n", "19\n"))
-    scheduler, calls = slurm(lambda words, given: Reply(0, next(ids), ""))
+    scheduler, calls = slurm(lambda words, given: CommandOutput(0, next(ids), ""))
     answer = scheduler.submit([replace(PLAIN, jobs=3)])["b7-1"]
-    assert (answer.answer, answer.job) == (Answer.ACCEPTED, "17_1,18_1,19_1")
+    assert (answer.answer, answer.job) == (SubmitAnswer.ACCEPTED, "17_1,18_1,19_1")
     after = [[word for word in call if word.startswith("--dependency")] for call in calls]
     assert after == [[], ["--dependency=afterany:17"], ["--dependency=afterany:18"]]
 
 
 def test_a_chain_that_breaks_off_is_accepted_as_far_as_it_goes(slurm: Made) -> None:
-    replies = iter((Reply(0, "17\n", ""), Reply(1, "", "sbatch: error: no")))
+    replies = iter((CommandOutput(0, "17\n", ""), CommandOutput(1, "", "sbatch: error: no")))
     scheduler, calls = slurm(lambda words, given: next(replies))
     answer = scheduler.submit([replace(PLAIN, jobs=3)])["b7-1"]
-    assert (answer.answer, answer.job, len(calls)) == (Answer.ACCEPTED, "17_1", 2)
+    assert (answer.answer, answer.job, len(calls)) == (SubmitAnswer.ACCEPTED, "17_1", 2)
     assert answer.reason.startswith("1 of 3 jobs: ")
 
 
 def test_accounting_is_asked_once_for_all_that_squeue_has_dropped_and_not_again(slurm: Made) -> None:
-    def fake(words: Sequence[str], given: str) -> Reply:
-        return Reply(0, SACCT_REQUEUED if words[0] == "sacct" else "", "")
+    def fake(words: Sequence[str], given: str) -> CommandOutput:
+        return CommandOutput(0, SACCT_REQUEUED if words[0] == "sacct" else "", "")
 
     scheduler, calls = slurm(fake)
     sought = [Sought("b7-1", "9_1", 100.0), Sought("b7-2", "9_2", 100.0)]
@@ -592,7 +609,7 @@ def test_accounting_is_asked_once_for_all_that_squeue_has_dropped_and_not_again(
 def test_accounting_is_asked_once_about_a_job_that_has_ended(slurm: Made) -> None:
     ended = listed("9|1|FAILED|1024|1|n2|1794786081|1794786084|0:03|NonZeroExitCode|" + NAME)
     scheduler, calls = slurm(
-        lambda words, given: Reply(0, SACCT_REQUEUED if words[0] == "sacct" else ended, "")
+        lambda words, given: CommandOutput(0, SACCT_REQUEUED if words[0] == "sacct" else ended, "")
     )
     for _ in range(2):
         assert scheduler.poll([Sought("b7-1", "9_1", 100.0)])["b7-1"].elapsed == 5.0
@@ -600,7 +617,7 @@ def test_accounting_is_asked_once_about_a_job_that_has_ended(slurm: Made) -> Non
 
 
 def test_a_job_whose_id_is_not_known_is_looked_for_by_its_age(slurm: Made) -> None:
-    scheduler, calls = slurm(lambda words, given: Reply(0, "", ""))
+    scheduler, calls = slurm(lambda words, given: CommandOutput(0, "", ""))
     assert scheduler.poll([Sought("b7-1", "", 0.0)]) == {}
     assert any(word.startswith("--starttime=now-") for word in calls[1])
 
@@ -608,10 +625,10 @@ def test_a_job_whose_id_is_not_known_is_looked_for_by_its_age(slurm: Made) -> No
 def test_what_accounting_does_not_say_leaves_squeues_word(slurm: Made) -> None:
     ended = listed("1|1|COMPLETED|0|0|n1|100|102|0:02|None|train.g.b7.1")
 
-    def fake(words: Sequence[str], given: str) -> Reply:
+    def fake(words: Sequence[str], given: str) -> CommandOutput:
         if words[0] == "sacct":
-            raise NoReply("sacct did not answer")
-        return Reply(0, ended, "")
+            raise CommandTimeout("sacct did not answer")
+        return CommandOutput(0, ended, "")
 
     scheduler, _ = slurm(fake)
     views = scheduler.poll([Sought("b7-1", "1_1", 1.0), Sought("b7-2", "1_2", 1.0)])
@@ -619,9 +636,11 @@ def test_what_accounting_does_not_say_leaves_squeues_word(slurm: Made) -> None:
 
 
 def test_a_cluster_without_accounting_is_asked_for_it_once(slurm: Made) -> None:
-    def fake(words: Sequence[str], given: str) -> Reply:
+    def fake(words: Sequence[str], given: str) -> CommandOutput:
         return (
-            Reply(1, "", "Slurm accounting storage is disabled") if words[0] == "sacct" else Reply(0, "", "")
+            CommandOutput(1, "", "Slurm accounting storage is disabled")
+            if words[0] == "sacct"
+            else CommandOutput(0, "", "")
         )
 
     scheduler, calls = slurm(fake)
@@ -632,7 +651,7 @@ def test_a_cluster_without_accounting_is_asked_for_it_once(slurm: Made) -> None:
 
 def test_the_last_waiting_task_of_a_cancelled_array_is_known_by_who_seeks_it(slurm: Made) -> None:
     gone = listed("29|N/A|CANCELLED|0|0|n/a|100|100|0:00|None|" + NAME)
-    scheduler, _ = slurm(lambda words, given: Reply(0, gone if words[0] == "squeue" else "", ""))
+    scheduler, _ = slurm(lambda words, given: CommandOutput(0, gone if words[0] == "squeue" else "", ""))
     views = scheduler.poll([Sought("b7-3", "29_3", 1.0), Sought("b7-4", "30_4", 1.0)])
     assert {token: told.outcome for token, told in views.items()} == {"b7-3": Outcome.CANCELLED}
 
@@ -640,14 +659,16 @@ def test_the_last_waiting_task_of_a_cancelled_array_is_known_by_who_seeks_it(slu
 @pytest.mark.parametrize(
     "trouble",
     [
-        NoReply("squeue did not answer"),
-        NotCalled("squeue: no such file"),
-        Reply(1, "", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"),
-        Reply(1, "", "something else"),
+        CommandTimeout("squeue did not answer"),
+        CommandNotRun("squeue: no such file"),
+        CommandOutput(1, "", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"),
+        CommandOutput(1, "", "something else"),
     ],
 )
-def test_a_poll_that_failed_says_nothing_about_any_job(slurm: Made, trouble: Reply | Exception) -> None:
-    def fake(words: Sequence[str], given: str) -> Reply:
+def test_a_poll_that_failed_says_nothing_about_any_job(
+    slurm: Made, trouble: CommandOutput | Exception
+) -> None:
+    def fake(words: Sequence[str], given: str) -> CommandOutput:
         if isinstance(trouble, Exception):
             raise trouble
         return trouble
@@ -658,7 +679,7 @@ def test_a_poll_that_failed_says_nothing_about_any_job(slurm: Made, trouble: Rep
 
 
 def test_cancelling_holds_what_waits_first_and_then_cancels_all_at_once(slurm: Made) -> None:
-    scheduler, calls = slurm(lambda words, given: Reply(1, "", "Job is no longer pending execution"))
+    scheduler, calls = slurm(lambda words, given: CommandOutput(1, "", "Job is no longer pending execution"))
     waits = JobView("b7-1", "9_1,10_1", JobPhase.QUEUED)
     runs = JobView("b7-2", "9_2", JobPhase.RUNNING)
     scheduler.cancel([waits, runs])
@@ -666,7 +687,7 @@ def test_cancelling_holds_what_waits_first_and_then_cancels_all_at_once(slurm: M
 
 
 def test_of_many_that_wait_none_is_held_and_each_array_is_one_word(slurm: Made) -> None:
-    scheduler, calls = slurm(lambda words, given: Reply(0, "", ""))
+    scheduler, calls = slurm(lambda words, given: CommandOutput(0, "", ""))
     scheduler.cancel([JobView("b7-%d" % n, "9_%d" % n, JobPhase.QUEUED) for n in range(1, 1001)])
     ((*words, jobs),) = calls
     assert words == ["scancel", "--quiet"]
@@ -676,7 +697,7 @@ def test_of_many_that_wait_none_is_held_and_each_array_is_one_word(slurm: Made) 
 
 
 def test_nothing_is_asked_when_nothing_is_to_be_cancelled(slurm: Made) -> None:
-    scheduler, calls = slurm(lambda words, given: Reply(0, "", ""))
+    scheduler, calls = slurm(lambda words, given: CommandOutput(0, "", ""))
     scheduler.cancel([])
     scheduler.release([])
     assert calls == []
@@ -684,7 +705,7 @@ def test_nothing_is_asked_when_nothing_is_to_be_cancelled(slurm: Made) -> None:
 
 def test_a_scheduler_that_did_not_hear_of_the_cancellation_is_unavailable(slurm: Made) -> None:
     scheduler, _ = slurm(
-        lambda words, given: Reply(1, "", "scancel: error: Unable to contact slurm controller")
+        lambda words, given: CommandOutput(1, "", "scancel: error: Unable to contact slurm controller")
     )
     with pytest.raises(SchedulerUnavailable):
         scheduler.cancel([JobView("b7-1", "9_1", JobPhase.RUNNING)])
@@ -694,7 +715,9 @@ def test_the_hosts_are_those_of_the_default_partition_that_start_jobs_and_are_as
     slurm: Made,
 ) -> None:
     told = "n2|main*|idle\nn1|main*|mixed\nn1|short|mixed\nbeta|pair|idle\nn3|main*|down\nn4|main*|drained\n"
-    scheduler, calls = slurm(lambda words, given: Reply(0, told + "n5|main*|idle*\nn6|main*|idle~\n", ""))
+    scheduler, calls = slurm(
+        lambda words, given: CommandOutput(0, told + "n5|main*|idle*\nn6|main*|idle~\n", "")
+    )
     assert scheduler.hosts() == ("n1", "n2", "n6")
     assert scheduler.hosts() == ("n1", "n2", "n6")
     assert len(calls) == 1
@@ -703,9 +726,9 @@ def test_the_hosts_are_those_of_the_default_partition_that_start_jobs_and_are_as
 def test_what_is_rendered_is_what_is_sent(slurm: Made) -> None:
     given: list[str] = []
 
-    def fake(words: Sequence[str], text: str) -> Reply:
+    def fake(words: Sequence[str], text: str) -> CommandOutput:
         given.append(text)
-        return Reply(0, "17\n", "")
+        return CommandOutput(0, "17\n", "")
 
     scheduler, calls = slurm(fake)
     shown = scheduler.render([PLAIN])

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from outlast.schedulers import commands
+from outlast.schedulers import command_runner
 from outlast.schedulers.base import JobPhase, Sought
-from outlast.schedulers.commands import Reply
+from outlast.schedulers.command_runner import CommandOutput
 from outlast.schedulers.htcondor import adapter
 from outlast.schedulers.profile import Profile
 from outlast.schedulers.sge import listing
@@ -22,7 +22,7 @@ from outlast.schedulers.sge.adapter import SgeScheduler
 from outlast.schedulers.slurm.adapter import SlurmScheduler
 from outlast.schedulers.slurm.listing import read_sacct, read_squeue, usable_nodes
 from outlast.schedulers.slurm.views import give_number, views_of
-from outlast.schedulers.unreadable_output import Oddities
+from outlast.schedulers.unreadable_output import UnreadableOutput
 from support.sge_output import BATCH, NAME, job_xml, listing_xml, record
 
 GOOD = "7|3|RUNNING|0|0|n1|100|200|0:02|None|train.g.b7|"
@@ -151,7 +151,7 @@ def test_no_ad_of_htcondor_hides_the_others(ads: list[dict[str, Any]], most: flo
     whole = [{**good, "JobStatus": 1, "OutlastToken": "bad", **ad} for ad in ads]
     reply = {"queue": [*whole, good, *ads], "history": ads, "offer": [{"TotalSlotCpus": most}]}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(adapter, "call", lambda *asked, **more: Reply(0, json.dumps(reply), ""))
+        patch.setattr(adapter, "call", lambda *asked, **more: CommandOutput(0, json.dumps(reply), ""))
         views = adapter.HTCondorScheduler("g", Profile()).poll([Sought("bad", "3.0", 0.0)])
     assert views["good"].phase is JobPhase.RUNNING
 
@@ -182,14 +182,18 @@ def test_a_record_that_cannot_be_read_hides_what_it_would_have_ended() -> None:
 
 def _slurm(monkeypatch: pytest.MonkeyPatch) -> SlurmScheduler:
     answers = {"squeue": GOOD.replace("7|3", "7|?") + "\n" + GOOD, "sacct": GOOD_PAST.replace("7_3", "x_4")}
-    monkeypatch.setattr(commands, "call", lambda words, *rest, **more: Reply(0, answers[words[0]], ""))
+    monkeypatch.setattr(
+        command_runner, "call", lambda words, *rest, **more: CommandOutput(0, answers[words[0]], "")
+    )
     return SlurmScheduler("g", Profile())
 
 
 def _sge(monkeypatch: pytest.MonkeyPatch) -> SgeScheduler:
     listing = listing_xml(job_xml(7, "qw", "x"), job_xml(5, "r", "3", queue="main.q@n1"))
     answers = {"qstat": listing, "qacct": record(taskid="4", exit_status="?")}
-    monkeypatch.setattr(commands, "call", lambda words, *rest, **more: Reply(0, answers[words[0]], ""))
+    monkeypatch.setattr(
+        command_runner, "call", lambda words, *rest, **more: CommandOutput(0, answers[words[0]], "")
+    )
     return SgeScheduler("group", Profile())
 
 
@@ -214,7 +218,7 @@ def test_odd_lines_are_passed_over_by_a_poll_and_said_once(
 
 
 def test_an_oddity_is_said_on_one_line_of_bearable_length() -> None:
-    oddities = Oddities()
+    oddities = UnreadableOutput()
     oddities.of("squeue")("one\ntwo" + "x" * 10_000)
     (said,) = oddities.take()
     assert "one two" in said and "\n" not in said and len(said) < 300

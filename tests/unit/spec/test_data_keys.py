@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from outlast.node.staging.item import Wanted
+from outlast.node.staging.item import DataItem
 from outlast.schedulers.profile import Profile
 from outlast.spec import BadSpec, Parsed, read
 from outlast.spec.pinning import CannotPin, pin
@@ -32,7 +32,7 @@ def parsed(directory: Path, data: str, cluster: str = "local", clusters: str = "
     return read(directory)
 
 
-def items(directory: Path, data: str, cluster: str = "local", clusters: str = "") -> tuple[Wanted, ...]:
+def items(directory: Path, data: str, cluster: str = "local", clusters: str = "") -> tuple[DataItem, ...]:
     return parsed(directory, data, cluster, clusters).spec.data
 
 
@@ -56,7 +56,7 @@ def test_every_key_of_an_entry_finds_its_place(directory: Path) -> None:
         "    md5: q83vASNFZ4mrze8BI0VniQ==\n    size: 147897477120\n    unpack: nested\n    to: ./data/\n"
         "    method: osdf\nresources: {disk: 1TB}\n",
     )
-    assert found == Wanted(
+    assert found == DataItem(
         ("osdf:///a/train.tar", "pelican://f.org/a/train.tar"),
         {"sha256": SHA, "md5": "abcdef0123456789abcdef0123456789"},
         147897477120,

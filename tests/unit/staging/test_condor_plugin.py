@@ -13,8 +13,8 @@ from outlast.node.main import main
 from outlast.node.order import WorkOrder
 from outlast.node.staging import plugin_receipt
 from outlast.node.staging.condor_plugin_codes import code_of, kind_of
-from outlast.node.staging.errors import Kind
-from outlast.node.staging.item import Wanted
+from outlast.node.staging.errors import ErrorKind
+from outlast.node.staging.item import DataItem
 from outlast.node.staging.plan import DataPlan
 from servers.behaviour import PELICAN, Behaviour, seeded
 from servers.misbehaving import Misbehaving
@@ -37,7 +37,7 @@ def sandbox(tmp_path: Path) -> Path:
     return place
 
 
-def write_order(sandbox: Path, *items: Wanted, **plan: Any) -> None:
+def write_order(sandbox: Path, *items: DataItem, **plan: Any) -> None:
     order = WorkOrder(
         token="t", experiment="e", run="r", number=1, command=("true",),
         exchange="travel", scratch="travel/unfinished", checkpoints="travel/checkpoints",
@@ -92,7 +92,7 @@ def test_a_file_is_found_under_the_name_that_it_has_on_every_other_way(
     sandbox: Path, server: Misbehaving
 ) -> None:
     server.put("/a%20b.bin", CONTENT)
-    write_order(sandbox, Wanted(("a b.bin",), sha256(CONTENT), method="native"))
+    write_order(sandbox, DataItem(("a b.bin",), sha256(CONTENT), method="native"))
     assert ask(sandbox, server.url("/a%20b.bin"))[0] == 0
     assert (sandbox / "a b.bin").read_bytes() == (sandbox / "a%20b.bin").read_bytes() == CONTENT
     assert plugin_receipt.told(str(sandbox / "a b.bin"))["vouched"] == "pinned"
@@ -101,9 +101,9 @@ def test_a_file_is_found_under_the_name_that_it_has_on_every_other_way(
 def test_what_the_order_pins_is_compared_and_wrong_bytes_do_not_stay(
     sandbox: Path, server: Misbehaving
 ) -> None:
-    write_order(sandbox, Wanted(("a.bin",), sha256(b"other"), method="native"))
+    write_order(sandbox, DataItem(("a.bin",), sha256(b"other"), method="native"))
     code, (answer,) = ask(sandbox, server.url("/a.bin"))
-    assert kind_of(code) is Kind.WRONG_DIGEST
+    assert kind_of(code) is ErrorKind.WRONG_DIGEST
     assert answer["TransferSuccess"] == "false" and answer["Retryable"] == "false"
     assert "its sha256 is" in answer["TransferError"]
     assert not (sandbox / "a.bin").exists()
@@ -112,13 +112,13 @@ def test_what_the_order_pins_is_compared_and_wrong_bytes_do_not_stay(
 @pytest.mark.parametrize(
     "behaviour, kind, again",
     [
-        (Behaviour(status=404, server=PELICAN), Kind.MISSING, "false"),
-        (Behaviour(status=404, server=""), Kind.MISSING_FOR_NOW, "true"),
-        (Behaviour(status=503), Kind.SERVER_ERROR, "true"),
+        (Behaviour(status=404, server=PELICAN), ErrorKind.MISSING, "false"),
+        (Behaviour(status=404, server=""), ErrorKind.MISSING_FOR_NOW, "true"),
+        (Behaviour(status=503), ErrorKind.SERVER_ERROR, "true"),
     ],
 )
 def test_its_exit_code_tells_the_kind_of_trouble(
-    sandbox: Path, server: Misbehaving, behaviour: Behaviour, kind: Kind, again: str
+    sandbox: Path, server: Misbehaving, behaviour: Behaviour, kind: ErrorKind, again: str
 ) -> None:
     write_order(sandbox)  # which says how patient it is
     server.always(behaviour)
@@ -129,7 +129,7 @@ def test_its_exit_code_tells_the_kind_of_trouble(
 
 def test_every_kind_of_trouble_has_an_exit_code_and_no_other_code_is_one() -> None:
     kinds = {code: kind_of(code) for code in range(256)}
-    assert {kind: code for code, kind in kinds.items() if kind} == {kind: code_of(kind) for kind in Kind}
+    assert {kind: code for code, kind in kinds.items() if kind} == {kind: code_of(kind) for kind in ErrorKind}
     assert kinds[0] is kinds[1] is None
 
 

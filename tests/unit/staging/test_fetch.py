@@ -12,13 +12,13 @@ import pytest
 
 from outlast.node.archives.sink import BadArchive, Block
 from outlast.node.protocol import Outcome
-from outlast.node.staging.errors import GivenUp, Kind, Trouble
+from outlast.node.staging.errors import ErrorKind, FetchFailed, SourceError
 from outlast.node.staging.fetch.fetch import identify
-from outlast.node.staging.fetch.file_identity import Known
+from outlast.node.staging.fetch.file_identity import FileIdentity
 from outlast.node.staging.fetch.part_file import PartFile
-from outlast.node.staging.fetch.receipt import Progress
-from outlast.node.staging.item import Wanted
-from outlast.node.staging.sources.base import Body, Version
+from outlast.node.staging.fetch.receipt import FetchProgress
+from outlast.node.staging.item import DataItem
+from outlast.node.staging.sources.base import Body, FileVersion
 from servers.behaviour import PELICAN, Behaviour, rfc3230, seeded
 from servers.misbehaving import Misbehaving
 from support.fetching import BLOCK, CONTENT, PATH, SETTINGS, FastClock, Scene, sha256, threads_of_fetches
@@ -72,29 +72,29 @@ def test_a_file_arrives_under_its_name_with_nothing_beside_it(scene: Scene) -> N
 @pytest.mark.parametrize(
     ("behaviour", "kind", "goes_on_at"),
     [
-        (Behaviour(silent=True), Kind.NO_ANSWER, 0),
-        (Behaviour(rubbish=b"SSH-2.0-OpenSSH\r\n"), Kind.NONSENSE, 0),
-        (Behaviour(endless_headers=True), Kind.NONSENSE, 0),
-        (Behaviour(status=500), Kind.SERVER_ERROR, 0),
-        (Behaviour(status=502), Kind.SERVER_ERROR, 0),
-        (Behaviour(status=429), Kind.BUSY, 0),
-        (Behaviour(status=503, headers=(("Retry-After", "7"),)), Kind.BUSY, 0),
-        (Behaviour(status=401), Kind.REFUSED, 0),
-        (Behaviour(status=403), Kind.REFUSED, 0),
-        (Behaviour(status=404), Kind.MISSING_FOR_NOW, 0),
-        (Behaviour(gzip=True), Kind.NONSENSE, 0),
-        (Behaviour(stall_after=0), Kind.STALL, 0),
-        (Behaviour(stall_after=30_001), Kind.STALL, 30_001),
-        (Behaviour(reset_after=30_001), Kind.RESET, 30_001),
-        (Behaviour(close_after=30_001), Kind.TRUNCATED, 30_001),
-        (Behaviour(chunked=True, close_after=30_001), Kind.TRUNCATED, 30_001),
-        (Behaviour(announce=500), Kind.TRUNCATED, None),
-        (Behaviour(chunked=True, no_last_chunk=True), Kind.TRUNCATED, None),
+        (Behaviour(silent=True), ErrorKind.NO_ANSWER, 0),
+        (Behaviour(rubbish=b"SSH-2.0-OpenSSH\r\n"), ErrorKind.NONSENSE, 0),
+        (Behaviour(endless_headers=True), ErrorKind.NONSENSE, 0),
+        (Behaviour(status=500), ErrorKind.SERVER_ERROR, 0),
+        (Behaviour(status=502), ErrorKind.SERVER_ERROR, 0),
+        (Behaviour(status=429), ErrorKind.BUSY, 0),
+        (Behaviour(status=503, headers=(("Retry-After", "7"),)), ErrorKind.BUSY, 0),
+        (Behaviour(status=401), ErrorKind.REFUSED, 0),
+        (Behaviour(status=403), ErrorKind.REFUSED, 0),
+        (Behaviour(status=404), ErrorKind.MISSING_FOR_NOW, 0),
+        (Behaviour(gzip=True), ErrorKind.NONSENSE, 0),
+        (Behaviour(stall_after=0), ErrorKind.STALL, 0),
+        (Behaviour(stall_after=30_001), ErrorKind.STALL, 30_001),
+        (Behaviour(reset_after=30_001), ErrorKind.RESET, 30_001),
+        (Behaviour(close_after=30_001), ErrorKind.TRUNCATED, 30_001),
+        (Behaviour(chunked=True, close_after=30_001), ErrorKind.TRUNCATED, 30_001),
+        (Behaviour(announce=500), ErrorKind.TRUNCATED, None),
+        (Behaviour(chunked=True, no_last_chunk=True), ErrorKind.TRUNCATED, None),
     ],
     ids=str,
 )
 def test_a_trouble_is_booked_and_what_has_come_is_not_fetched_again(
-    scene: Scene, behaviour: Behaviour, kind: Kind, goes_on_at: int | None
+    scene: Scene, behaviour: Behaviour, kind: ErrorKind, goes_on_at: int | None
 ) -> None:
     scene.servers[0].plan(behaviour)
     receipt = scene.fetch(PINNED, size=len(CONTENT) if behaviour.chunked else None)
@@ -114,14 +114,14 @@ def test_a_server_that_closes_every_so_many_bytes_is_asked_for_the_rest_at_once(
     receipt = scene.fetch(PINNED)
     _assert_whole(scene)
     assert scene.starts() == [0, 20_000, 40_000, 60_000, 80_000]
-    assert receipt.costs.by_kind[Kind.TRUNCATED].count == 4
+    assert receipt.costs.by_kind[ErrorKind.TRUNCATED].count == 4
     assert scene.clock.slept == []
 
 
 def test_the_time_of_a_stall_is_booked_to_it_also_when_its_last_bytes_wait_for_more(scene: Scene) -> None:
     scene.servers[0].plan(Behaviour(stall_after=7 * BLOCK + 500))
     receipt = scene.fetch(PINNED)
-    assert receipt.costs.by_kind[Kind.STALL].seconds >= 0.1
+    assert receipt.costs.by_kind[ErrorKind.STALL].seconds >= 0.1
     assert sum(share.seconds for share in receipt.sources.values()) < receipt.seconds - 0.1
 
 
@@ -140,7 +140,7 @@ def test_a_source_without_ranges_is_left_for_one_that_has_them(two: Scene) -> No
     receipt = two.fetch(PINNED)
     _assert_whole(two)
     assert two.starts(0) == [0, 30_000, 30_000]
-    assert receipt.costs.by_kind[Kind.NO_RANGES].bytes == 0
+    assert receipt.costs.by_kind[ErrorKind.NO_RANGES].bytes == 0
 
 
 def test_from_the_only_source_without_ranges_what_is_there_is_read_over_and_booked(scene: Scene) -> None:
@@ -148,7 +148,7 @@ def test_from_the_only_source_without_ranges_what_is_there_is_read_over_and_book
     scene.servers[0].always(Behaviour(ignore_range=True))
     receipt = scene.fetch(PINNED)
     _assert_whole(scene)
-    assert receipt.costs.by_kind[Kind.NO_RANGES].bytes == 30_000
+    assert receipt.costs.by_kind[ErrorKind.NO_RANGES].bytes == 30_000
 
 
 def test_a_source_that_answers_another_range_than_asked_for_is_not_believed(two: Scene) -> None:
@@ -156,7 +156,7 @@ def test_a_source_that_answers_another_range_than_asked_for_is_not_believed(two:
     two.servers[1].always(Behaviour(status=500))
     receipt = two.fetch(PINNED)
     _assert_whole(two)
-    assert Kind.NONSENSE in receipt.costs.by_kind
+    assert ErrorKind.NONSENSE in receipt.costs.by_kind
 
 
 def test_a_pause_grows_and_a_server_that_asks_for_one_gets_it_within_bounds(scene: Scene) -> None:
@@ -168,8 +168,8 @@ def test_a_pause_grows_and_a_server_that_asks_for_one_gets_it_within_bounds(scen
     )  # fmt: skip
     receipt = scene.fetch(PINNED)
     _assert_whole(scene)
-    assert receipt.costs.by_kind[Kind.SERVER_ERROR].seconds == pytest.approx(0.75 + 1.5 + 3.0, abs=0.5)
-    assert receipt.costs.by_kind[Kind.BUSY].seconds == pytest.approx(90 + 300, abs=0.5)
+    assert receipt.costs.by_kind[ErrorKind.SERVER_ERROR].seconds == pytest.approx(0.75 + 1.5 + 3.0, abs=0.5)
+    assert receipt.costs.by_kind[ErrorKind.BUSY].seconds == pytest.approx(90 + 300, abs=0.5)
 
 
 # Not there
@@ -179,14 +179,14 @@ def test_a_404_of_a_gateway_passes(scene: Scene) -> None:
     scene.servers[0].plan(*[Behaviour(status=404)] * 4)
     receipt = scene.fetch(PINNED)
     _assert_whole(scene)
-    assert receipt.costs.by_kind[Kind.MISSING_FOR_NOW].count == 4
+    assert receipt.costs.by_kind[ErrorKind.MISSING_FOR_NOW].count == 4
 
 
 def test_a_404_that_stays_counts_as_true_after_a_while(scene: Scene) -> None:
     scene.servers[0].always(Behaviour(status=404))
-    with pytest.raises(GivenUp, match="404 Not Found") as caught:
+    with pytest.raises(FetchFailed, match="404 Not Found") as caught:
         scene.fetch(PINNED)
-    assert caught.value.trouble.kind is Kind.MISSING
+    assert caught.value.trouble.kind is ErrorKind.MISSING
     assert caught.value.outcome is Outcome.NOT_FOUND
     assert sum(scene.clock.slept) == pytest.approx(SETTINGS.refusal_seconds, abs=5)
     assert len(scene.servers[0].requests) >= SETTINGS.refusals
@@ -194,9 +194,9 @@ def test_a_404_that_stays_counts_as_true_after_a_while(scene: Scene) -> None:
 
 def test_a_true_404_ends_it_at_once(scene: Scene) -> None:
     scene.servers[0].always(Behaviour(status=404, server=PELICAN))
-    with pytest.raises(GivenUp) as caught:
+    with pytest.raises(FetchFailed) as caught:
         scene.fetch(PINNED)
-    assert caught.value.trouble.kind is Kind.MISSING
+    assert caught.value.trouble.kind is ErrorKind.MISSING
     assert scene.clock.slept == []
 
 
@@ -218,9 +218,9 @@ def test_who_is_refused_asks_once_more_at_once_and_then_elsewhere(two: Scene) ->
 
 def test_who_is_refused_for_long_enough_gives_up_and_says_so(scene: Scene) -> None:
     scene.servers[0].always(Behaviour(status=401))
-    with pytest.raises(GivenUp, match="401 Unauthorized") as caught:
+    with pytest.raises(FetchFailed, match="401 Unauthorized") as caught:
         scene.fetch(PINNED)
-    assert caught.value.trouble.kind is Kind.REFUSED
+    assert caught.value.trouble.kind is ErrorKind.REFUSED
 
 
 def test_the_patience_ends_when_no_new_byte_came_for_so_long(two: Scene) -> None:
@@ -228,7 +228,7 @@ def test_the_patience_ends_when_no_new_byte_came_for_so_long(two: Scene) -> None
     for server in two.servers:
         server.always(Behaviour(status=500))
     two.servers[0].plan(Behaviour(close_after=10_000))
-    with pytest.raises(GivenUp, match=r"no new byte for 60[0-9] s") as caught:
+    with pytest.raises(FetchFailed, match=r"no new byte for 60[0-9] s") as caught:
         two.fetch(PINNED)
     assert caught.value.outcome is Outcome.NETWORK
     assert two.left() == [".a.bin.part", ".a.bin.part.json"]
@@ -243,7 +243,7 @@ def test_wrong_bytes_never_get_the_name_and_their_source_is_put_aside(two: Scene
     receipt = two.fetch(PINNED)
     _assert_whole(two)
     assert two.starts(0) == [0]
-    cost = receipt.costs.by_kind[Kind.WRONG_DIGEST]
+    cost = receipt.costs.by_kind[ErrorKind.WRONG_DIGEST]
     assert (cost.count, cost.bytes) == (1, len(CONTENT))
 
 
@@ -253,7 +253,7 @@ def test_of_several_that_gave_bytes_the_liar_is_found(scene_of: Make) -> None:
     scene.servers[1].always(Behaviour(flip=(50_000,)))
     receipt = scene.fetch(PINNED)
     _assert_whole(scene)
-    assert receipt.costs.by_kind[Kind.WRONG_DIGEST].count == 1
+    assert receipt.costs.by_kind[ErrorKind.WRONG_DIGEST].count == 1
 
 
 def test_a_bit_flipped_once_on_the_way_from_the_only_source_is_no_end(scene: Scene) -> None:
@@ -265,7 +265,7 @@ def test_a_bit_flipped_once_on_the_way_from_the_only_source_is_no_end(scene: Sce
 def test_a_wrong_file_everywhere_is_given_up_and_nothing_is_left_of_it(two: Scene) -> None:
     for server in two.servers:
         server.put(PATH, OTHER)
-    with pytest.raises(GivenUp, match=r"its sha256 is [0-9a-f]{64}, and should be") as caught:
+    with pytest.raises(FetchFailed, match=r"its sha256 is [0-9a-f]{64}, and should be") as caught:
         two.fetch(PINNED)
     assert caught.value.outcome is Outcome.CORRUPT_INPUT
     assert not two.target.exists()
@@ -276,7 +276,7 @@ def test_a_file_of_another_length_than_pinned_is_not_even_begun(two: Scene) -> N
     two.servers[0].put(PATH, CONTENT + b"more")
     receipt = two.fetch(PINNED, size=len(CONTENT))
     _assert_whole(two)
-    assert receipt.costs.by_kind[Kind.WRONG_LENGTH].bytes == 0
+    assert receipt.costs.by_kind[ErrorKind.WRONG_LENGTH].bytes == 0
 
 
 def test_never_a_byte_more_than_pinned_is_written(two: Scene) -> None:
@@ -284,7 +284,7 @@ def test_never_a_byte_more_than_pinned_is_written(two: Scene) -> None:
     two.servers[0].always(Behaviour(chunked=True))
     receipt = two.fetch(size=len(CONTENT))
     _assert_whole(two)
-    assert Kind.WRONG_LENGTH in receipt.costs.by_kind
+    assert ErrorKind.WRONG_LENGTH in receipt.costs.by_kind
 
 
 def test_a_trailer_that_says_it_failed_is_heard_where_no_digest_is_known(scene: Scene) -> None:
@@ -292,7 +292,7 @@ def test_a_trailer_that_says_it_failed_is_heard_where_no_digest_is_known(scene: 
     scene.servers[0].plan(Behaviour(), broken)
     receipt = scene.fetch()
     _assert_whole(scene)
-    assert receipt.costs.by_kind[Kind.SERVER_ERROR].bytes == len(CONTENT)
+    assert receipt.costs.by_kind[ErrorKind.SERVER_ERROR].bytes == len(CONTENT)
 
 
 # Digests and who vouches
@@ -304,7 +304,7 @@ def test_without_a_pin_the_digest_that_the_source_vouches_for_is_checked(scene: 
     receipt = scene.fetch()
     _assert_whole(scene)
     assert (receipt.checked, receipt.vouched) == (("md5",), "source")
-    assert receipt.costs.by_kind[Kind.WRONG_DIGEST].count == 1
+    assert receipt.costs.by_kind[ErrorKind.WRONG_DIGEST].count == 1
 
 
 def test_without_any_digest_the_receipt_says_that_nobody_vouched(scene: Scene) -> None:
@@ -314,11 +314,11 @@ def test_without_any_digest_the_receipt_says_that_nobody_vouched(scene: Scene) -
 
 
 def test_a_source_whose_own_digest_contradicts_the_pin_is_not_believed() -> None:
-    known = Known(Wanted(("http://host/a",), PINNED))
-    known.hear(0, "one", Version(len(CONTENT), digests={"sha256": PINNED["sha256"].upper(), "sha3": "?"}))
-    with pytest.raises(Trouble, match="it says that its file's sha256 is") as caught:
-        known.hear(1, "two", Version(len(CONTENT), digests=sha256(OTHER)))
-    assert (caught.value.kind, caught.value.source) == (Kind.WRONG_DIGEST, "two")
+    known = FileIdentity(DataItem(("http://host/a",), PINNED))
+    known.hear(0, "one", FileVersion(len(CONTENT), digests={"sha256": PINNED["sha256"].upper(), "sha3": "?"}))
+    with pytest.raises(SourceError, match="it says that its file's sha256 is") as caught:
+        known.hear(1, "two", FileVersion(len(CONTENT), digests=sha256(OTHER)))
+    assert (caught.value.kind, caught.value.source) == (ErrorKind.WRONG_DIGEST, "two")
 
 
 # A file that changes
@@ -328,14 +328,14 @@ def test_a_file_that_changes_meanwhile_is_begun_again_where_nothing_is_pinned(sc
     server = scene.servers[0]
     server.plan(Behaviour(), Behaviour(close_after=30_000))
 
-    def change(progress: Progress) -> None:
+    def change(progress: FetchProgress) -> None:
         if progress.done == 30_000:
             server.put(PATH, OTHER)
 
     server.plan(Behaviour(status=500))
     receipt = scene.fetch(tell=change)
     _assert_whole(scene, OTHER)
-    cost = receipt.costs.by_kind[Kind.CHANGED]
+    cost = receipt.costs.by_kind[ErrorKind.CHANGED]
     assert (cost.count, cost.bytes) == (1, 30_000)
 
 
@@ -343,14 +343,14 @@ def test_with_a_pin_a_source_whose_file_has_changed_is_put_aside(two: Scene) -> 
     two.servers[0].plan(Behaviour(close_after=30_000))
     two.servers[1].plan(Behaviour(close_after=20_000), Behaviour(status=500))
 
-    def change(progress: Progress) -> None:
+    def change(progress: FetchProgress) -> None:
         if progress.done >= 30_000:
             two.servers[0].put(PATH, OTHER)
 
     two.servers[1].plan(Behaviour(status=500))
     receipt = two.fetch(PINNED, tell=change)
     _assert_whole(two)
-    assert Kind.WRONG_DIGEST not in receipt.costs.by_kind
+    assert ErrorKind.WRONG_DIGEST not in receipt.costs.by_kind
 
 
 def test_with_a_pin_the_only_source_may_change_its_mind_about_all_but_the_bytes(scene: Scene) -> None:
@@ -358,7 +358,7 @@ def test_with_a_pin_the_only_source_may_change_its_mind_about_all_but_the_bytes(
     scene.servers[0].always(Behaviour(headers=(("ETag", '"touched"'),)))
     receipt = scene.fetch(PINNED)
     _assert_whole(scene)
-    cost = receipt.costs.by_kind[Kind.CHANGED]
+    cost = receipt.costs.by_kind[ErrorKind.CHANGED]
     assert (cost.count, cost.bytes) == (1, 0)
     assert scene.starts() == [0, 30_000, 30_000]
 
@@ -368,7 +368,7 @@ def test_a_mirror_with_another_file_is_left_out(two: Scene) -> None:
     two.servers[1].put(PATH, OTHER + b"more")
     receipt = two.fetch()
     _assert_whole(two)
-    assert receipt.costs.by_kind[Kind.CHANGED].count == 1
+    assert receipt.costs.by_kind[ErrorKind.CHANGED].count == 1
 
 
 def test_with_a_pin_a_mirror_that_contradicts_a_liar_is_heard_once_the_liar_is_found(two: Scene) -> None:
@@ -376,7 +376,7 @@ def test_with_a_pin_a_mirror_that_contradicts_a_liar_is_heard_once_the_liar_is_f
     two.servers[0].plan(Behaviour(close_after=30_000))
     receipt = two.fetch(PINNED)
     _assert_whole(two)
-    assert receipt.costs.by_kind[Kind.WRONG_DIGEST].count == 1
+    assert receipt.costs.by_kind[ErrorKind.WRONG_DIGEST].count == 1
 
 
 # From one process to the next
@@ -406,7 +406,7 @@ def test_an_interrupted_fetch_ends_quickly_and_is_resumed_where_it_was(scene: Sc
 def test_what_is_left_of_another_file_is_not_gone_on_with(scene: Scene) -> None:
     scene.servers[0].always(Behaviour(close_after=0))
     scene.servers[0].plan(Behaviour(close_after=30_000))
-    with pytest.raises(GivenUp):
+    with pytest.raises(FetchFailed):
         scene.fetch(sha256(OTHER), patience=1)
     scene.servers[0].always(Behaviour())
     receipt = scene.fetch(PINNED)
@@ -418,7 +418,7 @@ def test_where_nothing_tells_two_files_apart_they_are_not_mixed(scene: Scene) ->
     server, untold = scene.servers[0], (("ETag", ""), ("Last-Modified", ""))
     server.plan(Behaviour(headers=untold), Behaviour(headers=untold, close_after=30_000))
     server.always(Behaviour(status=500))
-    with pytest.raises(GivenUp):
+    with pytest.raises(FetchFailed):
         scene.fetch()
     server.put(PATH, OTHER)
     server.always(Behaviour(headers=untold))
@@ -438,7 +438,7 @@ def test_a_part_that_is_whole_is_only_checked(scene: Scene) -> None:
 
 def test_a_part_that_is_longer_than_the_file_is_thrown_away(scene: Scene) -> None:
     sink = PartFile(str(scene.folder), "a.bin")
-    wanted = Wanted((scene.servers[0].url(PATH),))
+    wanted = DataItem((scene.servers[0].url(PATH),))
     sink.resume(identify(wanted, scene.sources()), lambda block: None)
     sink.write(CONTENT + b"more")
     sink.close()
@@ -454,7 +454,7 @@ def test_a_part_that_is_damaged_is_thrown_away_and_nobody_is_blamed(scene: Scene
     sink.close()
     receipt = scene.fetch(PINNED)
     _assert_whole(scene)
-    assert receipt.costs.by_kind[Kind.WRONG_DIGEST].count == 1
+    assert receipt.costs.by_kind[ErrorKind.WRONG_DIGEST].count == 1
 
 
 def test_an_empty_file_arrives_and_one_that_nobody_has_does_not(scene: Scene) -> None:
@@ -463,7 +463,7 @@ def test_an_empty_file_arrives_and_one_that_nobody_has_does_not(scene: Scene) ->
     _assert_whole(scene, b"")
     scene.target.unlink()
     scene.servers[0].always(Behaviour(status=404, server=PELICAN))
-    with pytest.raises(GivenUp):
+    with pytest.raises(FetchFailed):
         scene.fetch(sha256(b""), size=0)
     assert not scene.target.exists()
 
@@ -473,7 +473,7 @@ def test_an_empty_file_arrives_and_one_that_nobody_has_does_not(scene: Scene) ->
 
 @pytest.mark.parametrize("size", [None, len(CONTENT)])
 def test_too_little_space_is_said_before_a_byte_is_written(scene: Scene, size: int | None) -> None:
-    with pytest.raises(GivenUp, match=r"it needs 100000 bytes more.* has .* GB\. Make room") as caught:
+    with pytest.raises(FetchFailed, match=r"it needs 100000 bytes more.* has .* GB\. Make room") as caught:
         scene.fetch(PINNED, size=size, margin=1 << 60)
     assert caught.value.outcome is Outcome.OUT_OF_DISK
     assert (scene.folder / ".a.bin.part").stat().st_size == 0
@@ -499,9 +499,9 @@ class _Brittle(PartFile):
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
 def test_a_disk_that_is_full_ends_it_at_once_and_what_is_there_stays(scene: Scene, code: int) -> None:
     sink = _Brittle(scene.folder, 50_000, OSError(code, os.strerror(code)))
-    with pytest.raises(GivenUp, match=r"(No space|quota exceeded).* of 100000 bytes.* is kept") as caught:
+    with pytest.raises(FetchFailed, match=r"(No space|quota exceeded).* of 100000 bytes.* is kept") as caught:
         scene.fetch(PINNED, sink=sink)
-    assert caught.value.trouble.kind is Kind.DISK_FULL
+    assert caught.value.trouble.kind is ErrorKind.DISK_FULL
     receipt = scene.fetch(PINNED)
     _assert_whole(scene)
     assert 50_000 - BLOCK <= receipt.resumed_from <= 50_000
@@ -516,9 +516,9 @@ def test_another_trouble_with_the_disk_is_raised_as_it_is(scene: Scene) -> None:
 @pytest.mark.parametrize("room", [0, 10_000])
 def test_bytes_that_cannot_be_unpacked_are_tried_once_from_the_next_source(two: Scene, room: int) -> None:
     error = BadArchive("it is no archive")
-    with pytest.raises(GivenUp, match="it is no archive") as caught:
+    with pytest.raises(FetchFailed, match="it is no archive") as caught:
         two.fetch(PINNED, sink=_Brittle(two.folder, room, error))
-    assert caught.value.trouble.kind is Kind.BAD_ARCHIVE
+    assert caught.value.trouble.kind is ErrorKind.BAD_ARCHIVE
     assert (two.starts(0), two.starts(1)) == ([0], [0, 0])
 
 
@@ -526,7 +526,7 @@ def test_bytes_that_cannot_be_unpacked_are_tried_once_from_the_next_source(two: 
 
 
 def test_progress_tells_how_far_it_is_from_whom_and_why_it_waits(scene: Scene) -> None:
-    told: list[Progress] = []
+    told: list[FetchProgress] = []
     scene.servers[0].plan(Behaviour(close_after=30_000), Behaviour(status=500))
     scene.fetch(PINNED, tell=told.append)
     waiting = [progress for progress in told if progress.trouble]
@@ -539,9 +539,9 @@ def test_progress_tells_how_far_it_is_from_whom_and_why_it_waits(scene: Scene) -
 def test_progress_counts_down_to_the_next_try_and_to_the_end_of_the_patience(
     scene: Scene, pinned: dict[str, str]
 ) -> None:
-    seen: list[Progress] = []
+    seen: list[FetchProgress] = []
     scene.servers[0].always(Behaviour(status=503, headers=(("Retry-After", "40"),)))
-    with pytest.raises(GivenUp):
+    with pytest.raises(FetchFailed):
         scene.fetch(pinned, tell=seen.append, patience=100.0)
     pauses = [progress for progress in seen if progress.next_try_in is not None]
     assert max(progress.next_try_in or 0.0 for progress in pauses) == pytest.approx(40.0, abs=1.0)
@@ -552,7 +552,7 @@ def test_progress_counts_down_to_the_next_try_and_to_the_end_of_the_patience(
 
 
 def test_progress_names_the_source_that_was_tried_last(two: Scene) -> None:
-    seen: list[Progress] = []
+    seen: list[FetchProgress] = []
     two.servers[0].plan(*[Behaviour(status=500)] * 3)
     two.servers[1].plan(*[Behaviour(status=502)] * 2)
     two.fetch(PINNED, tell=seen.append)
@@ -562,24 +562,24 @@ def test_progress_names_the_source_that_was_tried_last(two: Scene) -> None:
 
 
 def test_progress_counts_down_to_the_end_of_refusals_where_that_comes_first(scene: Scene) -> None:
-    seen: list[Progress] = []
+    seen: list[FetchProgress] = []
     scene.servers[0].always(Behaviour(status=404))
-    with pytest.raises(GivenUp):
+    with pytest.raises(FetchFailed):
         scene.fetch(PINNED, tell=seen.append)
     ends = [progress.gives_up_in for progress in seen if progress.gives_up_in is not None]
     assert max(ends) <= SETTINGS.refusal_seconds < SETTINGS.patience
 
 
 def test_a_source_that_never_answers_is_reported_while_it_is_asked_and_ends_with_the_patience() -> None:
-    seen: list[Progress] = []
+    seen: list[FetchProgress] = []
     asked = threading.Event()
 
     class Silent:
         name = "http://a.example/x"
 
-        def version(self) -> Version:
+        def version(self) -> FileVersion:
             asked.wait(60)
-            raise Trouble(Kind.NO_ANSWER, "a.example did not answer", self.name)
+            raise SourceError(ErrorKind.NO_ANSWER, "a.example did not answer", self.name)
 
         def open(self, start: int, stop: int | None = None) -> Body:
             raise AssertionError("nothing is opened before it is known what is there")
@@ -590,8 +590,8 @@ def test_a_source_that_never_answers_is_reported_while_it_is_asked_and_ends_with
         clock.slept.append(SETTINGS.patience / 4)
 
     try:
-        with pytest.raises(GivenUp, match="no new byte for"):
-            identify(Wanted((Silent.name,)), [Silent()], SETTINGS, seen.append, pulse, clock.clock())
+        with pytest.raises(FetchFailed, match="no new byte for"):
+            identify(DataItem((Silent.name,)), [Silent()], SETTINGS, seen.append, pulse, clock.clock())
     finally:
         asked.set()
     assert {progress.source for progress in seen} == {Silent.name}
@@ -600,15 +600,15 @@ def test_a_source_that_never_answers_is_reported_while_it_is_asked_and_ends_with
 
 def test_no_query_of_a_url_is_told_or_kept(scene: Scene) -> None:
     scene.servers[0].always(Behaviour(status=500))
-    wanted = Wanted((scene.servers[0].url(PATH + "?signature=hush"),))
-    with pytest.raises(GivenUp) as caught:
+    wanted = DataItem((scene.servers[0].url(PATH + "?signature=hush"),))
+    with pytest.raises(FetchFailed) as caught:
         identify(wanted, scene.sources(), clock=FastClock().clock())
     assert "hush" not in str(caught.value)
 
 
 def test_two_processes_give_the_same_bytes_the_same_identity(scene: Scene) -> None:
     def identity(query: str, **pins: object) -> str:
-        wanted = Wanted((scene.servers[0].url(PATH + query),), **pins)  # type: ignore[arg-type]
+        wanted = DataItem((scene.servers[0].url(PATH + query),), **pins)  # type: ignore[arg-type]
         return identify(wanted, scene.sources())
 
     assert identity("?signature=a") == identity("?signature=b") != identity("", digests=PINNED)
@@ -641,7 +641,7 @@ def test_with_several_connections_a_trouble_of_one_costs_nothing_of_the_others(s
     scene.servers[0].plan(*[slow] * 12, broken, broken, slow, broken)
     receipt = scene.fetch(sha256(content), connections=4, look=0.05, block=8192, segment_blocks=8)
     _assert_whole(scene, content)
-    assert receipt.costs.by_kind[Kind.RESET].bytes == 0
+    assert receipt.costs.by_kind[ErrorKind.RESET].bytes == 0
     assert receipt.connections == 4
 
 
@@ -653,6 +653,6 @@ def test_a_source_that_crawls_is_left_for_one_that_was_faster(two: Scene) -> Non
     two.servers[1].always(Behaviour(rate=50_000))
     receipt = two.fetch(sha256(content), look=0.05, crawl_window=0.3)
     _assert_whole(two, content)
-    assert receipt.costs.by_kind[Kind.CRAWL].count == 1
-    assert receipt.costs.by_kind[Kind.CRAWL].bytes == 0
+    assert receipt.costs.by_kind[ErrorKind.CRAWL].count == 1
+    assert receipt.costs.by_kind[ErrorKind.CRAWL].bytes == 0
     assert len(two.starts(0)) == 2

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from outlast.node.archives.sink import Block
-from outlast.node.staging.errors import GivenUp
+from outlast.node.staging.errors import FetchFailed
 from outlast.node.staging.fetch.part_file import PartFile
 from servers.behaviour import PELICAN, Behaviour, seeded
 from servers.misbehaving import Misbehaving
@@ -152,19 +152,19 @@ def _lives(scene: Scene, play: Play) -> bool:
             event("a process died")
             assert not scene.target.exists()
             continue
-        except GivenUp as error:
+        except FetchFailed as error:
             _assert_clear(error)
             continue
         return True
     try:
         scene.fetch(PINNED, size=size)
-    except GivenUp as error:
+    except FetchFailed as error:
         _assert_clear(error)
         return False
     return True
 
 
-def _assert_clear(error: GivenUp) -> None:
+def _assert_clear(error: FetchFailed) -> None:
     event("given up: %s" % error.trouble.kind.value)
     assert str(error.trouble) in str(error)
     assert error.outcome

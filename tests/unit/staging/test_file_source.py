@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from outlast.node.staging.errors import Kind, Trouble
+from outlast.node.staging.errors import ErrorKind, SourceError
 from outlast.node.staging.sources.base import Body
-from outlast.node.staging.sources.file import FileSource, path_of
+from outlast.node.staging.sources.file_source import FileSource, path_of
 
 
 def read_all(body: Body, step: int = 3) -> bytes:
@@ -54,16 +54,16 @@ def test_a_file_says_its_size_and_when_it_was_changed(file: Path) -> None:
 def test_what_is_not_a_regular_file_is_refused_without_waiting_for_it(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", tmp_path, Path("/dev/zero")):
-        with pytest.raises(Trouble) as found:
+        with pytest.raises(SourceError) as found:
             FileSource(str(path)).open(0)
-        assert found.value.kind is Kind.NONSENSE
+        assert found.value.kind is ErrorKind.NONSENSE
 
 
 @pytest.mark.parametrize("name", ["absent", "data.bin/below", "nul\0"])
 def test_a_file_that_is_not_there_is_missing(file: Path, name: str) -> None:
-    with pytest.raises(Trouble) as found:
+    with pytest.raises(SourceError) as found:
         FileSource(str(file.parent / name)).open(0)
-    assert found.value.kind is Kind.MISSING
+    assert found.value.kind is ErrorKind.MISSING
 
 
 def test_a_file_that_shrinks_while_it_is_read_is_truncated(file: Path) -> None:
@@ -71,15 +71,15 @@ def test_a_file_that_shrinks_while_it_is_read_is_truncated(file: Path) -> None:
     buffer = memoryview(bytearray(4))
     assert body.read_into(buffer) == 4
     os.truncate(file, 4)
-    with pytest.raises(Trouble) as found:
+    with pytest.raises(SourceError) as found:
         body.read_into(buffer)
-    assert found.value.kind is Kind.TRUNCATED
+    assert found.value.kind is ErrorKind.TRUNCATED
 
 
 def test_a_file_that_is_shorter_than_what_was_read_before_has_changed(file: Path) -> None:
-    with pytest.raises(Trouble) as found:
+    with pytest.raises(SourceError) as found:
         FileSource(str(file)).open(11)
-    assert found.value.kind is Kind.CHANGED
+    assert found.value.kind is ErrorKind.CHANGED
 
 
 def test_no_descriptor_is_left_whatever_is_closed_and_how_often(file: Path) -> None:
@@ -87,9 +87,9 @@ def test_no_descriptor_is_left_whatever_is_closed_and_how_often(file: Path) -> N
     body = FileSource(str(file)).open(0)
     body.close()
     body.close()
-    with pytest.raises(Trouble):
+    with pytest.raises(SourceError):
         body.read_into(memoryview(bytearray(1)))
-    with pytest.raises(Trouble):
+    with pytest.raises(SourceError):
         FileSource(str(file)).open(11)
     FileSource(str(file)).version()
     assert descriptors() == before

@@ -12,11 +12,11 @@ from email.utils import formatdate
 
 import pytest
 
-from outlast.node.staging.errors import Kind, Trouble
+from outlast.node.staging.errors import ErrorKind, SourceError
 from outlast.node.staging.http.body import HttpBody
-from outlast.node.staging.http.settings import HOPS, HttpSettings
-from outlast.node.staging.sources.base import Version
-from outlast.node.staging.sources.http import HttpSource
+from outlast.node.staging.http.http_settings import HOPS, HttpSettings
+from outlast.node.staging.sources.base import FileVersion
+from outlast.node.staging.sources.http_source import HttpSource
 from servers.behaviour import PELICAN, Behaviour, digest_bytes, rfc3230, rfc9530, seeded
 from servers.misbehaving import Misbehaving
 from support.clusters import not_here
@@ -42,7 +42,7 @@ def read(body: HttpBody, size: int = 10_000) -> bytes:
     try:
         while count := body.read_into(buffer):
             found += buffer[:count]
-    except Trouble as trouble:
+    except SourceError as trouble:
         trouble.came = bytes(found)  # type: ignore[attr-defined]
         raise
     finally:
@@ -55,17 +55,17 @@ def source(server: Misbehaving, *behaviours: Behaviour, path: str = "/a.bin") ->
     return HttpSource(server.url(path), QUICK)
 
 
-def trouble_when_opened(server: Misbehaving, behaviour: Behaviour, start: int = 0) -> Trouble:
-    with pytest.raises(Trouble) as caught:
+def trouble_when_opened(server: Misbehaving, behaviour: Behaviour, start: int = 0) -> SourceError:
+    with pytest.raises(SourceError) as caught:
         source(server, behaviour).open(start)
     assert caught.value.source == server.url("/a.bin")
     assert "127.0.0.1:%d" % server.port in caught.value.detail
     return caught.value
 
 
-def trouble_when_read(server: Misbehaving, behaviour: Behaviour, start: int = 0) -> tuple[Trouble, bytes]:
+def trouble_when_read(server: Misbehaving, behaviour: Behaviour, start: int = 0) -> tuple[SourceError, bytes]:
     body = source(server, behaviour).open(start)
-    with pytest.raises(Trouble) as caught:
+    with pytest.raises(SourceError) as caught:
         read(body)
     assert caught.value.source == server.url("/a.bin")
     return caught.value, caught.value.came  # type: ignore[attr-defined]
@@ -146,37 +146,37 @@ def test_an_address_that_refuses_does_not_hide_the_one_that_answers(
 @pytest.mark.parametrize(
     ("behaviour", "kind"),
     [
-        (Behaviour(silent=True), Kind.NO_ANSWER),
-        (Behaviour(rubbish=b"220 ready\r\n"), Kind.NONSENSE),
-        (Behaviour(rubbish=b"\n" * 70_000), Kind.NONSENSE),
-        (Behaviour(rubbish=b"HTTP/1.1 200 OK\r\nno header\r\n\r\n"), Kind.NONSENSE),
-        (Behaviour(rubbish=b"HTTP/1.1 200 OK\r\nContent-Le"), Kind.TRUNCATED),
-        (Behaviour(rubbish=b"HTTP/1.1 100 Continue\r\n\r\n" * 50), Kind.NONSENSE),
-        (Behaviour(endless_headers=True), Kind.NONSENSE),
-        (Behaviour(status=500), Kind.SERVER_ERROR),
-        (Behaviour(status=502), Kind.SERVER_ERROR),
-        (Behaviour(status=503), Kind.SERVER_ERROR),
-        (Behaviour(status=503, headers=(("Retry-After", "7"),)), Kind.BUSY),
-        (Behaviour(status=429), Kind.BUSY),
-        (Behaviour(status=401), Kind.REFUSED),
-        (Behaviour(status=403, server=PELICAN), Kind.REFUSED),
-        (Behaviour(status=404), Kind.MISSING_FOR_NOW),
-        (Behaviour(status=404, server=""), Kind.MISSING_FOR_NOW),
-        (Behaviour(status=404, server=PELICAN), Kind.MISSING),
-        (Behaviour(status=410), Kind.MISSING),
-        (Behaviour(status=418), Kind.SERVER_ERROR),
-        (Behaviour(status=204), Kind.SERVER_ERROR),
-        (Behaviour(gzip=True), Kind.NONSENSE),
-        (Behaviour(until_close=True), Kind.NONSENSE),
-        (Behaviour(headers=(("Content-Length", "many"),)), Kind.NONSENSE),
-        (Behaviour(headers=(("Content-Length", "5, 6"),)), Kind.NONSENSE),
-        (Behaviour(headers=(("Transfer-Encoding", "gzip, chunked"),)), Kind.NONSENSE),
-        (Behaviour(redirect="ftp://127.0.0.1/a"), Kind.NONSENSE),
-        (Behaviour(status=302), Kind.NONSENSE),
+        (Behaviour(silent=True), ErrorKind.NO_ANSWER),
+        (Behaviour(rubbish=b"220 ready\r\n"), ErrorKind.NONSENSE),
+        (Behaviour(rubbish=b"\n" * 70_000), ErrorKind.NONSENSE),
+        (Behaviour(rubbish=b"HTTP/1.1 200 OK\r\nno header\r\n\r\n"), ErrorKind.NONSENSE),
+        (Behaviour(rubbish=b"HTTP/1.1 200 OK\r\nContent-Le"), ErrorKind.TRUNCATED),
+        (Behaviour(rubbish=b"HTTP/1.1 100 Continue\r\n\r\n" * 50), ErrorKind.NONSENSE),
+        (Behaviour(endless_headers=True), ErrorKind.NONSENSE),
+        (Behaviour(status=500), ErrorKind.SERVER_ERROR),
+        (Behaviour(status=502), ErrorKind.SERVER_ERROR),
+        (Behaviour(status=503), ErrorKind.SERVER_ERROR),
+        (Behaviour(status=503, headers=(("Retry-After", "7"),)), ErrorKind.BUSY),
+        (Behaviour(status=429), ErrorKind.BUSY),
+        (Behaviour(status=401), ErrorKind.REFUSED),
+        (Behaviour(status=403, server=PELICAN), ErrorKind.REFUSED),
+        (Behaviour(status=404), ErrorKind.MISSING_FOR_NOW),
+        (Behaviour(status=404, server=""), ErrorKind.MISSING_FOR_NOW),
+        (Behaviour(status=404, server=PELICAN), ErrorKind.MISSING),
+        (Behaviour(status=410), ErrorKind.MISSING),
+        (Behaviour(status=418), ErrorKind.SERVER_ERROR),
+        (Behaviour(status=204), ErrorKind.SERVER_ERROR),
+        (Behaviour(gzip=True), ErrorKind.NONSENSE),
+        (Behaviour(until_close=True), ErrorKind.NONSENSE),
+        (Behaviour(headers=(("Content-Length", "many"),)), ErrorKind.NONSENSE),
+        (Behaviour(headers=(("Content-Length", "5, 6"),)), ErrorKind.NONSENSE),
+        (Behaviour(headers=(("Transfer-Encoding", "gzip, chunked"),)), ErrorKind.NONSENSE),
+        (Behaviour(redirect="ftp://127.0.0.1/a"), ErrorKind.NONSENSE),
+        (Behaviour(status=302), ErrorKind.NONSENSE),
     ],
 )
 def test_an_answer_that_brings_no_bytes_has_its_name(
-    server: Misbehaving, behaviour: Behaviour, kind: Kind
+    server: Misbehaving, behaviour: Behaviour, kind: ErrorKind
 ) -> None:
     assert trouble_when_opened(server, behaviour).kind is kind
 
@@ -184,17 +184,17 @@ def test_an_answer_that_brings_no_bytes_has_its_name(
 @pytest.mark.parametrize(
     ("behaviour", "kind"),
     [
-        (Behaviour(other_range=5), Kind.NONSENSE),
-        (Behaviour(headers=(("Content-Range", "bytes 0-299999/300000"),)), Kind.NONSENSE),
-        (Behaviour(headers=(("Content-Range", "furlongs 1-2/3"),)), Kind.NONSENSE),
-        (Behaviour(announce=3), Kind.NONSENSE),
-        (Behaviour(announce=-3), Kind.NONSENSE),
-        (Behaviour(status=416, headers=(("Content-Range", "bytes */50"),)), Kind.CHANGED),
-        (Behaviour(status=416), Kind.NONSENSE),
+        (Behaviour(other_range=5), ErrorKind.NONSENSE),
+        (Behaviour(headers=(("Content-Range", "bytes 0-299999/300000"),)), ErrorKind.NONSENSE),
+        (Behaviour(headers=(("Content-Range", "furlongs 1-2/3"),)), ErrorKind.NONSENSE),
+        (Behaviour(announce=3), ErrorKind.NONSENSE),
+        (Behaviour(announce=-3), ErrorKind.NONSENSE),
+        (Behaviour(status=416, headers=(("Content-Range", "bytes */50"),)), ErrorKind.CHANGED),
+        (Behaviour(status=416), ErrorKind.NONSENSE),
     ],
 )
 def test_another_range_than_asked_for_is_not_taken(
-    server: Misbehaving, behaviour: Behaviour, kind: Kind
+    server: Misbehaving, behaviour: Behaviour, kind: ErrorKind
 ) -> None:
     assert trouble_when_opened(server, behaviour, start=100).kind is kind
 
@@ -205,9 +205,9 @@ def test_what_stops_early_says_how_and_gives_all_that_came(
     server: Misbehaving, chunked: bool, start: int
 ) -> None:
     for behaviour, kind in (
-        (Behaviour(stall_after=70_001, chunked=chunked), Kind.STALL),
-        (Behaviour(reset_after=70_001, chunked=chunked), Kind.RESET),
-        (Behaviour(close_after=70_001, chunked=chunked), Kind.TRUNCATED),
+        (Behaviour(stall_after=70_001, chunked=chunked), ErrorKind.STALL),
+        (Behaviour(reset_after=70_001, chunked=chunked), ErrorKind.RESET),
+        (Behaviour(close_after=70_001, chunked=chunked), ErrorKind.TRUNCATED),
     ):
         trouble, came = trouble_when_read(server, behaviour, start)
         assert trouble.kind is kind
@@ -218,24 +218,30 @@ def test_what_stops_early_says_how_and_gives_all_that_came(
 @pytest.mark.parametrize(
     ("behaviour", "kind"),
     [
-        (Behaviour(announce=10), Kind.TRUNCATED),
-        (Behaviour(chunked=True, no_last_chunk=True), Kind.TRUNCATED),
-        (Behaviour(chunked=True, trailers=(("X-Transfer-Status", "500: disk on fire"),)), Kind.SERVER_ERROR),
-        (Behaviour(rubbish=b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"), Kind.NONSENSE),
+        (Behaviour(announce=10), ErrorKind.TRUNCATED),
+        (Behaviour(chunked=True, no_last_chunk=True), ErrorKind.TRUNCATED),
+        (
+            Behaviour(chunked=True, trailers=(("X-Transfer-Status", "500: disk on fire"),)),
+            ErrorKind.SERVER_ERROR,
+        ),
+        (
+            Behaviour(rubbish=b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"),
+            ErrorKind.NONSENSE,
+        ),
         (
             Behaviour(
                 rubbish=b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabcde\r\n0\r\n\r\n"
             ),
-            Kind.NONSENSE,
+            ErrorKind.NONSENSE,
         ),
         (
             Behaviour(rubbish=b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3;" + b"x" * 9000),
-            Kind.NONSENSE,
+            ErrorKind.NONSENSE,
         ),
     ],
 )
 def test_a_body_that_is_not_whole_never_ends_as_if_it_were(
-    server: Misbehaving, behaviour: Behaviour, kind: Kind
+    server: Misbehaving, behaviour: Behaviour, kind: ErrorKind
 ) -> None:
     assert trouble_when_read(server, behaviour)[0].kind is kind
 
@@ -245,19 +251,19 @@ def test_a_range_shorter_than_asked_for_is_good_as_far_as_it_goes(server: Misbeh
 
     trouble, came = trouble_when_read(server, Behaviour(rubbish=answer), start=2)
 
-    assert (trouble.kind, came) == (Kind.TRUNCATED, b"abc")
+    assert (trouble.kind, came) == (ErrorKind.TRUNCATED, b"abc")
 
 
 @pytest.mark.parametrize(
     ("ending", "kind"),
     [
-        (b"0\r\nX-Transfer-Status: 500: no\r\n\r\n", Kind.SERVER_ERROR),
-        (b"1\r\nd\r\n0\r\n\r\n", Kind.NONSENSE),
-        (b"", Kind.TRUNCATED),
+        (b"0\r\nX-Transfer-Status: 500: no\r\n\r\n", ErrorKind.SERVER_ERROR),
+        (b"1\r\nd\r\n0\r\n\r\n", ErrorKind.NONSENSE),
+        (b"", ErrorKind.TRUNCATED),
     ],
 )
 def test_a_range_in_chunks_is_not_over_before_its_trailers_have_been_read(
-    server: Misbehaving, ending: bytes, kind: Kind
+    server: Misbehaving, ending: bytes, kind: ErrorKind
 ) -> None:
     head = b"HTTP/1.1 206 Partial\r\nContent-Range: bytes 2-4/5\r\nTransfer-Encoding: chunked\r\n\r\n"
 
@@ -330,15 +336,15 @@ def test_how_long_a_busy_server_wants_us_to_wait_is_passed_on(server: Misbehavin
     "location", ["http://[bad", "http://a:b/", "http://a..b/", "http://.a/", "http://%s/" % ("a" * 64)]
 )
 def test_a_redirect_to_what_is_no_host_is_nonsense(server: Misbehaving, location: str) -> None:
-    assert trouble_when_opened(server, Behaviour(redirect=location)).kind is Kind.NONSENSE
+    assert trouble_when_opened(server, Behaviour(redirect=location)).kind is ErrorKind.NONSENSE
 
 
 def test_nobody_at_the_port_is_no_answer() -> None:
     with socket.create_server(("127.0.0.1", 0)) as once:
         port = once.getsockname()[1]
-    with pytest.raises(Trouble, match="connection refused") as caught:
+    with pytest.raises(SourceError, match="connection refused") as caught:
         HttpSource("http://127.0.0.1:%d/a" % port, QUICK).open(0)
-    assert caught.value.kind is Kind.NO_ANSWER
+    assert caught.value.kind is ErrorKind.NO_ANSWER
 
 
 @contextlib.contextmanager
@@ -355,9 +361,9 @@ def swallowing() -> Iterator[int]:
 
 
 def test_a_host_that_takes_no_connections_is_no_answer_in_bounded_time() -> None:
-    with swallowing() as port, pytest.raises(Trouble, match=r"no connection in 0\.2") as caught:
+    with swallowing() as port, pytest.raises(SourceError, match=r"no connection in 0\.2") as caught:
         HttpSource("http://127.0.0.1:%d/a" % port, HttpSettings(connect_limit=0.2)).open(0)
-    assert caught.value.kind is Kind.NO_ANSWER
+    assert caught.value.kind is ErrorKind.NO_ANSWER
 
 
 def test_an_address_that_swallows_packets_does_not_hide_the_one_that_answers(
@@ -374,17 +380,17 @@ def test_a_name_service_that_does_not_answer_is_no_answer_in_bounded_time(
     over = threading.Event()
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: over.wait(30) and [])
     try:
-        with pytest.raises(Trouble, match=r"no address for a\.example") as caught:
+        with pytest.raises(SourceError, match=r"no address for a\.example") as caught:
             HttpSource("http://a.example/a", HttpSettings(connect_limit=0.1)).open(0)
     finally:
         over.set()
-    assert caught.value.kind is Kind.NO_ANSWER
+    assert caught.value.kind is ErrorKind.NO_ANSWER
 
 
 def test_a_host_without_an_address_is_no_answer() -> None:
-    with pytest.raises(Trouble, match=r"no address for nowhere\.invalid") as caught:
+    with pytest.raises(SourceError, match=r"no address for nowhere\.invalid") as caught:
         HttpSource("http://nowhere.invalid/a", QUICK).open(0)
-    assert caught.value.kind is Kind.NO_ANSWER
+    assert caught.value.kind is ErrorKind.NO_ANSWER
 
 
 # Redirects
@@ -405,7 +411,7 @@ def test_a_redirect_may_be_relative(server: Misbehaving) -> None:
 def test_redirects_without_end_are_nonsense(server: Misbehaving) -> None:
     server.always(Behaviour(redirect=server.url("/a.bin")))
 
-    assert trouble_when_opened(server, Behaviour(redirect=server.url("/a.bin"))).kind is Kind.NONSENSE
+    assert trouble_when_opened(server, Behaviour(redirect=server.url("/a.bin"))).kind is ErrorKind.NONSENSE
     assert len(server.requests) == HOPS + 1
 
 
@@ -413,7 +419,7 @@ def test_the_name_has_no_query_and_a_trouble_after_a_redirect_names_both_hosts(s
     with Misbehaving({}) as other:
         server.plan(Behaviour(redirect=other.url("/gone?key=sesame")))
         asked = HttpSource(server.url("/a.bin?key=sesame"), QUICK)
-        with pytest.raises(Trouble) as caught:
+        with pytest.raises(SourceError) as caught:
             asked.open(0)
 
     assert asked.name == server.url("/a.bin")
@@ -456,14 +462,14 @@ def test_where_head_is_forbidden_a_single_byte_tells_the_size(server: Misbehavin
 
 
 def test_the_version_of_a_missing_file_is_a_trouble(server: Misbehaving) -> None:
-    with pytest.raises(Trouble) as caught:
+    with pytest.raises(SourceError) as caught:
         source(server, path="/none").version()
-    assert caught.value.kind is Kind.MISSING_FOR_NOW
+    assert caught.value.kind is ErrorKind.MISSING_FOR_NOW
 
 
 def test_a_server_that_says_nothing_of_the_file_gives_an_empty_version() -> None:
     with Misbehaving({"/a": b"abc"}, etag=False) as server:
-        assert HttpSource(server.url("/a"), QUICK).version() == Version(size=3)
+        assert HttpSource(server.url("/a"), QUICK).version() == FileVersion(size=3)
 
 
 # Interrupted
@@ -478,7 +484,7 @@ def test_closing_from_another_thread_wakes_a_read(server: Misbehaving) -> None:
     def wait() -> None:
         try:
             body.read_into(memoryview(bytearray(10)))
-        except Trouble as trouble:
+        except SourceError as trouble:
             woken.append(trouble)
 
     reader = threading.Thread(target=wait)
@@ -487,5 +493,5 @@ def test_closing_from_another_thread_wakes_a_read(server: Misbehaving) -> None:
     body.close()
     reader.join(30)
     assert not reader.is_alive() and len(woken) == 1
-    with pytest.raises(Trouble):
+    with pytest.raises(SourceError):
         body.read_into(memoryview(bytearray(10)))

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from outlast.node.staging.errors import Kind, Trouble
+from outlast.node.staging.errors import ErrorKind, SourceError
 from outlast.node.staging.http.connection import Connection
+from outlast.node.staging.http.http_settings import HttpSettings
 from outlast.node.staging.http.request import ask
-from outlast.node.staging.http.settings import HttpSettings
 from outlast.node.staging.http.url import Url
-from outlast.node.staging.sources.http import HttpSource
+from outlast.node.staging.sources.http_source import HttpSource
 from outlast.node.staging.sources.tokens import Tokens
 from servers.behaviour import Behaviour, seeded
 from servers.certificates import Authority, Certificate
@@ -100,9 +100,9 @@ def test_an_unknown_authority_is_not_trusted_and_no_request_is_sent(
     server: Misbehaving, tmp_path: Path
 ) -> None:
     stranger = Authority(tmp_path)
-    with pytest.raises(Trouble, match="SSL_CERT_FILE") as caught:
+    with pytest.raises(SourceError, match="SSL_CERT_FILE") as caught:
         HttpSource(server.url("/a.bin"), HttpSettings(ca_file=str(stranger.bundle))).open(0)
-    assert caught.value.kind is Kind.UNTRUSTED
+    assert caught.value.kind is ErrorKind.UNTRUSTED
     assert server.requests == []
 
 
@@ -111,9 +111,9 @@ def test_a_certificate_for_another_host_or_out_of_date_is_not_trusted(
     authority: Authority, settings: HttpSettings, options: dict[str, object]
 ) -> None:
     with Misbehaving({"/a.bin": CONTENT}, authority.issue("bad", **options)) as server:  # type: ignore[arg-type]
-        with pytest.raises(Trouble) as caught:
+        with pytest.raises(SourceError) as caught:
             HttpSource(server.url("/a.bin"), settings).open(0)
-        assert caught.value.kind is Kind.UNTRUSTED
+        assert caught.value.kind is ErrorKind.UNTRUSTED
         assert server.requests == []
 
 
@@ -125,9 +125,9 @@ def test_certificates_that_cannot_be_read_are_said_and_nobody_is_trusted(
     if content is not None:
         path.write_text(content)
     monkeypatch.setenv("SSL_CERT_FILE", str(path))
-    with pytest.raises(Trouble, match=str(path)) as caught:
+    with pytest.raises(SourceError, match=str(path)) as caught:
         HttpSource(server.url("/a.bin")).open(0)
-    assert caught.value.kind is Kind.UNTRUSTED
+    assert caught.value.kind is ErrorKind.UNTRUSTED
 
 
 def test_a_server_that_answers_https_in_plain_http_is_nonsense(settings: HttpSettings) -> None:
@@ -141,33 +141,33 @@ def test_a_server_that_answers_https_in_plain_http_is_nonsense(settings: HttpSet
 
         thread = threading.Thread(target=answer)
         thread.start()
-        with pytest.raises(Trouble, match="speaks no TLS") as caught:
+        with pytest.raises(SourceError, match="speaks no TLS") as caught:
             HttpSource("https://127.0.0.1:%d/a" % listener.getsockname()[1], settings).open(0)
         thread.join(30)
-    assert caught.value.kind is Kind.NONSENSE
+    assert caught.value.kind is ErrorKind.NONSENSE
 
 
 def test_a_server_that_never_says_a_word_of_tls_is_no_answer_in_bounded_time() -> None:
-    with Misbehaving({}) as plain, pytest.raises(Trouble, match="no TLS came of it") as caught:
+    with Misbehaving({}) as plain, pytest.raises(SourceError, match="no TLS came of it") as caught:
         HttpSource(plain.url("/a").replace("http:", "https:"), HttpSettings(connect_limit=0.3)).open(0)
-    assert caught.value.kind is Kind.NO_ANSWER
+    assert caught.value.kind is ErrorKind.NO_ANSWER
 
 
 @pytest.mark.parametrize(
     ("behaviour", "kind"),
     [
-        (Behaviour(stall_after=70_001), Kind.STALL),
-        (Behaviour(reset_after=70_001), Kind.RESET),
-        (Behaviour(close_after=70_001), Kind.RESET),
-        (Behaviour(close_after=70_001, chunked=True), Kind.RESET),
+        (Behaviour(stall_after=70_001), ErrorKind.STALL),
+        (Behaviour(reset_after=70_001), ErrorKind.RESET),
+        (Behaviour(close_after=70_001), ErrorKind.RESET),
+        (Behaviour(close_after=70_001, chunked=True), ErrorKind.RESET),
     ],
 )
 def test_what_stops_early_over_tls_says_how_and_gives_all_that_came(
-    server: Misbehaving, settings: HttpSettings, behaviour: Behaviour, kind: Kind
+    server: Misbehaving, settings: HttpSettings, behaviour: Behaviour, kind: ErrorKind
 ) -> None:
     server.plan(behaviour)
     came = bytearray()
-    with pytest.raises(Trouble) as caught:
+    with pytest.raises(SourceError) as caught:
         read(HttpSource(server.url("/a.bin"), settings), into=came)
     assert caught.value.kind is kind
     assert came == CONTENT[:70_001]
@@ -186,14 +186,14 @@ def test_closing_from_another_thread_wakes_a_read_and_never_gives_ciphertext(
     def wait() -> None:
         try:
             came.append(body.read_into(memoryview(bytearray(100))))
-        except Trouble as trouble:
+        except SourceError as trouble:
             came.append(trouble.kind)
 
     reader = threading.Thread(target=wait)
     reader.start()
     body.close()
     reader.join(30)
-    assert came == [Kind.RESET]
+    assert came == [ErrorKind.RESET]
 
 
 # Who gets a token
@@ -239,7 +239,7 @@ def test_no_token_over_plain_http_even_to_its_own_host(settings: HttpSettings, t
         tokens = Tokens(("127.0.0.1",), file=str(token_file))
         read(HttpSource(plain.url("/a.bin"), settings, tokens))
         plain.plan(Behaviour(status=401))
-        with pytest.raises(Trouble, match="need https"):
+        with pytest.raises(SourceError, match="need https"):
             HttpSource(plain.url("/a.bin"), settings, tokens).open(0)
         ask("GET", Url.parse(plain.url("/a.bin")), {}, settings, "Bearer " + SECRET).close()
         assert sent_to(plain) == ["", "", ""]
@@ -250,9 +250,9 @@ def test_a_redirect_from_https_to_plain_http_is_not_followed(
 ) -> None:
     with Misbehaving({"/a.bin": CONTENT}) as plain:
         server.plan(Behaviour(redirect=plain.url("/a.bin")))
-        with pytest.raises(Trouble, match="plain http") as caught:
+        with pytest.raises(SourceError, match="plain http") as caught:
             HttpSource(server.url("/a.bin"), settings, Tokens(("127.0.0.1",), file=str(token_file))).open(0)
-        assert caught.value.kind is Kind.UNTRUSTED
+        assert caught.value.kind is ErrorKind.UNTRUSTED
         assert plain.requests == []
 
 
@@ -274,7 +274,7 @@ def test_a_token_is_in_no_trouble_name_or_representation(
     server.plan(behaviour)
     tokens = Tokens(("127.0.0.1",), file=str(token_file))
     source = HttpSource(server.url("/a.bin"), settings, tokens)
-    with pytest.raises(Trouble) as caught:
+    with pytest.raises(SourceError) as caught:
         read(source)
 
     trouble = caught.value
@@ -289,9 +289,9 @@ def test_a_token_that_ran_out_is_said_before_the_server_is_asked(
 ) -> None:
     claims = base64.urlsafe_b64encode(json.dumps({"exp": time.time() - 7300}).encode()).decode().rstrip("=")
     token_file.write_text("e30.%s.c2ln" % claims)
-    with pytest.raises(Trouble, match="ran out 2 h ago") as caught:
+    with pytest.raises(SourceError, match="ran out 2 h ago") as caught:
         HttpSource(server.url("/a.bin"), settings, Tokens(("127.0.0.1",), file=str(token_file))).open(0)
-    assert caught.value.kind is Kind.REFUSED
+    assert caught.value.kind is ErrorKind.REFUSED
     assert str(token_file) in str(caught.value)
     assert server.requests == []
 
@@ -300,9 +300,9 @@ def test_a_token_file_that_others_can_read_is_refused_before_the_server_is_asked
     server: Misbehaving, settings: HttpSettings, token_file: Path
 ) -> None:
     token_file.chmod(0o644)
-    with pytest.raises(Trouble, match="chmod 600") as caught:
+    with pytest.raises(SourceError, match="chmod 600") as caught:
         HttpSource(server.url("/a.bin"), settings, Tokens(("127.0.0.1",), file=str(token_file))).open(0)
-    assert caught.value.kind is Kind.REFUSED
+    assert caught.value.kind is ErrorKind.REFUSED
     assert server.requests == []
 
 
@@ -330,13 +330,13 @@ def test_plain_http_asks_the_proxy_for_the_whole_url(monkeypatch: pytest.MonkeyP
     assert [asked.line for asked in proxy.asked] == ["GET %s HTTP/1.1" % plain.url("/a.bin")]
 
 
-@pytest.mark.parametrize(("status", "kind"), [(407, Kind.REFUSED), (502, Kind.NO_ANSWER)])
+@pytest.mark.parametrize(("status", "kind"), [(407, ErrorKind.REFUSED), (502, ErrorKind.NO_ANSWER)])
 def test_a_proxy_that_refuses_is_named_without_its_password(
-    server: Misbehaving, settings: HttpSettings, monkeypatch: pytest.MonkeyPatch, status: int, kind: Kind
+    server: Misbehaving, settings: HttpSettings, monkeypatch: pytest.MonkeyPatch, status: int, kind: ErrorKind
 ) -> None:
     with Proxy(refuses=status) as proxy:
         monkeypatch.setenv("https_proxy", "http://user:sesame@%s" % proxy.address)
-        with pytest.raises(Trouble, match="the proxy " + proxy.address) as caught:
+        with pytest.raises(SourceError, match="the proxy " + proxy.address) as caught:
             HttpSource(server.url("/a.bin"), settings).open(0)
     assert caught.value.kind is kind
     assert "sesame" not in str(caught.value)

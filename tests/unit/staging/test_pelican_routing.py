@@ -6,8 +6,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from outlast.node.staging.errors import Kind, Trouble
-from outlast.node.staging.sources.pelican_responses import Directions, Nonsense, directions, director_of
+from outlast.node.staging.errors import ErrorKind, SourceError
+from outlast.node.staging.sources.pelican_responses import (
+    Directions,
+    MalformedResponse,
+    directions,
+    director_of,
+)
 from outlast.node.staging.sources.pelican_routing import CACHES, FRESH, Route
 
 
@@ -25,7 +30,7 @@ class ScriptedDirector:
     def _answer(self, kind: str) -> Directions:
         self.asked.append(kind)
         if not self.names[kind]:
-            raise Trouble(Kind.MISSING, "nobody has it")
+            raise SourceError(ErrorKind.MISSING, "nobody has it")
         return Directions(self.names[kind], needs_token=False)
 
 
@@ -59,7 +64,7 @@ def test_the_director_is_found_in_the_description_of_the_federation() -> None:
     ],
 )
 def test_a_description_that_names_no_director_over_tls_is_nonsense(body: bytes) -> None:
-    with pytest.raises(Nonsense) as found:
+    with pytest.raises(MalformedResponse) as found:
         director_of(body)
     assert "secret" not in str(found.value)
 
@@ -94,7 +99,7 @@ def test_a_server_without_tls_is_left_out_where_a_token_is_needed() -> None:
     ["", "ftp://a/x", "/x", "https://u:p@a/x", "https://a:b/x", "https://a/\x01", "https://\xfc../x"],
 )
 def test_a_redirect_to_nowhere_is_nonsense(location: str) -> None:
-    with pytest.raises(Nonsense):
+    with pytest.raises(MalformedResponse):
         directions({"location": location})
 
 
@@ -149,6 +154,6 @@ def test_a_choice_stays_with_its_server_when_the_director_changes_their_order() 
 def test_what_the_director_says_is_what_every_choice_says() -> None:
     route = Route(ScriptedDirector([], []))
     for choice in range(CACHES + 1):
-        with pytest.raises(Trouble) as found:
+        with pytest.raises(SourceError) as found:
             route.server(choice)
-        assert found.value.kind is Kind.MISSING
+        assert found.value.kind is ErrorKind.MISSING

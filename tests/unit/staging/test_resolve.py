@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from outlast.node.staging.http.settings import HttpSettings
-from outlast.node.staging.item import Wanted
+from outlast.node.staging.http.http_settings import HttpSettings
+from outlast.node.staging.item import DataItem
 from outlast.node.staging.plan import DataPlan
-from outlast.node.staging.sources.file import path_of
-from outlast.node.staging.sources.pelican import OSDF, Address
+from outlast.node.staging.sources.file_source import path_of
+from outlast.node.staging.sources.pelican_source import OSDF, PelicanUrl
 from outlast.node.staging.sources.resolve import DISCOVERY_VARIABLE, osdf_host, sources_for
 from outlast.node.staging.sources.tokens import Tokens
 
 
 def names(*urls: str) -> list[str]:
-    return [source.name for source in sources_for(Wanted(urls), HttpSettings(), Tokens(), {})]
+    return [source.name for source in sources_for(DataItem(urls), HttpSettings(), Tokens(), {})]
 
 
 def test_mirrors_keep_their_order_and_a_federation_brings_its_caches_and_its_origin() -> None:
@@ -31,15 +31,15 @@ def test_mirrors_keep_their_order_and_a_federation_brings_its_caches_and_its_ori
 
 @pytest.mark.parametrize("url", ["osdf:///ns/x", "osdf://ns/x"])
 def test_an_osdf_url_has_no_host_whatever_its_slashes(url: str) -> None:
-    assert Address.parse(url) == Address(OSDF, "/ns/x", "", "osdf:///ns/x")
+    assert PelicanUrl.parse(url) == PelicanUrl(OSDF, "/ns/x", "", "osdf:///ns/x")
 
 
 def test_a_pelican_url_names_its_federation() -> None:
-    found = Address.parse("pelican://fed.example:8443/ns/x?directread&a=b")
+    found = PelicanUrl.parse("pelican://fed.example:8443/ns/x?directread&a=b")
     assert (found.federation, found.path, found.query) == ("fed.example:8443", "/ns/x", "directread&a=b")
     assert found.name == "pelican://fed.example:8443/ns/x"
     assert found.from_origin
-    assert not Address.parse("pelican://fed.example/ns/x?a=directread").from_origin
+    assert not PelicanUrl.parse("pelican://fed.example/ns/x?a=directread").from_origin
 
 
 @pytest.mark.parametrize(
@@ -74,9 +74,9 @@ def test_another_osdf_may_be_named_by_host_or_url() -> None:
 
 @pytest.mark.parametrize("name", ["a#b.tar", "a?b.tar", "a%20b.tar", "50%.tar", "12:30.tar"])
 def test_a_path_is_no_url_whatever_its_letters(name: str) -> None:
-    wanted = Wanted((name,))
+    wanted = DataItem((name,))
     assert wanted.name == name
     (url,) = DataPlan(items=(wanted,)).located("/job").items[0].urls
-    assert (Wanted((url,)).name, path_of(url)) == (name, "/job/" + name)
-    (source,) = sources_for(Wanted((url,)), HttpSettings(), Tokens())
+    assert (DataItem((url,)).name, path_of(url)) == (name, "/job/" + name)
+    (source,) = sources_for(DataItem((url,)), HttpSettings(), Tokens())
     assert source.name == "/job/" + name

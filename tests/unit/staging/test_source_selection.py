@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from outlast.node.staging.errors import Kind, Trouble
-from outlast.node.staging.fetch.receipt import Books
-from outlast.node.staging.fetch.settings import Clock, FetchSettings
-from outlast.node.staging.fetch.source_selection import Choice
-from outlast.node.staging.fetch.throughput import Crawl, Slow, Widening
+from outlast.node.staging.errors import ErrorKind, SourceError
+from outlast.node.staging.fetch.fetch_settings import FetchClock, FetchSettings
+from outlast.node.staging.fetch.receipt import CostLog
+from outlast.node.staging.fetch.source_selection import SourceSelector
+from outlast.node.staging.fetch.throughput import ConnectionScaler, SlowSource, SlowSourceDetector
 
 SETTINGS = FetchSettings()
 MB = 1_000_000
@@ -20,8 +20,8 @@ class Time:
     def __init__(self) -> None:
         self.now = 1000.0
 
-    def clock(self, chance: float = 0.999) -> Clock:
-        return Clock(now=lambda: self.now, sleep=lambda seconds: None, chance=lambda: chance)
+    def clock(self, chance: float = 0.999) -> FetchClock:
+        return FetchClock(now=lambda: self.now, sleep=lambda seconds: None, chance=lambda: chance)
 
 
 @pytest.fixture
@@ -29,15 +29,17 @@ def time() -> Time:
     return Time()
 
 
-def _choice(time: Time, count: int) -> Choice:
-    return Choice(["s%d" % index for index in range(count)], SETTINGS, time.clock())
+def _choice(time: Time, count: int) -> SourceSelector:
+    return SourceSelector(["s%d" % index for index in range(count)], SETTINGS, time.clock())
 
 
-def _fail(choice: Choice, index: int, kind: Kind, gained: int = 0, retry_after: float | None = None) -> None:
-    choice.failed(index, Trouble(kind, "it failed", "s%d" % index, retry_after), gained)
+def _fail(
+    choice: SourceSelector, index: int, kind: ErrorKind, gained: int = 0, retry_after: float | None = None
+) -> None:
+    choice.failed(index, SourceError(kind, "it failed", "s%d" % index, retry_after), gained)
 
 
-def _turn(choice: Choice, time: Time, position: int = 5) -> tuple[int, float]:
+def _turn(choice: SourceSelector, time: Time, position: int = 5) -> tuple[int, float]:
     turn = choice.next(position)
     assert turn is not None
     return turn.index, max(0.0, round(turn.not_before - time.now, 1))
@@ -46,7 +48,7 @@ def _turn(choice: Choice, time: Time, position: int = 5) -> tuple[int, float]:
 def test_the_first_in_order_is_asked_as_long_as_it_does_not_fail(time: Time) -> None:
     choice = _choice(time, 3)
     assert _turn(choice, time) == (0, 0)
-    _fail(choice, 0, Kind.RESET)
+    _fail(choice, 0, ErrorKind.RESET)
     assert _turn(choice, time) == (1, 0)
     time.now += 1
     assert _turn(choice, time) == (0, 0)
@@ -56,11 +58,11 @@ def test_pauses_of_one_source_grow_up_to_a_minute_and_are_spread(time: Time) -> 
     choice = _choice(time, 1)
     pauses = []
     for _ in range(9):
-        _fail(choice, 0, Kind.NO_ANSWER)
+        _fail(choice, 0, ErrorKind.NO_ANSWER)
         pauses.append(_turn(choice, time)[1])
     assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60]
-    early = Choice(["s0"], SETTINGS, time.clock(chance=0.0))
-    _fail(early, 0, Kind.NO_ANSWER)
+    early = SourceSelector(["s0"], SETTINGS, time.clock(chance=0.0))
+    _fail(early, 0, ErrorKind.NO_ANSWER)
     assert _turn(early, time) == (0, 0.5)
 
 
@@ -68,56 +70,56 @@ def test_a_source_that_gave_something_worth_the_while_is_asked_again_at_once_if_
     time: Time,
 ) -> None:
     choice = _choice(time, 1)
-    _fail(choice, 0, Kind.TRUNCATED, gained=SETTINGS.block)
+    _fail(choice, 0, ErrorKind.TRUNCATED, gained=SETTINGS.block)
     assert _turn(choice, time) == (0, 0)
-    _fail(choice, 0, Kind.TRUNCATED, gained=1)
+    _fail(choice, 0, ErrorKind.TRUNCATED, gained=1)
     assert _turn(choice, time) == (0, 1)
 
 
 def test_what_is_final_is_final(time: Time) -> None:
     choice = _choice(time, 2)
-    _fail(choice, 0, Kind.MISSING)
-    _fail(choice, 1, Kind.RESET)
+    _fail(choice, 0, ErrorKind.MISSING)
+    _fail(choice, 1, ErrorKind.RESET)
     assert _turn(choice, time) == (1, 1)
     assert choice.verdict() is None
-    _fail(choice, 1, Kind.UNTRUSTED)
+    _fail(choice, 1, ErrorKind.UNTRUSTED)
     assert choice.next(0) is None
     verdict = choice.verdict()
-    assert verdict is not None and verdict.kind is Kind.UNTRUSTED
+    assert verdict is not None and verdict.kind is ErrorKind.UNTRUSTED
 
 
 def test_not_there_is_believed_when_all_have_said_it_often_and_long_enough(time: Time) -> None:
     choice = _choice(time, 2)
     for _ in range(SETTINGS.refusals):
-        _fail(choice, 0, Kind.MISSING_FOR_NOW)
-        _fail(choice, 1, Kind.MISSING_FOR_NOW)
+        _fail(choice, 0, ErrorKind.MISSING_FOR_NOW)
+        _fail(choice, 1, ErrorKind.MISSING_FOR_NOW)
     assert choice.verdict() is None  # not long enough
     time.now += SETTINGS.refusal_seconds
     verdict = choice.verdict()
-    assert verdict is not None and verdict.kind is Kind.MISSING
-    _fail(choice, 1, Kind.SERVER_ERROR)
+    assert verdict is not None and verdict.kind is ErrorKind.MISSING
+    _fail(choice, 1, ErrorKind.SERVER_ERROR)
     assert choice.verdict() is None  # that one may have it yet
 
 
 def test_a_source_that_begins_anew_is_asked_only_when_the_others_have_failed_often(time: Time) -> None:
     choice = _choice(time, 2)
-    _fail(choice, 0, Kind.NO_RANGES)
+    _fail(choice, 0, ErrorKind.NO_RANGES)
     assert _turn(choice, time) == (1, 0)
-    _fail(choice, 1, Kind.RESET)
+    _fail(choice, 1, ErrorKind.RESET)
     assert _turn(choice, time) == (1, 1)  # rather a pause
     assert _turn(choice, time, position=0) == (0, 0)  # there is nothing to be begun anew
     for _ in range(2):
-        _fail(choice, 1, Kind.RESET)
+        _fail(choice, 1, ErrorKind.RESET)
     assert _turn(choice, time) == (0, 0)
 
 
 def test_a_source_that_is_to_be_heard_alone_is_given_up_when_it_fails_again_and_again(time: Time) -> None:
     choice = _choice(time, 2)
     choice.alone = 1
-    _fail(choice, 1, Kind.RESET)
+    _fail(choice, 1, ErrorKind.RESET)
     assert _turn(choice, time) == (1, 1)
     for _ in range(3):
-        _fail(choice, 1, Kind.RESET)
+        _fail(choice, 1, ErrorKind.RESET)
     assert _turn(choice, time) == (0, 0)
 
 
@@ -125,8 +127,8 @@ def test_a_source_that_is_to_be_heard_alone_is_given_up_when_it_fails_again_and_
 
 
 def _feed(
-    crawl: Crawl, time: Time, seconds: int, rate: float, total: float, others: list[int]
-) -> Slow | None:
+    crawl: SlowSourceDetector, time: Time, seconds: int, rate: float, total: float, others: list[int]
+) -> SlowSource | None:
     """So many seconds at this rate, looked at each second; the first verdict."""
     for _ in range(seconds):
         time.now += 1
@@ -138,7 +140,7 @@ def _feed(
 
 
 def test_a_crawl_is_left_for_a_source_that_was_not_tried(time: Time) -> None:
-    crawl = Crawl(SETTINGS)
+    crawl = SlowSourceDetector(SETTINGS)
     crawl.connected(0)
     assert _feed(crawl, time, 30, 50 * MB, 0, [1]) is None
     slow = _feed(crawl, time, 60, 1 * MB, 1500 * MB, [1])
@@ -148,13 +150,13 @@ def test_a_crawl_is_left_for_a_source_that_was_not_tried(time: Time) -> None:
 
 
 def test_a_slow_source_is_no_crawl_if_nobody_was_faster(time: Time) -> None:
-    crawl = Crawl(SETTINGS)
+    crawl = SlowSourceDetector(SETTINGS)
     crawl.connected(0)
     assert _feed(crawl, time, 300, 10_000, 0, [1, 2]) is None
 
 
 def test_a_bursty_server_is_no_crawl(time: Time) -> None:
-    crawl = Crawl(SETTINGS)
+    crawl = SlowSourceDetector(SETTINGS)
     crawl.connected(0)
     total = 0.0
     for second in range(200):
@@ -164,7 +166,7 @@ def test_a_bursty_server_is_no_crawl(time: Time) -> None:
 
 
 def test_where_the_others_are_no_better_it_stays(time: Time) -> None:
-    crawl = Crawl(SETTINGS)
+    crawl = SlowSourceDetector(SETTINGS)
     crawl.connected(0)
     _feed(crawl, time, 30, 50 * MB, 0, [1])
     assert _feed(crawl, time, 60, 1 * MB, 1500 * MB, [1]) is not None
@@ -177,7 +179,7 @@ def test_where_the_others_are_no_better_it_stays(time: Time) -> None:
 
 
 def test_a_slow_disk_is_no_crawl_of_the_source(time: Time) -> None:
-    crawl = Crawl(SETTINGS)
+    crawl = SlowSourceDetector(SETTINGS)
     crawl.connected(0)
     _feed(crawl, time, 30, 50 * MB, 0, [1])
     total, waited = 1500 * MB, 0.0
@@ -199,7 +201,7 @@ class _Server:
         self.received = 0.0
         self.connections = 1
 
-    def play(self, widening: Widening, time: Time, seconds: int, left: int = 10**12) -> list[int]:
+    def play(self, widening: ConnectionScaler, time: Time, seconds: int, left: int = 10**12) -> list[int]:
         """How many connections there were, each second."""
         seen = []
         for _ in range(seconds):
@@ -214,13 +216,13 @@ class _Server:
 
 
 def test_connections_that_are_held_down_become_four(time: Time) -> None:
-    widening = Widening(SETTINGS)
+    widening = ConnectionScaler(SETTINGS)
     widening.changed(1)
     assert _Server(10 * MB, 1000 * MB).play(widening, time, 200)[-180:] == [4] * 180
 
 
 def test_where_four_bring_no_more_one_is_gone_back_to_and_trials_become_rare(time: Time) -> None:
-    widening = Widening(SETTINGS)
+    widening = ConnectionScaler(SETTINGS)
     widening.changed(1)
     seen = _Server(10 * MB, 11 * MB).play(widening, time, 400)
     assert seen[-1] == 1
@@ -228,13 +230,13 @@ def test_where_four_bring_no_more_one_is_gone_back_to_and_trials_become_rare(tim
 
 
 def test_a_transfer_that_is_nearly_done_stays_as_it_is(time: Time) -> None:
-    widening = Widening(SETTINGS)
+    widening = ConnectionScaler(SETTINGS)
     widening.changed(1)
     assert set(_Server(10 * MB, 1000 * MB).play(widening, time, 50, left=20 * MB)) == {1}
 
 
 def test_one_connection_it_is_where_no_more_are_allowed(time: Time) -> None:
-    widening = Widening(replace(SETTINGS, connections=1))
+    widening = ConnectionScaler(replace(SETTINGS, connections=1))
     widening.changed(1)
     assert set(_Server(10 * MB, 1000 * MB).play(widening, time, 50)) == {1}
 
@@ -243,17 +245,17 @@ def test_one_connection_it_is_where_no_more_are_allowed(time: Time) -> None:
 
 
 def test_every_second_is_booked_once(time: Time) -> None:
-    books = Books(["s0", "s1"], 0.0)
+    books = CostLog(["s0", "s1"], 0.0)
     books.gave(0, 100, 1.0, 4.0)
-    books.trouble(Kind.STALL, 19.0)  # 15 s of silence
-    books.trouble(Kind.NO_ANSWER, 20.0)  # the second between belongs to what kept us from the first byte
+    books.trouble(ErrorKind.STALL, 19.0)  # 15 s of silence
+    books.trouble(ErrorKind.NO_ANSWER, 20.0)  # the second between belongs to what kept us from the first byte
     books.gave(1, 50, 25.0, 26.0)
-    books.trouble(Kind.RESET, 26.0)
+    books.trouble(ErrorKind.RESET, 26.0)
     books.settle(28.0)
     assert {kind: cost.seconds for kind, cost in books.costs.by_kind.items()} == {
-        Kind.STALL: 16.0,
-        Kind.NO_ANSWER: 5.0,
-        Kind.RESET: 2.0,
+        ErrorKind.STALL: 16.0,
+        ErrorKind.NO_ANSWER: 5.0,
+        ErrorKind.RESET: 2.0,
     }
     assert {name: (s.bytes, s.seconds) for name, s in books.by_name().items()} == {
         "s0": (100, 4.0),

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from outlast.node.staging.cache.store import Store
-from outlast.node.staging.errors import GivenUp, Kind
-from outlast.node.staging.fetch.settings import FetchSettings
-from outlast.node.staging.item import Wanted
+from outlast.node.staging.cache.data_cache import DataCache
+from outlast.node.staging.errors import ErrorKind, FetchFailed
+from outlast.node.staging.fetch.fetch_settings import FetchSettings
+from outlast.node.staging.item import DataItem
 from outlast.node.staging.plan import DataPlan
-from outlast.node.staging.stager import Arrivals
+from outlast.node.staging.stager import Stager
 from servers.behaviour import Behaviour
 from servers.misbehaving import Misbehaving
 
@@ -52,13 +52,13 @@ def server() -> Iterator[Misbehaving]:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(str(tmp_path / "cache"))
+def store(tmp_path: Path) -> DataCache:
+    return DataCache(str(tmp_path / "cache"))
 
 
-def arrivals(tmp_path: Path, store: Store, name: str = "data", **plan: Any) -> Arrivals:
+def arrivals(tmp_path: Path, store: DataCache, name: str = "data", **plan: Any) -> Stager:
     (tmp_path / name).mkdir(exist_ok=True)
-    return Arrivals(DataPlan(**{"patience": 2.0, "stall": 1.0, **plan}), str(tmp_path / name), store)
+    return Stager(DataPlan(**{"patience": 2.0, "stall": 1.0, **plan}), str(tmp_path / name), store)
 
 
 def content(top: Path) -> dict[str, bytes]:
@@ -77,9 +77,9 @@ def gets(server: Misbehaving) -> int:
 
 
 def test_a_second_attempt_finds_what_the_first_has_fetched(
-    tmp_path: Path, store: Store, server: Misbehaving
+    tmp_path: Path, store: DataCache, server: Misbehaving
 ) -> None:
-    wanted = Wanted((server.url("/plain.bin"),), pin("/plain.bin"))
+    wanted = DataItem((server.url("/plain.bin"),), pin("/plain.bin"))
     first = arrivals(tmp_path, store).bring(wanted)
     second = arrivals(tmp_path, store, "later").bring(wanted)
     assert first.receipt is not None and first.receipt.vouched == "pinned"
@@ -89,9 +89,9 @@ def test_a_second_attempt_finds_what_the_first_has_fetched(
 
 
 def test_what_nobody_pinned_is_kept_as_well_until_the_source_has_another_file(
-    tmp_path: Path, store: Store, server: Misbehaving
+    tmp_path: Path, store: DataCache, server: Misbehaving
 ) -> None:
-    wanted = Wanted((server.url("/plain.bin"),))
+    wanted = DataItem((server.url("/plain.bin"),))
     arrivals(tmp_path, store).bring(wanted)
     assert arrivals(tmp_path, store, "same").bring(wanted).receipt is None
     server.put("/plain.bin", b"changed")
@@ -101,9 +101,9 @@ def test_what_nobody_pinned_is_kept_as_well_until_the_source_has_another_file(
 
 @pytest.mark.parametrize("unpack", ["yes", "nested"])
 def test_an_archive_is_unpacked_into_its_directory(
-    tmp_path: Path, store: Store, server: Misbehaving, unpack: str
+    tmp_path: Path, store: DataCache, server: Misbehaving, unpack: str
 ) -> None:
-    wanted = Wanted((server.url("/train.tar"),), pin("/train.tar"), unpack=unpack, to="train")
+    wanted = DataItem((server.url("/train.tar"),), pin("/train.tar"), unpack=unpack, to="train")
     arrivals(tmp_path, store).bring(wanted)
     inner = (
         {"train/inner/c.txt": b"c"} if unpack == "nested" else {"train/inner.tar": tar_of({"c.txt": b"c"})}
@@ -113,43 +113,43 @@ def test_an_archive_is_unpacked_into_its_directory(
 
 @pytest.mark.parametrize("to", ["", "both", "deep/down"])
 def test_two_archives_share_a_directory_and_the_store_is_not_written_to(
-    tmp_path: Path, store: Store, server: Misbehaving, to: str
+    tmp_path: Path, store: DataCache, server: Misbehaving, to: str
 ) -> None:
     bring = arrivals(tmp_path, store)
-    one = bring.bring(Wanted((server.url("/train.tar"),), pin("/train.tar"), unpack="yes", to=to))
-    bring.bring(Wanted((server.url("/other.tar"),), pin("/other.tar"), unpack="yes", to=to))
-    bring.bring(Wanted((server.url("/plain.bin"),), pin("/plain.bin"), to=f"{to}/below" if to else "below"))
+    one = bring.bring(DataItem((server.url("/train.tar"),), pin("/train.tar"), unpack="yes", to=to))
+    bring.bring(DataItem((server.url("/other.tar"),), pin("/other.tar"), unpack="yes", to=to))
+    bring.bring(DataItem((server.url("/plain.bin"),), pin("/plain.bin"), to=f"{to}/below" if to else "below"))
     there = content(tmp_path / "data" / to)
     assert there.keys() == {"a.txt", "deep/b.txt", "inner.tar", "z.txt", "below/plain.bin"}
     assert sorted(path.name for path in Path(one.path).iterdir()) == ["a.txt", "deep", "inner.tar"]
 
 
 def test_two_items_that_bring_the_same_name_are_refused_in_words(
-    tmp_path: Path, store: Store, server: Misbehaving
+    tmp_path: Path, store: DataCache, server: Misbehaving
 ) -> None:
     bring = arrivals(tmp_path, store)
-    bring.bring(Wanted((server.url("/other.tar"),), pin("/other.tar"), unpack="yes"))
+    bring.bring(DataItem((server.url("/other.tar"),), pin("/other.tar"), unpack="yes"))
     server.put("/more.tar", tar_of({"z.txt": b"another"}))
     with pytest.raises(ValueError, match=r"both bring z\.txt"):
-        bring.bring(Wanted((server.url("/more.tar"),), unpack="yes"))
+        bring.bring(DataItem((server.url("/more.tar"),), unpack="yes"))
 
 
 def test_what_is_in_use_is_marked_until_it_is_released(
-    tmp_path: Path, store: Store, server: Misbehaving
+    tmp_path: Path, store: DataCache, server: Misbehaving
 ) -> None:
     bring = arrivals(tmp_path, store)
-    bring.bring(Wanted((server.url("/plain.bin"),), pin("/plain.bin")))
+    bring.bring(DataItem((server.url("/plain.bin"),), pin("/plain.bin")))
     assert [entry.in_use for entry in store.entries()] == [True]
     bring.release()
     assert [entry.in_use for entry in store.entries()] == [False]
 
 
 def test_room_is_made_for_what_comes(tmp_path: Path, server: Misbehaving) -> None:
-    store = Store(str(tmp_path / "cache"), limit=64 * 2**20 + len(TRAIN) + 100)
+    store = DataCache(str(tmp_path / "cache"), limit=64 * 2**20 + len(TRAIN) + 100)
     bring = arrivals(tmp_path, store)
-    bring.bring(Wanted((server.url("/plain.bin"),), pin("/plain.bin")))
+    bring.bring(DataItem((server.url("/plain.bin"),), pin("/plain.bin")))
     bring.release()
-    bring.bring(Wanted((server.url("/train.tar"),), pin("/train.tar")))
+    bring.bring(DataItem((server.url("/train.tar"),), pin("/train.tar")))
     assert [entry.size for entry in store.entries()] == [len(TRAIN)]
 
 
@@ -161,12 +161,12 @@ def of_another_user(tmp_path: Path, digests: Mapping[str, str]) -> Path:
 
 
 def test_another_users_copy_spares_the_network_and_a_wrong_one_does_no_harm(
-    tmp_path: Path, store: Store, server: Misbehaving
+    tmp_path: Path, store: DataCache, server: Misbehaving
 ) -> None:
     digests = pin("/plain.bin")
     theirs = of_another_user(tmp_path, digests)
     theirs.write_bytes(FILES["/plain.bin"])
-    wanted = Wanted((server.url("/plain.bin"),), digests)
+    wanted = DataItem((server.url("/plain.bin"),), digests)
     first = arrivals(tmp_path, store)
     first.bring(wanted)
     first.release()
@@ -178,37 +178,39 @@ def test_another_users_copy_spares_the_network_and_a_wrong_one_does_no_harm(
 
 
 def test_a_longer_copy_of_another_users_keeps_no_mirror_from_being_asked(
-    tmp_path: Path, store: Store, server: Misbehaving
+    tmp_path: Path, store: DataCache, server: Misbehaving
 ) -> None:
     digests = pin("/plain.bin")
     of_another_user(tmp_path, digests).write_bytes(b"rubbish, and longer" * 1000)
     mirrors = (server.url("/plain.bin"), server.url("/nowhere.bin"))
-    arrivals(tmp_path, store).bring(Wanted(mirrors, digests))
+    arrivals(tmp_path, store).bring(DataItem(mirrors, digests))
     assert content(tmp_path / "data") == {"plain.bin": FILES["/plain.bin"]}
 
 
 def test_another_users_copy_is_no_source_where_a_checksum_is_all_that_is_pinned(
-    tmp_path: Path, store: Store, server: Misbehaving
+    tmp_path: Path, store: DataCache, server: Misbehaving
 ) -> None:
     server.put("/right.bin", b"plumless")
-    wanted = Wanted((server.url("/right.bin"),), {"crc32": "4ddb0c25"})
+    wanted = DataItem((server.url("/right.bin"),), {"crc32": "4ddb0c25"})
     arrivals(tmp_path, store, "first").bring(wanted)
     (entry,) = store.entries()
     theirs = tmp_path / "other" / "of-99999" / "objects" / entry.key
     theirs.mkdir(parents=True)
     (theirs / "content").write_bytes(b"buckeroo")
-    arrivals(tmp_path, Store(str(tmp_path / "other"))).bring(wanted)
+    arrivals(tmp_path, DataCache(str(tmp_path / "other"))).bring(wanted)
     assert content(tmp_path / "data") == {"right.bin": b"plumless"}
 
 
-def test_two_files_of_the_same_checksum_are_two(tmp_path: Path, store: Store, server: Misbehaving) -> None:
+def test_two_files_of_the_same_checksum_are_two(
+    tmp_path: Path, store: DataCache, server: Misbehaving
+) -> None:
     # As weak as a checksum of 32 bits is, these two have the same.
     files = {"/one.bin": b"plumless", "/two.bin": b"buckeroo"}
     assert len({zlib.crc32(data) for data in files.values()}) == 1
     wanted = []
     for path, data in files.items():
         server.put(path, data)
-        wanted.append(Wanted((server.url(path),), {"crc32": "%08x" % zlib.crc32(data)}))
+        wanted.append(DataItem((server.url(path),), {"crc32": "%08x" % zlib.crc32(data)}))
     both = arrivals(tmp_path, store)
     for item in wanted:
         both.bring(item)
@@ -216,45 +218,45 @@ def test_two_files_of_the_same_checksum_are_two(tmp_path: Path, store: Store, se
 
 
 def test_what_is_half_unpacked_needs_room_for_the_other_half_only(
-    tmp_path: Path, store: Store, server: Misbehaving, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, store: DataCache, server: Misbehaving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     big = tar_of({"big": bytes(3_000_000)})
     server.put("/big.tar", big)
-    wanted = Wanted((server.url("/big.tar"),), sha256(big), len(big), unpack="yes")
+    wanted = DataItem((server.url("/big.tar"),), sha256(big), len(big), unpack="yes")
     server.always(Behaviour(status=500))
     server.plan(Behaviour(close_after=2_500_000))
-    with pytest.raises(GivenUp):
+    with pytest.raises(FetchFailed):
         arrivals(tmp_path, store).bring(wanted)
     server.always(Behaviour())
     margin = FetchSettings().margin
     monkeypatch.setattr("outlast.node.staging.fetch.disk_space._free", lambda place: margin + 1_000_000)
-    monkeypatch.setattr("outlast.node.staging.cache.store.free_space", lambda place: margin + 1_000_000)
+    monkeypatch.setattr("outlast.node.staging.cache.data_cache.free_space", lambda place: margin + 1_000_000)
     arrivals(tmp_path, store).bring(wanted)
     assert content(tmp_path / "data") == {"big": bytes(3_000_000)}
 
 
 def test_wrong_bytes_reach_neither_the_data_directory_nor_the_store(
-    tmp_path: Path, store: Store, server: Misbehaving
+    tmp_path: Path, store: DataCache, server: Misbehaving
 ) -> None:
     server.put("/plain.bin", b"wrong" * 1000)
     bring = arrivals(tmp_path, store)
-    with pytest.raises(GivenUp) as given_up:
-        bring.bring(Wanted((server.url("/plain.bin"),), pin("/plain.bin")))
-    assert given_up.value.trouble.kind is Kind.WRONG_DIGEST
-    assert given_up.value.costs.by_kind[Kind.WRONG_DIGEST].count
+    with pytest.raises(FetchFailed) as given_up:
+        bring.bring(DataItem((server.url("/plain.bin"),), pin("/plain.bin")))
+    assert given_up.value.trouble.kind is ErrorKind.WRONG_DIGEST
+    assert given_up.value.costs.by_kind[ErrorKind.WRONG_DIGEST].count
     assert content(tmp_path / "data") == {}
     assert store.entries() == []
 
 
 def test_the_next_attempt_goes_on_where_this_one_gave_up(
-    tmp_path: Path, store: Store, server: Misbehaving
+    tmp_path: Path, store: DataCache, server: Misbehaving
 ) -> None:
     large = b"0123456789" * 100_000
     server.put("/large.bin", large)
     server.plan(Behaviour(close_after=700_000))
     server.always(Behaviour(status=503))
-    wanted = Wanted((server.url("/large.bin"),), {"sha256": hashlib.sha256(large).hexdigest()})
-    with pytest.raises(GivenUp):
+    wanted = DataItem((server.url("/large.bin"),), {"sha256": hashlib.sha256(large).hexdigest()})
+    with pytest.raises(FetchFailed):
         arrivals(tmp_path, store, patience=0.5).bring(wanted)
     server.always(Behaviour())
     arrived = arrivals(tmp_path, store).bring(wanted)
@@ -262,10 +264,10 @@ def test_the_next_attempt_goes_on_where_this_one_gave_up(
     assert arrived.receipt.resumed_from == 700_000
 
 
-def test_a_shared_file_is_used_where_it_lies_and_looked_at_once(tmp_path: Path, store: Store) -> None:
+def test_a_shared_file_is_used_where_it_lies_and_looked_at_once(tmp_path: Path, store: DataCache) -> None:
     file = tmp_path / "plain.bin"
     file.write_bytes(FILES["/plain.bin"])
-    wanted = Wanted((str(file),), pin("/plain.bin"), method="shared")
+    wanted = DataItem((str(file),), pin("/plain.bin"), method="shared")
     arrivals(tmp_path, store).bring(wanted)
     assert (tmp_path / "data" / "plain.bin").resolve() == file
     note = next((tmp_path / "cache").rglob("notes/*"))
@@ -273,23 +275,23 @@ def test_a_shared_file_is_used_where_it_lies_and_looked_at_once(tmp_path: Path, 
     arrivals(tmp_path, store, "again").bring(wanted)
     assert note.stat().st_mtime_ns == looked
     file.write_bytes(b"wrong" * 1000)
-    with pytest.raises(GivenUp, match="sha256"):
+    with pytest.raises(FetchFailed, match="sha256"):
         arrivals(tmp_path, store, "changed").bring(wanted)
 
 
-def test_a_shared_folder_is_linked_as_it_is(tmp_path: Path, store: Store) -> None:
+def test_a_shared_folder_is_linked_as_it_is(tmp_path: Path, store: DataCache) -> None:
     folder = tmp_path / "images"
     folder.mkdir()
     (folder / "a.png").write_bytes(b"a")
-    arrivals(tmp_path, store).bring(Wanted((folder.as_uri(),), method="shared", to="train"))
+    arrivals(tmp_path, store).bring(DataItem((folder.as_uri(),), method="shared", to="train"))
     assert content(tmp_path / "data") == {"train/images/a.png": b"a"}
 
 
 @pytest.mark.parametrize("unpack", ["no", "yes"])
 def test_what_was_whole_when_a_process_was_killed_is_not_fetched_again(
-    tmp_path: Path, store: Store, server: Misbehaving, monkeypatch: pytest.MonkeyPatch, unpack: str
+    tmp_path: Path, store: DataCache, server: Misbehaving, monkeypatch: pytest.MonkeyPatch, unpack: str
 ) -> None:
-    wanted = Wanted((server.url("/other.tar"),), pin("/other.tar"), unpack=unpack, to="x")
+    wanted = DataItem((server.url("/other.tar"),), pin("/other.tar"), unpack=unpack, to="x")
 
     def killed(place: str, size: int, source: str) -> None:
         raise InterruptedError

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from outlast.node.staging.errors import Kind, Trouble
+from outlast.node.staging.errors import ErrorKind, SourceError
 from outlast.node.staging.sources import tokens as module
-from outlast.node.staging.sources.tokens import Tokens, Unfit, from_command, from_file
+from outlast.node.staging.sources.tokens import TokenRejected, Tokens, from_command, from_file
 
 NOW = 1_000_000.0
 
@@ -85,14 +85,14 @@ def test_a_file_that_is_unfit_or_ran_out_does_not_hide_a_good_one(places: dict[s
 def test_where_only_unfit_ones_are_found_the_first_is_told(places: dict[str, Path]) -> None:
     private(places["runtime"], "seen")
     places["runtime"].chmod(0o640)
-    with pytest.raises(Trouble, match="mode 640") as caught:
+    with pytest.raises(SourceError, match="mode 640") as caught:
         value(looking(places))
-    assert caught.value.kind is Kind.REFUSED
+    assert caught.value.kind is ErrorKind.REFUSED
 
 
 def test_a_file_or_command_that_was_named_is_the_only_place(places: dict[str, Path], tmp_path: Path) -> None:
     private(places["named"], "elsewhere")
-    with pytest.raises(Trouble, match="is not there"):
+    with pytest.raises(SourceError, match="is not there"):
         value(Tokens(("a.example",), file=str(tmp_path / "none"), environment=looking(places).environment))
 
 
@@ -103,14 +103,14 @@ def test_a_file_or_command_that_was_named_is_the_only_place(places: dict[str, Pa
 def test_a_file_that_others_can_read_or_write_is_refused(tmp_path: Path, mode: int) -> None:
     path = private(tmp_path / "token", "abc")
     Path(path).chmod(mode)
-    with pytest.raises(Unfit, match="chmod 600 " + path):
+    with pytest.raises(TokenRejected, match="chmod 600 " + path):
         from_file(path)
 
 
 def test_a_link_to_a_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
     Path(private(tmp_path / "token", "abc")).chmod(0o644)
     (tmp_path / "link").symlink_to("token")
-    with pytest.raises(Unfit, match="chmod 600"):
+    with pytest.raises(TokenRejected, match="chmod 600"):
         from_file(str(tmp_path / "link"))
 
 
@@ -118,14 +118,14 @@ def test_a_link_to_a_file_that_others_can_read_is_refused(tmp_path: Path) -> Non
 def test_a_file_of_somebody_else_is_refused(tmp_path: Path) -> None:
     path = private(tmp_path / "token", "abc")
     os.chown(path, 12345, -1)
-    with pytest.raises(Unfit, match="somebody else"):
+    with pytest.raises(TokenRejected, match="somebody else"):
         from_file(path)
 
 
 def test_what_is_no_file_is_refused_without_waiting_for_it(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo", 0o600)
     for path in (tmp_path / "fifo", tmp_path):
-        with pytest.raises(Unfit):
+        with pytest.raises(TokenRejected):
             from_file(str(path))
 
 
@@ -133,7 +133,7 @@ def test_what_is_no_file_is_refused_without_waiting_for_it(tmp_path: Path) -> No
     "content", ["", " \n", "two words", "a\r\nX-Evil: 1", "ü", "{}", "[1]", "{", "x" * 70_000]
 )
 def test_what_is_no_token_is_refused_and_not_quoted(tmp_path: Path, content: str) -> None:
-    with pytest.raises(Unfit) as caught:
+    with pytest.raises(TokenRejected) as caught:
         from_file(private(tmp_path / "token", content))
     assert not content.strip() or content not in str(caught.value)
 
@@ -143,7 +143,7 @@ def test_a_token_that_ran_out_is_refused_in_words_and_clocks_may_differ_a_little
     tokens = Tokens(("a.example",), file=private(path, jwt(NOW - 60)))
     assert value(tokens) == path.read_text()
     private(path, jwt(NOW - 3 * 86400))
-    with pytest.raises(Trouble, match="ran out 3 d ago"):
+    with pytest.raises(SourceError, match="ran out 3 d ago"):
         value(tokens)
 
 
@@ -171,13 +171,13 @@ def test_a_command_is_run_each_time_and_what_it_prints_is_the_token(tmp_path: Pa
 
 def test_a_command_that_fails_is_told_without_what_it_printed() -> None:
     program = "import sys; print('sesame'); print('sesame', file=sys.stderr); sys.exit(3)"
-    with pytest.raises(Unfit, match="status 3") as caught:
+    with pytest.raises(TokenRejected, match="status 3") as caught:
         from_command(python(program))
     assert "sesame" not in str(caught.value)
 
 
 def test_a_command_that_is_not_there_is_told() -> None:
-    with pytest.raises(Unfit, match="cannot be run"):
+    with pytest.raises(TokenRejected, match="cannot be run"):
         from_command(["/nowhere/token-helper"])
 
 
@@ -185,7 +185,7 @@ def test_a_command_that_hangs_is_ended_with_all_it_started(tmp_path: Path) -> No
     note = tmp_path / "pid"
     program = "import subprocess, pathlib, time; p = subprocess.Popen(['sleep', '300']);"
     program += "pathlib.Path(%r).write_text(str(p.pid)); time.sleep(300)" % str(note)
-    with pytest.raises(Unfit, match="within 2 s"):
+    with pytest.raises(TokenRejected, match="within 2 s"):
         from_command(python(program), limit=2)
     until = time.monotonic() + 30
     while _lives(note.read_text()):  # a signal that was sent takes a moment to arrive

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from outlast.training.checkpoints import checkpoint, checkpoint_names, file_format
-from outlast.training.checkpoints.copy_buffer import Stage
+from outlast.training.checkpoints.copy_buffer import CopyBuffer
 from outlast.training.errors import CheckpointError, Damaged, SaveFailed, Superseded
-from outlast.training.session import Session, Settings
+from outlast.training.training_session import SessionSettings, TrainingSession
 from support.checkpoints import Waiting
 
 STATE = file_format.part_name()
@@ -35,7 +35,7 @@ def place(tmp_path: Path) -> Path:
 @pytest.fixture
 def start(place: Path) -> Start:
     """A fresh process of the same run, as far as the directory can tell."""
-    return lambda **settings: Waiting(Settings(directory=str(place), **settings))
+    return lambda **settings: Waiting(SessionSettings(directory=str(place), **settings))
 
 
 def checkpoints(place: Path) -> list[Path]:
@@ -676,14 +676,14 @@ def test_a_failure_behind_the_training_reaches_it_at_the_next_call_and_no_later(
 
     with monkeypatch.context() as patch:
         patch.setattr(file_format, "write", write)
-        Session.save(session, "lost", 2)
+        TrainingSession.save(session, "lost", 2)
         with pytest.raises(SaveFailed, match=r"step 2 is NOT saved: .*No space left"):
             session.wait()
-        Session.save(session, "lost as well", 3)
+        TrainingSession.save(session, "lost as well", 3)
         session._behind.wait_for_all()
         with pytest.raises(SaveFailed, match="step 3"):
-            Session.save(session, "not begun", 4)
-        Session.save(session, "lost, too", 5)
+            TrainingSession.save(session, "not begun", 4)
+        TrainingSession.save(session, "lost, too", 5)
         with pytest.raises(SaveFailed, match="step 5"):
             session.leave()
     assert session.save("after", step=6)
@@ -694,7 +694,7 @@ def test_a_process_that_was_superseded_hears_it_when_it_asks_whether_to_stop(sta
     zombie = start()
     zombie.load()
     start().load()
-    Session.save(zombie, "zombie", 1)
+    TrainingSession.save(zombie, "zombie", 1)
     zombie._behind.wait_for_all()
     with pytest.raises(Superseded):
         zombie.should_stop()
@@ -726,7 +726,7 @@ def test_the_trailer_says_what_a_person_wants_to_know(start: Start, place: Path)
 @pytest.mark.parametrize("where", ["disk", "memory"])
 def test_large_content_is_written_as_it_is_wherever_it_lies(tmp_path: Path, where: str, shift: int) -> None:
     size = (5 << 20) + 12345
-    content = Stage().lend(size + shift)[shift:]
+    content = CopyBuffer().lend(size + shift)[shift:]
     content[:] = random.Random(1).randbytes(size)
     folder = tmp_path if where == "disk" else Path(tempfile.mkdtemp(dir="/dev/shm"))
     try:

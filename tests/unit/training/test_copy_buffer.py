@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from outlast.training.checkpoints import copy_buffer
-from outlast.training.checkpoints.copy_buffer import Stage, address_of
-from outlast.training.session import Settings
+from outlast.training.checkpoints.copy_buffer import CopyBuffer, address_of
+from outlast.training.training_session import SessionSettings
 from support.checkpoints import Waiting
 
 SIZE = 64 << 20
@@ -33,17 +33,17 @@ def faults_of_writing(memory: memoryview) -> int:
 
 
 def test_what_was_prepared_is_there_when_it_is_lent() -> None:
-    stage = Stage()
+    stage = CopyBuffer()
     stage.prepare(SIZE)
     wait_for_making()
     prepared = faults_of_writing(stage.lend(SIZE))
-    fresh = faults_of_writing(Stage().lend(SIZE))
+    fresh = faults_of_writing(CopyBuffer().lend(SIZE))
     assert fresh >= SIZE // (2 << 20)
     assert prepared <= fresh // 4
 
 
 def test_a_state_that_has_grown_a_little_is_lent_the_same_memory() -> None:
-    stage = Stage()
+    stage = CopyBuffer()
     stage.prepare(SIZE)
     first = address_of(stage.lend(SIZE))
     assert address_of(stage.lend(SIZE + SIZE // 20)) == first
@@ -60,7 +60,7 @@ def test_what_is_lent_is_touched_by_nobody_any_more(monkeypatch: pytest.MonkeyPa
         touched.append(address)
 
     monkeypatch.setattr(copy_buffer, "touch", slow)
-    stage = Stage()
+    stage = CopyBuffer()
     stage.prepare(SIZE)
     assert began.wait(10)
     memory = stage.lend(SIZE)
@@ -75,7 +75,7 @@ def test_what_cannot_be_had_is_heard_of_where_it_is_needed(monkeypatch: pytest.M
         raise OSError(12, "Cannot allocate memory")
 
     monkeypatch.setattr(copy_buffer, "_mapped", none)
-    stage = Stage()
+    stage = CopyBuffer()
     stage.prepare(SIZE)
     with pytest.raises(OSError, match="Cannot allocate"):
         stage.lend(SIZE)
@@ -83,7 +83,7 @@ def test_what_cannot_be_had_is_heard_of_where_it_is_needed(monkeypatch: pytest.M
 
 def test_without_a_thread_it_is_made_when_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(copy_buffer, "start", lambda work: None)
-    stage = Stage()
+    stage = CopyBuffer()
     stage.prepare(SIZE)
     assert len(stage.lend(SIZE)) == SIZE
 
@@ -92,11 +92,11 @@ def test_without_a_thread_it_is_made_when_it_is_needed(monkeypatch: pytest.Monke
 def test_only_a_training_that_goes_on_has_memory_made_for_its_next_save(
     tmp_path: Path, ask: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = Settings(directory=str(tmp_path))
+    settings = SessionSettings(directory=str(tmp_path))
     size = 1 << 20
     Waiting(settings).save({"weights": bytes(size)}, 1)
     made: list[int] = []
-    monkeypatch.setattr(Stage, "prepare", lambda self, size: made.append(size))
+    monkeypatch.setattr(CopyBuffer, "prepare", lambda self, size: made.append(size))
     session = Waiting(settings)
     getattr(session, ask)()
     assert made == []

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from outlast.training.deadline import Clock
+from outlast.training.deadline import Deadline
 
 
 class Time:
@@ -28,11 +28,11 @@ def time() -> Time:
     return Time()
 
 
-def clock_of(time: Time, left: float, grace: float) -> Clock:
-    return Clock(50_000.0 + left, grace, wall=lambda: 50_000.0, now=time)
+def clock_of(time: Time, left: float, grace: float) -> Deadline:
+    return Deadline(50_000.0 + left, grace, wall=lambda: 50_000.0, now=time)
 
 
-def train(clock: Clock, time: Time, step: float, save_every: int = 0, save: float = 0.0) -> float:
+def train(clock: Deadline, time: Time, step: float, save_every: int = 0, save: float = 0.0) -> float:
     """Runs until should_stop() and tells how much time was left for the last save."""
     for number in range(1, 1_000_000):
         time.now += step
@@ -55,7 +55,7 @@ def default_signals() -> Iterator[None]:
 
 
 def test_without_a_deadline_there_is_no_end() -> None:
-    clock = Clock()
+    clock = Deadline()
     assert clock.time_left() == math.inf
     assert not clock.should_stop()
 
@@ -137,7 +137,7 @@ def test_once_told_to_stop_it_stays_so(time: Time) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2])
 def test_each_stop_signal_is_a_wish_to_stop(default_signals: None, number: int) -> None:
-    clock = Clock()
+    clock = Deadline()
     clock.listen()
     clock.listen()
     assert not clock.should_stop()
@@ -151,7 +151,7 @@ def test_a_handler_that_is_already_there_is_kept(default_signals: None) -> None:
     seen: list[int] = []
     signal.signal(signal.SIGUSR1, lambda number, frame: seen.append(number))
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
-    clock = Clock()
+    clock = Deadline()
     clock.listen()
     os.kill(os.getpid(), signal.SIGUSR1)
     os.kill(os.getpid(), signal.SIGUSR2)
@@ -160,7 +160,7 @@ def test_a_handler_that_is_already_there_is_kept(default_signals: None) -> None:
 
 
 def test_outside_the_main_thread_listening_does_nothing(default_signals: None) -> None:
-    thread = threading.Thread(target=Clock().listen)
+    thread = threading.Thread(target=Deadline().listen)
     thread.start()
     thread.join(10)
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL

@@ -17,7 +17,7 @@ from outlast import training
 from outlast.exchange import attempt_log
 from outlast.node import protocol
 from outlast.training import env
-from outlast.training.session import Settings, read_settings
+from outlast.training.training_session import SessionSettings, read_settings
 
 PACKAGE = Path(outlast.__file__).parent
 
@@ -59,7 +59,7 @@ def test_the_newest_progress_is_where_the_controller_looks_for_it(name: str) -> 
 
 
 def test_an_empty_environment_gives_the_defaults() -> None:
-    assert read_settings({}) == Settings("checkpoints", 3, None, 0.0, None, None, None)
+    assert read_settings({}) == SessionSettings("checkpoints", 3, None, 0.0, None, None, None)
 
 
 def test_the_token_in_the_environment_makes_processes_one_attempt() -> None:
@@ -77,7 +77,7 @@ def test_outside_a_job_there_is_no_end_and_no_wish_to_stop(tmp_path: Path) -> No
     script = "import math, outlast; assert outlast.time_left() == math.inf; assert not outlast.should_stop()"
     environment = {key: value for key, value in os.environ.items() if not key.startswith("OUTLAST_")}
     subprocess.run([sys.executable, "-c", script], env=environment, cwd=tmp_path, check=True, timeout=60)
-    assert math.isinf(Settings().deadline or math.inf)
+    assert math.isinf(SessionSettings().deadline or math.inf)
     assert list(tmp_path.iterdir()) == []
 
 

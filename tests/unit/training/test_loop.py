@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from outlast.training.checkpoints import file_format
-from outlast.training.checkpoints.copy_buffer import Stage
+from outlast.training.checkpoints.copy_buffer import CopyBuffer
 from outlast.training.errors import CheckpointError, SaveFailed
-from outlast.training.save_interval import Plan
-from outlast.training.session import Session, Settings
-from outlast.training.training_loop import Loop
+from outlast.training.save_interval import SavePlan
+from outlast.training.training_loop import TrainingLoop
+from outlast.training.training_session import SessionSettings, TrainingSession
 
 #: Far more than all random states together.
 MIB = 1 << 20
@@ -57,17 +57,17 @@ class Numbers(Part):
             yield number
 
 
-def session(place: Path, **settings: Any) -> Session:
-    return Session(Settings(directory=str(place / "checkpoints"), **settings))
+def session(place: Path, **settings: Any) -> TrainingSession:
+    return TrainingSession(SessionSettings(directory=str(place / "checkpoints"), **settings))
 
 
-def always(place: Path, **settings: Any) -> Session:
-    return session(place, plan=Plan(every=0.0), **settings)
+def always(place: Path, **settings: Any) -> TrainingSession:
+    return session(place, plan=SavePlan(every=0.0), **settings)
 
 
 def test_it_goes_on_in_the_middle_of_an_epoch_with_the_same_random_numbers(tmp_path: Path) -> None:
     def run(place: Path, leave_after: int) -> list[Any]:
-        loop = Loop(always(place), Numbers(), model=Part(weight=0))
+        loop = TrainingLoop(always(place), Numbers(), model=Part(weight=0))
         seen: list[Any] = []
         for epoch in loop.epochs(2):
             for batch in loop.batches():
@@ -94,7 +94,7 @@ def test_it_goes_on_in_the_middle_of_an_epoch_with_the_same_random_numbers(tmp_p
 def test_a_loader_that_gives_out_too_little_does_not_end_the_epoch(tmp_path: Path) -> None:
     numbers = Numbers()
     numbers.load_state_dict({"given": 3})
-    loop = Loop(session(tmp_path), numbers)
+    loop = TrainingLoop(session(tmp_path), numbers)
     for _ in loop.epochs(1):
         with pytest.raises(RuntimeError, match="0 of its 3 batches of epoch 0"):
             list(loop.batches())
@@ -103,23 +103,23 @@ def test_a_loader_that_gives_out_too_little_does_not_end_the_epoch(tmp_path: Pat
 def test_what_was_saved_by_hand_or_with_other_parts_is_refused(tmp_path: Path) -> None:
     session(tmp_path).save({"mine": 1}, 1, wait=True)
     with pytest.raises(CheckpointError, match=r"not saved by outlast\.Training"):
-        Loop(session(tmp_path), model=Part())
-    Loop(session(tmp_path / "other"), model=Part()).save(wait=True)
+        TrainingLoop(session(tmp_path), model=Part())
+    TrainingLoop(session(tmp_path / "other"), model=Part()).save(wait=True)
     with pytest.raises(CheckpointError, match="holds model, and this training consists of model, optimizer"):
-        Loop(session(tmp_path / "other"), model=Part(), optimizer=Part())
+        TrainingLoop(session(tmp_path / "other"), model=Part(), optimizer=Part())
 
 
 def test_a_part_without_a_state_is_named(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=r"data is a list, .*outlast\.data\.Loader"):
-        Loop(session(tmp_path), [1, 2, 3])
+        TrainingLoop(session(tmp_path), [1, 2, 3])
     with pytest.raises(TypeError, match="criterion is a function"):
-        Loop(session(tmp_path), criterion=always)
+        TrainingLoop(session(tmp_path), criterion=always)
 
 
 def test_a_save_that_fails_is_made_again_and_not_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loop = Loop(always(tmp_path), model=Part(weight=1))
+    loop = TrainingLoop(always(tmp_path), model=Part(weight=1))
     loop.step()
     loop._between._session.wait()
 
@@ -132,7 +132,7 @@ def test_a_save_that_fails_is_made_again_and_not_for_ever(
         loop._between._session._behind.wait_for_all()
     loop.step()
     loop._between._session.wait()
-    loop = Loop(always(tmp_path), model=Part())
+    loop = TrainingLoop(always(tmp_path), model=Part())
     assert loop.resumed == 3
     monkeypatch.setattr(file_format, "write", full)
     with pytest.raises(SaveFailed):
@@ -146,11 +146,11 @@ def test_memory_for_the_first_save_is_made_once_the_first_step_has_shown_how_muc
     tmp_path: Path, goes_on: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[int] = []
-    monkeypatch.setattr(Stage, "prepare", lambda self, size: made.append(size))
+    monkeypatch.setattr(CopyBuffer, "prepare", lambda self, size: made.append(size))
     optimizer = Part()
     if goes_on:
-        Loop(session(tmp_path), optimizer=Part(momentum=bytes(MIB))).save(wait=True)
-    loop = Loop(session(tmp_path, plan=Plan(every=1000.0)), optimizer=optimizer)
+        TrainingLoop(session(tmp_path), optimizer=Part(momentum=bytes(MIB))).save(wait=True)
+    loop = TrainingLoop(session(tmp_path, plan=SavePlan(every=1000.0)), optimizer=optimizer)
     assert made == []
     optimizer.state["momentum"] = bytes(MIB)
     loop.step()
@@ -167,7 +167,7 @@ def test_a_state_that_is_saved_at_the_first_step_is_taken_once(tmp_path: Path) -
             return super().state_dict()
 
     part = Counting()
-    loop = Loop(always(tmp_path), model=part)
+    loop = TrainingLoop(always(tmp_path), model=part)
     loop.step()
     assert part.taken == 1
     loop.step()
@@ -176,7 +176,7 @@ def test_a_state_that_is_saved_at_the_first_step_is_taken_once(tmp_path: Path) -
 
 
 def test_what_cannot_be_saved_is_said_at_the_first_step_and_not_at_the_first_save(tmp_path: Path) -> None:
-    loop = Loop(session(tmp_path, plan=Plan(every=1000.0)), model=Part(weight=object()))
+    loop = TrainingLoop(session(tmp_path, plan=SavePlan(every=1000.0)), model=Part(weight=object()))
     with pytest.raises(TypeError, match=r"state\['parts'\]\['model'\]\['weight'\] is a object"):
         loop.step()
 
@@ -185,7 +185,7 @@ def test_kept_files_are_as_they_were_at_the_save(tmp_path: Path) -> None:
     log = tmp_path / "out" / "tb" / "events"
     flushed: list[int] = []
 
-    def begin() -> Session:
+    def begin() -> TrainingSession:
         one = session(tmp_path, output=str(tmp_path / "out"), token="job %d" % len(flushed))
         one.kept.add("tb", lambda: flushed.append(1))
         return one

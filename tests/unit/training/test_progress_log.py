@@ -15,8 +15,8 @@ import pytest
 
 from outlast.exchange.attempt_log import last_progress
 from outlast.training.errors import SaveFailed
-from outlast.training.progress_log import Telling
-from outlast.training.session import Session, Settings
+from outlast.training.progress_log import ProgressLog
+from outlast.training.training_session import SessionSettings, TrainingSession
 
 
 class Odd:
@@ -35,7 +35,7 @@ def test_loads_saves_and_failures_are_told_with_both_clocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = tmp_path / "told"
-    session = Session(Settings(directory=str(tmp_path / "c"), progress_file=str(told)))
+    session = TrainingSession(SessionSettings(directory=str(tmp_path / "c"), progress_file=str(told)))
     session.load()
     session.save({"a": b"x" * 1000}, step=3, wait=True)
     with monkeypatch.context() as patch:
@@ -60,7 +60,7 @@ def test_progress_is_written_a_few_times_a_second_and_the_last_always(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]
-    telling = Telling(str(tmp_path / "told.jsonl"), now=lambda: now[0])
+    telling = ProgressLog(str(tmp_path / "told.jsonl"), now=lambda: now[0])
     seen: list[int] = []
     real = os.rename
 
@@ -79,7 +79,9 @@ def test_progress_is_written_a_few_times_a_second_and_the_last_always(
 
 def test_however_long_a_training_tells_of_its_progress_the_files_do_not_grow(tmp_path: Path) -> None:
     now = [0.0]
-    session = Session(Settings(directory=str(tmp_path / "c"), progress_file=str(tmp_path / "told.jsonl")))
+    session = TrainingSession(
+        SessionSettings(directory=str(tmp_path / "c"), progress_file=str(tmp_path / "told.jsonl"))
+    )
     session._telling._now = lambda: now[0]
     session.save({}, step=0)
     for step in range(1000):
@@ -97,7 +99,7 @@ def test_the_newest_progress_is_whole_at_every_moment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     told = tmp_path / "told"
-    telling = Telling(str(told), now=iter(range(100)).__next__)
+    telling = ProgressLog(str(told), now=iter(range(100)).__next__)
     telling.progress(1, None, {})
     real = os.write
 
@@ -119,7 +121,7 @@ def test_the_newest_progress_is_whole_at_every_moment(
 
 def test_a_save_is_preceded_by_the_progress_before_it(tmp_path: Path) -> None:
     told = tmp_path / "told.jsonl"
-    session = Session(Settings(directory=str(tmp_path / "c"), progress_file=str(told)))
+    session = TrainingSession(SessionSettings(directory=str(tmp_path / "c"), progress_file=str(told)))
     for step in range(3):
         session.progress(step, None, {})
     session.save({}, step=2, wait=True)
@@ -129,7 +131,7 @@ def test_a_save_is_preceded_by_the_progress_before_it(tmp_path: Path) -> None:
 
 
 def test_metrics_are_made_plain_whatever_they_are(tmp_path: Path) -> None:
-    telling = Telling(str(tmp_path / "told"))
+    telling = ProgressLog(str(tmp_path / "told"))
     metrics = {
         "a": np.float32(0.5),
         "b": 3,
@@ -151,7 +153,7 @@ def test_metrics_are_made_plain_whatever_they_are(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_written_is_mentioned_once_and_the_training_goes_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    telling = Telling(str(tmp_path / "missing" / "told"))
+    telling = ProgressLog(str(tmp_path / "missing" / "told"))
     for _ in range(5):
         telling.tell("loaded", step=None)
         telling.progress(1, None, {})
@@ -160,7 +162,7 @@ def test_a_file_that_cannot_be_written_is_mentioned_once_and_the_training_goes_o
 
 
 def test_half_a_line_does_not_spoil_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    telling = Telling(str(tmp_path / "told"))
+    telling = ProgressLog(str(tmp_path / "told"))
     real = os.write
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", lambda fd, content: real(fd, content[:7]))
@@ -175,7 +177,7 @@ def test_without_a_file_nothing_is_printed_or_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    session = Session(Settings())
+    session = TrainingSession(SessionSettings())
     session.progress(1, 2, {"loss": 0.1})
     assert capsys.readouterr() == ("", "")
     assert list(tmp_path.iterdir()) == []

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outlast.training import env
-from outlast.training.deadline import Clock
-from outlast.training.save_interval import FIRST, PRIOR, Plan, Rhythm, daly, read_plan
+from outlast.training.deadline import Deadline
+from outlast.training.save_interval import FIRST, PRIOR, SaveInterval, SavePlan, daly, read_plan
 
 HOUR = 3600.0
 
@@ -27,7 +27,7 @@ class Job:
     step: float = 1.0
     blocked: float = 0.0
     durable: float = 0.0
-    plan: Plan = Plan()  # noqa: RUF009 - frozen
+    plan: SavePlan = SavePlan()  # noqa: RUF009 - frozen
     #: Stop signals get lost on the way.
     signal: bool = False
     now: float = 1000.0
@@ -39,8 +39,8 @@ class Job:
     def __post_init__(self) -> None:
         self._began = self.now
         deadline = None if math.isinf(self.limit) else 50_000.0 + self.limit
-        self.clock = Clock(deadline, self.grace, wall=lambda: 50_000.0, now=lambda: self.now)
-        self.rhythm = Rhythm(self.clock, self.plan)
+        self.clock = Deadline(deadline, self.grace, wall=lambda: 50_000.0, now=lambda: self.now)
+        self.rhythm = SaveInterval(self.clock, self.plan)
         self._writing: list[tuple[float, float]] = []
 
     @property
@@ -111,14 +111,14 @@ def test_in_a_short_job_the_first_save_comes_after_a_small_part_of_it() -> None:
 
 
 def test_where_an_earlier_attempt_knew_the_cost_no_save_is_made_to_learn_it() -> None:
-    job = Job(limit=HOUR, blocked=0.2, durable=1.0, plan=Plan(blocked=0.2, durable=1.0)).run()
+    job = Job(limit=HOUR, blocked=0.2, durable=1.0, plan=SavePlan(blocked=0.2, durable=1.0)).run()
     assert job.times[0] == pytest.approx(daly(0.28, PRIOR), rel=0.2)
     assert job.saves[0][1].startswith("every ")
 
 
 def test_the_more_interruptions_were_seen_the_more_often_it_saves() -> None:
     calm = Job(until := 8 * HOUR, blocked=1.0, durable=1.0).run()
-    stormy = Job(until, blocked=1.0, durable=1.0, plan=Plan(observed=4 * HOUR, interruptions=6)).run()
+    stormy = Job(until, blocked=1.0, durable=1.0, plan=SavePlan(observed=4 * HOUR, interruptions=6)).run()
     assert len(stormy.saves) > 1.5 * len(calm.saves)
     assert "an interruption is expected every 4 h" in stormy.saves[1][1]
     assert "(6 so far)" in stormy.saves[1][1]
@@ -131,13 +131,13 @@ def test_what_is_written_behind_costs_less_than_what_the_loop_waits_for() -> Non
 
 
 def test_no_save_is_due_while_the_one_before_is_being_written() -> None:
-    job = Job(8 * HOUR, blocked=0.0, durable=300.0, plan=Plan(observed=HOUR, interruptions=500)).run()
+    job = Job(8 * HOUR, blocked=0.0, durable=300.0, plan=SavePlan(observed=HOUR, interruptions=500)).run()
     assert min(job.gaps[:-1]) >= 300.0
     assert "as long as it takes to write one" in job.saves[2][1]
 
 
 def test_a_save_whose_end_is_never_told_does_not_end_all_saving() -> None:
-    job = Job(plan=Plan(longest=600.0), durable=math.inf).run(until=2000.0)
+    job = Job(plan=SavePlan(longest=600.0), durable=math.inf).run(until=2000.0)
     assert len(job.saves) == 4
 
 
@@ -173,7 +173,7 @@ def test_a_word_from_the_writer_that_is_faster_than_the_loop_is_understood() -> 
 
 
 def test_a_fixed_interval_is_kept_and_the_last_save_still_comes_in_time() -> None:
-    job = Job(limit=1000.0, grace=20.0, blocked=0.5, durable=0.5, plan=Plan(every=300.0)).run()
+    job = Job(limit=1000.0, grace=20.0, blocked=0.5, durable=0.5, plan=SavePlan(every=300.0)).run()
     assert job.times[:3] == pytest.approx([300.0, 600.5, 901.0], abs=2.0)
     assert job.times[3] == pytest.approx(989.0, abs=2.0)
     whys = [why.partition(";")[0] for _, why in job.saves]
@@ -181,16 +181,16 @@ def test_a_fixed_interval_is_kept_and_the_last_save_still_comes_in_time() -> Non
 
 
 def test_bounds_of_the_users_hold() -> None:
-    longest = Job(8 * HOUR, blocked=60.0, durable=60.0, plan=Plan(longest=900.0)).run()
+    longest = Job(8 * HOUR, blocked=60.0, durable=60.0, plan=SavePlan(longest=900.0)).run()
     assert max(longest.gaps) <= 900.0 + longest.step
     assert "the longest allowed" in longest.saves[2][1]
-    shortest = Job(8 * HOUR, plan=Plan(shortest=1200.0)).run()
+    shortest = Job(8 * HOUR, plan=SavePlan(shortest=1200.0)).run()
     assert min(shortest.gaps[:-1]) >= 1200.0
     assert "the shortest allowed" in shortest.saves[2][1]
 
 
 def test_saves_divide_the_time_until_the_deadline_into_equal_parts() -> None:
-    job = Job(limit=5000.0, blocked=0.2, durable=0.2, plan=Plan(blocked=0.2, durable=0.2)).run()
+    job = Job(limit=5000.0, blocked=0.2, durable=0.2, plan=SavePlan(blocked=0.2, durable=0.2)).run()
     assert len(job.gaps) > 5
     inner = job.gaps[:-1]
     assert max(inner) - min(inner) <= 3 * job.step
@@ -221,7 +221,7 @@ def test_a_slow_first_step_does_not_make_the_first_save_the_last() -> None:
 
 
 def test_a_save_that_the_training_chose_moves_the_next_one() -> None:
-    job = Job(blocked=1.0, durable=1.0, plan=Plan(blocked=1.0, durable=1.0))
+    job = Job(blocked=1.0, durable=1.0, plan=SavePlan(blocked=1.0, durable=1.0))
     job.run(until=200.0)
     job.rhythm.taken(1.0)
     assert job.rhythm.why.startswith("the training's own choice; else every ")
@@ -231,7 +231,7 @@ def test_a_save_that_the_training_chose_moves_the_next_one() -> None:
 
 
 def test_a_training_that_never_asks_is_told_nothing_of_a_rhythm() -> None:
-    job = Job(limit=HOUR, plan=Plan(blocked=0.5, durable=0.5))
+    job = Job(limit=HOUR, plan=SavePlan(blocked=0.5, durable=0.5))
     for _ in range(2):
         job.now += 30.0
         job.rhythm.taken(0.5)
@@ -254,7 +254,7 @@ seconds = st.floats(0.0, 120.0)
 def test_whatever_it_costs_the_last_save_is_durable_before_the_deadline(
     limit: float, grace: float, step: float, durable: float, share: float, interruptions: int
 ) -> None:
-    plan = Plan(observed=50 * HOUR, interruptions=interruptions)
+    plan = SavePlan(observed=50 * HOUR, interruptions=interruptions)
     job = Job(limit, grace, step, durable * share, durable, plan).run()
     assert job.saves[-1][0] + durable <= limit
     assert job.saves[-1][1].startswith("the last before the deadline")
@@ -283,7 +283,7 @@ def test_between_two_saves_there_is_never_more_than_the_best_interval_or_the_bou
     interruptions: int,
 ) -> None:
     blocked = durable * share
-    plan = Plan(None, shortest, shortest + room, 50 * HOUR, interruptions, blocked, durable)
+    plan = SavePlan(None, shortest, shortest + room, 50 * HOUR, interruptions, blocked, durable)
     job = Job(limit, 10.0, step, blocked, durable, plan).run()
     cost = blocked + 0.1 * (durable - blocked)
     best = daly(cost, (50 * HOUR + limit + PRIOR) / (interruptions + 1))
@@ -324,13 +324,13 @@ def test_the_plan_is_what_the_environment_says() -> None:
     def number(name: str) -> float | None:
         return float(told[name]) if name in told else None
 
-    assert read_plan(told, number) == Plan(None, 5.0, 700.0, 7200.5, 3, 0.25, 4.0)
+    assert read_plan(told, number) == SavePlan(None, 5.0, 700.0, 7200.5, 3, 0.25, 4.0)
     told[env.SAVE_EVERY] = "90"
     assert read_plan(told, number).every == 90.0
     del told[env.SAVE_DURABLE]
-    assert replace(read_plan(told, number), every=None) == Plan(None, 5.0, 700.0, 7200.5, 3)
+    assert replace(read_plan(told, number), every=None) == SavePlan(None, 5.0, 700.0, 7200.5, 3)
     told.clear()
-    assert read_plan(told, number) == Plan()
+    assert read_plan(told, number) == SavePlan()
 
 
 class Blind:
@@ -350,7 +350,7 @@ def test_where_blind_daly_gets_nowhere_under_a_limit_most_of_the_job_is_kept() -
     assert Blind(daly(cost, between)).kept(limit, start, cost) == 0.0
     first = Job(limit - start, 30.0, 1.0, cost, cost).run()
     # The next attempt knows what a save costs and needs none to learn it.
-    known = Plan(observed=limit - start, blocked=cost, durable=cost)
+    known = SavePlan(observed=limit - start, blocked=cost, durable=cost)
     later = Job(limit - start, 30.0, 1.0, cost, cost, known).run()
     assert first.kept / limit > 0.7
     assert later.kept / limit > 0.75
@@ -365,7 +365,7 @@ def test_under_random_interruptions_it_keeps_about_as_much_as_the_best_fixed_int
         dice = random.Random(7)
         observed, interruptions, kept, spent = 0.0, 0, 0.0, 0.0
         for _ in range(60):
-            plan = Plan(**plan_for)  # type: ignore[arg-type]
+            plan = SavePlan(**plan_for)  # type: ignore[arg-type]
             if learns:
                 plan = replace(plan, observed=observed, interruptions=interruptions)
             end = dice.expovariate(1 / between)

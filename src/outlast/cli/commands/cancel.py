@@ -21,7 +21,7 @@ from outlast.controller.inbox import Cancel, Inbox
 from outlast.errors import BadInput
 
 if TYPE_CHECKING:
-    from outlast.controller.supervisor import Session
+    from outlast.controller.supervisor import Supervisor
 
 
 @click.command()
@@ -44,7 +44,7 @@ def command(runs: tuple[str, ...], directory: Path, everything: bool, as_json: b
     if names:
         Inbox(experiment.inbox).put(Cancel(None if everything else names, "cancelled by the user"))
 
-    def end_them(session: Session) -> None:
+    def end_them(session: Supervisor) -> None:
         for _ in range(10):
             session.step(budget=0.0)
             if not session.journal.live().keys() & set(names):

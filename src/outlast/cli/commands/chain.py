@@ -22,7 +22,7 @@ from outlast.cli.common import (
 )
 from outlast.controller.submission import prepare
 from outlast.domain.describe import counted, printable
-from outlast.domain.model import Kind, Outcome, Spec, attempts_needed
+from outlast.domain.model import EntryKind, Outcome, Spec, attempts_needed
 from outlast.errors import BadInput
 
 if TYPE_CHECKING:
@@ -95,13 +95,13 @@ def _what_became(journal: Journal, before: int) -> _Became:
     trouble: dict[str, str] = {}
     for row in journal.entries(after=before):
         entry = row.entry
-        if entry.kind is Kind.QUEUED:
+        if entry.kind is EntryKind.QUEUED:
             sent[entry.run] = entry.data["job"]
             if entry.data.get("reason"):
                 trouble[entry.run] = entry.data["reason"]
-        elif entry.kind is Kind.UNSURE:
+        elif entry.kind is EntryKind.UNSURE:
             trouble[entry.run] = "it is not known whether it was sent: %s" % entry.data.get("reason", "")
-        elif entry.kind is Kind.ENDED and entry.data["outcome"] == Outcome.REJECTED.value:
+        elif entry.kind is EntryKind.ENDED and entry.data["outcome"] == Outcome.REJECTED.value:
             trouble[entry.run] = "refused: %s" % entry.data["detail"]
     for run in journal.live().values():
         if run.current is None and run.name not in trouble:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from outlast.cli.scheduler_checks import Objections
     from outlast.domain.model import RunPlan
     from outlast.node.order import OutputRule
-    from outlast.node.staging.item import Wanted
+    from outlast.node.staging.item import DataItem
     from outlast.spec import Mistake, Parsed
 
 
@@ -102,7 +102,7 @@ def summary(parsed: Parsed) -> list[str]:
     return lines
 
 
-def data_line(item: Wanted) -> str:
+def data_line(item: DataItem) -> str:
     """What comes, where it goes, and what proves it."""
     to = f"$OUTLAST_DATA_DIR/{item.to}" if item.to else "$OUTLAST_DATA_DIR"
     goes = {"no": "to", "yes": "unpacked to", "nested": "unpacked, with archives inside it, to"}[item.unpack]

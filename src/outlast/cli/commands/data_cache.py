@@ -17,7 +17,7 @@ from outlast.exchange.experiment import Experiment
 from outlast.units import show_size
 
 if TYPE_CHECKING:
-    from outlast.node.staging.cache.store import Store
+    from outlast.node.staging.cache.data_cache import DataCache
 
 
 @click.command()
@@ -31,8 +31,8 @@ def command(
     cluster: str | None, path: Path | None, clear: bool, keep: str | None, directory: Path, as_json: bool
 ) -> None:
     """List what a cache of data holds. What is in use is never removed."""
+    from outlast.node.staging.cache.data_cache import DataCache
     from outlast.node.staging.cache.entry import free_space
-    from outlast.node.staging.cache.store import Store
 
     if clear and keep is not None:
         raise BadInput("--clear and --keep: say one of them")
@@ -45,7 +45,7 @@ def command(
         else:
             write_json(_told(root, [], [], [], None))
         return
-    store = Store(str(root))
+    store = DataCache(str(root))
     removed: list[dict[str, Any]] = []
     if clear or keep is not None:
         removed = list(_make_room(store, -1 if keep is None else _size(keep), clear))
@@ -135,14 +135,14 @@ def _size(text: str) -> int:
         raise BadInput("--keep: %s" % error) from error
 
 
-def _entries(store: Store) -> Iterator[dict[str, Any]]:
+def _entries(store: DataCache) -> Iterator[dict[str, Any]]:
     for one in reversed(store.entries()):
         told = asdict(one)
         del told["path"]
         yield told
 
 
-def _make_room(store: Store, keep: int, everything: bool) -> Iterator[dict[str, Any]]:
+def _make_room(store: DataCache, keep: int, everything: bool) -> Iterator[dict[str, Any]]:
     """The one that was used longest ago goes first; unfinished ones only where all are to go."""
     entries = store.entries()
     held = sum(entry.size for entry in entries)

@@ -11,7 +11,7 @@ import click
 
 from outlast.cli import CANNOT, FAILED
 from outlast.cli.common import cluster_option, directory_argument, json_option, table, where, write_json
-from outlast.cli.source_probe import Inquiry, Reply, inquire
+from outlast.cli.source_probe import Inquiry, ProbeReply, inquire
 from outlast.domain.describe import counted, printable
 from outlast.units import show_size
 
@@ -71,7 +71,7 @@ def _show(inquiries: list[Inquiry], room: list[str], directory: str) -> None:
         click.echo("All is well.")
 
 
-def _cells(reply: Reply) -> tuple[str, str, str]:
+def _cells(reply: ProbeReply) -> tuple[str, str, str]:
     if reply.version is None:
         return (reply.kind, "-", "-")
     size = show_size(reply.version.size) if reply.version.size is not None else "not told"

@@ -20,13 +20,13 @@ from outlast.cli.data_common import (
     token_options,
     tokens,
 )
-from outlast.cli.data_progress import Watch, in_words
+from outlast.cli.data_progress import TransferDisplay, in_words
 from outlast.errors import BadInput
-from outlast.node.staging.errors import FINAL, GivenUp
-from outlast.node.staging.item import Wanted
+from outlast.node.staging.errors import FINAL, FetchFailed
+from outlast.node.staging.item import DataItem
 
 if TYPE_CHECKING:
-    from outlast.node.archives.unpacking import Unpacking
+    from outlast.node.archives.unpacking import UnpackingSink
     from outlast.node.staging.fetch.part_file import PartFile
     from outlast.node.staging.fetch.receipt import Receipt
     from outlast.node.staging.sources.tokens import Tokens
@@ -71,13 +71,13 @@ def command(
     What was interrupted goes on from where it stopped when the same command is typed again. Nothing has its
     final name before it is whole and checked. Exits with 1 if it did not arrive.
     """
-    from outlast.node.staging.fetch.settings import FetchSettings
+    from outlast.node.staging.fetch.fetch_settings import FetchSettings
 
-    wanted = Wanted((url, *mirrors), pinned(options), size, unpack)
+    wanted = DataItem((url, *mirrors), pinned(options), size, unpack)
     meant = tokens(options)
     settings = FetchSettings(patience=duration(patience), connections=connections)
     there = unpack == "no" and os.path.lexists(to / wanted.name)
-    watch = Watch(wanted.name)
+    watch = TransferDisplay(wanted.name)
     try:
         with watch.showing():
             if there:
@@ -88,7 +88,7 @@ def command(
         stopped = " at %s" % in_words(watch.told, with_source=False).split(",")[0] if watch.told else ""
         click.echo("interrupted%s; type the same command again to go on from there" % stopped, err=True)
         context.exit(INTERRUPTED)
-    except GivenUp as error:
+    except FetchFailed as error:
         if as_json:
             kind = error.trouble.kind
             write_json({"ok": False, "error": str(error), "kind": kind.value, "advice": ADVICE[kind]})
@@ -109,41 +109,43 @@ def command(
         click.echo("  " + line)
 
 
-def _fetch(wanted: Wanted, to: Path, meant: Tokens, settings: Any, watch: Watch) -> Receipt | None:
+def _fetch(
+    wanted: DataItem, to: Path, meant: Tokens, settings: Any, watch: TransferDisplay
+) -> Receipt | None:
     """None: all of it had come before, and was only to be shown. Raises GivenUp, ValueError, OSError."""
-    from outlast.node.archives.unpacking import Unpacking
+    from outlast.node.archives.unpacking import UnpackingSink
     from outlast.node.staging.fetch.fetch import fetch, identify
     from outlast.node.staging.fetch.part_file import PartFile
-    from outlast.node.staging.http.settings import HttpSettings
+    from outlast.node.staging.http.http_settings import HttpSettings
     from outlast.node.staging.sources.resolve import sources_for
 
     sources = sources_for(wanted, HttpSettings(), meant)
-    sink: PartFile | Unpacking
+    sink: PartFile | UnpackingSink
     if wanted.unpack == "no":
         sink = PartFile(str(to), wanted.name)
     else:
         to.parent.mkdir(parents=True, exist_ok=True)
-        sink = Unpacking(str(to), wanted.name, wanted.unpack == "nested")
+        sink = UnpackingSink(str(to), wanted.name, wanted.unpack == "nested")
     try:
-        if isinstance(sink, Unpacking) and sink.recover(identify(wanted, sources, settings, watch.tell)):
+        if isinstance(sink, UnpackingSink) and sink.recover(identify(wanted, sources, settings, watch.tell)):
             return None
         return fetch(wanted, sources, sink, settings, watch.tell)
     finally:
         sink.close()
 
 
-def _look_at(wanted: Wanted, path: str, watch: Watch) -> Receipt:
+def _look_at(wanted: DataItem, path: str, watch: TransferDisplay) -> Receipt:
     """What has the name already is compared with what is pinned, and never overwritten."""
     from outlast.cli.data_common import Hashing
     from outlast.node.staging.fetch.fetch import fetch
-    from outlast.node.staging.sources.file import FileSource
+    from outlast.node.staging.sources.file_source import FileSource
 
     otherwise = "remove it, or choose another folder with --to"
     if not wanted.digests:
         raise BadInput("%s is there already; %s" % (path, otherwise))
     try:
         return fetch(wanted, [FileSource(path)], Hashing(), None, watch.tell)
-    except GivenUp as error:
+    except FetchFailed as error:
         raise BadInput(
             "%s is there already, and is something else: %s; %s" % (path, error.trouble.detail, otherwise)
         ) from error

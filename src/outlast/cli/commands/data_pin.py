@@ -12,9 +12,9 @@ import click
 from outlast.cli import CANNOT, FAILED, INTERRUPTED
 from outlast.cli.common import cluster_option, directory_argument, json_option, where, write_json
 from outlast.cli.data_common import ADVICE
-from outlast.cli.data_progress import Watch
-from outlast.node.staging.errors import GivenUp, Trouble
-from outlast.node.staging.item import ALGORITHMS, Wanted
+from outlast.cli.data_progress import TransferDisplay
+from outlast.node.staging.errors import FetchFailed, SourceError
+from outlast.node.staging.item import ALGORITHMS, DataItem
 
 if TYPE_CHECKING:
     from outlast.cli.data_common import Means
@@ -91,7 +91,7 @@ def _say(result: Result) -> None:
         click.echo("    %s: %s" % (key, value))
 
 
-def _pin(directory: Path, index: int, item: Wanted, means: Means, trust_source: bool) -> Result:
+def _pin(directory: Path, index: int, item: DataItem, means: Means, trust_source: bool) -> Result:
     from outlast.spec.pinning import CannotPin, pin
 
     # What is to be pinned anew proves nothing about itself.
@@ -102,9 +102,9 @@ def _pin(directory: Path, index: int, item: Wanted, means: Means, trust_source: 
             pins, how = _told(unpinned, means, tuple(item.digests))
         else:
             pins, how = _hashed(unpinned, means, algorithms)
-    except GivenUp as error:
+    except FetchFailed as error:
         return Result(item.name, "failed", "%s; %s" % (error, ADVICE[error.trouble.kind]), {})
-    except (Trouble, ValueError) as error:
+    except (SourceError, ValueError) as error:
         return Result(item.name, "failed", str(error), {})
     try:
         _edit(directory, lambda text: pin(text, index, pins))
@@ -113,28 +113,28 @@ def _pin(directory: Path, index: int, item: Wanted, means: Means, trust_source: 
     return Result(item.name, "pinned", how, pins)
 
 
-def _hashed(item: Wanted, means: Means, algorithms: tuple[str, ...]) -> tuple[Pins, str]:
+def _hashed(item: DataItem, means: Means, algorithms: tuple[str, ...]) -> tuple[Pins, str]:
     """Raises GivenUp, ValueError."""
     from outlast.cli.data_common import Hashing, proved
     from outlast.node.staging.fetch.fetch import fetch
 
-    watch, sink = Watch(item.name), Hashing(algorithms)
+    watch, sink = TransferDisplay(item.name), Hashing(algorithms)
     with watch.showing():
         receipt = fetch(item, means.sources(item), sink, means.fetching, watch.tell)
     told = "; %s" % proved(receipt) if receipt.vouched == "source" else ""
     return {**sink.results(), "size": receipt.bytes}, "pinned, as it was fetched now%s" % told
 
 
-def _told(item: Wanted, means: Means, had: tuple[str, ...]) -> tuple[Pins, str]:
+def _told(item: DataItem, means: Means, had: tuple[str, ...]) -> tuple[Pins, str]:
     """The strongest digest that a source tells, and those that were pinned before: none may stay that is old.
 
     Raises Trouble, ValueError.
     """
-    troubles: list[Trouble] = []
+    troubles: list[SourceError] = []
     for source in means.sources(item):
         try:
             said = source.version()
-        except Trouble as trouble:
+        except SourceError as trouble:
             troubles.append(trouble)
             continue
         ranked = [name for name in ALGORITHMS if name in said.digests]

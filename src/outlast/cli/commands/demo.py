@@ -12,14 +12,14 @@ import click
 
 from outlast.cli import FAILED, INTERRUPTED
 from outlast.cli.common import on_terminal
-from outlast.domain.model import Attempt, Entry, Run, RunState
+from outlast.domain.model import Attempt, JournalEntry, Run, RunState
 from outlast.errors import BadInput
 
 if TYPE_CHECKING:
-    from outlast.controller.supervisor import Session
+    from outlast.controller.supervisor import Supervisor
     from outlast.demo.compare import Comparison
-    from outlast.demo.stage import Stage
-    from outlast.demo.trouble import Trouble
+    from outlast.demo.stage import DemoStage
+    from outlast.demo.trouble import DemoTrouble
 
 #: Seconds after which the disturbed training is given up.
 LONGEST = 300.0
@@ -77,21 +77,21 @@ def command(ctx: click.Context, keep: Path | None, epochs: int | None) -> None:
     ctx.exit(code)
 
 
-def _show(place: Stage, epochs: int | None) -> int:
+def _show(place: DemoStage, epochs: int | None) -> int:
     from outlast import spec
     from outlast.cli.commands.report import text
     from outlast.cli.commands.submit import hand_over
     from outlast.demo import undisturbed
     from outlast.demo.compare import compare
     from outlast.demo.stage import HOSTS, limit_attempts, make_experiment
-    from outlast.demo.trouble import Trouble
+    from outlast.demo.trouble import DemoTrouble
     from outlast.domain.ledger import book
 
     experiment = place.experiment
     make_experiment(place.undisturbed, epochs)
     make_experiment(experiment.root, epochs)
     _say("training undisturbed, in one go")
-    progress = _Progress()
+    progress = _DemoProgress()
     seconds = undisturbed.train(place.undisturbed, spec.read(experiment.root).spec.command, progress.show)
     progress.clear()
     _say("done undisturbed after %.1f s" % seconds)
@@ -99,7 +99,7 @@ def _show(place: Stage, epochs: int | None) -> int:
     limit = limit_attempts(experiment, seconds)
     _say("the same training on %s, with a limit of %d s for each job" % (" and ".join(HOSTS), limit))
     hand_over(experiment)
-    trouble = Trouble(experiment, place.scheduler.kill, _say)
+    trouble = DemoTrouble(experiment, place.scheduler.kill, _say)
     run, attempts = _supervise(place, trouble)
     click.echo("\nWhere the time went:\n%s\n" % text(book(run, attempts)))
 
@@ -113,14 +113,14 @@ def _show(place: Stage, epochs: int | None) -> int:
     return FAILED if wrong else 0
 
 
-def _supervise(place: Stage, trouble: Trouble) -> tuple[Run, list[Attempt]]:
+def _supervise(place: DemoStage, trouble: DemoTrouble) -> tuple[Run, list[Attempt]]:
     """What `outlast up` does, with trouble in between."""
     from outlast.cli.live import Display
     from outlast.controller.supervisor import control
 
     display = Display(place.experiment)
 
-    def listen(entries: Sequence[Entry]) -> None:
+    def listen(entries: Sequence[JournalEntry]) -> None:
         display.entries(entries)
         trouble.entries(entries)
 
@@ -140,11 +140,11 @@ def _supervise(place: Stage, trouble: Trouble) -> tuple[Run, list[Attempt]]:
         return run, list(session.journal.attempts(run.name))
 
 
-def _current(session: Session) -> Attempt | None:
+def _current(session: Supervisor) -> Attempt | None:
     return next((session.journal.current(run) for run in session.journal.live().values()), None)
 
 
-def _what_is_missing(run: Run, trouble: Trouble) -> list[str]:
+def _what_is_missing(run: Run, trouble: DemoTrouble) -> list[str]:
     if run.state is not RunState.FINISHED:
         return ["the run is %s: %s" % (run.state.value, run.reason or "not finished within %d s" % LONGEST)]
     missing = []
@@ -176,7 +176,7 @@ def _say(text: str) -> None:
     print(line if on_terminal() else click.unstyle(line), flush=True)
 
 
-class _Progress:
+class _DemoProgress:
     """One line that is overwritten on a terminal, a line now and then elsewhere."""
 
     def __init__(self) -> None:

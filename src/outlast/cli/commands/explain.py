@@ -24,8 +24,8 @@ from outlast.cli.refusal_hints import advice
 from outlast.domain import ledger
 from outlast.domain.data_costs import items_of, troubles_in
 from outlast.domain.describe import printable
-from outlast.domain.model import Attempt, AttemptState, Entry, Run
-from outlast.domain.save_costs import Saving
+from outlast.domain.model import Attempt, AttemptState, JournalEntry, Run
+from outlast.domain.save_costs import SaveCosts
 from outlast.journal.journal import Journal
 from outlast.units import show_duration, show_size
 
@@ -86,7 +86,7 @@ def _text(journal: Journal, run: Run, attempts: list[Attempt], root: Path, direc
     return "\n".join(lines)
 
 
-def _attempt(attempt: Attempt, entries: list[Entry], booking: ledger.Booking | None) -> list[str]:
+def _attempt(attempt: Attempt, entries: list[JournalEntry], booking: ledger.Booking | None) -> list[str]:
     ended = attempt.state is AttemptState.ENDED and attempt.outcome is not None
     word = attempt.outcome.value if ended and attempt.outcome else attempt.state.value
     lines = ["attempt %d: %s" % (attempt.number, paint(word))]
@@ -113,7 +113,7 @@ def _attempt(attempt: Attempt, entries: list[Entry], booking: ledger.Booking | N
         lines.append("  ended      %s" % printable(attempt.detail))
     saved = account.get("saves", ())
     step = saved[-1][1] if saved else None
-    told = save_table.in_attempt(step, booking.saving if booking else Saving())
+    told = save_table.in_attempt(step, booking.saving if booking else SaveCosts())
     lines += ["  %-10s %s" % line for line in told]
     if booking and booking.uses:
         parts = ("%s %s" % (show_duration(seconds), use.value) for use, seconds in booking.uses.items())

@@ -119,11 +119,11 @@ def _ask(
 
 
 def _left_behind(directory: Path) -> bool:
-    from outlast.local_cluster.job import Phase
-    from outlast.local_cluster.job_log import Book
+    from outlast.local_cluster.job import JobState
+    from outlast.local_cluster.job_log import JobLog
 
-    jobs = Book(directory / "jobs.jsonl").load().jobs.values()
-    return any(job.phase is not Phase.ENDED for job in jobs)
+    jobs = JobLog(directory / "jobs.jsonl").load().jobs.values()
+    return any(job.phase is not JobState.ENDED for job in jobs)
 
 
 def _make_trouble(name: str, wanted: str, operation: str) -> Mapping[str, Any]:

@@ -11,7 +11,7 @@ from outlast.node.archives.sink import Block
 _NOTHING = memoryview(b"")
 
 
-class Do(Enum):
+class ActionKind(Enum):
     FOLDER = "make a directory"
     WHOLE = "write a file at once"
     BEGIN = "begin a file"
@@ -20,18 +20,18 @@ class Do(Enum):
     END = "close the file"
 
 
-class Step(NamedTuple):
-    do: Do
+class Action(NamedTuple):
+    do: ActionKind
     path: bytes = b""
     executable: bool = False
     content: memoryview = _NOTHING
 
 
 @dataclass
-class Parsed:
+class ParserOutput:
     """What one block comes to."""
 
-    steps: list[Step] = field(default_factory=list)
+    steps: list[Action] = field(default_factory=list)
     #: The bytes that are in no file.
     literals: list[Block] = field(default_factory=list)
     #: Lengths: so many literal bytes, then so many of a file, and again; literal ones are left in the end.
@@ -42,7 +42,7 @@ class Parsed:
         self.literals.append(data)
         self.literal_rest += len(data)
 
-    def content(self, step: Step) -> None:
+    def content(self, step: Action) -> None:
         self.steps.append(step)
         self.runs += (self.literal_rest, len(step.content))
         self.literal_rest = 0

@@ -11,7 +11,7 @@ import importlib
 import zlib
 from typing import Any, Callable, Iterator, Protocol
 
-from outlast.node.archives.formats import Kind
+from outlast.node.archives.formats import ArchiveFormat
 from outlast.node.archives.sink import BadArchive
 
 #: At most so much comes out at once.
@@ -31,14 +31,14 @@ class Decoder(Protocol):
         """Release what it holds; safe to call twice."""
 
 
-def decoder(kind: Kind) -> Decoder:
+def decoder(kind: ArchiveFormat) -> Decoder:
     """Raises BadArchive, with what is missing, if this Python cannot do it."""
-    if kind is Kind.GZIP:
+    if kind is ArchiveFormat.GZIP:
         return Streams(kind, _Gzip, zlib.error)
-    if kind is Kind.BZIP2:
+    if kind is ArchiveFormat.BZIP2:
         bz2 = _module("bz2", kind)
         return Streams(kind, bz2.BZ2Decompressor, OSError)
-    if kind is Kind.XZ:
+    if kind is ArchiveFormat.XZ:
         lzma = _module("lzma", kind)
         return Streams(
             kind, lambda: lzma.LZMADecompressor(format=lzma.FORMAT_XZ, memlimit=_MEMORY), lzma.LZMAError
@@ -48,7 +48,7 @@ def decoder(kind: Kind) -> Decoder:
     return zstd.decoder()
 
 
-def _module(name: str, kind: Kind) -> Any:
+def _module(name: str, kind: ArchiveFormat) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -83,7 +83,7 @@ class _Gzip:
 class Streams:
     """One compressed stream after the other, until nothing or only zeros are left."""
 
-    def __init__(self, kind: Kind, new: Callable[[], Any], *errors: type[Exception]) -> None:
+    def __init__(self, kind: ArchiveFormat, new: Callable[[], Any], *errors: type[Exception]) -> None:
         self._kind = kind
         self._new = new
         self._errors = errors

@@ -7,15 +7,15 @@ import os
 import stat
 from typing import Callable, Iterator
 
-from outlast.node.archives.headers import shown
 from outlast.node.archives.sink import BadArchive
+from outlast.node.archives.tar_headers import shown
 from outlast.node.archives.tree import Tree
-from outlast.node.archives.workspace import Late, Staging
+from outlast.node.archives.workspace import Late, Workspace
 from outlast.node.files import blocks, open_file, sync_directory
 from outlast.node.pulse import silent
 
 
-def check(staging: Staging, lates: list[Late], pulse: Callable[[], None] = silent) -> None:
+def check(staging: Workspace, lates: list[Late], pulse: Callable[[], None] = silent) -> None:
     """That everything has a place of its own. Raises BadArchive, and has moved nothing then."""
     for late in lates:
         folder = os.path.dirname(late.path)
@@ -40,7 +40,7 @@ def check(staging: Staging, lates: list[Late], pulse: Callable[[], None] = silen
             )
 
 
-def move(staging: Staging, lates: list[Late], pulse: Callable[[], None] = silent) -> None:
+def move(staging: Workspace, lates: list[Late], pulse: Callable[[], None] = silent) -> None:
     """Put everything in its place. What an earlier process has moved is passed over."""
     # An archive has a higher number than the one that it was in, and is moved before it.
     for late in sorted(lates, key=lambda late: -late.number):
@@ -55,7 +55,7 @@ def move(staging: Staging, lates: list[Late], pulse: Callable[[], None] = silent
     sync_directory(os.path.dirname(staging.target))
 
 
-def _place(staging: Staging, late: Late) -> str:
+def _place(staging: Workspace, late: Late) -> str:
     return os.path.join(staging.late_folder(late.parent), late.path)
 
 

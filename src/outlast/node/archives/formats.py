@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from enum import Enum
 
-from outlast.node.archives import headers
+from outlast.node.archives import tar_headers
 from outlast.node.archives.sink import BadArchive
 
 
-class Kind(Enum):
+class ArchiveFormat(Enum):
     TAR = "tar"
     ZIP = "zip"
     GZIP = "gzip"
@@ -19,15 +19,15 @@ class Kind(Enum):
 
 
 #: As many first bytes as it takes to tell.
-ENOUGH = headers.BLOCK
+ENOUGH = tar_headers.BLOCK
 
 _MAGIC = (
-    (b"\x1f\x8b", Kind.GZIP),
-    (b"BZh", Kind.BZIP2),
-    (b"\xfd7zXZ\0", Kind.XZ),
-    (b"\x28\xb5\x2f\xfd", Kind.ZSTD),
-    (b"PK\3\4", Kind.ZIP),
-    (b"PK\5\6", Kind.ZIP),
+    (b"\x1f\x8b", ArchiveFormat.GZIP),
+    (b"BZh", ArchiveFormat.BZIP2),
+    (b"\xfd7zXZ\0", ArchiveFormat.XZ),
+    (b"\x28\xb5\x2f\xfd", ArchiveFormat.ZSTD),
+    (b"PK\3\4", ArchiveFormat.ZIP),
+    (b"PK\5\6", ArchiveFormat.ZIP),
 )
 _TAR = b".tar"
 _COMPRESSED_TARS = (
@@ -45,22 +45,22 @@ _ARCHIVES = (_TAR, *_COMPRESSED_TARS, b".zip")
 _SINGLE = (b".gz", b".bz2", b".xz", b".zst")
 
 
-def of(head: bytes) -> Kind:
+def of(head: bytes) -> ArchiveFormat:
     """By its first `ENOUGH` bytes, or all there are."""
     for magic, kind in _MAGIC:
         if head.startswith(magic):
             return kind
-    return Kind.TAR if is_tar(head) else Kind.OTHER
+    return ArchiveFormat.TAR if is_tar(head) else ArchiveFormat.OTHER
 
 
 def is_tar(head: bytes) -> bool:
-    if len(head) < headers.BLOCK:
+    if len(head) < tar_headers.BLOCK:
         return False
-    block = head[: headers.BLOCK]
-    if block == headers.END:
+    block = head[: tar_headers.BLOCK]
+    if block == tar_headers.END:
         return True  # a tar without members
     try:
-        headers.parse(block)
+        tar_headers.parse(block)
     except BadArchive:
         return False
     return True

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from outlast.node.archives.headers import shown
 from outlast.node.archives.sink import BadArchive
+from outlast.node.archives.tar_headers import shown
 
 
 @dataclass(frozen=True)
-class Limits:
+class ArchiveLimits:
     """The defaults leave room for ten times ImageNet (1.3 million files, 150 GB)."""
 
     #: Of all files together.
@@ -32,10 +32,10 @@ class Limits:
     path_parts: int = 64
 
 
-class Account:
+class LimitAccount:
     """What one archive, with all that is inside of it, has used of its limits. Shared by all its readers."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: ArchiveLimits) -> None:
         self.limits = limits
         #: Bytes that came from outside.
         self.taken = 0

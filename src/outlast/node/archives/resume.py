@@ -11,22 +11,22 @@ import errno
 import os
 from typing import Callable, Protocol
 
-from outlast.node.archives.actions import Current, Do, Step
-from outlast.node.archives.limits import Account
+from outlast.node.archives.actions import Action, ActionKind, Current
+from outlast.node.archives.limits import LimitAccount
 from outlast.node.archives.sink import BadArchive, Block
-from outlast.node.archives.skeleton import Record, Skeleton
+from outlast.node.archives.skeleton import Skeleton, SkeletonRecord
 from outlast.node.archives.tar_parser import TarParser
 from outlast.node.archives.tree import Tree
-from outlast.node.archives.unpack_context import Shelf
-from outlast.node.archives.workspace import Staging, count_files
-from outlast.node.archives.writer import Placing
+from outlast.node.archives.unpack_context import UnpackContext
+from outlast.node.archives.workspace import Workspace, count_files
+from outlast.node.archives.writer import ArchiveWriter
 
 _PIECE = 1 << 20
 
 
-def survey(skeleton: Skeleton, records: list[Record], shelf: Shelf, tree: Tree) -> int | None:
+def survey(skeleton: Skeleton, records: list[SkeletonRecord], shelf: UnpackContext, tree: Tree) -> int | None:
     """How many bytes of the stream can be rebuilt; None if something is there that no kill explains."""
-    parser = TarParser(Account(shelf.account.limits), shelf.nested)
+    parser = TarParser(LimitAccount(shelf.account.limits), shelf.nested)
     surveyor = _Survey(tree, shelf.staging)
     try:
         reached = _walk(skeleton, records, parser, surveyor, shelf.pulse)
@@ -38,10 +38,10 @@ def survey(skeleton: Skeleton, records: list[Record], shelf: Shelf, tree: Tree) 
 
 def replay(
     skeleton: Skeleton,
-    records: list[Record],
+    records: list[SkeletonRecord],
     stop: int,
     parser: TarParser,
-    placing: Placing,
+    placing: ArchiveWriter,
     tell: Callable[[Block], None],
 ) -> None:
     """Every byte before `stop` goes to `tell`; parser and placing are afterwards as they were there."""
@@ -54,14 +54,18 @@ class _Odd(Exception):
 
 
 class _Visitor(Protocol):
-    def literal(self, data: bytes, steps: list[Step]) -> None: ...
+    def literal(self, data: bytes, steps: list[Action]) -> None: ...
 
     def content(self, current: Current, count: int) -> int:
         """How many of the next `count` bytes are in the file."""
 
 
 def _walk(
-    skeleton: Skeleton, records: list[Record], parser: TarParser, visitor: _Visitor, pulse: Callable[[], None]
+    skeleton: Skeleton,
+    records: list[SkeletonRecord],
+    parser: TarParser,
+    visitor: _Visitor,
+    pulse: Callable[[], None],
 ) -> int:
     """Along the stream, as far as it is there; where that is."""
     for record in records:
@@ -82,16 +86,16 @@ def _walk(
 class _Survey:
     """Looks which files are there, and how long they are."""
 
-    def __init__(self, tree: Tree, staging: Staging) -> None:
+    def __init__(self, tree: Tree, staging: Workspace) -> None:
         self._tree = tree
         self._staging = staging
         self._files = 0
         self._archives = 0
 
-    def literal(self, data: bytes, steps: list[Step]) -> None:
+    def literal(self, data: bytes, steps: list[Action]) -> None:
         """Directories and empty files leave no other trace than their names: what is missing is made."""
         for step in steps:
-            if step.do is Do.FOLDER:
+            if step.do is ActionKind.FOLDER:
                 self._tree.folder(step.path)
             else:
                 self._files += 1
@@ -137,11 +141,11 @@ class _Survey:
 class _Replay:
     """Reads the files, and tells the digests and the readers of the archives inside."""
 
-    def __init__(self, placing: Placing, tell: Callable[[Block], None]) -> None:
+    def __init__(self, placing: ArchiveWriter, tell: Callable[[Block], None]) -> None:
         self._placing = placing
         self._tell = tell
 
-    def literal(self, data: bytes, steps: list[Step]) -> None:
+    def literal(self, data: bytes, steps: list[Action]) -> None:
         self._placing.shelf.account.taken += len(data)
         self._tell(data)
 

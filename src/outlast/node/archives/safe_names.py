@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from outlast.node.archives.headers import shown
-from outlast.node.archives.limits import Limits
+from outlast.node.archives.limits import ArchiveLimits
 from outlast.node.archives.sink import BadArchive
+from outlast.node.archives.tar_headers import shown
 
 #: What Linux allows for one component.
 _LONGEST_PART = 255
@@ -20,7 +20,7 @@ _CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
 _PLAIN = re.compile(rb"(?!\.{1,2}\Z)[^\x00-\x1f\x7f/\\]{1,255}\Z")
 
 
-def clean(name: bytes, limits: Limits) -> bytes:
+def clean(name: bytes, limits: ArchiveLimits) -> bytes:
     """The path below the target, without `.` and empty parts; empty: the target. Raises BadArchive."""
     folder, slash, last = name.rpartition(b"/")
     if not _PLAIN.match(last):
@@ -35,7 +35,7 @@ def clean(name: bytes, limits: Limits) -> bytes:
 
 
 @lru_cache(maxsize=256)
-def _checked(name: bytes, limits: Limits) -> bytes:
+def _checked(name: bytes, limits: ArchiveLimits) -> bytes:
     if _CONTROL.search(name):
         _refuse(name, "a name with control characters")
     if b"\\" in name:
@@ -54,7 +54,7 @@ def _checked(name: bytes, limits: Limits) -> bytes:
     return path
 
 
-def joined(above: bytes, path: bytes, limits: Limits) -> bytes:
+def joined(above: bytes, path: bytes, limits: ArchiveLimits) -> bytes:
     """`path` below the directory `above`, both clean. Raises BadArchive."""
     whole = above + b"/" + path if above and path else above or path
     if len(whole) > limits.path_bytes or whole.count(b"/") >= limits.path_parts:
@@ -62,7 +62,7 @@ def joined(above: bytes, path: bytes, limits: Limits) -> bytes:
     return whole
 
 
-def _refuse_length(path: bytes, limits: Limits) -> None:
+def _refuse_length(path: bytes, limits: ArchiveLimits) -> None:
     _refuse(
         path,
         "a path of %d bytes and %d parts, and %d and %d are the limits"

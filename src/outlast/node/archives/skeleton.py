@@ -18,7 +18,7 @@ import struct
 import zlib
 from typing import Iterator, NamedTuple
 
-from outlast.node.archives.actions import Parsed
+from outlast.node.archives.actions import ParserOutput
 from outlast.node.archives.tree import write_all
 
 #: Where in the stream it begins, for how many bytes it stands, length and CRC-32 of what follows.
@@ -29,7 +29,7 @@ _COUNT = struct.Struct("<I")
 _LEVEL = 1
 
 
-class Record(NamedTuple):
+class SkeletonRecord(NamedTuple):
     #: In the skeleton's file.
     place: int
     length: int
@@ -42,7 +42,7 @@ class Skeleton:
     def __init__(self, path: str) -> None:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
-    def append(self, start: int, parsed: Parsed) -> None:
+    def append(self, start: int, parsed: ParserOutput) -> None:
         """What a block that began at `start` came to. On disk before this returns, as files are."""
         runs = [*parsed.runs, parsed.literal_rest, 0]
         size = sum(runs)
@@ -52,9 +52,9 @@ class Skeleton:
         body = zlib.compress(b"".join((_COUNT.pack(len(runs)), table, *parsed.literals)), _LEVEL)
         write_all(self._file, _HEAD.pack(_MAGIC, start, size, len(body), zlib.crc32(body)) + body)
 
-    def records(self) -> list[Record]:
+    def records(self) -> list[SkeletonRecord]:
         """Those that count, in their order, without a gap. What is torn is cut off."""
-        found: list[Record] = []
+        found: list[SkeletonRecord] = []
         place = 0
         while True:
             head = os.pread(self._file, _HEAD.size, place)
@@ -71,13 +71,13 @@ class Skeleton:
                 break
             if found:
                 found[-1] = found[-1]._replace(stop=start)
-            found.append(Record(place + _HEAD.size, length, start, start + size))
+            found.append(SkeletonRecord(place + _HEAD.size, length, start, start + size))
             place += _HEAD.size + length
         os.ftruncate(self._file, place)
         os.lseek(self._file, place, os.SEEK_SET)
         return found
 
-    def runs(self, record: Record) -> Iterator[tuple[bytes, int]]:
+    def runs(self, record: SkeletonRecord) -> Iterator[tuple[bytes, int]]:
         """Literal bytes, then how many bytes of a file follow, and again; as far as the record counts."""
         raw = zlib.decompress(os.pread(self._file, record.length, record.place))
         (count,) = _COUNT.unpack_from(raw)

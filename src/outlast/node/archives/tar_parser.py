@@ -15,11 +15,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from outlast.node.archives import formats, headers, safe_names
-from outlast.node.archives.actions import Current, Do, Parsed, Step
-from outlast.node.archives.headers import BLOCK, DIRECTORY, EXTENSIONS, REGULAR, Extensions, Header, shown
-from outlast.node.archives.limits import Account
+from outlast.node.archives import formats, safe_names, tar_headers
+from outlast.node.archives.actions import Action, ActionKind, Current, ParserOutput
+from outlast.node.archives.limits import LimitAccount
 from outlast.node.archives.sink import BadArchive, Block
+from outlast.node.archives.tar_headers import BLOCK, DIRECTORY, EXTENSIONS, REGULAR, Extensions, Header, shown
 
 _ENDLESS = 1 << 62
 
@@ -47,7 +47,7 @@ class _Unit(Enum):
 
 
 class TarParser:
-    def __init__(self, account: Account, nested: bool, depth: int = 1) -> None:
+    def __init__(self, account: LimitAccount, nested: bool, depth: int = 1) -> None:
         self._account = account
         self._nested = nested
         self._depth = depth
@@ -62,9 +62,9 @@ class TarParser:
         self._extension = b""
         self._held = bytearray()
 
-    def feed(self, block: Block) -> Parsed:
+    def feed(self, block: Block) -> ParserOutput:
         """Raises BadArchive."""
-        parsed = Parsed()
+        parsed = ParserOutput()
         view = memoryview(block)
         at, end = 0, len(view)
         if self._held:
@@ -112,7 +112,7 @@ class TarParser:
                 "the archive is cut: it ends after %d bytes, without its end mark" % self.position
             )
 
-    def _take(self, unit: bytes, parsed: Parsed) -> None:
+    def _take(self, unit: bytes, parsed: ParserOutput) -> None:
         level = self._levels[-1]
         self._check_room(level, len(unit))
         if self._unit is _Unit.SNIFF:
@@ -128,18 +128,18 @@ class TarParser:
             self._expect_header()
             self._padding = -len(unit) % BLOCK
             level.extensions.add(self._extension, unit)
-        elif unit == headers.END:
+        elif unit == tar_headers.END:
             if level.extensions.pending:
                 raise BadArchive("%sa name is announced, and no member follows" % self._where())
             level.ended = True
             self._padding = level.end - self.position
         else:
-            self._header(level, headers.parse(unit), parsed)
+            self._header(level, tar_headers.parse(unit), parsed)
         self._ascend()
 
-    def _header(self, level: _Level, header: Header, parsed: Parsed) -> None:
+    def _header(self, level: _Level, header: Header, parsed: ParserOutput) -> None:
         if header.kind in EXTENSIONS:
-            if header.size > headers.MAX_EXTENSION:
+            if header.size > tar_headers.MAX_EXTENSION:
                 raise BadArchive("%san extension header claims %d bytes" % (self._where(), header.size))
             if header.size:
                 self._unit, self._need, self._extension = _Unit.EXTENSION, header.size, header.kind
@@ -150,11 +150,11 @@ class TarParser:
         path = safe_names.clean(header.name, self._account.limits)
         if level.folder:
             path = safe_names.joined(level.folder, path, self._account.limits)
-        headers.has_content(header)
+        tar_headers.has_content(header)
         self._account.member(path, header.size)
         if header.kind == DIRECTORY:
             if path:
-                parsed.steps.append(Step(Do.FOLDER, path))
+                parsed.steps.append(Action(ActionKind.FOLDER, path))
         elif header.kind not in REGULAR:
             raise BadArchive(
                 "%s is %s; only files and directories are unpacked" % (shown(path), _what(header.kind))
@@ -164,12 +164,12 @@ class TarParser:
         else:
             self._regular(path, header, parsed)
 
-    def _regular(self, path: bytes, header: Header, parsed: Parsed) -> None:
+    def _regular(self, path: bytes, header: Header, parsed: ParserOutput) -> None:
         executable = bool(header.mode & 0o111)
         if not header.size:
-            parsed.steps.append(Step(Do.WHOLE, path, executable))
+            parsed.steps.append(Action(ActionKind.WHOLE, path, executable))
             return
-        self._check_room(self._levels[-1], headers.padded(header.size))
+        self._check_room(self._levels[-1], tar_headers.padded(header.size))
         self.current = Current(path, executable, False, header.size)
         if self._nested and formats.claims_archive(path):
             if not formats.claims_tar(path):
@@ -178,29 +178,29 @@ class TarParser:
             elif header.size >= BLOCK:
                 self._unit = _Unit.SNIFF
 
-    def _content(self, current: Current, data: memoryview, parsed: Parsed) -> None:
+    def _content(self, current: Current, data: memoryview, parsed: ParserOutput) -> None:
         self.position += len(data)
         begins = not current.done
         current.done += len(data)
         if begins and not current.left and not current.kept:
-            parsed.content(Step(Do.WHOLE, current.path, current.executable, data))
+            parsed.content(Action(ActionKind.WHOLE, current.path, current.executable, data))
         else:
             if begins:
-                do = Do.KEEP if current.kept else Do.BEGIN
-                parsed.steps.append(Step(do, current.path, current.executable))
-            parsed.content(Step(Do.MORE, content=data))
+                do = ActionKind.KEEP if current.kept else ActionKind.BEGIN
+                parsed.steps.append(Action(do, current.path, current.executable))
+            parsed.content(Action(ActionKind.MORE, content=data))
             if not current.left:
-                parsed.steps.append(Step(Do.END))
+                parsed.steps.append(Action(ActionKind.END))
         if not current.left:
             self._after_content(current.size)
 
-    def _small(self, current: Current, view: memoryview, at: int, parsed: Parsed) -> int:
+    def _small(self, current: Current, view: memoryview, at: int, parsed: ParserOutput) -> int:
         """A file that is in the block with its padding is done at once: most are. How many bytes that was."""
-        count = headers.padded(current.size)
+        count = tar_headers.padded(current.size)
         if current.done or current.kept or count > len(view) - at:
             return 0
         stop = at + current.size
-        parsed.content(Step(Do.WHOLE, current.path, current.executable, view[at:stop]))
+        parsed.content(Action(ActionKind.WHOLE, current.path, current.executable, view[at:stop]))
         parsed.literal(view[stop : at + count])
         self.position += count
         self.current = None
@@ -212,7 +212,7 @@ class TarParser:
         self._padding = -size % BLOCK
         self._ascend()
 
-    def _pad(self, data: memoryview, parsed: Parsed) -> None:
+    def _pad(self, data: memoryview, parsed: ParserOutput) -> None:
         level = self._levels[-1]
         if level.ended and data != bytes(len(data)):
             raise BadArchive(
@@ -224,14 +224,14 @@ class TarParser:
         self.position += len(data)
         self._ascend()
 
-    def _descend(self, current: Current, parsed: Parsed) -> _Level:
+    def _descend(self, current: Current, parsed: ParserOutput) -> _Level:
         """The current file is a tar: go on with its members."""
         self._account.deeper(current.path, self._depth + len(self._levels) - 1)
         folder = formats.without_suffix(current.path)
         level = _Level(current.path, folder, self.position + current.size)
         self._levels.append(level)
         self.current = None
-        parsed.steps.append(Step(Do.FOLDER, folder))
+        parsed.steps.append(Action(ActionKind.FOLDER, folder))
         return level
 
     def _ascend(self) -> None:

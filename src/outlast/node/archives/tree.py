@@ -12,8 +12,8 @@ import errno
 import os
 from collections import OrderedDict
 
-from outlast.node.archives.headers import shown
 from outlast.node.archives.sink import BadArchive, Block
+from outlast.node.archives.tar_headers import shown
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -6,13 +6,13 @@ import contextlib
 from collections import deque
 from typing import Callable, Iterator, NamedTuple
 
-from outlast.node.archives.headers import shown
-from outlast.node.archives.limits import Account
+from outlast.node.archives.limits import LimitAccount
 from outlast.node.archives.sink import BadArchive
-from outlast.node.archives.workspace import Late, Staging
+from outlast.node.archives.tar_headers import shown
+from outlast.node.archives.workspace import Late, Workspace
 
 
-class Zip(NamedTuple):
+class PendingZip(NamedTuple):
     """One that is all there, to be unpacked at the end: a zip has its table of contents at its end."""
 
     file: str
@@ -24,16 +24,18 @@ class Zip(NamedTuple):
     path: bytes
 
 
-class Shelf:
+class UnpackContext:
     """What all readers of one archive share: limits, numbers, and the list of what is left for the end."""
 
-    def __init__(self, staging: Staging, account: Account, nested: bool, pulse: Callable[[], None]) -> None:
+    def __init__(
+        self, staging: Workspace, account: LimitAccount, nested: bool, pulse: Callable[[], None]
+    ) -> None:
         self.staging = staging
         self.account = account
         self.nested = nested
         self.pulse = pulse
         self.lates: list[Late] = []
-        self.zips: deque[Zip] = deque()
+        self.zips: deque[PendingZip] = deque()
         self._last = 0
 
     def number(self) -> int:

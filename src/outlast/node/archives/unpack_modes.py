@@ -10,17 +10,17 @@ from outlast.node.archives.sink import Block
 from outlast.node.archives.skeleton import Skeleton
 from outlast.node.archives.tar_parser import TarParser
 from outlast.node.archives.tree import write_all
-from outlast.node.archives.unpack_context import Shelf
-from outlast.node.archives.writer import Placing, Reader
+from outlast.node.archives.unpack_context import UnpackContext
+from outlast.node.archives.writer import ArchiveWriter, Reader
 from outlast.node.files import blocks, open_file
 
 
-class Chain:
-    def __init__(self, shelf: Shelf) -> None:
+class StreamingUnpack:
+    def __init__(self, shelf: UnpackContext) -> None:
         self._shelf = shelf
         self._skeleton = Skeleton(shelf.staging.skeleton)
         self._parser = TarParser(shelf.account, shelf.nested)
-        self._placing = Placing(shelf, 0, 1)
+        self._placing = ArchiveWriter(shelf, 0, 1)
 
     def resume(self, replay: Callable[[Block], None]) -> int | None:
         """How many bytes are there; None, and nothing replayed, if what is there contradicts itself."""
@@ -51,8 +51,8 @@ class Chain:
 
 
 # An archive whose bytes cannot be had again from its members: kept as it came, and read on the way.
-class Whole:
-    def __init__(self, shelf: Shelf, single: bytes) -> None:
+class StoredUnpack:
+    def __init__(self, shelf: UnpackContext, single: bytes) -> None:
         """`single` is the name of its content if that is one file that was compressed."""
         self._shelf = shelf
         self._path = shelf.staging.whole

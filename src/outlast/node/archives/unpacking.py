@@ -12,20 +12,20 @@ import os
 from typing import Any, Callable
 
 from outlast.node.archives import finalize, formats, safe_names, zip_unpacker
-from outlast.node.archives.formats import Kind
-from outlast.node.archives.headers import shown
-from outlast.node.archives.limits import Account, Limits
+from outlast.node.archives.formats import ArchiveFormat
+from outlast.node.archives.limits import ArchiveLimits, LimitAccount
 from outlast.node.archives.sink import BadArchive, Block
-from outlast.node.archives.unpack_context import Shelf, named
-from outlast.node.archives.unpack_modes import Chain, Whole
-from outlast.node.archives.workspace import Late, Staging
+from outlast.node.archives.tar_headers import shown
+from outlast.node.archives.unpack_context import UnpackContext, named
+from outlast.node.archives.unpack_modes import StoredUnpack, StreamingUnpack
+from outlast.node.archives.workspace import Late, Workspace
 from outlast.node.archives.writeback import WriteBack
-from outlast.node.archives.writer import Placing
+from outlast.node.archives.writer import ArchiveWriter
 from outlast.node.files import blocks, open_file
 from outlast.node.pulse import silent
 
 
-class Unpacking:
+class UnpackingSink:
     """The sink of one archive; see `outlast.node.archives.sink`.
 
     After a BadArchive nothing of it is of use, and `restart` removes it.
@@ -36,21 +36,21 @@ class Unpacking:
         target: str,
         name: str = "",
         nested: bool = False,
-        limits: Limits | None = None,
+        limits: ArchiveLimits | None = None,
         pulse: Callable[[], None] = silent,
     ) -> None:
         """`target` becomes a directory, or gets more if it is one. `name` is what the archive is called."""
-        self._staging = Staging(target, name)
+        self._staging = Workspace(target, name)
         self.place = os.path.dirname(self._staging.path)
         self._name = name
         self._nested = nested
-        self._limits = limits or Limits()
+        self._limits = limits or ArchiveLimits()
         self._pulse = pulse
         self._identity = ""
         #: The first bytes, until there are enough to tell what they are.
         self._head = b""
         self._shelf = self._new_shelf()
-        self._reader: Chain | Whole | None = None
+        self._reader: StreamingUnpack | StoredUnpack | None = None
         self._write_back: WriteBack | None = None
 
     def recover(self, identity: str) -> bool:
@@ -105,7 +105,7 @@ class Unpacking:
         self._reader.finish()
         while self._shelf.zips:
             file, number, depth, path = self._shelf.zips.popleft()
-            with named(path), contextlib.closing(Placing(self._shelf, number, depth)) as placing:
+            with named(path), contextlib.closing(ArchiveWriter(self._shelf, number, depth)) as placing:
                 zip_unpacker.unpack(file, placing)
         lates = self._shelf.lates
         finalize.check(self._staging, lates, self._pulse)
@@ -127,7 +127,7 @@ class Unpacking:
         # What was in kept archives is had again from those.
         if os.path.lexists(self._staging.skeleton):
             self._staging.clear(self._pulse, but=("state.json", "skeleton", "tree", "kept"))
-            self._reader = Chain(self._shelf)
+            self._reader = StreamingUnpack(self._shelf)
         elif os.path.lexists(self._staging.whole):
             self._staging.clear(self._pulse, but=("state.json", "whole"))
             self._reader = self._new_whole()
@@ -139,7 +139,7 @@ class Unpacking:
         """What it is, by its first bytes; they are to be written then. Raises BadArchive."""
         head, self._head = self._head, b""
         kind = formats.of(head)
-        if kind is Kind.OTHER:
+        if kind is ArchiveFormat.OTHER:
             raise BadArchive(
                 "%s is no archive that can be unpacked: it begins with %s. Those are tar, tar.gz, tar.bz2, "
                 "tar.xz, tar.zst and zip; anything else is taken as it is with `unpack: no`"
@@ -147,7 +147,7 @@ class Unpacking:
             )
         self._open()
         self._staging.write_state(self._identity)
-        self._reader = Chain(self._shelf) if kind is Kind.TAR else self._new_whole()
+        self._reader = StreamingUnpack(self._shelf) if kind is ArchiveFormat.TAR else self._new_whole()
         return head
 
     def _to_disk(self) -> WriteBack:
@@ -155,12 +155,12 @@ class Unpacking:
             self._write_back = WriteBack(self._staging.path)
         return self._write_back
 
-    def _new_shelf(self) -> Shelf:
-        return Shelf(self._staging, Account(self._limits), self._nested, self._pulse)
+    def _new_shelf(self) -> UnpackContext:
+        return UnpackContext(self._staging, LimitAccount(self._limits), self._nested, self._pulse)
 
-    def _new_whole(self) -> Whole:
+    def _new_whole(self) -> StoredUnpack:
         name = os.fsencode(self._name or "data")
-        return Whole(self._shelf, safe_names.clean(formats.without_suffix(name) or name, self._limits))
+        return StoredUnpack(self._shelf, safe_names.clean(formats.without_suffix(name) or name, self._limits))
 
     def _move(self, lates: list[Late]) -> None:
         self._let_go()
@@ -187,11 +187,11 @@ def unpack_file(
     path: str,
     target: str,
     nested: bool = False,
-    limits: Limits | None = None,
+    limits: ArchiveLimits | None = None,
     pulse: Callable[[], None] = silent,
 ) -> None:
     """An archive that is on disk; goes on with what an earlier process did. Raises BadArchive and OSError."""
-    sink = Unpacking(target, os.path.basename(path), nested, limits, pulse)
+    sink = UnpackingSink(target, os.path.basename(path), nested, limits, pulse)
     with open_file(path) as file:
         status = os.fstat(file.fileno())
         identity = "%s %d %d" % (os.path.realpath(path), status.st_size, status.st_mtime_ns)

@@ -40,7 +40,7 @@ class Late:
     kept: str = ""
 
 
-class Staging:
+class Workspace:
     def __init__(self, target: str, name: str) -> None:
         self.target = os.path.realpath(target)
         folder, base = os.path.split(self.target)

@@ -6,19 +6,19 @@ import os
 from typing import Iterable
 
 from outlast.node.archives import decoders, formats
-from outlast.node.archives.actions import Do, Step
-from outlast.node.archives.formats import Kind
+from outlast.node.archives.actions import Action, ActionKind
+from outlast.node.archives.formats import ArchiveFormat
 from outlast.node.archives.sink import BadArchive, Block
 from outlast.node.archives.tar_parser import TarParser
 from outlast.node.archives.tree import Tree, write_all
-from outlast.node.archives.unpack_context import Shelf, Zip, named
+from outlast.node.archives.unpack_context import PendingZip, UnpackContext, named
 from outlast.node.archives.workspace import Late
 
 
-class Placing:
+class ArchiveWriter:
     """Carries out the steps of one reader, in one tree."""
 
-    def __init__(self, shelf: Shelf, number: int, depth: int) -> None:
+    def __init__(self, shelf: UnpackContext, number: int, depth: int) -> None:
         """`number` is that of the archive that is read, `depth` how many there are inside one another."""
         self.shelf = shelf
         self.number = number
@@ -26,25 +26,25 @@ class Placing:
         folder = shelf.staging.late_folder(number)
         os.makedirs(folder, mode=0o755, exist_ok=True)
         self.tree = Tree(folder)
-        self.kept: Kept | None = None
+        self.kept: KeptArchive | None = None
         self._archives = 0
 
-    def run(self, steps: Iterable[Step]) -> None:
+    def run(self, steps: Iterable[Action]) -> None:
         """Raises BadArchive and OSError."""
         tree = self.tree
         for do, path, executable, content in steps:
-            if do is Do.WHOLE:
+            if do is ActionKind.WHOLE:
                 tree.whole(path, executable, content)
-            elif do is Do.MORE:
+            elif do is ActionKind.MORE:
                 if self.kept is None:
                     tree.more(content)
                 else:
                     self.kept.write(content)
-            elif do is Do.FOLDER:
+            elif do is ActionKind.FOLDER:
                 tree.folder(path)
-            elif do is Do.BEGIN:
+            elif do is ActionKind.BEGIN:
                 tree.begin(path, executable)
-            elif do is Do.KEEP:
+            elif do is ActionKind.KEEP:
                 self.keep(path, executable)
             else:
                 self.end()
@@ -59,7 +59,7 @@ class Placing:
         else:
             file = staging.kept_file(self._archives)
             os.makedirs(staging.kept, mode=0o700, exist_ok=True)
-        self.kept = Kept(self, number, path, file, executable)
+        self.kept = KeptArchive(self, number, path, file, executable)
 
     def end(self) -> None:
         if self.kept is None:
@@ -74,10 +74,10 @@ class Placing:
         self.tree.close()
 
 
-class Kept:
+class KeptArchive:
     """An archive inside an archive: kept as it came, and read on the way."""
 
-    def __init__(self, outer: Placing, number: int, path: bytes, file: str, executable: bool) -> None:
+    def __init__(self, outer: ArchiveWriter, number: int, path: bytes, file: str, executable: bool) -> None:
         self._outer = outer
         self._number = number
         self._path = path
@@ -100,7 +100,7 @@ class Kept:
             kind = self._reader.finish()
         self.close()
         path = os.fsdecode(self._path)
-        if kind is Kind.OTHER:
+        if kind is ArchiveFormat.OTHER:
             late = Late(self._number, self._outer.number, path, kept=self.file)
         else:
             stem = os.fsdecode(formats.without_suffix(self._path))
@@ -118,7 +118,7 @@ class Reader:
     """An archive of any kind, from its first byte on."""
 
     def __init__(
-        self, shelf: Shelf, number: int, depth: int, file: str, single: bytes = b"", path: bytes = b""
+        self, shelf: UnpackContext, number: int, depth: int, file: str, single: bytes = b"", path: bytes = b""
     ) -> None:
         """`file` is where it is kept; `single` what one compressed file that is no tar is to be called."""
         self._shelf = shelf
@@ -127,10 +127,10 @@ class Reader:
         self._file = file
         self._single = single
         self._path = path
-        self._kind: Kind | None = None
+        self._kind: ArchiveFormat | None = None
         self._decoder: decoders.Decoder | None = None
         self._parser: TarParser | None = None
-        self._placing: Placing | None = None
+        self._placing: ArchiveWriter | None = None
         #: The first bytes, compressed and then not, until there are enough to tell what they are.
         self._head = b""
         self._content_head: bytes | None = b""
@@ -147,7 +147,7 @@ class Reader:
         elif self._parser is not None:
             self._parse(data)
 
-    def finish(self) -> Kind:
+    def finish(self) -> ArchiveFormat:
         """All of it has come. What it is; zips are only put on the shelf. Raises BadArchive."""
         if self._kind is None:
             self.feed(self._settle())
@@ -173,13 +173,13 @@ class Reader:
     def _settle(self) -> bytes:
         head, self._head = self._head, b""
         self._kind = formats.of(head)
-        if self._kind is Kind.OTHER:
+        if self._kind is ArchiveFormat.OTHER:
             return head
-        if self._kind is Kind.ZIP:
-            self._shelf.zips.append(Zip(self._file, self._number, self._depth, self._path))
+        if self._kind is ArchiveFormat.ZIP:
+            self._shelf.zips.append(PendingZip(self._file, self._number, self._depth, self._path))
             return head
-        self._placing = Placing(self._shelf, self._number, self._depth)
-        if self._kind is Kind.TAR:
+        self._placing = ArchiveWriter(self._shelf, self._number, self._depth)
+        if self._kind is ArchiveFormat.TAR:
             self._parser = TarParser(self._shelf.account, self._shelf.nested, self._depth)
         else:
             self._decoder = decoders.decoder(self._kind)
@@ -204,7 +204,7 @@ class Reader:
             self._parser = TarParser(self._shelf.account, self._shelf.nested, self._depth)
         elif self._single:
             self._shelf.account.member(self._single, 0)
-            self._placing.run([Step(Do.BEGIN, self._single)])
+            self._placing.run([Action(ActionKind.BEGIN, self._single)])
         else:
             raise BadArchive("it is compressed, and there is no tar in it")
         self._parse(head)
@@ -213,6 +213,6 @@ class Reader:
         assert self._placing is not None
         if self._parser is None:
             self._shelf.account.member(self._single, len(data))
-            self._placing.run([Step(Do.MORE, content=memoryview(data))])
+            self._placing.run([Action(ActionKind.MORE, content=memoryview(data))])
         else:
             self._placing.run(self._parser.feed(data).steps)

@@ -13,10 +13,10 @@ import zipfile
 import zlib
 
 from outlast.node.archives import formats, safe_names
-from outlast.node.archives.actions import Do, Step
-from outlast.node.archives.headers import shown
+from outlast.node.archives.actions import Action, ActionKind
 from outlast.node.archives.sink import BadArchive
-from outlast.node.archives.writer import Placing
+from outlast.node.archives.tar_headers import shown
+from outlast.node.archives.writer import ArchiveWriter
 from outlast.node.files import open_file
 
 _PIECE = 1 << 20
@@ -28,7 +28,7 @@ _BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, struct.error, ValueError, I
 _UNKNOWN = (NotImplementedError, RuntimeError)
 
 
-def unpack(file: str, placing: Placing) -> None:
+def unpack(file: str, placing: ArchiveWriter) -> None:
     """Raises BadArchive and OSError."""
     try:
         with open_file(file) as raw, zipfile.ZipFile(raw) as archive:
@@ -63,7 +63,7 @@ def _check_overlaps(members: list[zipfile.ZipInfo], end: int) -> None:
         raise BadArchive("the zip is broken: members reach into its table of contents")
 
 
-def _unpack_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, placing: Placing) -> None:
+def _unpack_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, placing: ArchiveWriter) -> None:
     account, nested = placing.shelf.account, placing.shelf.nested
     # The library cuts names at a NUL and has a separator of its own idea; the original has neither.
     name = member.orig_filename.encode("utf-8", "surrogateescape")
@@ -77,7 +77,7 @@ def _unpack_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, placing: P
     if name.endswith(b"/"):
         if member.file_size:
             raise BadArchive("%s is a directory and has content" % _shown(member))
-        placing.run([Step(Do.FOLDER, path)])
+        placing.run([Action(ActionKind.FOLDER, path)])
         return
     if not path or stat.S_ISDIR(mode):
         raise BadArchive("a file has the name or the mode of a directory: %s" % _shown(member))
@@ -86,7 +86,7 @@ def _unpack_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, placing: P
     keep = nested and member.file_size and formats.claims_archive(path)
     if keep:
         account.deeper(path, placing.depth)
-    placing.run([Step(Do.KEEP if keep else Do.BEGIN, path, bool(mode & 0o111))])
+    placing.run([Action(ActionKind.KEEP if keep else ActionKind.BEGIN, path, bool(mode & 0o111))])
     with archive.open(member) as content:
         while True:
             placing.shelf.pulse()
@@ -94,8 +94,8 @@ def _unpack_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, placing: P
             if not piece:
                 break
             account.decompressed(len(piece))
-            placing.run([Step(Do.MORE, content=memoryview(piece))])
-    placing.run([Step(Do.END)])
+            placing.run([Action(ActionKind.MORE, content=memoryview(piece))])
+    placing.run([Action(ActionKind.END)])
 
 
 def _shown(member: zipfile.ZipInfo) -> str:

@@ -10,7 +10,7 @@ import subprocess
 from typing import Any, Iterator
 
 from outlast.node.archives.decoders import PIECE, Decoder, Streams
-from outlast.node.archives.formats import Kind
+from outlast.node.archives.formats import ArchiveFormat
 from outlast.node.archives.sink import BadArchive
 
 #: The longest that the program may take to read or write a byte, in seconds.
@@ -23,12 +23,12 @@ def decoder() -> Decoder:
     """Raises BadArchive with what could be installed."""
     try:
         own = importlib.import_module("compression.zstd")
-        return Streams(Kind.ZSTD, own.ZstdDecompressor, own.ZstdError)
+        return Streams(ArchiveFormat.ZSTD, own.ZstdDecompressor, own.ZstdError)
     except ImportError:
         pass  # a Python before 3.14, or one built without it
     try:
         package = importlib.import_module("zstandard")
-        return Streams(Kind.ZSTD, lambda: _Package(package), package.ZstdError)
+        return Streams(ArchiveFormat.ZSTD, lambda: _Package(package), package.ZstdError)
     except ImportError:
         pass  # the program, then
     program = shutil.which("zstd")

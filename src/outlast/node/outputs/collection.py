@@ -15,7 +15,7 @@ _State = FrozenSet[Tuple[str, int, int, int]]
 _NOTHING: _State = frozenset()
 
 
-class Workplace:
+class OutputCollection:
     """Of one name in both directories the output directory's counts.
 
     The exception is what was carried over from an earlier attempt and has not been touched since, where this

@@ -12,7 +12,7 @@ from outlast.node.files import copy_file
 from outlast.node.legs import Leg, legs
 from outlast.node.sandbox import layout, manifest
 from outlast.node.sandbox.chirp import Chirp, ChirpError
-from outlast.node.sandbox.manifest import Manifest
+from outlast.node.sandbox.manifest import DirectoryManifest
 
 #: A directory that changes faster than it can be listed is tried again this often before it is given up.
 _LOOKS = 5
@@ -161,7 +161,7 @@ def _linked(chirp: Chirp, before: Sent, name: str, place: str) -> bool:
     return True
 
 
-def _take_snapshot(sandbox: Sandbox, serial: int) -> Manifest:
+def _take_snapshot(sandbox: Sandbox, serial: int) -> DirectoryManifest:
     """A second name for every file, so that it stays when the training removes or replaces it."""
     for _ in range(_LOOKS):
         shutil.rmtree(sandbox.snapshot, ignore_errors=True)

@@ -34,11 +34,11 @@ _TRIES = 3
 _UNABLE = "cannot-restart"
 
 
-class _GivenUp(Exception):
+class _CommitFailed(Exception):
     """The job must end; nobody waits for this commit any more."""
 
 
-class Commits:
+class Committer:
     """`look` and `wants_restart` belong to the supervision's thread, as does the event log."""
 
     def __init__(
@@ -174,7 +174,7 @@ class Commits:
             with chirp:
                 self._chirp = chirp
                 self._result = work()
-        except _GivenUp:
+        except _CommitFailed:
             self._result = None
         except OSError as error:
             self._result = error
@@ -183,7 +183,7 @@ class Commits:
 
     def _pulse(self) -> None:
         if self._over:
-            raise _GivenUp
+            raise _CommitFailed
 
     def _connection(self) -> Chirp:
         assert self._chirp is not None

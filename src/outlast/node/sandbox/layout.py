@@ -24,7 +24,7 @@ from outlast.node import legs
 from outlast.node.files import copy_file
 from outlast.node.legs import Leg
 from outlast.node.sandbox import manifest
-from outlast.node.sandbox.manifest import Manifest
+from outlast.node.sandbox.manifest import DirectoryManifest
 
 TRAVEL = "travel"
 COMMITTED = "committed"
@@ -39,7 +39,7 @@ _COMMIT = re.compile(r"commit-(\d{6,})")
 #: A whole checkpoint of `outlast.training`, which never changes once it has its name.
 _FOR_EVER = re.compile(r"step-\d{12,}-g\d{6,}-s\d{6,}")
 
-Commit = Tuple[str, Manifest]
+Commit = Tuple[str, DirectoryManifest]
 
 
 def commit_name(serial: int) -> str:

@@ -20,7 +20,7 @@ _MOST = 200_000
 
 
 @dataclass(frozen=True)
-class Manifest:
+class DirectoryManifest:
     #: Counts the states that a run's checkpoints were in; of two, the higher one is newer.
     serial: int
     files: dict[str, int] = field(default_factory=dict)
@@ -32,7 +32,7 @@ class Manifest:
         return json.dumps(content, separators=(",", ":")).encode("ascii")
 
 
-def list_files(top: str, parts: list[str], serial: int) -> Manifest:
+def list_files(top: str, parts: list[str], serial: int) -> DirectoryManifest:
     """What is below these parts of `top` now. Raises OSError."""
     files: dict[str, int] = {}
     links: dict[str, str] = {}
@@ -48,7 +48,7 @@ def list_files(top: str, parts: list[str], serial: int) -> Manifest:
                     links[name] = target
             if len(files) > _MOST:
                 raise OSError(f"there are more than {_MOST} files in {os.path.join(top, part)}")
-    return Manifest(serial, files, links)
+    return DirectoryManifest(serial, files, links)
 
 
 def _walk(top: str, part: str) -> Iterator[str]:
@@ -60,7 +60,7 @@ def _walk(top: str, part: str) -> Iterator[str]:
                 yield os.path.relpath(os.path.join(directory, name), top)
 
 
-def write(directory: str, manifest: Manifest) -> None:
+def write(directory: str, manifest: DirectoryManifest) -> None:
     temporary = os.path.join(directory, f".{NAME}.tmp")
     with open(temporary, "wb") as file:
         file.write(manifest.to_json())
@@ -69,7 +69,7 @@ def write(directory: str, manifest: Manifest) -> None:
     os.replace(temporary, os.path.join(directory, NAME))
 
 
-def read(directory: str) -> Manifest | None:
+def read(directory: str) -> DirectoryManifest | None:
     """None where there is none, or none that can be believed: it may come from a foreign machine."""
     try:
         descriptor = os.open(os.path.join(directory, NAME), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -80,12 +80,12 @@ def read(directory: str) -> Manifest | None:
         inside = all(_stays_inside(name, target, name.split("/")[0]) for name, target in links.items())
         if raw["version"] != _VERSION or not isinstance(raw["serial"], int) or not plain or not inside:
             return None
-        return Manifest(raw["serial"], files, links)
+        return DirectoryManifest(raw["serial"], files, links)
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
 
 
-def is_whole(directory: str, manifest: Manifest) -> bool:
+def is_whole(directory: str, manifest: DirectoryManifest) -> bool:
     """Every file is there, is a file with its size, and is reached without following a link."""
     top = os.path.realpath(directory)
     places = {os.path.dirname(name) for name in manifest.files}

@@ -16,11 +16,11 @@ from typing import Any, Mapping, Sequence
 from outlast.node.order import read_order
 from outlast.node.staging import plugin_receipt
 from outlast.node.staging.condor_plugin_codes import METHODS, code_of
-from outlast.node.staging.errors import FINAL, GivenUp, Kind
+from outlast.node.staging.errors import FINAL, ErrorKind, FetchFailed
 from outlast.node.staging.fetch.fetch import fetch
 from outlast.node.staging.fetch.part_file import PartFile
 from outlast.node.staging.fetch.receipt import Receipt
-from outlast.node.staging.item import Wanted
+from outlast.node.staging.item import DataItem
 from outlast.node.staging.plan import DataPlan
 from outlast.node.staging.stager import settings_of, sources_of
 
@@ -57,7 +57,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _code_of(answer: Mapping[str, Any]) -> int:
     kind = answer.get("TransferErrorData", {}).get(_KIND)
-    return _FAILED if kind is None else code_of(Kind(kind))
+    return _FAILED if kind is None else code_of(ErrorKind(kind))
 
 
 def _abilities() -> Mapping[str, Any]:
@@ -85,18 +85,20 @@ def _bring(wish: Mapping[str, str]) -> dict[str, Any]:
         receipt = _fetch(url, path)
         answer.update(TransferSuccess=True, TransferTotalBytes=receipt.bytes, TransferFileBytes=receipt.bytes)
         answer.update(DeveloperData=_told(receipt))
-    except GivenUp as error:
+    except FetchFailed as error:
         answer.update(TransferError=str(error), **_reason(error.trouble.kind))
     except (OSError, ValueError) as error:
         full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-        answer.update(TransferError="%s: %s" % (path, error), **_reason(Kind.DISK_FULL if full else None))
+        answer.update(
+            TransferError="%s: %s" % (path, error), **_reason(ErrorKind.DISK_FULL if full else None)
+        )
     answer.update(TransferEndTime=int(time.time()), ConnectionTimeSeconds=time.time() - began)
     return answer
 
 
 def _fetch(url: str, path: str) -> Receipt:
     folder, name = os.path.split(os.path.abspath(path))
-    plan, wanted = _plan(folder), Wanted((url,))
+    plan, wanted = _plan(folder), DataItem((url,))
     wanted = next((replace(item, urls=(url,)) for item in plan.items if item.name == wanted.name), wanted)
     sink = PartFile(folder, name)
     try:
@@ -125,7 +127,7 @@ def _told(receipt: Receipt) -> Mapping[str, Any]:
     }
 
 
-def _reason(kind: Kind | None) -> dict[str, Any]:
+def _reason(kind: ErrorKind | None) -> dict[str, Any]:
     """None: the node is at fault."""
     told = {} if kind is None else {_KIND: kind.value}
     return {"TransferErrorData": {"ErrorType": "Transfer", "Retryable": kind not in FINAL, **told}}

@@ -13,7 +13,7 @@ from enum import Enum
 from outlast.node.protocol import Outcome
 
 
-class Kind(str, Enum):
+class ErrorKind(str, Enum):
     NO_ANSWER = "no answer"  # no connection, or no first byte
     STALL = "stall"  # no byte for a while
     CRAWL = "crawl"  # far slower than this source or its siblings just were
@@ -35,28 +35,36 @@ class Kind(str, Enum):
 
 
 #: Asking the same source again cannot help: it is put aside for good.
-FINAL = frozenset({Kind.MISSING, Kind.WRONG_DIGEST, Kind.WRONG_LENGTH, Kind.UNTRUSTED, Kind.BAD_ARCHIVE})
+FINAL = frozenset(
+    {
+        ErrorKind.MISSING,
+        ErrorKind.WRONG_DIGEST,
+        ErrorKind.WRONG_LENGTH,
+        ErrorKind.UNTRUSTED,
+        ErrorKind.BAD_ARCHIVE,
+    }
+)
 
 #: How an attempt ends whose data did not arrive for this.
 OUTCOMES = {
-    Kind.NO_ANSWER: Outcome.NETWORK,
-    Kind.STALL: Outcome.STALLED,
-    Kind.CRAWL: Outcome.STALLED,
-    Kind.RESET: Outcome.NETWORK,
-    Kind.TRUNCATED: Outcome.NETWORK,
-    Kind.SERVER_ERROR: Outcome.NETWORK,
-    Kind.BUSY: Outcome.NETWORK,
-    Kind.REFUSED: Outcome.NETWORK,
-    Kind.MISSING_FOR_NOW: Outcome.NOT_FOUND,
-    Kind.MISSING: Outcome.NOT_FOUND,
-    Kind.CHANGED: Outcome.CORRUPT_INPUT,
-    Kind.WRONG_LENGTH: Outcome.CORRUPT_INPUT,
-    Kind.WRONG_DIGEST: Outcome.CORRUPT_INPUT,
-    Kind.NO_RANGES: Outcome.NETWORK,
-    Kind.NONSENSE: Outcome.NETWORK,
-    Kind.UNTRUSTED: Outcome.NETWORK,
-    Kind.DISK_FULL: Outcome.OUT_OF_DISK,
-    Kind.BAD_ARCHIVE: Outcome.CORRUPT_INPUT,
+    ErrorKind.NO_ANSWER: Outcome.NETWORK,
+    ErrorKind.STALL: Outcome.STALLED,
+    ErrorKind.CRAWL: Outcome.STALLED,
+    ErrorKind.RESET: Outcome.NETWORK,
+    ErrorKind.TRUNCATED: Outcome.NETWORK,
+    ErrorKind.SERVER_ERROR: Outcome.NETWORK,
+    ErrorKind.BUSY: Outcome.NETWORK,
+    ErrorKind.REFUSED: Outcome.NETWORK,
+    ErrorKind.MISSING_FOR_NOW: Outcome.NOT_FOUND,
+    ErrorKind.MISSING: Outcome.NOT_FOUND,
+    ErrorKind.CHANGED: Outcome.CORRUPT_INPUT,
+    ErrorKind.WRONG_LENGTH: Outcome.CORRUPT_INPUT,
+    ErrorKind.WRONG_DIGEST: Outcome.CORRUPT_INPUT,
+    ErrorKind.NO_RANGES: Outcome.NETWORK,
+    ErrorKind.NONSENSE: Outcome.NETWORK,
+    ErrorKind.UNTRUSTED: Outcome.NETWORK,
+    ErrorKind.DISK_FULL: Outcome.OUT_OF_DISK,
+    ErrorKind.BAD_ARCHIVE: Outcome.CORRUPT_INPUT,
 }
 
 
@@ -64,10 +72,12 @@ OUTCOMES = {
 _HOST = re.compile(r"[a-z]+://\[?([^/\]]+?)\]?(:[0-9]+)?/")
 
 
-class Trouble(Exception):
+class SourceError(Exception):
     """`source` is its name for people: no query, no user, no token."""
 
-    def __init__(self, kind: Kind, detail: str, source: str = "", retry_after: float | None = None) -> None:
+    def __init__(
+        self, kind: ErrorKind, detail: str, source: str = "", retry_after: float | None = None
+    ) -> None:
         super().__init__(detail)
         self.kind = kind
         self.detail = detail
@@ -85,13 +95,13 @@ class Trouble(Exception):
         return self.detail if host and host.group(1) in self.detail else str(self)
 
 
-class GivenUp(Exception):
+class FetchFailed(Exception):
     """A sentence for the user, the trouble that decided it, and what all of them have cost."""
 
-    def __init__(self, detail: str, trouble: Trouble, costs: Costs | None = None) -> None:
+    def __init__(self, detail: str, trouble: SourceError, costs: ErrorCosts | None = None) -> None:
         super().__init__(detail)
         self.trouble = trouble
-        self.costs = costs or Costs()
+        self.costs = costs or ErrorCosts()
 
     @property
     def outcome(self) -> Outcome:
@@ -99,7 +109,7 @@ class GivenUp(Exception):
 
 
 @dataclass
-class Cost:
+class ErrorCost:
     """What one kind of trouble has cost: how often, bytes fetched again, seconds without a new byte."""
 
     count: int = 0
@@ -108,13 +118,13 @@ class Cost:
 
 
 @dataclass
-class Costs:
+class ErrorCosts:
     """All of an item's troubles, by kind; in the event log, the ledger and the progress line."""
 
-    by_kind: dict[Kind, Cost] = field(default_factory=dict)
+    by_kind: dict[ErrorKind, ErrorCost] = field(default_factory=dict)
 
-    def book(self, kind: Kind, lost_bytes: int = 0, seconds: float = 0.0) -> None:
-        cost = self.by_kind.setdefault(kind, Cost())
+    def book(self, kind: ErrorKind, lost_bytes: int = 0, seconds: float = 0.0) -> None:
+        cost = self.by_kind.setdefault(kind, ErrorCost())
         cost.count += 1
         cost.bytes += lost_bytes
         cost.seconds += seconds

@@ -19,7 +19,7 @@ def is_path(url: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class DataItem:
     #: Mirrors of the same bytes, the preferred one first.
     urls: tuple[str, ...]
     #: Hexadecimal, by algorithm; empty where nothing was pinned.
@@ -57,5 +57,5 @@ class Wanted:
         return {**asdict(self), "urls": list(self.urls), "digests": dict(self.digests)}
 
     @staticmethod
-    def from_dict(raw: Mapping[str, Any]) -> Wanted:
-        return Wanted(**{**raw, "urls": tuple(raw["urls"]), "digests": dict(raw.get("digests", {}))})
+    def from_dict(raw: Mapping[str, Any]) -> DataItem:
+        return DataItem(**{**raw, "urls": tuple(raw["urls"]), "digests": dict(raw.get("digests", {}))})

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from outlast.node.event_log import EventLog
 from outlast.node.protocol import Outcome
-from outlast.node.staging.item import Wanted
+from outlast.node.staging.item import DataItem
 from outlast.node.staging.plan import DataPlan
 
 if TYPE_CHECKING:
-    from outlast.node.staging.fetch.receipt import Progress
-    from outlast.node.staging.stager import Arrivals
+    from outlast.node.staging.fetch.receipt import FetchProgress
+    from outlast.node.staging.stager import Stager
 
 #: Seconds between two lines about the progress of an item.
 _TELL = 3.0
 
 
-class NotHere(Exception):
+class StagingFailed(Exception):
     """The data did not arrive; in words, with what that means for the attempt.
 
     `sign` tells what will be the same next time, from other things that will; empty: it may pass.
@@ -33,7 +33,7 @@ class NotHere(Exception):
         self.sign = sign
 
 
-class Staging:
+class StagePhase:
     """`directory` is where data goes, `telling` the file that says how far it has got."""
 
     def __init__(self, plan: DataPlan, directory: str, telling: str, events: EventLog) -> None:
@@ -41,7 +41,7 @@ class Staging:
         self._directory = directory
         self._telling = telling
         self._events = events
-        self._arrivals: Arrivals | None = None
+        self._arrivals: Stager | None = None
         self._told = 0.0
 
     def bring(self, pulse: Callable[[], None]) -> None:
@@ -49,20 +49,20 @@ class Staging:
         if not self._plan.items:
             return
         # Most attempts on a laptop want no data: they need not wait for all of this to be imported.
-        from outlast.node.staging.cache.store import Store
-        from outlast.node.staging.stager import Arrivals
+        from outlast.node.staging.cache.data_cache import DataCache
+        from outlast.node.staging.stager import Stager
 
-        store = Store(self._plan.cache, self._plan.cache_size)
-        self._arrivals = Arrivals(self._plan, self._directory, store, pulse, self._tell, self._wait)
+        store = DataCache(self._plan.cache, self._plan.cache_size)
+        self._arrivals = Stager(self._plan, self._directory, store, pulse, self._tell, self._wait)
         try:
             self._bring_all(self._arrivals)
         finally:
             with contextlib.suppress(OSError):  # it was never written, or the disk has gone
                 os.unlink(self._telling)
 
-    def _bring_all(self, arrivals: Arrivals) -> None:
-        from outlast.node.staging.cache.store import TurnLost
-        from outlast.node.staging.errors import FINAL, GivenUp
+    def _bring_all(self, arrivals: Stager) -> None:
+        from outlast.node.staging.cache.data_cache import LockLost
+        from outlast.node.staging.errors import FINAL, FetchFailed
 
         for item in self._plan.items:
             began = time.monotonic()
@@ -70,15 +70,15 @@ class Staging:
             try:
                 arrived = arrivals.bring(item)
                 self._events.write("data", **{**arrived.to_dict(), "waited": time.monotonic() - began})
-            except GivenUp as given_up:
+            except FetchFailed as given_up:
                 self._book(item, began, given_up.costs.to_dict())
                 kind = given_up.trouble.kind
                 sign = "%s %s" % (item.name, kind.value) if kind in FINAL else ""
-                raise NotHere(given_up.outcome, str(given_up), sign) from given_up
-            except TurnLost as lost:
-                raise NotHere(Outcome.NODE_TROUBLE, str(lost), "") from lost
+                raise StagingFailed(given_up.outcome, str(given_up), sign) from given_up
+            except LockLost as lost:
+                raise StagingFailed(Outcome.NODE_TROUBLE, str(lost), "") from lost
             except ValueError as error:
-                raise NotHere(Outcome.CRASHED, str(error), "data") from error
+                raise StagingFailed(Outcome.CRASHED, str(error), "data") from error
             except BaseException:
                 self._book(item, began, {})
                 raise
@@ -92,11 +92,11 @@ class Staging:
         if self._arrivals is not None:
             self._arrivals.release()
 
-    def _book(self, item: Wanted, began: float, troubles: dict[str, Any]) -> None:
+    def _book(self, item: DataItem, began: float, troubles: dict[str, Any]) -> None:
         waited = time.monotonic() - began
         self._events.write("data", name=item.name, arrived=False, waited=waited, troubles=troubles)
 
-    def _tell(self, item: Wanted, progress: Progress) -> None:
+    def _tell(self, item: DataItem, progress: FetchProgress) -> None:
         now = time.time()
         due = {"next_try_at": progress.next_try_in, "gives_up_at": progress.gives_up_in}
         self._put(
@@ -109,10 +109,10 @@ class Staging:
             **{key: now + seconds for key, seconds in due.items() if seconds is not None},
         )
 
-    def _wait(self, item: Wanted, who: str) -> None:
+    def _wait(self, item: DataItem, who: str) -> None:
         self._put(item, waits_for=who)
 
-    def _put(self, item: Wanted, **told: Any) -> None:
+    def _put(self, item: DataItem, **told: Any) -> None:
         now = time.monotonic()
         if now - self._told < _TELL:
             return

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, fields, replace
 from typing import Any, Mapping
 
-from outlast.node.staging.item import Wanted, is_path
+from outlast.node.staging.item import DataItem, is_path
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,10 @@ class DataSite:
 
 @dataclass(frozen=True)
 class DataPlan(DataSite):
-    items: tuple[Wanted, ...] = ()
+    items: tuple[DataItem, ...] = ()
 
     @staticmethod
-    def at(site: DataSite, items: tuple[Wanted, ...]) -> DataPlan:
+    def at(site: DataSite, items: tuple[DataItem, ...]) -> DataPlan:
         return DataPlan(items=items, **{one.name: getattr(site, one.name) for one in fields(DataSite)})
 
     @staticmethod
@@ -41,7 +41,7 @@ class DataPlan(DataSite):
         return DataPlan(
             **{
                 **raw,
-                "items": tuple(Wanted.from_dict(item) for item in raw.get("items", ())),
+                "items": tuple(DataItem.from_dict(item) for item in raw.get("items", ())),
                 "token_hosts": tuple(raw.get("token_hosts", ())),
                 "token_command": tuple(raw.get("token_command", ())),
             }

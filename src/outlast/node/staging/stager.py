@@ -13,27 +13,27 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Mapping
 
 from outlast.node.archives.sink import Sink
-from outlast.node.archives.unpacking import Unpacking
+from outlast.node.archives.unpacking import UnpackingSink
 from outlast.node.pulse import silent
 from outlast.node.staging import plugin_receipt
 from outlast.node.staging.cache import in_place
+from outlast.node.staging.cache.data_cache import DataCache, HeldEntry
 from outlast.node.staging.cache.entry import size_of, write_entry
-from outlast.node.staging.cache.evicting_sink import WithRoom
-from outlast.node.staging.cache.store import Held, Store
+from outlast.node.staging.cache.evicting_sink import EvictingSink
 from outlast.node.staging.fetch.fetch import fetch, identify
+from outlast.node.staging.fetch.fetch_settings import FetchSettings
 from outlast.node.staging.fetch.part_file import PartFile
-from outlast.node.staging.fetch.receipt import Progress, Receipt
-from outlast.node.staging.fetch.settings import FetchSettings
-from outlast.node.staging.http.settings import HttpSettings
-from outlast.node.staging.item import Wanted
+from outlast.node.staging.fetch.receipt import FetchProgress, Receipt
+from outlast.node.staging.http.http_settings import HttpSettings
+from outlast.node.staging.item import DataItem
 from outlast.node.staging.plan import DataPlan
 from outlast.node.staging.sources.base import Source
-from outlast.node.staging.sources.file import FileSource, path_of
+from outlast.node.staging.sources.file_source import FileSource, path_of
 from outlast.node.staging.sources.resolve import sources_for
 from outlast.node.staging.sources.tokens import Tokens
 
 
-def sources_of(plan: DataPlan, wanted: Wanted) -> list[Source]:
+def sources_of(plan: DataPlan, wanted: DataItem) -> list[Source]:
     """Raises ValueError, in words for the user."""
     tokens = Tokens(plan.token_hosts, plan.token_file, plan.token_command)
     # Left a little before, so that another source's bytes are there by then.
@@ -46,13 +46,13 @@ def settings_of(plan: DataPlan) -> FetchSettings:
 
 
 @dataclass(frozen=True)
-class Arrived:
+class StagedItem:
     """One item that is there. `receipt` is None where it was there before.
 
     What the scheduler brought has `carried`, which may be empty.
     """
 
-    wanted: Wanted
+    wanted: DataItem
     path: str
     receipt: Receipt | None
     carried: Mapping[str, Any] | None = None
@@ -65,24 +65,24 @@ class Arrived:
 
 
 @dataclass
-class Arrivals:
+class Stager:
     """`tell` hears of progress, with the item it belongs to, and `waiting` for whom an item waits."""
 
     plan: DataPlan
     directory: str
-    store: Store
+    store: DataCache
     pulse: Callable[[], None] = silent
-    tell: Callable[[Wanted, Progress], None] = lambda wanted, progress: None
-    waiting: Callable[[Wanted, str], None] = lambda wanted, who: None
-    _held: list[Held] = field(default_factory=list)
+    tell: Callable[[DataItem, FetchProgress], None] = lambda wanted, progress: None
+    waiting: Callable[[DataItem, str], None] = lambda wanted, who: None
+    _held: list[HeldEntry] = field(default_factory=list)
 
-    def bring(self, wanted: Wanted) -> Arrived:
+    def bring(self, wanted: DataItem) -> StagedItem:
         """Raises GivenUp, OSError (NoRoom), ValueError for a plan that cannot be carried out."""
         brought = plugin_receipt.told(path_of(wanted.urls[0])) if wanted.method == "native" else None
         if wanted.method in ("shared", "native") and wanted.unpack == "no":
             path = in_place.checked(wanted, self.store, self.pulse)
             self._place(wanted, path)
-            return Arrived(wanted, path, None, brought)
+            return StagedItem(wanted, path, None, brought)
         sources = sources_of(self.plan, wanted)
         receipts: list[Receipt | None] = []
 
@@ -95,7 +95,7 @@ class Arrivals:
         held = self.store.obtain(key, fill, self.pulse, lambda who: self.waiting(wanted, who))
         self._held.append(held)
         self._place(wanted, held.content)
-        return Arrived(wanted, held.content, receipts[0] if receipts else None, brought)
+        return StagedItem(wanted, held.content, receipts[0] if receipts else None, brought)
 
     def beat(self) -> None:
         """The data is in use as long as this is called now and then."""
@@ -109,7 +109,7 @@ class Arrivals:
 
     def _fetch(
         self,
-        wanted: Wanted,
+        wanted: DataItem,
         sources: list[Source],
         identity: str,
         key: str,
@@ -123,7 +123,7 @@ class Arrivals:
         if wanted.unpack == "no":
             sink = PartFile(place, "content")
         else:
-            sink = unpacking = Unpacking(content, wanted.name, wanted.unpack == "nested", pulse=pulse)
+            sink = unpacking = UnpackingSink(content, wanted.name, wanted.unpack == "nested", pulse=pulse)
             unpacking.recover(identity)
         if os.path.lexists(content):  # it got that name only when it was whole and checked
             sink.close()
@@ -133,7 +133,7 @@ class Arrivals:
         near: list[Source] = (
             [FileSource(path) for path in self.store.of_others(key)] if wanted.is_named_by_digest else []
         )
-        roomy = WithRoom(sink, self.store, settings.margin, pulse)
+        roomy = EvictingSink(sink, self.store, settings.margin, pulse)
         try:
             receipt = fetch(wanted, [*near, *sources], roomy, settings, tell, pulse)
         finally:
@@ -142,10 +142,10 @@ class Arrivals:
         write_entry(place, receipt.bytes, most)
         return receipt
 
-    def _telling(self, wanted: Wanted) -> Callable[[Progress], None]:
+    def _telling(self, wanted: DataItem) -> Callable[[FetchProgress], None]:
         return lambda progress: self.tell(wanted, progress)
 
-    def _place(self, wanted: Wanted, content: str) -> None:
+    def _place(self, wanted: DataItem, content: str) -> None:
         """By links from the data directory; what is in the store is never written to."""
         if wanted.unpack == "no":
             _link(content, os.path.join(self._own_directory(wanted.to), wanted.name))
@@ -170,7 +170,7 @@ class Arrivals:
         return path
 
 
-def _key(wanted: Wanted, identity: str) -> str:
+def _key(wanted: DataItem, identity: str) -> str:
     """What an item is called in the store."""
     if wanted.digests:
         key = "%s-%s" % (wanted.strongest, wanted.digests[wanted.strongest].lower())

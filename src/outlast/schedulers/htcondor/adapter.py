@@ -19,7 +19,6 @@ from typing import Any
 from outlast.errors import BadInput
 from outlast.filesystem import write_durably
 from outlast.schedulers.base import (
-    Answer,
     JobPhase,
     JobRequest,
     JobView,
@@ -28,14 +27,15 @@ from outlast.schedulers.base import (
     SchedulerUnavailable,
     Sought,
     Submission,
+    SubmitAnswer,
 )
-from outlast.schedulers.commands import NoReply, NotCalled, call
-from outlast.schedulers.htcondor.event_log import EventLog
-from outlast.schedulers.htcondor.job_history import Story
+from outlast.schedulers.command_runner import CommandNotRun, CommandTimeout, call
+from outlast.schedulers.htcondor.job_event_log import JobEventLog
+from outlast.schedulers.htcondor.job_history import JobHistory
 from outlast.schedulers.htcondor.listing import by_token, story_of, why_idle
-from outlast.schedulers.htcondor.submit import Cluster, Unfit, clusters, event_log, event_log_in
+from outlast.schedulers.htcondor.submit import JobCluster, UnfitRequest, clusters, event_log, event_log_in
 from outlast.schedulers.profile import Profile
-from outlast.schedulers.unreadable_output import Oddities
+from outlast.schedulers.unreadable_output import UnreadableOutput
 
 #: An event is in the log this many seconds after it happened, at the latest.
 LOG_LAGS = 60.0
@@ -71,14 +71,14 @@ class HTCondorScheduler(Scheduler):
         self.patience = patience
         self.interval = interval
         #: That of `place` is known from the start: it tells of jobs that have left queue and history.
-        self._logs: dict[Path, EventLog] = {}
+        self._logs: dict[Path, JobEventLog] = {}
         if place is not None:
-            self._logs[event_log_in(place)] = EventLog(event_log_in(place))
+            self._logs[event_log_in(place)] = JobEventLog(event_log_in(place))
         self._forgotten: set[str] = set()
         self._offer: list[dict[str, Any]] = []
         self._offer_until = 0.0
         self._asked = 0.0
-        self._oddities = Oddities()
+        self._oddities = UnreadableOutput()
 
     def render(self, requests: Sequence[JobRequest]) -> str:
         parts = []
@@ -92,12 +92,12 @@ class HTCondorScheduler(Scheduler):
         fit: list[JobRequest] = []
         for request in {request.token: request for request in requests}.values():
             if request.token in told:
-                answers[request.token] = Submission(Answer.ACCEPTED, told[request.token].job)
+                answers[request.token] = Submission(SubmitAnswer.ACCEPTED, told[request.token].job)
                 continue
             try:
                 clusters([request], self.group, self.profile)
-            except Unfit as error:
-                answers[request.token] = Submission(Answer.REJECTED, reason=str(error))
+            except UnfitRequest as error:
+                answers[request.token] = Submission(SubmitAnswer.REJECTED, reason=str(error))
             else:
                 fit.append(request)
         if fit:
@@ -113,14 +113,17 @@ class HTCondorScheduler(Scheduler):
                 Path(request.log).parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             reason = "%s: %s" % (error.filename, error.strerror)
-            return {one.token: Submission(Answer.REJECTED, reason=reason, transient=True) for one in requests}
+            return {
+                one.token: Submission(SubmitAnswer.REJECTED, reason=reason, transient=True)
+                for one in requests
+            }
         submissions = [{"description": one.description, "items": one.items} for one in sent]
         try:
             reply = self._ask("submit", submissions=submissions)
-        except NotCalled as error:
-            one = Submission(Answer.REJECTED, reason=str(error), transient=True)
-        except (NoReply, ValueError) as error:
-            one = Submission(Answer.UNKNOWN, reason=str(error))
+        except CommandNotRun as error:
+            one = Submission(SubmitAnswer.REJECTED, reason=str(error), transient=True)
+        except (CommandTimeout, ValueError) as error:
+            one = Submission(SubmitAnswer.UNKNOWN, reason=str(error))
         else:
             return {request.token: _answer(request.token, reply) for request in requests}
         return {request.token: one for request in requests}
@@ -153,7 +156,7 @@ class HTCondorScheduler(Scheduler):
                 views[token] = self._view(story, queue.get(token))
         return views
 
-    def _view(self, story: Story, ad: Mapping[str, Any] | None) -> JobView:
+    def _view(self, story: JobHistory, ad: Mapping[str, Any] | None) -> JobView:
         view = story.view()
         if view.phase is not JobPhase.QUEUED or view.reason or ad is None:
             return view
@@ -189,7 +192,7 @@ class HTCondorScheduler(Scheduler):
     def hosts(self) -> Sequence[str]:
         if time.monotonic() > self._offer_until:
             # Best effort: else what was known before.
-            with suppress(NotCalled, NoReply, ValueError):
+            with suppress(CommandNotRun, CommandTimeout, ValueError):
                 self._learn(self._ask("offer"))
         names = {one.get("GLIDEIN_ResourceName") or one.get("Machine") for one in self._offer}
         return tuple(sorted(str(name) for name in names if name))
@@ -198,11 +201,11 @@ class HTCondorScheduler(Scheduler):
         if "offer" in reply:
             self._offer, self._offer_until = reply["offer"], time.monotonic() + OFFER_LASTS
 
-    def _stories(self, paths: Iterable[Path] = ()) -> dict[str, Story]:
+    def _stories(self, paths: Iterable[Path] = ()) -> dict[str, JobHistory]:
         for path in paths:
             if path not in self._logs:
-                self._logs[path] = EventLog(path)
-        told: dict[str, Story] = {}
+                self._logs[path] = JobEventLog(path)
+        told: dict[str, JobHistory] = {}
         for log in self._logs.values():
             log.read()
             told.update(log.stories())
@@ -211,7 +214,7 @@ class HTCondorScheduler(Scheduler):
     def _question(self, do: str, **asked: Any) -> dict[str, Any]:
         try:
             return self._ask(do, **asked)
-        except (NotCalled, NoReply, ValueError) as error:
+        except (CommandNotRun, CommandTimeout, ValueError) as error:
             raise SchedulerUnavailable("HTCondor: %s" % error) from error
 
     def _ask(self, do: str, **asked: Any) -> dict[str, Any]:
@@ -222,22 +225,22 @@ class HTCondorScheduler(Scheduler):
             raise ValueError(reply.complaint)
         answer: dict[str, Any] = json.loads(reply.out)
         if "trouble" in answer:
-            raise NotCalled(answer["trouble"])
+            raise CommandNotRun(answer["trouble"])
         return answer
 
 
-def _over(story: Story | None) -> bool:
+def _over(story: JobHistory | None) -> bool:
     return story is not None and story.phase is JobPhase.ENDED
 
 
-def _is_behind(story: Story, ad: Mapping[str, Any] | None) -> bool:
+def _is_behind(story: JobHistory, ad: Mapping[str, Any] | None) -> bool:
     """The log lacks what became of a job a while ago: its disk was full, or a line is torn."""
     if ad is None or story_of(ad).phase is story.phase:
         return False
     return time.time() - float(ad.get("EnteredCurrentStatus") or time.time()) > LOG_LAGS
 
 
-def _provide(cluster: Cluster) -> None:
+def _provide(cluster: JobCluster) -> None:
     """The program is named by its content: one that is there is the right one."""
     if not cluster.program.exists():
         write_durably(cluster.program, cluster.script.encode())
@@ -246,7 +249,7 @@ def _provide(cluster: Cluster) -> None:
 
 def _answer(token: str, reply: Mapping[str, Any]) -> Submission:
     if token in reply["jobs"]:
-        return Submission(Answer.ACCEPTED, job=reply["jobs"][token])
+        return Submission(SubmitAnswer.ACCEPTED, job=reply["jobs"][token])
     if token in reply["refused"]:
-        return Submission(Answer.REJECTED, reason=reply["refused"][token])
-    return Submission(Answer.UNKNOWN, reason=reply["unsure"].get(token, "HTCondor did not say why"))
+        return Submission(SubmitAnswer.REJECTED, reason=reply["refused"][token])
+    return Submission(SubmitAnswer.UNKNOWN, reason=reply["unsure"].get(token, "HTCondor did not say why"))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from outlast.domain.model import Outcome
 from outlast.node.staging import condor_plugin_codes
-from outlast.node.staging.errors import FINAL, OUTCOMES, Kind
+from outlast.node.staging.errors import FINAL, OUTCOMES, ErrorKind
 
 #: The code of a job that was put on hold by hand; that is somebody's wish and no trouble.
 BY_HAND = 1
@@ -105,7 +105,7 @@ def explain(code: int, subcode: int, said: str) -> Hold:
     return Hold(hold.outcome, "held: %s (hold %s: %s)" % (hold.words, number, said[:400]), hold.releasable)
 
 
-def _without_data(kind: Kind, said: str) -> Hold:
+def _without_data(kind: ErrorKind, said: str) -> Hold:
     """Our own plugin's words are better than any about them."""
     found = _OF_PLUGIN.search(" ".join(said.split()))
     words = found[1] if found else said

@@ -32,7 +32,7 @@ class Event:
 
 
 @dataclass(frozen=True)
-class Story:
+class JobHistory:
     """One job so far. Times are the access point's clock."""
 
     token: str
@@ -81,19 +81,19 @@ class Story:
         )
 
 
-def begin(event: Event, job: str) -> Story | None:
+def begin(event: Event, job: str) -> JobHistory | None:
     """From the event of its submission; None if it is not one of Outlast's jobs."""
     token = str(event.facts.get("LogNotes", ""))
-    return Story(token, job) if token else None
+    return JobHistory(token, job) if token else None
 
 
-def follow(story: Story, event: Event) -> Story:
+def follow(story: JobHistory, event: Event) -> JobHistory:
     """The story after one more event. Nothing follows the end."""
     tell = _EVENTS.get(event.number)
     return story if tell is None or story.phase is JobPhase.ENDED else tell(story, event)
 
 
-def _executes(story: Story, event: Event) -> Story:
+def _executes(story: JobHistory, event: Event) -> JobHistory:
     """Until now the slot, if it had one, was held by the transfer of its input."""
     before = story.in_vain
     story = _leaves_slot(story, event)
@@ -124,7 +124,7 @@ def _host(event: Event) -> str:
     return str(facts.get("SlotName", "")).partition("@")[2] or str(facts.get("SlotName", ""))
 
 
-def _leaves_slot(story: Story, event: Event) -> Story:
+def _leaves_slot(story: JobHistory, event: Event) -> JobHistory:
     if story.running_since is None:
         return story
     seconds = max(0.0, event.at - story.running_since)
@@ -139,7 +139,7 @@ def _leaves_slot(story: Story, event: Event) -> Story:
     )
 
 
-def _grows(story: Story, event: Event) -> Story:
+def _grows(story: JobHistory, event: Event) -> JobHistory:
     """Event 006 tells how much memory it uses, now and then."""
     memory = event.facts.get("MemoryUsage")
     if not isinstance(memory, (int, float)):
@@ -147,7 +147,7 @@ def _grows(story: Story, event: Event) -> Story:
     return replace(story, memory=max(int(memory) * MEGABYTE, story.memory or 0))
 
 
-def _transfers(story: Story, event: Event) -> Story:
+def _transfers(story: JobHistory, event: Event) -> JobHistory:
     kind = event.facts.get("Type")
     if story.phase is JobPhase.QUEUED and kind in (1, 2):
         waits = "in line to be sent" if kind == 1 else "on their way"
@@ -159,7 +159,7 @@ def _transfers(story: Story, event: Event) -> Story:
     return story
 
 
-def _evicted(story: Story, event: Event) -> Story:
+def _evicted(story: JobHistory, event: Event) -> JobHistory:
     place = " from %s" % story.host if story.host else ""
     why = _said(event)
     reason = "was evicted%s and waits to be started again%s" % (place, " (%s)" % why if why else "")
@@ -173,39 +173,39 @@ def _evicted(story: Story, event: Event) -> Story:
     return replace(story, phase=JobPhase.QUEUED, reason=reason)
 
 
-def _broken_off(story: Story, event: Event) -> Story:
+def _broken_off(story: JobHistory, event: Event) -> JobHistory:
     """The shadow, which looks after the job on the access point, gave up on this start."""
     said = _said(event) or "no reason given"
     reason = "this start failed (%s); it waits to be started again" % said
     return replace(_leaves_slot(story, event), phase=JobPhase.QUEUED, reason=reason)
 
 
-def _disconnected(story: Story, event: Event) -> Story:
+def _disconnected(story: JobHistory, event: Event) -> JobHistory:
     reason = "HTCondor has lost contact with %s and tries to find the job there again" % (
         story.host or "the site"
     )
     return replace(story, phase=JobPhase.RUNNING, reason=reason)
 
 
-def _reconnected(story: Story, event: Event) -> Story:
+def _reconnected(story: JobHistory, event: Event) -> JobHistory:
     return replace(story, phase=JobPhase.RUNNING, reason="")
 
 
-def _reconnect_failed(story: Story, event: Event) -> Story:
+def _reconnect_failed(story: JobHistory, event: Event) -> JobHistory:
     reason = "contact with %s was lost for good; it waits to be started again" % (story.host or "the site")
     return replace(_leaves_slot(story, event), phase=JobPhase.QUEUED, reason=reason)
 
 
-def _suspended(story: Story, event: Event) -> Story:
+def _suspended(story: JobHistory, event: Event) -> JobHistory:
     return replace(story, reason="the site has suspended it")
 
 
-def _held(story: Story, event: Event) -> Story:
+def _held(story: JobHistory, event: Event) -> JobHistory:
     code, subcode = (int(event.facts.get(name, 0)) for name in ("HoldReasonCode", "HoldReasonSubCode"))
     return held(_leaves_slot(story, event), code, subcode, str(event.facts.get("HoldReason", "")))
 
 
-def held(story: Story, code: int, subcode: int, said: str) -> Story:
+def held(story: JobHistory, code: int, subcode: int, said: str) -> JobHistory:
     if code in NOT_YET:
         return replace(
             story, phase=JobPhase.QUEUED, reason="waits for its input files to reach the access point"
@@ -223,7 +223,7 @@ def held(story: Story, code: int, subcode: int, said: str) -> Story:
     )
 
 
-def _released(story: Story, event: Event) -> Story:
+def _released(story: JobHistory, event: Event) -> JobHistory:
     return replace(
         story,
         phase=JobPhase.QUEUED,
@@ -234,18 +234,18 @@ def _released(story: Story, event: Event) -> Story:
     )
 
 
-def _terminated(story: Story, event: Event) -> Story:
+def _terminated(story: JobHistory, event: Event) -> JobHistory:
     story = replace(_leaves_slot(story, event), phase=JobPhase.ENDED, ended=event.at, reason="", outcome=None)
     if event.facts.get("TerminatedNormally"):
         return replace(story, exit_code=int(event.facts.get("ReturnValue", 0)))
     return replace(story, signal=int(event.facts.get("TerminatedBySignal", 0)) or None)
 
 
-def _aborted(story: Story, event: Event) -> Story:
+def _aborted(story: JobHistory, event: Event) -> JobHistory:
     return removed(replace(_leaves_slot(story, event), ended=event.at), _said(event))
 
 
-def removed(story: Story, said: str) -> Story:
+def removed(story: JobHistory, said: str) -> JobHistory:
     """Removed from the queue: by a person or by us, or by a rule of the access point."""
     by_rule = "PERIODIC_REMOVE" in said.upper() or "PeriodicRemove" in said
     outcome = Outcome.EVICTED if by_rule else Outcome.CANCELLED
@@ -258,7 +258,7 @@ def _said(event: Event) -> str:
     return " ".join(str(words).split()).rstrip(".")[:400]
 
 
-_EVENTS: Mapping[int, Callable[[Story, Event], Story]] = {
+_EVENTS: Mapping[int, Callable[[JobHistory, Event], JobHistory]] = {
     1: _executes,
     4: _evicted,
     5: _terminated,

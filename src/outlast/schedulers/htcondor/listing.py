@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from outlast.schedulers.base import JobPhase
-from outlast.schedulers.htcondor.job_history import MEGABYTE, Story, held, removed
+from outlast.schedulers.htcondor.job_history import MEGABYTE, JobHistory, held, removed
 from outlast.schedulers.unreadable_output import Odd
 
 Ad = Mapping[str, Any]
@@ -35,9 +35,9 @@ def by_token(ads: Iterable[Any], odd: Odd) -> dict[str, Ad]:
     return found
 
 
-def story_of(ad: Ad) -> Story:
+def story_of(ad: Ad) -> JobHistory:
     """As much of the story as the ad holds."""
-    story = Story(
+    story = JobHistory(
         token=str(ad["OutlastToken"]),
         job="%d.%d" % (ad["ClusterId"], ad["ProcId"]),
         host=_host(ad),

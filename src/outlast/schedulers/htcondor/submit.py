@@ -35,12 +35,12 @@ _UNFIT = re.compile(r"[\n\r\x1f\"']|\$\(")
 _REQUIREMENTS = re.compile(r"^\s*requirements\s*=\s*(.+)$", re.IGNORECASE)
 
 
-class Unfit(BadInput):
+class UnfitRequest(BadInput):
     """This request cannot be put into a submit description."""
 
 
 @dataclass(frozen=True)
-class Cluster:
+class JobCluster:
     """Jobs that differ by their items only."""
 
     description: str
@@ -63,7 +63,7 @@ def event_log_in(place: Path) -> Path:
     return place / LOG_NAME
 
 
-def clusters(requests: Sequence[JobRequest], group: str, profile: Profile) -> list[Cluster]:
+def clusters(requests: Sequence[JobRequest], group: str, profile: Profile) -> list[JobCluster]:
     """Raises Unfit for the first request that cannot be sent."""
     alike: dict[tuple[object, ...], list[JobRequest]] = {}
     for request in requests:
@@ -72,7 +72,7 @@ def clusters(requests: Sequence[JobRequest], group: str, profile: Profile) -> li
     return [_cluster(same, group, profile) for same in alike.values()]
 
 
-def _cluster(requests: Sequence[JobRequest], group: str, profile: Profile) -> Cluster:
+def _cluster(requests: Sequence[JobRequest], group: str, profile: Profile) -> JobCluster:
     one = requests[0]
     script = "\n".join([*_script(profile), ""])
     digest = hashlib.sha256(script.encode()).hexdigest()[:12]
@@ -108,7 +108,7 @@ def _cluster(requests: Sequence[JobRequest], group: str, profile: Profile) -> Cl
     lines = ["%s = %s" % (key, value) for key, value in settings.items()]
     lines += [line for line in profile.directives if not _REQUIREMENTS.match(line)]
     items = tuple(_item(request) for request in requests)
-    return Cluster("\n".join([*lines, ""]), items, program, script)
+    return JobCluster("\n".join([*lines, ""]), items, program, script)
 
 
 def _script(profile: Profile) -> list[str]:
@@ -165,7 +165,7 @@ def _container(image: str) -> dict[str, str]:
         # HTCondor cannot carry the links to directories that are in every one: it is where the sites have it.
         return {**carried, "transfer_container": "false"}
     if not Path(image).exists():
-        raise Unfit("container: %s is not there; build it, or correct the profile" % image)
+        raise UnfitRequest("container: %s is not there; build it, or correct the profile" % image)
     return carried
 
 
@@ -177,7 +177,7 @@ def _item(request: JobRequest) -> dict[str, str]:
     relative = [path if _is_url(path) else os.path.relpath(path, directory) for path in inputs]
     for path in relative:
         if re.search(r"[\s,]", path):
-            raise Unfit("HTCondor cannot carry %r: there is a blank or a comma in its name" % path)
+            raise UnfitRequest("HTCondor cannot carry %r: there is a blank or a comma in its name" % path)
     values = (request.token, directory, Path(request.order).name, request.log, ",".join(relative))
     return {name: _checked(value) for name, value in zip(_ITEM, values, strict=True)}
 
@@ -188,5 +188,5 @@ def _is_url(path: str) -> bool:
 
 def _checked(text: str) -> str:
     if _UNFIT.search(text):
-        raise Unfit("%r cannot be part of an HTCondor submit description" % text)
+        raise UnfitRequest("%r cannot be part of an HTCondor submit description" % text)
     return text

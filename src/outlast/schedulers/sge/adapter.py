@@ -15,9 +15,8 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from outlast.schedulers import commands
+from outlast.schedulers import command_runner
 from outlast.schedulers.base import (
-    Answer,
     JobPhase,
     JobRequest,
     JobView,
@@ -26,14 +25,15 @@ from outlast.schedulers.base import (
     SchedulerUnavailable,
     Sought,
     Submission,
+    SubmitAnswer,
 )
-from outlast.schedulers.commands import NoReply, NotCalled, Reply
+from outlast.schedulers.command_runner import CommandNotRun, CommandOutput, CommandTimeout
 from outlast.schedulers.profile import Profile
 from outlast.schedulers.sge import listing as text
 from outlast.schedulers.sge import states as words
-from outlast.schedulers.sge.submit import Array, arrays, script_of
+from outlast.schedulers.sge.submit import SgeArray, arrays, script_of
 from outlast.schedulers.sge.views import alive, ended, never_started, token_of
-from outlast.schedulers.unreadable_output import Oddities
+from outlast.schedulers.unreadable_output import UnreadableOutput
 
 __all__ = ["SgeScheduler"]
 
@@ -79,7 +79,7 @@ class SgeScheduler(Scheduler):
         self._reasons: dict[tuple[str, JobPhase], str] = {}
         self._pauses = _Pauses()
         self._hosts: tuple[str, ...] = ()
-        self._oddities = Oddities()
+        self._oddities = UnreadableOutput()
 
     # Sending.
 
@@ -100,13 +100,15 @@ class SgeScheduler(Scheduler):
                 answers[request.token] = replace(answer, job=job)
         return answers
 
-    def _submit(self, array: Array) -> tuple[list[str], Submission]:
+    def _submit(self, array: SgeArray) -> tuple[list[str], Submission]:
         """The jobs' numbers, and what came of it. A chain that breaks off is shorter, not refused."""
         try:
             for request in array.requests:
                 Path(request.log).parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            return [], Submission(Answer.REJECTED, reason="no place for the log: %s" % error, transient=True)
+            return [], Submission(
+                SubmitAnswer.REJECTED, reason="no place for the log: %s" % error, transient=True
+            )
         numbers: list[str] = []
         for position in range(1, array.first.jobs + 1):
             after = numbers[-1] if numbers else ""
@@ -115,21 +117,21 @@ class SgeScheduler(Scheduler):
                 return [], answer
             if not number:
                 reason = "only %d of %d jobs were sent: %s" % (position - 1, array.first.jobs, answer.reason)
-                return numbers, Submission(Answer.ACCEPTED, reason=reason)
+                return numbers, Submission(SubmitAnswer.ACCEPTED, reason=reason)
             numbers.append(number)
         return numbers, answer
 
     def _qsub(self, script: str) -> tuple[str, Submission]:
         self.beat()
         try:
-            reply = commands.call(["qsub", "-terse"], self.timeout, script)
-        except NotCalled as error:
-            return "", Submission(Answer.REJECTED, reason=str(error), transient=True)
-        except NoReply as error:
-            return "", Submission(Answer.UNKNOWN, reason=str(error))
+            reply = command_runner.call(["qsub", "-terse"], self.timeout, script)
+        except CommandNotRun as error:
+            return "", Submission(SubmitAnswer.REJECTED, reason=str(error), transient=True)
+        except CommandTimeout as error:
+            return "", Submission(SubmitAnswer.UNKNOWN, reason=str(error))
         number = re.search(r"^(\d+)\.\d+-\d+:\d+\s*$", reply.out, flags=re.MULTILINE)
         if reply.code == 0 and number:
-            return number[1], Submission(Answer.ACCEPTED)
+            return number[1], Submission(SubmitAnswer.ACCEPTED)
         return "", words.refusal(reply.complaint)
 
     # Looking.
@@ -196,12 +198,12 @@ class SgeScheduler(Scheduler):
         pattern = "*.%s.%s*" % (self.group, batches.pop() if len(batches) == 1 else "")
         try:
             # It exits with 1 if there is no such job.
-            reply = commands.call(["qacct", "-j", pattern], self.timeout, environment=_UTC)
+            reply = command_runner.call(["qacct", "-j", pattern], self.timeout, environment=_UTC)
             records = text.accounting(reply.out, self._oddities.of("qacct"))
-        except (NoReply, NotCalled):
+        except (CommandTimeout, CommandNotRun):
             self._pauses.accounting = time.monotonic() + self.accounting_pause
             return {}
-        found: dict[str, list[text.Record]] = {}
+        found: dict[str, list[text.AccountingRecord]] = {}
         for record in records:
             token = token_of(record, self.group)
             if token in tokens:
@@ -249,11 +251,11 @@ class SgeScheduler(Scheduler):
         arguments: Sequence[str],
         environment: Mapping[str, str] | None = None,
         expected: re.Pattern[str] | None = None,
-    ) -> Reply:
+    ) -> CommandOutput:
         """A program's reply if it succeeded, or failed with `expected` words."""
         try:
-            reply = commands.call(arguments, self.timeout, environment=environment)
-        except (NoReply, NotCalled) as error:
+            reply = command_runner.call(arguments, self.timeout, environment=environment)
+        except (CommandTimeout, CommandNotRun) as error:
             raise SchedulerUnavailable("Grid Engine: %s" % error) from error
         if reply.code != 0 and not (expected and expected.search(reply.out)):
             raise SchedulerUnavailable("Grid Engine: %s: %s" % (arguments[0], reply.complaint))

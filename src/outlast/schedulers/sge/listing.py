@@ -52,7 +52,7 @@ class Listed:
 
 
 @dataclass(frozen=True)
-class Record:
+class AccountingRecord:
     """One start of a task that has ended, from the accounting."""
 
     name: str
@@ -138,7 +138,7 @@ def moment(text: str) -> float | None:
     return None
 
 
-def accounting(text: str, odd: Odd = nothing_odd) -> list[Record]:
+def accounting(text: str, odd: Odd = nothing_odd) -> list[AccountingRecord]:
     """From `qacct -j`, in the order in which it was written: the last record of a task is its end.
 
     Of a task with a record that cannot be read nothing is told: that may have been its end.
@@ -161,11 +161,11 @@ def _identity(fields: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(fields.get(key, "") for key in ("jobname", "jobnumber", "taskid"))
 
 
-def _record(fields: Mapping[str, str]) -> Record:
+def _record(fields: Mapping[str, str]) -> AccountingRecord:
     """Raises KeyError, ValueError, IndexError."""
     code, _, what = fields.get("failed", "0").partition(":")
     limits = dict(_LIMIT.findall(fields.get("category", "")))
-    return Record(
+    return AccountingRecord(
         name=fields["jobname"],
         number=whole(fields["jobnumber"]),
         task=whole(fields["taskid"]),

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from outlast.domain.model import Outcome
 from outlast.domain.observation import JobPhase
-from outlast.schedulers.base import Answer, Submission
-from outlast.schedulers.sge.listing import Record
+from outlast.schedulers.base import Submission, SubmitAnswer
+from outlast.schedulers.sge.listing import AccountingRecord
 
 #: `failed` codes (see sge_status(5)) that need words of their own.
 ENFORCED_LIMIT, RESCHEDULED, EXIT_100, AFTER_JOB = 37, 25, 30, 100
@@ -34,10 +34,12 @@ def refusal(complaint: str) -> Submission:
     """What came of a job that qsub did not say it has submitted."""
     said = re.sub(r"^.*?Unable to run job:\s*|\s*Exiting\.\s*$", "", complaint)
     if _NOT_SENT.search(complaint):
-        return Submission(Answer.REJECTED, reason="Grid Engine cannot be reached: %s" % said, transient=True)
+        return Submission(
+            SubmitAnswer.REJECTED, reason="Grid Engine cannot be reached: %s" % said, transient=True
+        )
     if "Unable to run job:" not in complaint or _UNCLEAR.search(said):
-        return Submission(Answer.UNKNOWN, reason="qsub: %s" % complaint)
-    return Submission(Answer.REJECTED, reason=said, transient=bool(_LATER.search(said)))
+        return Submission(SubmitAnswer.UNKNOWN, reason="qsub: %s" % complaint)
+    return Submission(SubmitAnswer.REJECTED, reason=said, transient=bool(_LATER.search(said)))
 
 
 def reason_of(state: str, phase: JobPhase) -> str:
@@ -120,7 +122,7 @@ def waits_because(lines: Sequence[str]) -> str:
     return telling[0].rstrip(". ") if telling else "waits in the queue, and Grid Engine does not say why"
 
 
-def code_and_signal(record: Record) -> tuple[int | None, int | None]:
+def code_and_signal(record: AccountingRecord) -> tuple[int | None, int | None]:
     """An exit status above 128 is a signal only if Grid Engine saw the script itself die of it."""
     if record.failed not in _RAN:
         return None, None
@@ -129,7 +131,7 @@ def code_and_signal(record: Record) -> tuple[int | None, int | None]:
     return record.status, None
 
 
-def ending_of(record: Record) -> tuple[Outcome | None, str]:
+def ending_of(record: AccountingRecord) -> tuple[Outcome | None, str]:
     """What Grid Engine says became of a start, and the sentence for it."""
     code, number = code_and_signal(record)
     if record.failed == ENFORCED_LIMIT:
@@ -152,7 +154,7 @@ def ending_of(record: Record) -> tuple[Outcome | None, str]:
     return None, "exited with %s" % code
 
 
-def _limit(record: Record) -> tuple[Outcome, str]:
+def _limit(record: AccountingRecord) -> tuple[Outcome, str]:
     """`failed` is the same for all limits; what was asked for and what was used tell them apart."""
     in_time = record.time_limit is not None and record.elapsed < record.time_limit - 1
     if in_time and record.memory_limit and record.memory >= 0.9 * record.memory_limit:

@@ -21,7 +21,7 @@ _GPUS = "gpus={gpus}"
 
 
 @dataclass(frozen=True)
-class Array:
+class SgeArray:
     """Requests of one batch with consecutive indices that ask for the same."""
 
     requests: tuple[JobRequest, ...]
@@ -41,12 +41,12 @@ class Array:
         return name if position == 1 else "%s.%d" % (name, position)
 
 
-def arrays(requests: Sequence[JobRequest], group: str) -> Iterator[Array]:
+def arrays(requests: Sequence[JobRequest], group: str) -> Iterator[SgeArray]:
     ordered = sorted(dict.fromkeys(requests), key=lambda one: (one.batch, _kind(one), one.index))
     for _, alike in groupby(ordered, key=lambda one: (one.batch, _kind(one))):
         # Grid Engine knows no lists of task numbers: a gap ends an array.
         for _, run in groupby(enumerate(alike), key=lambda pair: pair[1].index - pair[0]):
-            yield Array(tuple(request for _, request in run), group)
+            yield SgeArray(tuple(request for _, request in run), group)
 
 
 def _kind(request: JobRequest) -> tuple[object, ...]:
@@ -54,7 +54,7 @@ def _kind(request: JobRequest) -> tuple[object, ...]:
     return (*asked, request.avoid, request.zipapp, request.jobs)
 
 
-def script_of(array: Array, profile: Profile, position: int = 1, after: str = "") -> str:
+def script_of(array: SgeArray, profile: Profile, position: int = 1, after: str = "") -> str:
     """The job at this position of its chain, which waits for the end of job `after`."""
     directives = [*_directives(array, profile, position, after), *profile.directives]
     login = shebang(profile)
@@ -72,7 +72,7 @@ def script_of(array: Array, profile: Profile, position: int = 1, after: str = ""
     return "\n".join([*lines, *become_node_program(profile, array.requests), ""])
 
 
-def _directives(array: Array, profile: Profile, position: int, after: str) -> Iterator[str]:
+def _directives(array: SgeArray, profile: Profile, position: int, after: str) -> Iterator[str]:
     request = array.first
     yield "#$ -N %s" % array.name(position)
     yield "#$ -S /bin/bash"

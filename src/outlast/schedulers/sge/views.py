@@ -8,7 +8,7 @@ from outlast.domain.model import Outcome
 from outlast.domain.observation import JobPhase, JobView
 from outlast.schedulers.job_names import batch_in
 from outlast.schedulers.sge import states as words
-from outlast.schedulers.sge.listing import Listed, Record
+from outlast.schedulers.sge.listing import AccountingRecord, Listed
 from outlast.schedulers.unreadable_output import whole_or_none
 
 #: Why a job waits or is in error, as far as it was looked up.
@@ -17,7 +17,7 @@ Reasons = Mapping[tuple[str, JobPhase], str]
 _PRECEDENCE = (JobPhase.RUNNING, JobPhase.HELD, JobPhase.QUEUED)
 
 
-def token_of(job: Listed | Record, group: str) -> str:
+def token_of(job: Listed | AccountingRecord, group: str) -> str:
     """Empty for a job that is not of this experiment."""
     batch = _batch_and_position(job.name, group)[0]
     return "%s-%d" % (batch, job.task) if batch else ""
@@ -51,7 +51,7 @@ def alive(token: str, jobs: Sequence[Listed], reasons: Reasons, group: str) -> J
     )
 
 
-def ended(token: str, records: Sequence[Record]) -> JobView:
+def ended(token: str, records: Sequence[AccountingRecord]) -> JobView:
     """All starts of an attempt, of which the last one says how it ended."""
     last = records[-1]
     starts = [one for one in records if one.started is not None or one.failed in words.CUT_SHORT]

@@ -11,9 +11,8 @@ import shlex
 import time
 from collections.abc import Mapping, Sequence
 
-from outlast.schedulers import commands
+from outlast.schedulers import command_runner
 from outlast.schedulers.base import (
-    Answer,
     JobPhase,
     JobRequest,
     JobView,
@@ -22,8 +21,9 @@ from outlast.schedulers.base import (
     SchedulerUnavailable,
     Sought,
     Submission,
+    SubmitAnswer,
 )
-from outlast.schedulers.commands import NoReply, NotCalled, Reply
+from outlast.schedulers.command_runner import CommandNotRun, CommandOutput, CommandTimeout
 from outlast.schedulers.profile import Profile
 from outlast.schedulers.slurm.listing import (
     SACCT_FORMAT,
@@ -34,9 +34,9 @@ from outlast.schedulers.slurm.listing import (
     usable_nodes,
 )
 from outlast.schedulers.slurm.states import answer_of, is_silence
-from outlast.schedulers.slurm.submit import LIMIT_SIGNAL, ArrayJob, arrays_of, sbatch, script
+from outlast.schedulers.slurm.submit import LIMIT_SIGNAL, SlurmArray, arrays_of, sbatch, script
 from outlast.schedulers.slurm.views import give_number, views_of
-from outlast.schedulers.unreadable_output import Oddities
+from outlast.schedulers.unreadable_output import UnreadableOutput
 
 #: Times as seconds since the epoch, and nothing of the user's own taste in formats.
 #: Tasks that are held one by one before they are cancelled, at the most.
@@ -71,7 +71,7 @@ class SlurmScheduler(Scheduler):
         #: Starts that are over, from accounting; each is asked for once.
         self._past: dict[tuple[str, str, float | None], Row] = {}
         self._has_accounting = True
-        self._oddities = Oddities()
+        self._oddities = UnreadableOutput()
 
     # Sending.
 
@@ -90,12 +90,12 @@ class SlurmScheduler(Scheduler):
             answers.update(self._submit_array(array))
         return answers
 
-    def _submit_array(self, array: ArrayJob) -> dict[str, Submission]:
+    def _submit_array(self, array: SlurmArray) -> dict[str, Submission]:
         ids: list[str] = []
-        told = Submission(Answer.UNKNOWN)
+        told = Submission(SubmitAnswer.UNKNOWN)
         while len(ids) < array.first.jobs:
             told = self._sbatch(array, ids[-1] if ids else "")
-            if told.answer is not Answer.ACCEPTED:
+            if told.answer is not SubmitAnswer.ACCEPTED:
                 break
             ids.append(told.job)
         if not ids:
@@ -103,7 +103,7 @@ class SlurmScheduler(Scheduler):
         # A chain that came out shorter than asked for is still one that goes on.
         short = (
             ""
-            if told.answer is Answer.ACCEPTED
+            if told.answer is SubmitAnswer.ACCEPTED
             else "%d of %d jobs: %s"
             % (
                 len(ids),
@@ -113,21 +113,21 @@ class SlurmScheduler(Scheduler):
         )
         return {
             one.token: Submission(
-                Answer.ACCEPTED, ",".join("%s_%d" % (number, one.index) for number in ids), short
+                SubmitAnswer.ACCEPTED, ",".join("%s_%d" % (number, one.index) for number in ids), short
             )
             for one in array.requests
         }
 
-    def _sbatch(self, array: ArrayJob, after: str) -> Submission:
+    def _sbatch(self, array: SlurmArray, after: str) -> Submission:
         words = sbatch(array, self.profile, os.environ, after)
         self.beat()
         try:
-            return answer_of(commands.call(words, self.timeout, script(array, self.profile)))
-        except NotCalled as error:
-            return Submission(Answer.REJECTED, reason=str(error), transient=True)
-        except NoReply:
+            return answer_of(command_runner.call(words, self.timeout, script(array, self.profile)))
+        except CommandNotRun as error:
+            return Submission(SubmitAnswer.REJECTED, reason=str(error), transient=True)
+        except CommandTimeout:
             reason = "sbatch did not answer within %.0f s" % self.timeout
-            return Submission(Answer.UNKNOWN, reason=reason)
+            return Submission(SubmitAnswer.UNKNOWN, reason=reason)
 
     # Looking.
 
@@ -167,8 +167,8 @@ class SlurmScheduler(Scheduler):
             age = max(0.0, time.time() - min(one.since for one in sought)) + _CLOCKS
             words.append("--starttime=now-%dseconds" % age)
         try:
-            told = commands.call(words, self.timeout, environment=_PLAIN)
-        except (NotCalled, NoReply):
+            told = command_runner.call(words, self.timeout, environment=_PLAIN)
+        except (CommandNotRun, CommandTimeout):
             return
         if told.code == 0:
             read = read_sacct(told.out, self.group, self._oddities.of("sacct"))
@@ -211,11 +211,11 @@ class SlurmScheduler(Scheduler):
         if jobs:
             self._ask("scontrol", "release", *jobs, certain=False)
 
-    def _ask(self, *words: str, certain: bool = True) -> Reply:
+    def _ask(self, *words: str, certain: bool = True) -> CommandOutput:
         """Not `certain`: Slurm's own refusal (a job is gone, or has begun) is an answer as good as any."""
         try:
-            told = commands.call(words, self.timeout, environment=_PLAIN)
-        except (NotCalled, NoReply) as error:
+            told = command_runner.call(words, self.timeout, environment=_PLAIN)
+        except (CommandNotRun, CommandTimeout) as error:
             raise SchedulerUnavailable("cluster %s: %s" % (self._name, error)) from error
         if told.code != 0 and (certain or is_silence(told.complaint)):
             raise SchedulerUnavailable("cluster %s: %s: %s" % (self._name, words[0], told.complaint))

@@ -7,8 +7,8 @@ here, any other is passed on as Slurm says it.
 from __future__ import annotations
 
 from outlast.node.protocol import Outcome
-from outlast.schedulers.base import Answer, JobPhase, Submission
-from outlast.schedulers.commands import Reply
+from outlast.schedulers.base import JobPhase, Submission, SubmitAnswer
+from outlast.schedulers.command_runner import CommandOutput
 
 #: States of a job that has a node. COMPLETING: its processes are being ended, its end is not known yet.
 _RUNNING = frozenset(
@@ -157,27 +157,27 @@ def is_silence(said: str) -> bool:
     return any(words in said.lower() for words in _SILENCE)
 
 
-def answer_of(reply: Reply) -> Submission:
+def answer_of(reply: CommandOutput) -> Submission:
     """What became of an sbatch --parsable; its job is the array's id alone."""
     said = reply.complaint
     if reply.code == 0:
         # "ID" or "ID;CLUSTER", below whatever the site's sbatch has to say.
         last = reply.out.strip().rpartition("\n")[2].partition(";")[0]
         if last.isdigit():
-            return Submission(Answer.ACCEPTED, job=last)
-        return Submission(Answer.UNKNOWN, reason="sbatch gave no job id: %s" % said)
+            return Submission(SubmitAnswer.ACCEPTED, job=last)
+        return Submission(SubmitAnswer.UNKNOWN, reason="sbatch gave no job id: %s" % said)
     if reply.code < 0 or is_silence(said):
-        return Submission(Answer.UNKNOWN, reason=said)
+        return Submission(SubmitAnswer.UNKNOWN, reason=said)
     if reply.code in (126, 127):
         # `env` could not start sbatch.
-        return Submission(Answer.REJECTED, reason=said, transient=True)
+        return Submission(SubmitAnswer.REJECTED, reason=said, transient=True)
     why = said.lower().rpartition(_FAILED)[2]
     if any(words in why for words in _LATER):
-        return Submission(Answer.REJECTED, reason=_plain(said), transient=True)
+        return Submission(SubmitAnswer.REJECTED, reason=_plain(said), transient=True)
     # Without those words sbatch has not asked Slurm at all: an option or a line of the script is wrong.
     if _FAILED not in said.lower() or any(words in why for words in _NEVER):
-        return Submission(Answer.REJECTED, reason=_plain(said))
-    return Submission(Answer.UNKNOWN, reason=_plain(said))
+        return Submission(SubmitAnswer.REJECTED, reason=_plain(said))
+    return Submission(SubmitAnswer.UNKNOWN, reason=_plain(said))
 
 
 def _plain(said: str) -> str:

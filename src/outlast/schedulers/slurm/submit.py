@@ -22,7 +22,7 @@ _OF_THE_USER = frozenset(("HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "PAT
 
 
 @dataclass(frozen=True)
-class ArrayJob:
+class SlurmArray:
     """Requests that differ in nothing but their order and log; a chain stands alone."""
 
     requests: tuple[JobRequest, ...]
@@ -33,7 +33,7 @@ class ArrayJob:
         return self.requests[0]
 
 
-def arrays_of(requests: Sequence[JobRequest], group: str) -> list[ArrayJob]:
+def arrays_of(requests: Sequence[JobRequest], group: str) -> list[SlurmArray]:
     alike: dict[object, list[JobRequest]] = {}
     for one in requests:
         asked = (one.cpus, one.gpus, one.memory, one.time, one.grace, one.avoid, one.zipapp, one.jobs)
@@ -44,14 +44,14 @@ def arrays_of(requests: Sequence[JobRequest], group: str) -> list[ArrayJob]:
     return [_array(tuple(members), group) for members in alike.values()]
 
 
-def _array(members: tuple[JobRequest, ...], group: str) -> ArrayJob:
+def _array(members: tuple[JobRequest, ...], group: str) -> SlurmArray:
     name = name_of(members, group)
     # Slurm forgets the task's number of an array that is cancelled before any of it was started, and the rest
     # of a chain is cancelled by its name alone.
-    return ArrayJob(members, "%s.%d" % (name, members[0].index) if len(members) == 1 else name)
+    return SlurmArray(members, "%s.%d" % (name, members[0].index) if len(members) == 1 else name)
 
 
-def sbatch(array: ArrayJob, profile: Profile, environ: Mapping[str, str], after: str = "") -> list[str]:
+def sbatch(array: SlurmArray, profile: Profile, environ: Mapping[str, str], after: str = "") -> list[str]:
     """The command line; `after` is the job whose end this one waits for.
 
     sbatch sends all of its environment along, which is the quickest way to start a job: without one, Slurm
@@ -78,7 +78,7 @@ def _goes_along(name: str, profile: Profile) -> bool:
     return name != "TMPDIR"  # the node has its own
 
 
-def script(array: ArrayJob, profile: Profile) -> str:
+def script(array: SlurmArray, profile: Profile) -> str:
     first, many = array.first, len(array.requests) > 1
     task = "$SLURM_ARRAY_TASK_ID"
     lines = [shebang(profile), *("#SBATCH " + option for option in _options(first, profile))]

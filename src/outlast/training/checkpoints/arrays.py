@@ -23,7 +23,7 @@ class Buffer:
     fill: Callable[[memoryview], None]
 
 
-class Lying(NamedTuple):
+class RawMemory(NamedTuple):
     """Bytes that lie at an address, in this order, for as long as there is their owner."""
 
     nbytes: int
@@ -31,7 +31,7 @@ class Lying(NamedTuple):
     owner: Any
 
 
-class Source:
+class ArraySource:
     """Where buffers come from when a state is put together."""
 
     #: Whether the machine that wrote them has the other order of bytes.
@@ -50,7 +50,7 @@ class Source:
         raise NotImplementedError
 
 
-Place = Callable[[Union[Buffer, Lying]], int]
+Place = Callable[[Union[Buffer, RawMemory]], int]
 #: The kind of memory, and where it begins and ends.
 Span = Tuple[str, int, int]
 
@@ -69,7 +69,7 @@ class Leaf:
         """Its node, with its elements in a buffer that holds the memory from address `start` on."""
         raise NotImplementedError
 
-    def memory(self, start: int, nbytes: int) -> Buffer | Lying:
+    def memory(self, start: int, nbytes: int) -> Buffer | RawMemory:
         """That buffer."""
         raise NotImplementedError
 

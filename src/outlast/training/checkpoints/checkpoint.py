@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from outlast.training.checkpoints import file_format
-from outlast.training.checkpoints.file_format import Manifest, part_name
+from outlast.training.checkpoints.file_format import PartManifest, part_name
 from outlast.training.errors import Damaged
 
 _SUFFIX = ".outlast"
@@ -25,7 +25,7 @@ def parts(directory: str) -> list[str]:
     return [os.path.join(directory, part_name(rank, manifest.world)) for rank in range(manifest.world)]
 
 
-def read_manifest(directory: str) -> Manifest:
+def read_manifest(directory: str) -> PartManifest:
     """That of the first process's file. Raises Damaged, CheckpointError, OSError."""
     return file_format.read_manifest(os.path.join(directory, _first(directory)))
 
@@ -38,7 +38,7 @@ def _first(directory: str) -> str:
     return names[0] if names else part_name()
 
 
-def verify(directory: str) -> Manifest:
+def verify(directory: str) -> PartManifest:
     """Read all of it back without building its state. Raises Damaged, CheckpointError, OSError."""
     first = file_format.verify(os.path.join(directory, _first(directory)))
     for rank in range(first.world):
@@ -48,5 +48,5 @@ def verify(directory: str) -> Manifest:
     return first
 
 
-def age_of(manifest: Manifest) -> tuple[int, int, int]:
+def age_of(manifest: PartManifest) -> tuple[int, int, int]:
     return manifest.generation, manifest.sequence, manifest.step

@@ -14,7 +14,7 @@ from typing import Any, Callable, Sequence
 
 from outlast.training.background import start
 from outlast.training.checkpoints import durable_files
-from outlast.training.checkpoints.arrays import Source
+from outlast.training.checkpoints.arrays import ArraySource
 from outlast.training.errors import Damaged
 
 BLOCK = 1 << 20
@@ -73,7 +73,7 @@ def check_blocks(fd: int, size: int, crcs: Sequence[int], threads: int) -> None:
         raise troubles[0]
 
 
-class Mapped(Source):
+class Mapped(ArraySource):
     """The buffers of a file that was checked, as memory: pages are read when they are touched, and a page
     that is written to becomes the process's own."""
 

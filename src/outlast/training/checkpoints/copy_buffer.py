@@ -68,7 +68,7 @@ _ADVICE = ("MADV_HUGEPAGE", "MADV_DONTFORK")
 _ROOM = 16
 
 
-class Stage:
+class CopyBuffer:
     def __init__(self) -> None:
         self._memory: mmap.mmap | None = None
         self._making: _Making | None = None

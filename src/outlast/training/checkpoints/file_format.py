@@ -24,7 +24,7 @@ from typing import Any
 
 from outlast.training.background import MOST
 from outlast.training.checkpoints import copy_buffer, durable_files
-from outlast.training.checkpoints.arrays import Lying
+from outlast.training.checkpoints.arrays import RawMemory
 from outlast.training.checkpoints.checksums import BLOCK, Checksums, Mapped, check_blocks
 from outlast.training.checkpoints.state_tree import Image, aligned, put_together
 from outlast.training.errors import CheckpointError, Damaged
@@ -40,7 +40,7 @@ _LONGEST_TRAILER = 16 * 2**20
 
 
 @dataclass(frozen=True)
-class Manifest:
+class PartManifest:
     """What a sealed trailer says."""
 
     step: int
@@ -79,7 +79,7 @@ class Layout:
             begin = len(self.header) + offset
             gaps.append(slice(position, begin))
             position = begin + buffer.nbytes
-            if isinstance(buffer, Lying):
+            if isinstance(buffer, RawMemory):
                 pieces.append((address + begin, buffer.address, buffer.nbytes))
             else:
                 buffer.fill(target[begin:position])
@@ -124,13 +124,13 @@ def _footer(length: int) -> bytes:
     return b"%0*d\n" % (_FOOTER_LENGTH - 1, length)
 
 
-def read_manifest(path: str) -> Manifest:
+def read_manifest(path: str) -> PartManifest:
     """Raises Damaged, or CheckpointError for a whole file of a format that this version cannot read."""
     with durable_files.regular_file(path) as fd:
         return _read_manifest(fd, path)
 
 
-def _read_manifest(fd: int, path: str) -> Manifest:
+def _read_manifest(fd: int, path: str) -> PartManifest:
     length = os.fstat(fd).st_size
     footer = durable_files.read_at(fd, max(0, length - _FOOTER_LENGTH), min(length, _FOOTER_LENGTH))
     digits = footer[:-1]
@@ -159,7 +159,7 @@ def _read_manifest(fd: int, path: str) -> Manifest:
     )
 
 
-def _parse_trailer(body: bytes, size: int) -> Manifest:
+def _parse_trailer(body: bytes, size: int) -> PartManifest:
     """Return what a sealed trailer says of a file with `size` bytes before it. Raises Damaged."""
     try:
         raw = _parsed(body)
@@ -172,7 +172,7 @@ def _parse_trailer(body: bytes, size: int) -> Manifest:
         raise Damaged("its trailer cannot be understood: %s" % error) from error
     if told != size or block != BLOCK or len(crcs) != -(-size // BLOCK) or rank >= world:
         raise Damaged("its trailer is not that of this file")
-    return Manifest(step, generation, sequence, rank, world, size, tuple(crcs))
+    return PartManifest(step, generation, sequence, rank, world, size, tuple(crcs))
 
 
 def _parsed(text: bytes) -> Any:
@@ -189,7 +189,7 @@ def _no_constant(text: str) -> float:
     raise ValueError("%s is no number here" % text)
 
 
-def read_state(path: str) -> tuple[tuple[Any, Any], Manifest]:
+def read_state(path: str) -> tuple[tuple[Any, Any], PartManifest]:
     """The state and its files, every bit checked; arrays lie in the file until they are written to.
 
     Raises Damaged, CheckpointError, OSError.
@@ -216,7 +216,7 @@ def _revive(mapped: Mapped) -> Any:
     return put_together(tree, mapped), put_together(kept, mapped)
 
 
-def verify(path: str) -> Manifest:
+def verify(path: str) -> PartManifest:
     """Read the whole file back without building its state. Raises Damaged, CheckpointError, OSError."""
     with durable_files.regular_file(path) as fd:
         manifest = _read_manifest(fd, path)

@@ -22,7 +22,7 @@ _LOOKS = 5
 _PAUSE = 0.05
 
 
-class Claim:
+class GenerationClaim:
     """This process's generation in one checkpoint directory; 0 until it is claimed."""
 
     def __init__(self, directory: str, token: str | None = None) -> None:

@@ -57,7 +57,7 @@ class File:
 Contents = Dict[str, File]
 
 
-class Kept:
+class KeptFiles:
     """The paths that `outlast.keep` was given. `is_ours`: what lies below `base` is this run's alone."""
 
     def __init__(self, base: str, is_ours: bool, warn: Callable[[str], None]) -> None:

@@ -6,11 +6,11 @@ import re
 from typing import Any
 
 from outlast.training.checkpoints.arrays import (
+    ArraySource,
     Buffer,
     Leaf,
-    Lying,
     Place,
-    Source,
+    RawMemory,
     count,
     library,
     reach,
@@ -24,9 +24,9 @@ _SIMPLE_DTYPE = re.compile(r"[<>|=]?[biufcmMSUV][0-9]{0,12}(\[[0-9a-zA-Zμ]{1,24
 
 def leaf(numpy: Any, value: Any) -> Leaf | None:
     if type(value) is numpy.ndarray:
-        return _Array(numpy, value)
+        return _NumpyArray(numpy, value)
     if isinstance(value, numpy.generic):
-        return _Scalar(numpy, value)
+        return _NumpyScalar(numpy, value)
     if isinstance(value, numpy.ndarray):
         raise TypeError(
             "is a %s, which is more than an array; save numpy.asarray(…) of it" % type(value).__name__
@@ -34,7 +34,7 @@ def leaf(numpy: Any, value: Any) -> Leaf | None:
     return None
 
 
-class _Scalar(Leaf):
+class _NumpyScalar(Leaf):
     def __init__(self, numpy: Any, value: Any) -> None:
         # An empty string has four bytes to tell but a type of none.
         content = value.tobytes()[: value.dtype.itemsize]
@@ -44,7 +44,7 @@ class _Scalar(Leaf):
         return self._node
 
 
-class _Array(Leaf):
+class _NumpyArray(Leaf):
     def __init__(self, numpy: Any, array: Any) -> None:
         self._numpy = numpy
         self._array = array
@@ -69,7 +69,7 @@ class _Array(Leaf):
                 self._numpy.ndarray(array.shape, array.dtype, target)[...] = array
 
         if array.flags.forc:
-            offset = place(Lying(array.nbytes, self._address, array))
+            offset = place(RawMemory(array.nbytes, self._address, array))
         else:
             offset = place(Buffer(array.nbytes, fill))
         return ["numpy", self._name, "F" if fortran else "C", list(array.shape), array.nbytes, offset]
@@ -79,8 +79,8 @@ class _Array(Leaf):
         first = self._address - start
         return ["numpy-view", self._name, list(array.shape), list(array.strides), first, nbytes, offset]
 
-    def memory(self, start: int, nbytes: int) -> Lying:
-        return Lying(nbytes, start, self._array)
+    def memory(self, start: int, nbytes: int) -> RawMemory:
+        return RawMemory(nbytes, start, self._array)
 
 
 def _dtype_name(numpy: Any, dtype: Any) -> Any:
@@ -128,7 +128,7 @@ def _dtype(numpy: Any, node: Any, depth: int) -> Any:
     return numpy.dtype({**{key: list(column) for key, column in columns.items()}, "itemsize": node[2]})
 
 
-def _revive_array(node: list[Any], source: Source) -> Any:
+def _revive_array(node: list[Any], source: ArraySource) -> Any:
     numpy = library("numpy", "NumPy arrays")
     name, order, lengths, nbytes, offset = node
     dtype, shape = _dtype(numpy, name, 0), shape_of(lengths)
@@ -140,7 +140,7 @@ def _revive_array(node: list[Any], source: Source) -> Any:
     return numpy.ndarray(shape, dtype, memory if nbytes else None, order=order)
 
 
-def _revive_view(node: list[Any], source: Source) -> Any:
+def _revive_view(node: list[Any], source: ArraySource) -> Any:
     numpy = library("numpy", "NumPy arrays")
     name, lengths, strides, first, nbytes, offset = node
     dtype, shape = _dtype(numpy, name, 0), shape_of(lengths)
@@ -155,7 +155,7 @@ def _revive_view(node: list[Any], source: Source) -> Any:
     return numpy.ndarray(shape, dtype, source.memory(offset, nbytes), first, strides)
 
 
-def _revive_scalar(node: list[Any], source: Source) -> Any:
+def _revive_scalar(node: list[Any], source: ArraySource) -> Any:
     numpy = library("numpy", "NumPy scalars")
     dtype, content = _dtype(numpy, node[0], 0), bytes.fromhex(node[1])
     if dtype.itemsize != len(content):

@@ -18,7 +18,7 @@ from outlast.training.checkpoints.file_format import part_name
 T = TypeVar("T")
 
 
-class Party:
+class Ranks:
     """One process alone."""
 
     rank = 0
@@ -37,7 +37,7 @@ class Party:
         return flags
 
 
-class Group(Party):
+class Group(Ranks):
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self._dist = torch.distributed
@@ -68,13 +68,13 @@ class Group(Party):
         return tuple(bool(count) for count in counts.tolist())
 
 
-def find() -> Party:
+def find() -> Ranks:
     """The processes that torch.distributed has brought together by now."""
     torch = sys.modules.get("torch")
     distributed = getattr(torch, "distributed", None)
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        return Party()
-    return Group(torch) if distributed.get_world_size() > 1 else Party()
+        return Ranks()
+    return Group(torch) if distributed.get_world_size() > 1 else Ranks()
 
 
 # How the parts of one checkpoint, written by several processes, become one: by files alone.

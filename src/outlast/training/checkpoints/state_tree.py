@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, Tuple
 
 from outlast.training.checkpoints import arrays, numpy_arrays, torch_tensors
-from outlast.training.checkpoints.arrays import Buffer, Leaf, Lying, Source
+from outlast.training.checkpoints.arrays import ArraySource, Buffer, Leaf, RawMemory
 from outlast.training.checkpoints.kept_files import File
 from outlast.training.errors import Damaged
 
@@ -51,7 +51,7 @@ class Image:
     tree: Any
     files: Any
     #: Each with its offset, in the order of the file.
-    buffers: tuple[tuple[int, Buffer | Lying], ...]
+    buffers: tuple[tuple[int, Buffer | RawMemory], ...]
     size: int
 
 
@@ -71,7 +71,7 @@ def take_apart(state: Any, files: Any = None) -> Image:
     return Image(tree, kept, tuple(taker.buffers), taker.size)
 
 
-def put_together(tree: Any, source: Source) -> Any:
+def put_together(tree: Any, source: ArraySource) -> Any:
     """The state; raises Damaged if the tree is not one that `take_apart` makes."""
     try:
         return _Maker(source).value(tree, 0)
@@ -85,7 +85,7 @@ def _where(path: Path) -> str:
 
 class _Taker:
     def __init__(self) -> None:
-        self.buffers: list[tuple[int, Buffer | Lying]] = []
+        self.buffers: list[tuple[int, Buffer | RawMemory]] = []
         self.size = 0
         self._open: set[int] = set()
         #: Arrays, whose nodes are filled in when all that share their memory are known.
@@ -98,7 +98,7 @@ class _Taker:
             path = next(path for _, node, path in self._leaves if not node)
             raise TypeError("%s %s" % (_where(path), error)) from None
 
-    def place(self, buffer: Buffer | Lying) -> int:
+    def place(self, buffer: Buffer | RawMemory) -> int:
         offset = aligned(self.size)
         self.buffers.append((offset, buffer))
         self.size = offset + buffer.nbytes
@@ -205,7 +205,7 @@ _PLAIN: frozenset[type] = frozenset({type(None), bool, int, float, str})
 
 
 class _Maker:
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: ArraySource) -> None:
         self._source = source
         self._revivers = REVIVERS
 

@@ -7,11 +7,11 @@ import re
 from typing import Any
 
 from outlast.training.checkpoints.arrays import (
+    ArraySource,
     Buffer,
     Leaf,
-    Lying,
     Place,
-    Source,
+    RawMemory,
     count,
     library,
     reach,
@@ -70,7 +70,7 @@ class _Tensor(Leaf):
 
     def dense(self, place: Place) -> list[Any]:
         if self.span is not None and self._is_contiguous and self._device == "cpu":
-            offset = place(Lying(self._nbytes, self.span[1], self._tensor))
+            offset = place(RawMemory(self._nbytes, self.span[1], self._tensor))
         else:
             offset = place(Buffer(self._nbytes, self._fill))
         return ["torch", *self._named(), self._nbytes, offset, *self._elsewhere()]
@@ -88,9 +88,9 @@ class _Tensor(Leaf):
         strides = list(self._tensor.stride())
         return ["torch-view", *self._named(), strides, first, nbytes, offset, *self._elsewhere()]
 
-    def memory(self, start: int, nbytes: int) -> Buffer | Lying:
+    def memory(self, start: int, nbytes: int) -> Buffer | RawMemory:
         if self._device == "cpu":
-            return Lying(nbytes, start, self._tensor)
+            return RawMemory(nbytes, start, self._tensor)
         storage = self._tensor.untyped_storage()
         raw = self._torch.empty(0, dtype=self._torch.uint8, device=self._tensor.device)
         raw.set_(storage, start - storage.data_ptr(), (nbytes,))
@@ -109,7 +109,7 @@ def _dtype(torch: Any, name: Any) -> Any:
     return dtype
 
 
-def _revive_tensor(node: list[Any], source: Source) -> Any:
+def _revive_tensor(node: list[Any], source: ArraySource) -> Any:
     torch = library("torch", "torch tensors")
     name, lengths, nbytes, offset, *device = node
     dtype, shape = _dtype(torch, name), shape_of(lengths)
@@ -122,7 +122,7 @@ def _revive_tensor(node: list[Any], source: Source) -> Any:
     return _on(torch, torch.frombuffer(memory, dtype=dtype).view(shape), device, source)
 
 
-def _revive_view(node: list[Any], source: Source) -> Any:
+def _revive_view(node: list[Any], source: ArraySource) -> Any:
     torch = library("torch", "torch tensors")
     name, lengths, strides, first, nbytes, offset, *device = node
     dtype, shape = _dtype(torch, name), shape_of(lengths)
@@ -165,7 +165,7 @@ def swapped(memory: memoryview, size: int) -> memoryview:
     return memoryview(words).cast("B")
 
 
-def _on(torch: Any, tensor: Any, device: list[Any], source: Source) -> Any:
+def _on(torch: Any, tensor: Any, device: list[Any], source: ArraySource) -> Any:
     """On the device it had, on another of its kind, or, where there is none here, on the CPU."""
     if not device:
         return tensor

@@ -6,12 +6,12 @@ import contextlib
 from typing import Callable
 
 from outlast.node.archives.sink import Block, Sink
-from outlast.node.staging.cache.store import NoRoom, Store
+from outlast.node.staging.cache.data_cache import CacheFull, DataCache
 from outlast.node.staging.fetch.disk_space import Bounded
 
 
-class WithRoom:
-    def __init__(self, sink: Sink, store: Store, margin: int, pulse: Callable[[], None]) -> None:
+class EvictingSink:
+    def __init__(self, sink: Sink, store: DataCache, margin: int, pulse: Callable[[], None]) -> None:
         self._sink = sink
         self._store = store
         self._margin = margin
@@ -20,7 +20,9 @@ class WithRoom:
 
     def needs(self, size: int) -> int:
         need = self._sink.needs(size) if isinstance(self._sink, Bounded) else size
-        with contextlib.suppress(NoRoom):  # whoever asks compares with what is free, and says it with numbers
+        with contextlib.suppress(
+            CacheFull
+        ):  # whoever asks compares with what is free, and says it with numbers
             self._store.make_room(need + self._margin, self._pulse)
         return need
 

@@ -25,7 +25,7 @@ _LARGEST = 4096
 
 
 @dataclass(frozen=True)
-class Holder:
+class LockHolder:
     """Who has the turn, as the file tells; empty fields where nobody does."""
 
     host: str = ""
@@ -37,7 +37,7 @@ class Holder:
         return "%s (process %d)" % (self.host, self.pid) if self.host else ""
 
 
-class Turn:
+class FetchLock:
     """A descriptor is open from the first `take` to `release`; it is not inherited by programs."""
 
     def __init__(
@@ -52,7 +52,7 @@ class Turn:
         self.mark = os.urandom(8).hex()
         self._count = 0
         self._beaten = 0.0
-        self._seen: tuple[Holder, float] | None = None
+        self._seen: tuple[LockHolder, float] | None = None
 
     def take(self) -> bool:
         """True: it is ours. False: somebody has it. To be asked again; it never waits. Raises OSError."""
@@ -102,14 +102,14 @@ class Turn:
         os.close(self._descriptor)
         self._descriptor = None
 
-    def holder(self) -> Holder:
+    def holder(self) -> LockHolder:
         """By opening the file anew: that is when a network file system looks at the server's copy."""
         try:
             with open(self.path, "rb") as file:
                 raw = json.loads(file.read(_LARGEST))
-            return Holder(str(raw["host"]), int(raw["pid"]), str(raw["mark"]), int(raw["count"]))
+            return LockHolder(str(raw["host"]), int(raw["pid"]), str(raw["mark"]), int(raw["count"]))
         except (OSError, ValueError, TypeError, KeyError):
-            return Holder()
+            return LockHolder()
 
     def _open(self) -> int:
         if self._descriptor is None:

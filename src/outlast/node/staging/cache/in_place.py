@@ -8,17 +8,17 @@ import os
 from typing import Callable
 
 from outlast.node.pulse import silent
-from outlast.node.staging.cache.store import Store
-from outlast.node.staging.errors import GivenUp, Kind, Trouble
+from outlast.node.staging.cache.data_cache import DataCache
+from outlast.node.staging.errors import ErrorKind, FetchFailed, SourceError
 from outlast.node.staging.fetch.digests import PINNED, Digests, normalised, proof
-from outlast.node.staging.item import Wanted
-from outlast.node.staging.sources.file import FileSource, path_of
+from outlast.node.staging.item import DataItem
+from outlast.node.staging.sources.file_source import FileSource, path_of
 
 _BLOCK = 1 << 20
 _LARGEST = 65536
 
 
-def checked(wanted: Wanted, store: Store, pulse: Callable[[], None] = silent) -> str:
+def checked(wanted: DataItem, store: DataCache, pulse: Callable[[], None] = silent) -> str:
     """Its path, once it is known to be the right file; of a folder nothing is known. Raises GivenUp."""
     path = path_of(wanted.urls[0])
     if os.path.isdir(path) and not wanted.digests and wanted.size is None:
@@ -28,15 +28,15 @@ def checked(wanted: Wanted, store: Store, pulse: Callable[[], None] = silent) ->
         size = source.version().size
         if wanted.size is not None and size != wanted.size:
             detail = "has %s bytes, and should have %d" % (size, wanted.size)
-            raise Trouble(Kind.WRONG_LENGTH, detail, path)
+            raise SourceError(ErrorKind.WRONG_LENGTH, detail, path)
         if wanted.digests:
             _compare(wanted, source, store, pulse)
-    except Trouble as trouble:
-        raise GivenUp("%s cannot be used: %s" % (wanted.name, trouble), trouble) from trouble
+    except SourceError as trouble:
+        raise FetchFailed("%s cannot be used: %s" % (wanted.name, trouble), trouble) from trouble
     return path
 
 
-def _compare(wanted: Wanted, source: FileSource, store: Store, pulse: Callable[[], None]) -> None:
+def _compare(wanted: DataItem, source: FileSource, store: DataCache, pulse: Callable[[], None]) -> None:
     pinned = {name: normalised(name, value) for name, value in wanted.digests.items()}
     status = os.stat(source.name)
     seen = [status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, sorted(pinned.items())]
@@ -48,7 +48,7 @@ def _compare(wanted: Wanted, source: FileSource, store: Store, pulse: Callable[[
     found = _digests(source, proves.algorithms, pulse)
     contradiction = proves.contradiction(found)
     if contradiction:
-        raise Trouble(Kind.WRONG_DIGEST, contradiction, source.name)
+        raise SourceError(ErrorKind.WRONG_DIGEST, contradiction, source.name)
     temporary = "%s.%s" % (note, os.urandom(4).hex())
     with contextlib.suppress(OSError):  # only the next attempt's time is saved by it
         with open(temporary, "w", encoding="ascii") as file:

@@ -17,7 +17,7 @@ TOUCH = 60.0
 STALE = 900.0
 
 
-class Mark:
+class UseMarker:
     def __init__(self, directory: str) -> None:
         """Raises OSError when the entry has just gone."""
         with contextlib.suppress(FileExistsError):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 from typing import Callable, Generic, Sequence, TypeVar
 
-from outlast.node.staging.errors import GivenUp, Kind, Trouble
+from outlast.node.staging.errors import ErrorKind, FetchFailed, SourceError
 from outlast.node.staging.fetch.digests import Proof
-from outlast.node.staging.fetch.file_identity import Known
-from outlast.node.staging.fetch.receipt import Books, Progress
-from outlast.node.staging.fetch.settings import Clock, FetchSettings
-from outlast.node.staging.fetch.source_selection import Choice
-from outlast.node.staging.item import Wanted
+from outlast.node.staging.fetch.fetch_settings import FetchClock, FetchSettings
+from outlast.node.staging.fetch.file_identity import FileIdentity
+from outlast.node.staging.fetch.receipt import CostLog, FetchProgress
+from outlast.node.staging.fetch.source_selection import SourceSelector
+from outlast.node.staging.item import DataItem
 from outlast.node.staging.sources.base import Source
 
 #: Seconds between two looks at the pulse while nothing comes.
@@ -20,23 +20,23 @@ GLANCE = 0.25
 QUIET = 5.0
 
 
-class StartAgain(Exception):
+class RestartFetch(Exception):
     """What has come is wrong, or of a file that is no more: all of it is thrown away."""
 
-    def __init__(self, trouble: Trouble) -> None:
+    def __init__(self, trouble: SourceError) -> None:
         super().__init__(str(trouble))
         self.trouble = trouble
 
 
-class Affairs:
+class FetchContext:
     def __init__(
         self,
-        wanted: Wanted,
+        wanted: DataItem,
         sources: Sequence[Source],
         settings: FetchSettings,
-        tell: Callable[[Progress], None],
+        tell: Callable[[FetchProgress], None],
         pulse: Callable[[], None],
-        clock: Clock,
+        clock: FetchClock,
     ) -> None:
         self.wanted = wanted
         self.sources = sources
@@ -44,18 +44,18 @@ class Affairs:
         self.tell = tell
         self.pulse = pulse
         self.clock = clock
-        self.known = Known(wanted)
-        self.choice = Choice([source.name for source in sources], settings, clock)
-        self.books = Books(self.choice.names, clock.now())
+        self.known = FileIdentity(wanted)
+        self.choice = SourceSelector([source.name for source in sources], settings, clock)
+        self.books = CostLog(self.choice.names, clock.now())
         #: What the bytes are compared with; settled before the first of them comes.
         self.proof = Proof(())
-        self.last_trouble: Trouble | None = None
+        self.last_trouble: SourceError | None = None
         #: When the last new byte came, or the fetch began.
         self.last_byte = clock.now()
         #: Bytes that are there.
         self.done = 0
 
-    def meet(self, index: int, trouble: Trouble, gained: int, slow: float = 0.0) -> None:
+    def meet(self, index: int, trouble: SourceError, gained: int, slow: float = 0.0) -> None:
         """Book it and let it count against its source. Raises GivenUp if nothing is left to try."""
         self.last_trouble = trouble
         self.books.trouble(trouble.kind, self.clock.now(), slow)
@@ -69,10 +69,10 @@ class Affairs:
             raise self.given_up(verdict, "")
         idle = self.clock.now() - self.last_byte
         if idle > self.settings.patience:
-            trouble = self.last_trouble or Trouble(Kind.NO_ANSWER, "nobody has answered")
+            trouble = self.last_trouble or SourceError(ErrorKind.NO_ANSWER, "nobody has answered")
             raise self.given_up(trouble, "no new byte for %.0f s; " % idle)
 
-    def given_up(self, trouble: Trouble, why: str) -> GivenUp:
+    def given_up(self, trouble: SourceError, why: str) -> FetchFailed:
         self.books.settle(self.clock.now())
         others = [
             str(standing.last)
@@ -90,7 +90,7 @@ class Affairs:
             told,
             " (%s)" % counts if counts else "",
         )
-        return GivenUp(detail, trouble, self.books.costs)
+        return FetchFailed(detail, trouble, self.books.costs)
 
     def pause(self, until: float) -> None:
         """Wait, with a pulse. Raises GivenUp when the patience ends first."""
@@ -113,7 +113,9 @@ class Affairs:
         if trouble or now - self.last_byte >= QUIET:
             gives_up_in = max(0.0, self._patience_end() - now)
         self.tell(
-            Progress(self.done, self.known.size, rate, source, connections, trouble, next_try_in, gives_up_in)
+            FetchProgress(
+                self.done, self.known.size, rate, source, connections, trouble, next_try_in, gives_up_in
+            )
         )
 
     def _patience_end(self) -> float:
@@ -131,14 +133,14 @@ class Affairs:
             assert turn is not None, "hope was checked"
             self.pause(turn.not_before)
             source = self.sources[turn.index]
-            asked = Beside(source.version)
+            asked = BackgroundCall(source.version)
             while not asked.wait(GLANCE):
                 self.pulse()
                 self.check_hope()
                 self.report(0.0, source.name, 1)
             try:
                 self.known.hear(turn.index, source.name, asked.result())
-            except Trouble as trouble:
+            except SourceError as trouble:
                 self.meet(turn.index, trouble, 0)
 
 
@@ -146,7 +148,7 @@ class Affairs:
 T = TypeVar("T")
 
 
-class Beside(Generic[T]):
+class BackgroundCall(Generic[T]):
     """Who loses interest simply leaves it: the call is bounded, and so is its thread."""
 
     def __init__(self, call: Callable[[], T]) -> None:

@@ -6,7 +6,7 @@ import errno
 import os
 from typing import Protocol, runtime_checkable
 
-from outlast.node.staging.errors import GivenUp, Kind, Trouble
+from outlast.node.staging.errors import ErrorKind, FetchFailed, SourceError
 
 #: No space, no quota, or no file as large as that.
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -41,10 +41,10 @@ def check(sink: object, size: int, margin: int) -> None:
                 _in_words(free),
             )
         )
-        raise GivenUp(detail, Trouble(Kind.DISK_FULL, detail))
+        raise FetchFailed(detail, SourceError(ErrorKind.DISK_FULL, detail))
 
 
-def full(sink: object, error: OSError, done: int, size: int | None) -> GivenUp:
+def full(sink: object, error: OSError, done: int, size: int | None) -> FetchFailed:
     """What is there stays: the next try goes on from it."""
     place = sink.place if isinstance(sink, Bounded) else "the disk"
     free = _free(place) if isinstance(sink, Bounded) else None
@@ -55,7 +55,7 @@ def full(sink: object, error: OSError, done: int, size: int | None) -> GivenUp:
         " of %s" % _in_words(size) if size is not None else "",
         "" if free is None else ", %s free%s" % (_in_words(free), _without_inodes(place)),
     )
-    return GivenUp(detail, Trouble(Kind.DISK_FULL, detail))
+    return FetchFailed(detail, SourceError(ErrorKind.DISK_FULL, detail))
 
 
 def _free(place: str) -> int | None:

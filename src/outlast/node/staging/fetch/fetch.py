@@ -16,30 +16,30 @@ from typing import Callable, Sequence
 
 from outlast.node.archives.sink import BadArchive, Block, Sink
 from outlast.node.pulse import silent
-from outlast.node.staging.errors import GivenUp, Kind, Trouble
+from outlast.node.staging.errors import ErrorKind, FetchFailed, SourceError
 from outlast.node.staging.fetch import digests, disk_space
-from outlast.node.staging.fetch.context import Affairs, StartAgain
+from outlast.node.staging.fetch.context import FetchContext, RestartFetch
 from outlast.node.staging.fetch.digests import NOBODY
-from outlast.node.staging.fetch.receipt import Progress, Receipt
-from outlast.node.staging.fetch.settings import Clock, FetchSettings
-from outlast.node.staging.fetch.throughput import Crawl
-from outlast.node.staging.fetch.transfer import Delivery
-from outlast.node.staging.item import Wanted
+from outlast.node.staging.fetch.fetch_settings import FetchClock, FetchSettings
+from outlast.node.staging.fetch.receipt import FetchProgress, Receipt
+from outlast.node.staging.fetch.throughput import SlowSourceDetector
+from outlast.node.staging.fetch.transfer import Transfer
+from outlast.node.staging.item import DataItem
 from outlast.node.staging.sources.base import Source
 
 
-def untold(progress: Progress) -> None:
+def untold(progress: FetchProgress) -> None:
     """For a fetch that nobody watches."""
 
 
 def fetch(
-    wanted: Wanted,
+    wanted: DataItem,
     sources: Sequence[Source],
     sink: Sink,
     settings: FetchSettings | None = None,
-    tell: Callable[[Progress], None] = untold,
+    tell: Callable[[FetchProgress], None] = untold,
     pulse: Callable[[], None] = silent,
-    clock: Clock | None = None,
+    clock: FetchClock | None = None,
 ) -> Receipt:
     """The sink has all of it, and it was the right bytes, when this returns. Closing it is the caller's.
 
@@ -51,32 +51,32 @@ def fetch(
     """
     if not sources:
         raise ValueError("no source to fetch %s from" % wanted.name)
-    affairs = Affairs(wanted, sources, settings or FetchSettings(), tell, pulse, clock or Clock())
+    affairs = FetchContext(wanted, sources, settings or FetchSettings(), tell, pulse, clock or FetchClock())
     return _Fetch(affairs, sink).run()
 
 
 def identify(
-    wanted: Wanted,
+    wanted: DataItem,
     sources: Sequence[Source],
     settings: FetchSettings | None = None,
-    tell: Callable[[Progress], None] = untold,
+    tell: Callable[[FetchProgress], None] = untold,
     pulse: Callable[[], None] = silent,
-    clock: Clock | None = None,
+    clock: FetchClock | None = None,
 ) -> str:
     """Which bytes these are: by what is pinned, else by what the first source to answer says of them.
 
     The same for two processes that want the same. Raises GivenUp, and what the pulse raises.
     """
-    affairs = Affairs(wanted, sources, settings or FetchSettings(), tell, pulse, clock or Clock())
+    affairs = FetchContext(wanted, sources, settings or FetchSettings(), tell, pulse, clock or FetchClock())
     affairs.find_out()
     return affairs.known.identity()
 
 
 class _Fetch:
-    def __init__(self, affairs: Affairs, sink: Sink) -> None:
+    def __init__(self, affairs: FetchContext, sink: Sink) -> None:
         self._affairs = affairs
         self._sink = sink
-        self._crawl = Crawl(affairs.settings)
+        self._crawl = SlowSourceDetector(affairs.settings)
         self._began = affairs.clock.now()
         self._restarts = 0
         self._nonce = os.urandom(8).hex()
@@ -96,10 +96,10 @@ class _Fetch:
             left_over, delivery = self._prepare()
             try:
                 return self._pass(delivery)
-            except StartAgain as again:
+            except RestartFetch as again:
                 self._start_again(again.trouble, delivery, left_over)
 
-    def _prepare(self) -> tuple[int, Delivery]:
+    def _prepare(self) -> tuple[int, Transfer]:
         """How many bytes are there from an earlier process, and the delivery of the rest."""
         affairs, hashed = self._affairs, digests.Digests(self._affairs.proof.algorithms)
         try:
@@ -115,7 +115,7 @@ class _Fetch:
         if self._resumed_from is None:
             self._resumed_from = left_over
         affairs.done = left_over
-        return left_over, Delivery(affairs, self._sink, self._crawl, hashed, left_over)
+        return left_over, Transfer(affairs, self._sink, self._crawl, hashed, left_over)
 
     def _identity(self) -> str:
         """Half of one file and half of the next are no file: where they cannot be told apart, nothing that
@@ -130,7 +130,7 @@ class _Fetch:
 
         return replay
 
-    def _pass(self, delivery: Delivery) -> Receipt:
+    def _pass(self, delivery: Transfer) -> Receipt:
         affairs = self._affairs
         try:
             delivery.run()
@@ -139,7 +139,7 @@ class _Fetch:
         found = delivery.hashed.results()
         contradiction = affairs.proof.contradiction(found)
         if contradiction:
-            raise StartAgain(Trouble(Kind.WRONG_DIGEST, contradiction, self._suspect(delivery)))
+            raise RestartFetch(SourceError(ErrorKind.WRONG_DIGEST, contradiction, self._suspect(delivery)))
         self._finish(delivery)
         affairs.books.settle(affairs.clock.now())
         return Receipt(
@@ -154,15 +154,15 @@ class _Fetch:
             connections=self._connections,
         )
 
-    def _finish(self, delivery: Delivery) -> None:
+    def _finish(self, delivery: Transfer) -> None:
         affairs = self._affairs
         try:
             self._sink.finish()
         except BadArchive as error:
-            trouble = Trouble(Kind.BAD_ARCHIVE, str(error), self._suspect(delivery))
+            trouble = SourceError(ErrorKind.BAD_ARCHIVE, str(error), self._suspect(delivery))
             if affairs.proof.vouched == NOBODY:
-                raise StartAgain(trouble) from error
-            raise GivenUp("%s: %s" % (affairs.wanted.name, error), trouble) from error
+                raise RestartFetch(trouble) from error
+            raise FetchFailed("%s: %s" % (affairs.wanted.name, error), trouble) from error
         except OSError as error:
             if error.errno in disk_space.FULL:
                 raise disk_space.full(self._sink, error, delivery.position, affairs.known.size) from error
@@ -170,12 +170,12 @@ class _Fetch:
 
     # Wrong bytes
 
-    def _suspect(self, delivery: Delivery) -> str:
+    def _suspect(self, delivery: Transfer) -> str:
         """The source's name, if there was one only."""
         names = [self._affairs.choice.names[index] for index in delivery.contributors]
         return names[0] if len(names) == 1 else ""
 
-    def _start_again(self, trouble: Trouble, delivery: Delivery, left_over: int) -> None:
+    def _start_again(self, trouble: SourceError, delivery: Transfer, left_over: int) -> None:
         affairs = self._affairs
         if trouble is not affairs.last_trouble:
             affairs.books.trouble(trouble.kind, affairs.clock.now())
@@ -188,11 +188,11 @@ class _Fetch:
         # What was said of the file may have been said by whoever gave wrong bytes.
         affairs.known.forget()
         affairs.choice.reconsider()
-        if trouble.kind is not Kind.CHANGED:
+        if trouble.kind is not ErrorKind.CHANGED:
             self._blame(trouble, delivery, left_over)
         affairs.check_hope()
 
-    def _blame(self, trouble: Trouble, delivery: Delivery, left_over: int) -> None:
+    def _blame(self, trouble: SourceError, delivery: Transfer, left_over: int) -> None:
         """Whoever gave all of it alone gave wrong bytes; of several, one is asked alone to find the liar."""
         choice = self._affairs.choice
         if len(delivery.contributors) == 1 and not left_over:

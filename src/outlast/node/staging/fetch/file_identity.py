@@ -8,16 +8,16 @@ import threading
 from dataclasses import replace
 from urllib.parse import urlsplit
 
-from outlast.node.staging.errors import Kind, Trouble
+from outlast.node.staging.errors import ErrorKind, SourceError
 from outlast.node.staging.fetch.digests import normalised
-from outlast.node.staging.item import Wanted
-from outlast.node.staging.sources.base import Version
+from outlast.node.staging.item import DataItem
+from outlast.node.staging.sources.base import FileVersion
 
 
-class Known:
+class FileIdentity:
     """Receivers tell it what their sources say, from several threads."""
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, wanted: DataItem) -> None:
         self._wanted = wanted
         self.pinned: dict[str, str] = {
             name: normalised(name, value) for name, value in wanted.digests.items()
@@ -28,22 +28,24 @@ class Known:
     def forget(self) -> None:
         """The file has changed: what was said of it counts no longer."""
         with self._lock:
-            self.version: Version | None = None
+            self.version: FileVersion | None = None
             #: Who said so first.
             self.by: int | None = None
             self.size = self._wanted.size
-            self._said: dict[int, Version] = {}
+            self._said: dict[int, FileVersion] = {}
 
-    def hear(self, index: int, name: str, said: Version) -> None:
+    def hear(self, index: int, name: str, said: FileVersion) -> None:
         """Raises Trouble if it contradicts what is pinned, or what this source or another said before."""
         said = replace(said, digests=_sound(said))
         with self._lock:
             self._compare_with_pins(name, said)
             before = self._said.get(index)
             if before is not None and _differ(before, said):
-                raise Trouble(Kind.CHANGED, "the file has changed since it was last asked for it", name)
+                raise SourceError(
+                    ErrorKind.CHANGED, "the file has changed since it was last asked for it", name
+                )
             if self.version is not None and self.version.contradicts(said):
-                raise Trouble(Kind.CHANGED, "its file is not the one that was begun", name)
+                raise SourceError(ErrorKind.CHANGED, "its file is not the one that was begun", name)
             # What it says of digests may come once only.
             self._said[index] = said if before is None else replace(said, digests=before.digests)
             if self.version is None:
@@ -65,24 +67,24 @@ class Known:
     @property
     def is_told_apart(self) -> bool:
         """Whether it would show if another file of the same size came to be behind the same URLs."""
-        version = self.version or Version()
+        version = self.version or FileVersion()
         return bool(self.pinned or version.etag or version.modified or version.digests)
 
     def identity(self) -> str:
         """The same for two processes that want the same bytes. No word of a URL can be read from it."""
         if self.pinned:
             return " ".join("%s:%s" % pair for pair in sorted(self.pinned.items()))
-        version = self.version or Version()
+        version = self.version or FileVersion()
         telling = self.is_told_apart
         # A signed URL has another query each time; where nothing else tells two files apart it counts.
         urls = [urlsplit(url)._replace(query="").geturl() if telling else url for url in self._wanted.urls]
         said = [urls, self.size, version.etag, version.modified, sorted(version.digests.items())]
         return hashlib.sha256(json.dumps(said).encode()).hexdigest()
 
-    def _compare_with_pins(self, name: str, said: Version) -> None:
+    def _compare_with_pins(self, name: str, said: FileVersion) -> None:
         if self._wanted.size is not None and said.size not in (None, self._wanted.size):
             detail = "its file has %s bytes, and should have %d" % (said.size, self._wanted.size)
-            raise Trouble(Kind.WRONG_LENGTH, detail, name)
+            raise SourceError(ErrorKind.WRONG_LENGTH, detail, name)
         for algorithm, value in said.digests.items():
             if self.pinned.get(algorithm, value) != value:
                 detail = "it says that its file's %s is %s, and it should be %s" % (
@@ -90,10 +92,10 @@ class Known:
                     value,
                     self.pinned[algorithm],
                 )
-                raise Trouble(Kind.WRONG_DIGEST, detail, name)
+                raise SourceError(ErrorKind.WRONG_DIGEST, detail, name)
 
 
-def _differ(before: Version, now: Version) -> bool:
+def _differ(before: FileVersion, now: FileVersion) -> bool:
     if before.etag and now.etag:
         return before.etag != now.etag or before.contradicts(now)
     return before.contradicts(now) or bool(
@@ -101,7 +103,7 @@ def _differ(before: Version, now: Version) -> bool:
     )
 
 
-def _sound(said: Version) -> dict[str, str]:
+def _sound(said: FileVersion) -> dict[str, str]:
     """The digests that can be understood; a source may know more kinds than we do."""
     sound = {}
     for algorithm, value in said.digests.items():

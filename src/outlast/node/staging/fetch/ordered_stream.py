@@ -12,8 +12,17 @@ import threading
 from dataclasses import dataclass
 from typing import Callable
 
-from outlast.node.staging.fetch.receiver import Arrival, Broken, Buffers, Failed, Left, Piece, Receiver, Span
-from outlast.node.staging.fetch.settings import FetchSettings
+from outlast.node.staging.fetch.fetch_settings import FetchSettings
+from outlast.node.staging.fetch.receiver import (
+    BufferPool,
+    ByteRange,
+    Chunk,
+    Receiver,
+    ReceiverBroken,
+    ReceiverDone,
+    ReceiverEvent,
+    ReceiverFailed,
+)
 from outlast.node.staging.sources.base import Body, Source
 
 #: Seconds that ended connections have to leave. One that is still being opened leaves when it is.
@@ -23,9 +32,9 @@ _FAREWELL = 1.0
 class Slot:
     """A place for one connection: its buffers, and what it still has to bring if one has failed."""
 
-    def __init__(self, buffers: Buffers) -> None:
+    def __init__(self, buffers: BufferPool) -> None:
         self.buffers = buffers
-        self.pending: Span | None = None
+        self.pending: ByteRange | None = None
         self.receiver: Receiver | None = None
         self.last_receiver: Receiver | None = None
 
@@ -39,7 +48,7 @@ class Given:
     bytes: int = 0
 
 
-class Stream:
+class OrderedStream:
     """Whoever brings the bytes that are due writes them, and what waits behind them: nothing is handed from
     thread to thread on the way, and `write` is called by one thread at a time, in the order of the file.
 
@@ -50,8 +59,8 @@ class Stream:
         self,
         position: int,
         settings: FetchSettings,
-        admit: Callable[[int, Span, Body], None],
-        write: Callable[[Piece], None],
+        admit: Callable[[int, ByteRange, Body], None],
+        write: Callable[[Chunk], None],
         size: Callable[[], int | None],
         now: Callable[[], float],
     ) -> None:
@@ -61,14 +70,14 @@ class Stream:
         #: Sources whose bytes were written, or would have been.
         self.contributors: set[int] = set()
         self._given: dict[int, Given] = {}
-        self.slots: list[Slot] = [Slot(Buffers(settings.blocks, settings.block))]
+        self.slots: list[Slot] = [Slot(BufferPool(settings.blocks, settings.block))]
         self._settings = settings
         self._admit = admit
         self._write = write
         self._size = size
         self._now = now
-        self._arrivals: queue.SimpleQueue[Arrival] = queue.SimpleQueue()
-        self._early: dict[int, Piece] = {}
+        self._arrivals: queue.SimpleQueue[ReceiverEvent] = queue.SimpleQueue()
+        self._early: dict[int, Chunk] = {}
         self._lock = threading.Lock()
         self._written = threading.Condition(self._lock)
         self._writing = False
@@ -117,13 +126,13 @@ class Stream:
     def slot_of(self, receiver: Receiver) -> Slot:
         return next(slot for slot in self.slots if slot.last_receiver is receiver)
 
-    def next(self, timeout: float) -> Arrival | None:
+    def next(self, timeout: float) -> ReceiverEvent | None:
         """What became of a connection. None: nothing for so long."""
         try:
             arrival = self._arrivals.get(timeout=timeout)
         except queue.Empty:
             return None
-        if isinstance(arrival, (Failed, Left)):
+        if isinstance(arrival, (ReceiverFailed, ReceiverDone)):
             self._vacate(arrival)
         return arrival
 
@@ -133,7 +142,7 @@ class Stream:
             given, self._given = self._given, {}
             return given
 
-    def release(self, piece: Piece) -> None:
+    def release(self, piece: Chunk) -> None:
         """Its bytes were used; from any thread."""
         if piece.buffer is not None:
             piece.receiver.buffers.give(piece.buffer)
@@ -158,7 +167,7 @@ class Stream:
             if not self._wide or self._cursor is None or self._at_end(self._cursor):
                 return []
         while len(self.slots) < self._wanted:
-            self.slots.append(Slot(Buffers(self._settings.segment_blocks, self._settings.block)))
+            self.slots.append(Slot(BufferPool(self._settings.segment_blocks, self._settings.block)))
         room = self._wanted - self.connections
         idle = [slot for slot in self.slots if slot.receiver is None and slot.pending is None]
         return idle[: max(0, room)]
@@ -178,20 +187,20 @@ class Stream:
         for receiver in busy:
             receiver.join(_FAREWELL)
 
-    def _vacate(self, arrival: Failed | Left) -> None:
+    def _vacate(self, arrival: ReceiverFailed | ReceiverDone) -> None:
         slot = self.slot_of(arrival.receiver)
         slot.receiver = None
-        if isinstance(arrival, Failed):
+        if isinstance(arrival, ReceiverFailed):
             with self._lock:
                 self._active -= 1
-            slot.pending = Span(arrival.at, arrival.receiver.span.stop)
+            slot.pending = ByteRange(arrival.at, arrival.receiver.span.stop)
 
     # Called by receivers
 
-    def post(self, arrival: Arrival) -> None:
+    def post(self, arrival: ReceiverEvent) -> None:
         self._arrivals.put(arrival)
 
-    def _claim(self, slot: Slot) -> Span | None:
+    def _claim(self, slot: Slot) -> ByteRange | None:
         with self._lock:
             pending, slot.pending = slot.pending, None
             if pending is not None:
@@ -203,13 +212,13 @@ class Stream:
             assert self._cursor is not None, "something is left to claim"
             start, self._cursor = self._cursor, None
             if not self._wide:
-                return Span(start)
+                return ByteRange(start)
             size = self._size()
             assert size is not None, "segments are for files whose size is known"
             self._cursor = min(size, start + self._settings.segment_blocks * self._settings.block)
-            return Span(start, self._cursor)
+            return ByteRange(start, self._cursor)
 
-    def _bring(self, piece: Piece) -> bool:
+    def _bring(self, piece: Chunk) -> bool:
         with self._lock:
             if self._closed:
                 return False
@@ -219,13 +228,13 @@ class Stream:
                 self._early[piece.offset] = self._compact(piece)
                 return True
             self._writing = True
-        due: Piece | None = piece
+        due: Chunk | None = piece
         while due is not None:
             self.contributors.add(due.receiver.index)
             try:
                 self._write(due)
             except BaseException as error:  # raised again where the fetch was called
-                self._arrivals.put(Broken(error, due))
+                self._arrivals.put(ReceiverBroken(error, due))
                 with self._lock:
                     self._closed = True
                     self._stop_writing()
@@ -233,7 +242,7 @@ class Stream:
             due = self._advance(due)
         return True
 
-    def _advance(self, written: Piece) -> Piece | None:
+    def _advance(self, written: Chunk) -> Chunk | None:
         """The piece behind it, if it is there."""
         with self._lock:
             index, count = written.receiver.index, written.length
@@ -251,11 +260,11 @@ class Stream:
         self._writing = False
         self._written.notify_all()
 
-    def _compact(self, piece: Piece) -> Piece:
+    def _compact(self, piece: Chunk) -> Chunk:
         """What waits and fills little of its buffer does not keep it."""
         if piece.buffer is None or 2 * len(piece.data) > len(piece.buffer):
             return piece
-        copy = Piece(piece.offset, memoryview(bytes(piece.data)), None, piece.receiver)
+        copy = Chunk(piece.offset, memoryview(bytes(piece.data)), None, piece.receiver)
         self.release(piece)
         return copy
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Mapping, Sequence
 
-from outlast.node.staging.errors import Costs, Kind
+from outlast.node.staging.errors import ErrorCosts, ErrorKind
 
 
 @dataclass(frozen=True)
-class Progress:
+class FetchProgress:
     done: int
     #: None: nobody has said.
     total: int | None
@@ -27,7 +27,7 @@ class Progress:
 
 
 @dataclass
-class Share:
+class SourceShare:
     """What one source gave."""
 
     bytes: int = 0
@@ -48,8 +48,8 @@ class Receipt:
     checked: tuple[str, ...]
     vouched: str
     #: By name, in the order in which they were wanted; those that gave nothing are left out.
-    sources: Mapping[str, Share]
-    costs: Costs
+    sources: Mapping[str, SourceShare]
+    costs: ErrorCosts
     seconds: float
     #: How many bytes an earlier process had left.
     resumed_from: int = 0
@@ -74,20 +74,20 @@ class Receipt:
 
 
 # Who gave what, and what every trouble cost: bytes that came twice, and seconds without a new byte.
-class Books:
+class CostLog:
     """Every second belongs to whoever gave the next bytes, or to the trouble that kept them away."""
 
     def __init__(self, names: Sequence[str], now: float) -> None:
-        self.costs = Costs()
-        self.shares: dict[int, Share] = {}
+        self.costs = ErrorCosts()
+        self.shares: dict[int, SourceShare] = {}
         self._names = names
         self._mark = now
         #: The last trouble, if no byte has come since.
-        self._unsettled: Kind | None = None
+        self._unsettled: ErrorKind | None = None
 
     def gave(self, index: int, count: int, first: float, last: float) -> None:
         """So many bytes, the first and the last of them at these times."""
-        share = self.shares.setdefault(index, Share())
+        share = self.shares.setdefault(index, SourceShare())
         share.bytes += count
         if self._unsettled is not None:
             self.settle(first)
@@ -95,17 +95,17 @@ class Books:
         share.seconds += max(0.0, last - self._mark)
         self._mark = max(self._mark, last)
 
-    def trouble(self, kind: Kind, now: float, slow: float = 0.0) -> None:
+    def trouble(self, kind: ErrorKind, now: float, slow: float = 0.0) -> None:
         """`slow`: seconds that were lost while bytes came, too few of them."""
         self.settle(now, kind)
         self.costs.by_kind[kind].seconds += slow
         self._unsettled = kind
 
-    def twice(self, kind: Kind, count: int) -> None:
+    def twice(self, kind: ErrorKind, count: int) -> None:
         """So many bytes came, or have to come, once more for a trouble that was told."""
         self.costs.by_kind[kind].bytes += count
 
-    def settle(self, now: float, next_kind: Kind | None = None) -> None:
+    def settle(self, now: float, next_kind: ErrorKind | None = None) -> None:
         """The time since the last byte or trouble is booked, to the trouble before if there was one."""
         seconds, self._mark = max(0.0, now - self._mark), max(now, self._mark)
         if self._unsettled is not None:
@@ -114,5 +114,5 @@ class Books:
         if next_kind is not None:
             self.costs.book(next_kind, seconds=seconds)
 
-    def by_name(self) -> dict[str, Share]:
+    def by_name(self) -> dict[str, SourceShare]:
         return {self._names[index]: share for index, share in sorted(self.shares.items())}

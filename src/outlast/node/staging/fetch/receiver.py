@@ -9,7 +9,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Callable, Union
 
-from outlast.node.staging.errors import Kind, Trouble
+from outlast.node.staging.errors import ErrorKind, SourceError
 from outlast.node.staging.sources.base import Body, Source
 
 #: A buffer that is not full after so many seconds goes on as it is: what is slow is not to be held back.
@@ -29,11 +29,11 @@ class Receiver:
         self,
         index: int,
         source: Source,
-        buffers: Buffers,
-        arrivals: queue.SimpleQueue[Arrival],
-        claim: Callable[[], Span | None],
-        admit: Callable[[int, Span, Body], None],
-        bring: Callable[[Piece], bool],
+        buffers: BufferPool,
+        arrivals: queue.SimpleQueue[ReceiverEvent],
+        claim: Callable[[], ByteRange | None],
+        admit: Callable[[int, ByteRange, Body], None],
+        bring: Callable[[Chunk], bool],
         size: Callable[[], int | None],
         cut: Callable[[int], None],
     ) -> None:
@@ -42,7 +42,7 @@ class Receiver:
         #: The next byte that it will pass on.
         self.at = 0
         self.gained = 0
-        self.span = Span(0)
+        self.span = ByteRange(0)
         self._source = source
         self.buffers = buffers
         self._arrivals = arrivals
@@ -53,14 +53,14 @@ class Receiver:
         self._cut = cut
         self._cut_wanted = False
         self._body: Body | None = None
-        self._interruption: Trouble | None = None
+        self._interruption: SourceError | None = None
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="receiver", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
-    def interrupt(self, trouble: Trouble) -> None:
+    def interrupt(self, trouble: SourceError) -> None:
         """End the connection for this reason; what it has passed on counts."""
         self._interruption = trouble
         self._close_body()
@@ -88,18 +88,18 @@ class Receiver:
                 if span is None:
                     break
                 self._pull(span)
-            self._arrivals.put(Left(self))
-        except Trouble as trouble:
-            self._arrivals.put(Failed(self, self._interruption or trouble, self.at))
+            self._arrivals.put(ReceiverDone(self))
+        except SourceError as trouble:
+            self._arrivals.put(ReceiverFailed(self, self._interruption or trouble, self.at))
         except BaseException as error:
             if self._closed:
                 return  # whatever a body does when it is closed under its reader, nobody wants it any more
             if self._interruption is not None:
-                self._arrivals.put(Failed(self, self._interruption, self.at))
+                self._arrivals.put(ReceiverFailed(self, self._interruption, self.at))
             else:
-                self._arrivals.put(Broken(error))
+                self._arrivals.put(ReceiverBroken(error))
 
-    def _pull(self, span: Span) -> None:
+    def _pull(self, span: ByteRange) -> None:
         self.span, self.at = span, span.start
         body = self._body = self._source.open(span.start, span.stop)
         try:
@@ -113,7 +113,7 @@ class Receiver:
         if self._interruption is not None:
             raise self._interruption
 
-    def _read(self, body: Body, span: Span) -> None:
+    def _read(self, body: Body, span: ByteRange) -> None:
         more = True
         while more and not self._closed and self._interruption is None:
             if self._cut_wanted and span.stop is None:
@@ -138,8 +138,8 @@ class Receiver:
         stop = self._stop(span)
         if stop is not None and self.at < stop:
             detail = "it ended after %d bytes, of %d" % (self.at, stop)
-            raise Trouble(Kind.TRUNCATED, detail, self.name)
-        self._arrivals.put(Ended(self, self.at))
+            raise SourceError(ErrorKind.TRUNCATED, detail, self.name)
+        self._arrivals.put(EndOfFile(self, self.at))
 
     def _fill(self, body: Body, room: memoryview, buffer: memoryview, enough: int) -> bool:
         """Pass on what came, also when something goes wrong. False: the body is at its end."""
@@ -156,27 +156,27 @@ class Receiver:
                     if now - began > _LINGER:
                         break
             return True
-        except Trouble:
+        except SourceError:
             age = time.monotonic() - now
             raise
         finally:
             if filled:
                 offset, self.at = self.at, self.at + filled
                 self.gained += filled
-                if not self._bring(Piece(offset, buffer[:filled], buffer, self, age)):
+                if not self._bring(Chunk(offset, buffer[:filled], buffer, self, age)):
                     self._closed = True
             else:
                 self.buffers.give(buffer)
 
-    def _stop(self, span: Span) -> int | None:
+    def _stop(self, span: ByteRange) -> int | None:
         return span.stop if span.stop is not None else self._size()
 
     def _confirm_end(self, body: Body) -> None:
         """All bytes are there: the source must say so, too."""
         if body.read_into(memoryview(bytearray(1))):
             detail = "it sends more than the %d bytes that the file has" % self.at
-            raise Trouble(Kind.WRONG_LENGTH, detail, self.name)
-        self._arrivals.put(Ended(self, self.at))
+            raise SourceError(ErrorKind.WRONG_LENGTH, detail, self.name)
+        self._arrivals.put(EndOfFile(self, self.at))
 
     def _skip(self, body: Body, count: int) -> None:
         """Read over what is there already."""
@@ -188,7 +188,7 @@ class Receiver:
                 got = body.read_into(scratch[: min(len(scratch), count - done)])
                 if got == 0:
                     detail = "it ended after %d bytes, and gave %d before" % (done, count)
-                    raise Trouble(Kind.TRUNCATED, detail, self.name)
+                    raise SourceError(ErrorKind.TRUNCATED, detail, self.name)
                 done += got
         finally:
             self._arrivals.put(Skipped(done, self))
@@ -196,7 +196,7 @@ class Receiver:
 
 # What a connection is asked for, and what it tells: bytes, and what became of it.
 @dataclass(frozen=True)
-class Span:
+class ByteRange:
     """From `start` up to, not including, `stop`; None: to the end."""
 
     start: int
@@ -204,7 +204,7 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Piece:
+class Chunk:
     offset: int
     data: memoryview
     #: What `data` is a part of, to be given back; None: it is a copy.
@@ -219,7 +219,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Sized:
+class SizeKnown:
     """How large the file is was heard for the first time, and whoever heard it waits until there is room."""
 
 
@@ -232,16 +232,16 @@ class Skipped:
 
 
 @dataclass(frozen=True)
-class Failed:
+class ReceiverFailed:
     """The receiver has ended; what is left of its span begins at `at`."""
 
     receiver: Receiver
-    trouble: Trouble
+    trouble: SourceError
     at: int
 
 
 @dataclass(frozen=True)
-class Ended:
+class EndOfFile:
     """The source says that the file ends at `at`."""
 
     receiver: Receiver
@@ -249,26 +249,26 @@ class Ended:
 
 
 @dataclass(frozen=True)
-class Left:
+class ReceiverDone:
     """The receiver has ended: there is nothing more for it to do."""
 
     receiver: Receiver
 
 
 @dataclass(frozen=True)
-class Broken:
+class ReceiverBroken:
     """The sink would not take a piece, or a source has a defect: for whoever called the fetch."""
 
     error: BaseException
     #: What the sink would not take.
-    piece: Piece | None = None
+    piece: Chunk | None = None
 
 
-Arrival = Union[Sized, Skipped, Failed, Ended, Left, Broken]
+ReceiverEvent = Union[SizeKnown, Skipped, ReceiverFailed, EndOfFile, ReceiverDone, ReceiverBroken]
 
 
 # Memory between a connection and the disk.
-class Buffers:
+class BufferPool:
     """Blocks that go round between one connection, the sink and the digests. Made when first needed.
 
     The one that came back last goes out first: it is still in the processor's cache.

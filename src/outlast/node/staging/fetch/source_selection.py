@@ -10,24 +10,24 @@ import math
 from dataclasses import dataclass
 from typing import Sequence
 
-from outlast.node.staging.errors import FINAL, Kind, Trouble
-from outlast.node.staging.fetch.settings import Clock, FetchSettings
+from outlast.node.staging.errors import FINAL, ErrorKind, SourceError
+from outlast.node.staging.fetch.fetch_settings import FetchClock, FetchSettings
 
 #: What a source says when it does not give the file, and may yet.
-_NO_FOR_NOW = frozenset({Kind.MISSING_FOR_NOW, Kind.REFUSED})
+_NO_FOR_NOW = frozenset({ErrorKind.MISSING_FOR_NOW, ErrorKind.REFUSED})
 #: Troubles that say nothing against asking this source again at once.
-_HARMLESS = frozenset({Kind.NO_RANGES, Kind.CRAWL})
+_HARMLESS = frozenset({ErrorKind.NO_RANGES, ErrorKind.CRAWL})
 #: Sources that can go on where we are have failed so often in a row that one which begins anew is better.
 _HOPE = 3
 
 
 @dataclass
-class Standing:
+class SourceState:
     """What is to be said of one source."""
 
     #: Why it is put aside for good.
-    gone: Trouble | None = None
-    last: Trouble | None = None
+    gone: SourceError | None = None
+    last: SourceError | None = None
     #: Failures in a row that brought nothing worth the while.
     failures: int = 0
     #: Until then it is not asked, and until then others come first.
@@ -41,15 +41,15 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Turn:
+class Pick:
     index: int
     not_before: float
 
 
-class Choice:
-    def __init__(self, names: Sequence[str], settings: FetchSettings, clock: Clock) -> None:
+class SourceSelector:
+    def __init__(self, names: Sequence[str], settings: FetchSettings, clock: FetchClock) -> None:
         self.names = tuple(names)
-        self.standings = [Standing() for _ in names]
+        self.standings = [SourceState() for _ in names]
         #: Only this one, so that what it gives can be held against it alone.
         self.alone: int | None = None
         #: To be asked next, once, if it can be: it is faster.
@@ -74,7 +74,7 @@ class Choice:
             and not self.standings[other].rangeless
         ]
 
-    def next(self, position: int) -> Turn | None:
+    def next(self, position: int) -> Pick | None:
         """Whose turn it is to go on at this byte; None: nobody is left."""
         candidates = self._able(self.usable(), position)
         if not candidates:
@@ -83,19 +83,19 @@ class Choice:
         if self.alone is not None:
             standing = self.standings[self.alone]
             if standing.gone is None and (standing.failures < _HOPE or candidates == [self.alone]):
-                return Turn(self.alone, max(now, standing.wait_until))
+                return Pick(self.alone, max(now, standing.wait_until))
             self.alone = None
         hint, self.hint = self.hint, None
         ready = [index for index in candidates if self.standings[index].wait_until <= now]
         fresh = [index for index in ready if self.standings[index].aside_until <= now]
         if hint in fresh:
-            return Turn(hint, now)
+            return Pick(hint, now)
         if fresh:
-            return Turn(fresh[0], now)
+            return Pick(fresh[0], now)
         if ready:
-            return Turn(min(ready, key=lambda index: self.standings[index].aside_until), now)
+            return Pick(min(ready, key=lambda index: self.standings[index].aside_until), now)
         index = min(candidates, key=lambda index: self.standings[index].wait_until)
-        return Turn(index, self.standings[index].wait_until)
+        return Pick(index, self.standings[index].wait_until)
 
     def _able(self, candidates: list[int], position: int) -> list[int]:
         """Without those that would begin anew, unless the others have nothing to offer."""
@@ -103,17 +103,17 @@ class Choice:
         hopeful = any(self.standings[index].failures < _HOPE for index in able)
         return able if position > 0 and hopeful else candidates
 
-    def put_aside(self, index: int, trouble: Trouble) -> None:
+    def put_aside(self, index: int, trouble: SourceError) -> None:
         """For good."""
         self.standings[index].gone = self.standings[index].last = trouble
 
     def reconsider(self) -> None:
         """What was begun is thrown away: that a source contradicted it is no reason any more."""
         for standing in self.standings:
-            if standing.gone is not None and standing.gone.kind is Kind.CHANGED:
+            if standing.gone is not None and standing.gone.kind is ErrorKind.CHANGED:
                 standing.gone = None
 
-    def failed(self, index: int, trouble: Trouble, gained: int) -> None:
+    def failed(self, index: int, trouble: SourceError, gained: int) -> None:
         """`gained`: new bytes that it had given since it was asked."""
         standing, now = self.standings[index], self._clock.now()
         standing.last = trouble
@@ -121,10 +121,10 @@ class Choice:
             standing.gone = trouble
             return
         self._count(standing, trouble.kind, gained, now)
-        if trouble.kind is Kind.NO_RANGES:
+        if trouble.kind is ErrorKind.NO_RANGES:
             standing.rangeless = True
             return
-        if trouble.kind is Kind.REFUSED and standing.refusals == 1:
+        if trouble.kind is ErrorKind.REFUSED and standing.refusals == 1:
             return  # the token is read anew for the second try, which may come at once
         pause = self._pause(max(1, standing.failures))
         if trouble.retry_after is not None:
@@ -133,7 +133,7 @@ class Choice:
         if standing.failures or trouble.retry_after is not None:
             standing.wait_until = standing.aside_until
 
-    def _count(self, standing: Standing, kind: Kind, gained: int, now: float) -> None:
+    def _count(self, standing: SourceState, kind: ErrorKind, gained: int, now: float) -> None:
         if gained >= self._settings.block:
             standing.failures = 0
         elif kind not in _HARMLESS:
@@ -158,7 +158,7 @@ class Choice:
         end = max(standing.refused_since for standing in left) + self._settings.refusal_seconds
         return end if end > self._clock.now() else None
 
-    def verdict(self) -> Trouble | None:
+    def verdict(self) -> SourceError | None:
         """That it is of no use to go on: every source that is left has said no often and long enough."""
         now, settings = self._clock.now(), self._settings
         left = [self.standings[index] for index in self.usable()]
@@ -170,6 +170,6 @@ class Choice:
                 return None
         last = left[0].last
         assert last is not None, "it was refused"
-        if last.kind is Kind.MISSING_FOR_NOW:
-            return Trouble(Kind.MISSING, last.detail, last.source)
+        if last.kind is ErrorKind.MISSING_FOR_NOW:
+            return SourceError(ErrorKind.MISSING, last.detail, last.source)
         return last

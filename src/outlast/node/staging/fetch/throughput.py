@@ -7,21 +7,25 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Callable, Sequence
 
-from outlast.node.staging.errors import Kind, Trouble
-from outlast.node.staging.fetch.context import Affairs, Beside
-from outlast.node.staging.fetch.ordered_stream import Slot, Stream
-from outlast.node.staging.fetch.settings import FetchSettings
+from outlast.node.staging.errors import ErrorKind, SourceError
+from outlast.node.staging.fetch.context import BackgroundCall, FetchContext
+from outlast.node.staging.fetch.fetch_settings import FetchSettings
+from outlast.node.staging.fetch.ordered_stream import OrderedStream, Slot
 from outlast.node.staging.sources.base import Source
 
 #: Seconds between two words to whoever looks at the progress, and over which the rate in them is counted.
 _TELL, _RATE = 0.2, 1.0
 
 
-class Speed:
+class ThroughputMonitor:
     """`begin` lets a source fill a slot of the stream."""
 
     def __init__(
-        self, affairs: Affairs, stream: Stream, crawl: Crawl, begin: Callable[[Slot, int], None]
+        self,
+        affairs: FetchContext,
+        stream: OrderedStream,
+        crawl: SlowSourceDetector,
+        begin: Callable[[Slot, int], None],
     ) -> None:
         #: Sources that are known to begin where they are asked to.
         self.ranged: set[int] = set()
@@ -29,8 +33,8 @@ class Speed:
         self._stream = stream
         self._crawl = crawl
         self._begin = begin
-        self._widening = Widening(affairs.settings)
-        self._probe: Beside[bool] | None = None
+        self._widening = ConnectionScaler(affairs.settings)
+        self._probe: BackgroundCall[bool] | None = None
         self._lost = 0.0
         self._next_look = self._next_word = affairs.clock.now()
         self._told = (affairs.clock.now(), 0, 0.0)
@@ -72,7 +76,7 @@ class Speed:
             self._lost = slow.lost
             affairs.choice.hint = slow.better
             detail = "it gives %.0f kB/s; %.0f kB/s were to be had" % (slow.rate / 1e3, slow.reference / 1e3)
-            due.interrupt(Trouble(Kind.CRAWL, detail, due.name))
+            due.interrupt(SourceError(ErrorKind.CRAWL, detail, due.name))
             return
         size = affairs.known.size
         left = None if size is None else size - stream.position
@@ -88,7 +92,7 @@ class Speed:
         if index not in self.ranged:
             if self._probe is None:
                 source, position = self._affairs.sources[index], self._stream.position
-                self._probe = Beside(lambda: _begins_at(source, position))
+                self._probe = BackgroundCall(lambda: _begins_at(source, position))
                 return
             if not self._probe.wait(0):
                 return
@@ -113,7 +117,7 @@ def _begins_at(source: Source, position: int) -> bool:
     """Whether it answers from the middle of the file. Trouble with that is none of the fetch's."""
     try:
         body = source.open(position, position + 1)
-    except Trouble:
+    except SourceError:
         return False
     body.close()
     return body.start == position
@@ -132,7 +136,7 @@ _BETTER = 2.0
 
 
 @dataclass(frozen=True)
-class Slow:
+class SlowSource:
     rate: float
     reference: float
     #: Seconds that the window would have been shorter by.
@@ -141,7 +145,7 @@ class Slow:
     better: int | None
 
 
-class Crawl:
+class SlowSourceDetector:
     def __init__(self, settings: FetchSettings) -> None:
         self._share = settings.crawl_share
         self._window = settings.crawl_window
@@ -155,7 +159,7 @@ class Crawl:
         self._source = source
         self._samples.clear()
 
-    def look(self, now: float, received: int, waited: float, others: Sequence[int]) -> Slow | None:
+    def look(self, now: float, received: int, waited: float, others: Sequence[int]) -> SlowSource | None:
         """`received`: bytes so far; `waited`: seconds so far for which the disk held the receiver up.
 
         What is returned is acted upon: the connection is closed.
@@ -180,7 +184,7 @@ class Crawl:
             if now - self._reconnected.get(source, -math.inf) <= _RECONNECT:
                 return None
             self._reconnected[source] = now
-        return Slow(rate, reference, span * (1 - rate / reference), better)
+        return SlowSource(rate, reference, span * (1 - rate / reference), better)
 
     def _lately(self, now: float, received: int) -> float:
         """Over the last part of the window: what it has come down to, while the window still holds better."""
@@ -221,7 +225,7 @@ _WORTH = 10
 _REST = 60
 
 
-class Widening:
+class ConnectionScaler:
     def __init__(self, settings: FetchSettings) -> None:
         self._most = settings.connections
         self._worth = _WORTH * settings.look

@@ -5,28 +5,39 @@ from __future__ import annotations
 import threading
 
 from outlast.node.archives.sink import BadArchive, Sink
-from outlast.node.staging.errors import Kind, Trouble
+from outlast.node.staging.errors import ErrorKind, SourceError
 from outlast.node.staging.fetch import disk_space
-from outlast.node.staging.fetch.context import GLANCE, Affairs, StartAgain
+from outlast.node.staging.fetch.context import GLANCE, FetchContext, RestartFetch
 from outlast.node.staging.fetch.digests import Digests
-from outlast.node.staging.fetch.ordered_stream import Slot, Stream
-from outlast.node.staging.fetch.receiver import Arrival, Broken, Ended, Failed, Piece, Sized, Skipped, Span
-from outlast.node.staging.fetch.throughput import Crawl, Speed
+from outlast.node.staging.fetch.ordered_stream import OrderedStream, Slot
+from outlast.node.staging.fetch.receiver import (
+    ByteRange,
+    Chunk,
+    EndOfFile,
+    ReceiverBroken,
+    ReceiverEvent,
+    ReceiverFailed,
+    SizeKnown,
+    Skipped,
+)
+from outlast.node.staging.fetch.throughput import SlowSourceDetector, ThroughputMonitor
 from outlast.node.staging.sources.base import Body
 
 #: Troubles of the very end that say that the bytes before it may be wrong.
-_SUSPICIOUS = frozenset({Kind.SERVER_ERROR, Kind.WRONG_LENGTH})
+_SUSPICIOUS = frozenset({ErrorKind.SERVER_ERROR, ErrorKind.WRONG_LENGTH})
 
 
-class Delivery:
+class Transfer:
     """`hashed` has what the sink has, up to `position`, and hashes on."""
 
-    def __init__(self, affairs: Affairs, sink: Sink, crawl: Crawl, hashed: Digests, position: int) -> None:
+    def __init__(
+        self, affairs: FetchContext, sink: Sink, crawl: SlowSourceDetector, hashed: Digests, position: int
+    ) -> None:
         self.affairs = affairs
         self.hashed = hashed
         self.most_connections = 1
         self._sink = sink
-        self._stream = Stream(
+        self._stream = OrderedStream(
             position,
             affairs.settings,
             self._admit,
@@ -34,7 +45,7 @@ class Delivery:
             lambda: affairs.known.size,
             affairs.clock.now,
         )
-        self._speed = Speed(affairs, self._stream, crawl, self._begin)
+        self._speed = ThroughputMonitor(affairs, self._stream, crawl, self._begin)
         #: Slots that need a source.
         self._needy: list[Slot] = [self._stream.slots[0]]
         #: Set when there is room for a file whose size is known, or when nobody needs to know any more.
@@ -104,41 +115,41 @@ class Delivery:
         self.most_connections = max(self.most_connections, self._stream.connections)
         self._speed.begun(index)
 
-    def _admit(self, index: int, span: Span, body: Body) -> None:
+    def _admit(self, index: int, span: ByteRange, body: Body) -> None:
         """Called by receivers: whether what a source is about to send is what was asked for."""
         affairs = self.affairs
         name = affairs.sources[index].name
         affairs.known.hear(index, name, body.version)
         if affairs.known.size is not None and not self._room.is_set():
-            self._stream.post(Sized())
+            self._stream.post(SizeKnown())
             self._room.wait()  # `run` sees to it, however it ends
             if self._over:
-                raise Trouble(Kind.RESET, "nobody wants it any more", name)
+                raise SourceError(ErrorKind.RESET, "nobody wants it any more", name)
         if body.start == span.start:
             if span.start > 0:
                 self._speed.ranged.add(index)
                 affairs.choice.standings[index].rangeless = False
         elif body.start != 0:
             detail = "asked for byte %d, it begins at %d" % (span.start, body.start)
-            raise Trouble(Kind.NONSENSE, detail, name)
+            raise SourceError(ErrorKind.NONSENSE, detail, name)
         elif not affairs.choice.standings[index].rangeless:
             detail = "asked for byte %d, it begins at the first" % span.start
-            raise Trouble(Kind.NO_RANGES, detail, name)
+            raise SourceError(ErrorKind.NO_RANGES, detail, name)
 
     # What comes
 
-    def _take(self, arrival: Arrival) -> None:
+    def _take(self, arrival: ReceiverEvent) -> None:
         self._book_bytes()
-        if isinstance(arrival, Failed):
+        if isinstance(arrival, ReceiverFailed):
             self._meet(arrival)
-        elif isinstance(arrival, Ended):
+        elif isinstance(arrival, EndOfFile):
             self._ended = True
             self.affairs.known.ends_at(arrival.at)
         elif isinstance(arrival, Skipped):
-            self.affairs.books.twice(Kind.NO_RANGES, arrival.count)
-        elif isinstance(arrival, Sized):
+            self.affairs.books.twice(ErrorKind.NO_RANGES, arrival.count)
+        elif isinstance(arrival, SizeKnown):
             self._make_room()
-        elif isinstance(arrival, Broken):
+        elif isinstance(arrival, ReceiverBroken):
             self._break(arrival)
 
     def _make_room(self) -> None:
@@ -147,7 +158,7 @@ class Delivery:
             disk_space.check(self._sink, size, self.affairs.settings.margin)
             self._room.set()
 
-    def _write(self, piece: Piece) -> None:
+    def _write(self, piece: Chunk) -> None:
         """Called by receivers, one at a time."""
         self._sink.write(piece.data)
         self.hashed.feed(piece.data, lambda: self._stream.release(piece))
@@ -160,17 +171,17 @@ class Delivery:
             affairs.last_trouble = None
             affairs.books.gave(index, given.bytes, given.first, given.last)
 
-    def _break(self, broken: Broken) -> None:
+    def _break(self, broken: ReceiverBroken) -> None:
         error, piece, affairs = broken.error, broken.piece, self.affairs
         if piece is not None and isinstance(error, BadArchive):
-            raise StartAgain(Trouble(Kind.BAD_ARCHIVE, str(error), piece.receiver.name)) from error
+            raise RestartFetch(SourceError(ErrorKind.BAD_ARCHIVE, str(error), piece.receiver.name)) from error
         if piece is not None and isinstance(error, OSError) and error.errno in disk_space.FULL:
             raise disk_space.full(self._sink, error, piece.offset, affairs.known.size) from error
         raise error
 
     # What goes wrong
 
-    def _meet(self, failed: Failed) -> None:
+    def _meet(self, failed: ReceiverFailed) -> None:
         affairs, trouble, index = self.affairs, failed.trouble, failed.receiver.index
         slot = self._stream.slot_of(failed.receiver)
         slow = self._speed.failed()
@@ -179,21 +190,21 @@ class Delivery:
             self._meet_at_the_end(slot, trouble)
             return
         self._needy.append(slot)
-        if trouble.kind is Kind.CHANGED:
+        if trouble.kind is ErrorKind.CHANGED:
             self._meet_change(index, trouble)
         else:
             affairs.meet(index, trouble, failed.receiver.gained, slow)
 
-    def _meet_at_the_end(self, slot: Slot, trouble: Trouble) -> None:
+    def _meet_at_the_end(self, slot: Slot, trouble: SourceError) -> None:
         """All bytes have come, and then it did not end well. A digest decides, where there is one."""
         slot.pending = None
         affairs = self.affairs
         affairs.books.trouble(trouble.kind, affairs.clock.now())
         affairs.last_trouble = trouble
         if not affairs.proof.expected and trouble.kind in _SUSPICIOUS:
-            raise StartAgain(trouble)
+            raise RestartFetch(trouble)
 
-    def _meet_change(self, index: int, trouble: Trouble) -> None:
+    def _meet_change(self, index: int, trouble: SourceError) -> None:
         affairs = self.affairs
         affairs.books.trouble(trouble.kind, affairs.clock.now())
         affairs.last_trouble = trouble
@@ -205,4 +216,4 @@ class Delivery:
             self._endured.add(index)
             known.tolerate(index)
         else:
-            raise StartAgain(trouble)
+            raise RestartFetch(trouble)

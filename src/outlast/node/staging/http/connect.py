@@ -12,11 +12,11 @@ import time
 from itertools import zip_longest
 from typing import Any, Tuple, cast
 
-from outlast.node.staging.errors import Kind, Trouble
+from outlast.node.staging.errors import ErrorKind, SourceError
 from outlast.node.staging.http.connection import Connection
+from outlast.node.staging.http.http_settings import ADDRESSES, HttpSettings
 from outlast.node.staging.http.proxies import BadProxy, Proxy, proxy_for
-from outlast.node.staging.http.response import Incoming, read_head
-from outlast.node.staging.http.settings import ADDRESSES, HttpSettings
+from outlast.node.staging.http.response import ConnectionReader, read_head
 from outlast.node.staging.http.url import Url
 
 #: Seconds after which the next address is tried beside those that have not answered: a network that swallows
@@ -59,11 +59,11 @@ def connect(host: str, port: int, deadline: float) -> socket.socket:
                 attempt.close()
     place = "%s:%d" % ("[%s]" % host if ":" in host else host, port)
     if said == _REFUSED:
-        raise Trouble(Kind.NO_ANSWER, "connection refused by %s" % place)
+        raise SourceError(ErrorKind.NO_ANSWER, "connection refused by %s" % place)
     if said:
-        raise Trouble(Kind.NO_ANSWER, "no connection to %s: %s" % (place, said.lower()))
+        raise SourceError(ErrorKind.NO_ANSWER, "no connection to %s: %s" % (place, said.lower()))
     spent = time.monotonic() - begun
-    raise Trouble(Kind.NO_ANSWER, "%s does not answer: no connection in %.3g s" % (place, spent))
+    raise SourceError(ErrorKind.NO_ANSWER, "%s does not answer: no connection in %.3g s" % (place, spent))
 
 
 def _begin(found: _Found, said: str) -> tuple[socket.socket | None, str]:
@@ -99,10 +99,12 @@ def resolve(host: str, port: int, deadline: float) -> list[_Found]:
     try:
         answer = answers.get(timeout=max(0.0, deadline - time.monotonic()))
     except queue.Empty:
-        raise Trouble(Kind.NO_ANSWER, "no address for %s: the name service does not answer" % host) from None
+        raise SourceError(
+            ErrorKind.NO_ANSWER, "no address for %s: the name service does not answer" % host
+        ) from None
     if isinstance(answer, OSError):
-        raise Trouble(
-            Kind.NO_ANSWER, "no address for %s: %s" % (host, (answer.strerror or "unknown").lower())
+        raise SourceError(
+            ErrorKind.NO_ANSWER, "no address for %s: %s" % (host, (answer.strerror or "unknown").lower())
         )
     six = [found for found in answer if found[0] == socket.AF_INET6]
     others = [found for found in answer if found[0] != socket.AF_INET6]
@@ -117,7 +119,7 @@ def dial(url: Url, settings: HttpSettings) -> tuple[Connection, Proxy | None]:
     try:
         proxy = proxy_for(url)
     except BadProxy as error:
-        raise Trouble(Kind.NO_ANSWER, str(error)) from None
+        raise SourceError(ErrorKind.NO_ANSWER, str(error)) from None
     connection = _reach(url, proxy, deadline)
     try:
         if url.is_tls:
@@ -136,8 +138,8 @@ def _reach(url: Url, proxy: Proxy | None, deadline: float) -> Connection:
         return Connection(connect(url.host, url.port, deadline), url.authority)
     try:
         plain = connect(proxy.host, proxy.port, deadline)
-    except Trouble as trouble:
-        raise Trouble(trouble.kind, "the proxy for %s: %s" % (url.authority, trouble.detail)) from None
+    except SourceError as trouble:
+        raise SourceError(trouble.kind, "the proxy for %s: %s" % (url.authority, trouble.detail)) from None
     return Connection(plain, "%s (through the proxy %s)" % (url.authority, proxy.name))
 
 
@@ -151,15 +153,16 @@ def _tunnel(connection: Connection, url: Url, proxy: Proxy, settings: HttpSettin
     try:
         connection.send("\r\n".join([*lines, "", ""]).encode("ascii"), settings.connect_limit)
     except OSError:
-        raise Trouble(Kind.NO_ANSWER, "the proxy %s broke the connection" % proxy.name) from None
-    incoming = Incoming(connection)
+        raise SourceError(ErrorKind.NO_ANSWER, "the proxy %s broke the connection" % proxy.name) from None
+    incoming = ConnectionReader(connection)
     status = read_head(incoming, settings.connect_limit, deadline).status
     if status == 407:
-        raise Trouble(
-            Kind.REFUSED,
+        raise SourceError(
+            ErrorKind.REFUSED,
             "the proxy %s wants another user or password than $https_proxy gives" % proxy.name,
         )
     if status != 200 or incoming.has_rest:
-        raise Trouble(
-            Kind.NO_ANSWER, "the proxy %s answers %d and does not connect to %s" % (proxy.name, status, place)
+        raise SourceError(
+            ErrorKind.NO_ANSWER,
+            "the proxy %s answers %d and does not connect to %s" % (proxy.name, status, place),
         )

@@ -9,8 +9,8 @@ import ssl
 import threading
 import time
 
-from outlast.node.staging.errors import Kind, Trouble
-from outlast.node.staging.http.tls import BadTrust, context_for
+from outlast.node.staging.errors import ErrorKind, SourceError
+from outlast.node.staging.http.tls import BadCertificates, context_for
 
 
 class Connection:
@@ -115,23 +115,23 @@ class Connection:
         """TLS from here on. Raises Trouble."""
         try:
             context = context_for(ca_file)
-        except BadTrust as error:
-            raise Trouble(Kind.UNTRUSTED, str(error)) from None
+        except BadCertificates as error:
+            raise SourceError(ErrorKind.UNTRUSTED, str(error)) from None
         self._set_timeout(max(0.01, deadline - time.monotonic()))
         try:
             # A connection that ends without a goodbye was cut, by whomever.
             self._socket = context.wrap_socket(self._socket, server_hostname=host, suppress_ragged_eofs=False)
             self._is_tls = True
         except ssl.SSLCertVerificationError as error:
-            raise Trouble(
-                Kind.UNTRUSTED,
+            raise SourceError(
+                ErrorKind.UNTRUSTED,
                 "%s does not prove that it is that host: %s. If its certificate is signed by an authority of "
                 "your site, name that authority's file in SSL_CERT_FILE"
                 % (self.who, error.verify_message.rstrip(".")),
             ) from None
         except socket.timeout:
-            raise Trouble(
-                Kind.NO_ANSWER, "%s took the connection, and no TLS came of it in time" % self.who
+            raise SourceError(
+                ErrorKind.NO_ANSWER, "%s took the connection, and no TLS came of it in time" % self.who
             ) from None
         except ssl.SSLError as error:
             if error.reason in (
@@ -140,9 +140,9 @@ class Connection:
                 "UNKNOWN_PROTOCOL",
                 "RECORD_LAYER_FAILURE",
             ):
-                raise Trouble(Kind.NONSENSE, "%s speaks no TLS there" % self.who) from None
+                raise SourceError(ErrorKind.NONSENSE, "%s speaks no TLS there" % self.who) from None
             reason = (error.reason or "it broke off").replace("_", " ").lower()
-            raise Trouble(Kind.NO_ANSWER, "no TLS with %s: %s" % (self.who, reason)) from None
+            raise SourceError(ErrorKind.NO_ANSWER, "no TLS with %s: %s" % (self.who, reason)) from None
         except OSError as error:
             reason = (error.strerror or "it broke off").lower()
-            raise Trouble(Kind.NO_ANSWER, "no TLS with %s: %s" % (self.who, reason)) from None
+            raise SourceError(ErrorKind.NO_ANSWER, "no TLS with %s: %s" % (self.who, reason)) from None

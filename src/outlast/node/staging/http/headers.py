@@ -10,36 +10,42 @@ from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import Iterator, Mapping
 
-from outlast.node.staging.errors import Kind, Trouble
-from outlast.node.staging.http.request import Answer
-from outlast.node.staging.http.response import Head
-from outlast.node.staging.sources.base import Version
+from outlast.node.staging.errors import ErrorKind, SourceError
+from outlast.node.staging.http.request import Response
+from outlast.node.staging.http.response import ResponseHead
+from outlast.node.staging.sources.base import FileVersion
 
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
-_KINDS = {401: Kind.REFUSED, 403: Kind.REFUSED, 407: Kind.REFUSED, 410: Kind.MISSING, 429: Kind.BUSY}
+_KINDS = {
+    401: ErrorKind.REFUSED,
+    403: ErrorKind.REFUSED,
+    407: ErrorKind.REFUSED,
+    410: ErrorKind.MISSING,
+    429: ErrorKind.BUSY,
+}
 
 
-def trouble_of(answer: Answer, source: str = "", token: str = "no token was sent") -> Trouble:
+def trouble_of(answer: Response, source: str = "", token: str = "no token was sent") -> SourceError:
     """For a status that brings no bytes. `token` says in words which one was sent."""
     head = answer.head
     status = head.status
     retry_after = _retry_after(head.headers.get("retry-after", ""))
-    kind = _KINDS.get(status, Kind.SERVER_ERROR)
+    kind = _KINDS.get(status, ErrorKind.SERVER_ERROR)
     detail = "%s answers %s" % (answer.who, _words(status))
     if status == 404:
         # An ingress says 404 while the server behind it starts; a Pelican server knows what it is talking of.
-        kind = Kind.MISSING if is_pelican(head) else Kind.MISSING_FOR_NOW
+        kind = ErrorKind.MISSING if is_pelican(head) else ErrorKind.MISSING_FOR_NOW
     elif status == 503 and retry_after is not None:
-        kind = Kind.BUSY
+        kind = ErrorKind.BUSY
     elif status in (401, 403):
         detail += ": " + token
     if retry_after is not None:
         detail += ", and asks to wait %.0f s" % retry_after
-    return Trouble(kind, detail, source, retry_after)
+    return SourceError(kind, detail, source, retry_after)
 
 
-def is_pelican(head: Head) -> bool:
+def is_pelican(head: ResponseHead) -> bool:
     """Whether a part of a Pelican federation speaks for itself, not a gateway in front of it."""
     return head.headers.get("server", "").lower().startswith("pelican")
 
@@ -84,7 +90,7 @@ _SINGLE = {
 _CONTENT = {"content-md5": "md5"}
 
 
-def version_of(headers: Mapping[str, str], size: int | None, is_whole: bool) -> Version:
+def version_of(headers: Mapping[str, str], size: int | None, is_whole: bool) -> FileVersion:
     etag = headers.get("etag", "")
     digests: dict[str, str] = {}
     for algorithm, text in _said(headers, is_whole):
@@ -93,7 +99,7 @@ def version_of(headers: Mapping[str, str], size: int | None, is_whole: bool) -> 
         found = hexadecimal(name, text.strip())
         if found:
             digests.setdefault(name, found)
-    return Version(
+    return FileVersion(
         size=size,
         etag=etag if etag.startswith('"') else "",
         modified=headers.get("last-modified", ""),

@@ -7,29 +7,29 @@ import time
 from dataclasses import dataclass
 from typing import Mapping
 
-from outlast.node.staging.errors import Kind, Trouble
+from outlast.node.staging.errors import ErrorKind, SourceError
 from outlast.node.staging.http.connect import dial
+from outlast.node.staging.http.http_settings import HttpSettings
 from outlast.node.staging.http.response import (
-    Chunked,
-    Counted,
-    CutOff,
-    Frame,
-    Head,
-    Incoming,
-    UntilClosed,
+    BodyFraming,
+    ChunkedFraming,
+    CloseFraming,
+    ConnectionReader,
+    LengthFraming,
+    ResponseHead,
+    TruncatedBody,
     read_head,
 )
-from outlast.node.staging.http.settings import HttpSettings
 from outlast.node.staging.http.url import Url
 
 _COUNT = re.compile(r"[0-9]{1,18}")
 
 
 @dataclass(frozen=True)
-class Answer:
+class Response:
     url: Url
-    head: Head
-    incoming: Incoming
+    head: ResponseHead
+    incoming: ConnectionReader
 
     @property
     def length(self) -> int | None:
@@ -39,18 +39,18 @@ class Answer:
             return None
         values = {value.strip() for value in text.split(",")}
         if len(values) > 1 or not _COUNT.fullmatch(min(values)):
-            raise Trouble(Kind.NONSENSE, "%s sends a Content-Length that is no length" % self.who)
+            raise SourceError(ErrorKind.NONSENSE, "%s sends a Content-Length that is no length" % self.who)
         return int(min(values))
 
-    def frame(self) -> Frame:
+    def frame(self) -> BodyFraming:
         """How the body ends. Raises Trouble."""
         coding = self.head.headers.get("transfer-encoding", "").strip().lower()
         if coding == "chunked":
-            return Chunked(self.incoming)
+            return ChunkedFraming(self.incoming)
         if coding not in ("", "identity"):
-            raise Trouble(Kind.NONSENSE, "%s sends in a coding that nobody asked for" % self.who)
+            raise SourceError(ErrorKind.NONSENSE, "%s sends in a coding that nobody asked for" % self.who)
         length = self.length
-        return UntilClosed(self.incoming) if length is None else Counted(self.incoming, length)
+        return CloseFraming(self.incoming) if length is None else LengthFraming(self.incoming, length)
 
     def content(self, limit: int, settings: HttpSettings) -> bytes:
         """All of a small body; closes the connection. Raises Trouble, also for more than `limit` bytes."""
@@ -64,17 +64,21 @@ class Answer:
                 if count == 0:
                     return bytes(buffer[:filled])
                 filled += count
-        except CutOff:
-            raise Trouble(
-                Kind.TRUNCATED, "%s ended after %d bytes of its answer" % (self.who, filled)
+        except TruncatedBody:
+            raise SourceError(
+                ErrorKind.TRUNCATED, "%s ended after %d bytes of its answer" % (self.who, filled)
             ) from None
         except OSError:
-            raise Trouble(Kind.RESET, "%s broke off in the middle of its answer" % self.who) from None
+            raise SourceError(
+                ErrorKind.RESET, "%s broke off in the middle of its answer" % self.who
+            ) from None
         finally:
             self.close()
         if filled > limit:
-            raise Trouble(Kind.NONSENSE, "%s answers more than the %d bytes expected" % (self.who, limit))
-        raise Trouble(Kind.STALL, "%s takes too long over a short answer" % self.who)
+            raise SourceError(
+                ErrorKind.NONSENSE, "%s answers more than the %d bytes expected" % (self.who, limit)
+            )
+        raise SourceError(ErrorKind.STALL, "%s takes too long over a short answer" % self.who)
 
     @property
     def who(self) -> str:
@@ -86,7 +90,7 @@ class Answer:
 
 def ask(
     method: str, url: Url, headers: Mapping[str, str], settings: HttpSettings, secret: str = ""
-) -> Answer:
+) -> Response:
     """`secret` is the value of Authorization; it is sent over TLS or not at all. Raises Trouble."""
     connection, proxy = dial(url, settings)
     try:
@@ -112,11 +116,11 @@ def ask(
             connection.send("\r\n".join([*lines, "", ""]).encode("latin-1"), settings.first_byte_limit)
         except OSError as error:
             reason = (error.strerror or "it broke off").lower()
-            raise Trouble(
-                Kind.NO_ANSWER, "%s did not take the request: %s" % (connection.who, reason)
+            raise SourceError(
+                ErrorKind.NO_ANSWER, "%s did not take the request: %s" % (connection.who, reason)
             ) from None
-        incoming = Incoming(connection)
-        return Answer(url, read_head(incoming, settings.first_byte_limit, deadline), incoming)
+        incoming = ConnectionReader(connection)
+        return Response(url, read_head(incoming, settings.first_byte_limit, deadline), incoming)
     except BaseException:
         connection.close()
         raise

@@ -8,9 +8,9 @@ import time
 from dataclasses import dataclass
 from typing import Mapping, Protocol
 
-from outlast.node.staging.errors import Kind, Trouble
+from outlast.node.staging.errors import ErrorKind, SourceError
 from outlast.node.staging.http.connection import Connection
-from outlast.node.staging.http.settings import HEAD, LINE
+from outlast.node.staging.http.http_settings import HEAD, LINE
 
 _STATUS = re.compile(rb"HTTP/1\.[01] ([1-5][0-9][0-9])(?: |$)")
 _NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -19,13 +19,13 @@ _INTERIM = 10
 
 
 @dataclass(frozen=True)
-class Head:
+class ResponseHead:
     status: int
     #: Names in lower case; values of a name that came twice are joined with ", ".
     headers: Mapping[str, str]
 
 
-def read_head(incoming: Incoming, seconds: float, deadline: float) -> Head:
+def read_head(incoming: ConnectionReader, seconds: float, deadline: float) -> ResponseHead:
     """Raises Trouble. `deadline`: when `seconds` are over, which the sentence then names."""
     who = incoming.connection.who
     try:
@@ -33,42 +33,52 @@ def read_head(incoming: Incoming, seconds: float, deadline: float) -> Head:
             line = incoming.read_line(HEAD, deadline)
             found = _STATUS.match(line)
             if not found:
-                raise Trouble(Kind.NONSENSE, "%s answers something that is not HTTP" % who)
+                raise SourceError(ErrorKind.NONSENSE, "%s answers something that is not HTTP" % who)
             headers = read_fields(incoming, deadline)
             status = int(found.group(1))
             if status >= 200:
-                return Head(status, headers)
-    except Ended as end:
+                return ResponseHead(status, headers)
+    except ConnectionClosed as end:
         if end.empty:
-            raise Trouble(Kind.NO_ANSWER, "%s closed the connection without an answer" % who) from None
-        raise Trouble(Kind.TRUNCATED, "%s closed the connection in the middle of its headers" % who) from None
-    except TooLong:
-        raise Trouble(Kind.NONSENSE, "%s sends headers of more than %d KiB" % (who, HEAD // 1024)) from None
+            raise SourceError(
+                ErrorKind.NO_ANSWER, "%s closed the connection without an answer" % who
+            ) from None
+        raise SourceError(
+            ErrorKind.TRUNCATED, "%s closed the connection in the middle of its headers" % who
+        ) from None
+    except LineTooLong:
+        raise SourceError(
+            ErrorKind.NONSENSE, "%s sends headers of more than %d KiB" % (who, HEAD // 1024)
+        ) from None
     except socket.timeout:
-        raise Trouble(Kind.NO_ANSWER, "%s did not answer the request within %g s" % (who, seconds)) from None
+        raise SourceError(
+            ErrorKind.NO_ANSWER, "%s did not answer the request within %g s" % (who, seconds)
+        ) from None
     except OSError as error:
         reason = (error.strerror or "it broke off").lower()
-        raise Trouble(
-            Kind.NO_ANSWER, "%s broke the connection before an answer: %s" % (who, reason)
+        raise SourceError(
+            ErrorKind.NO_ANSWER, "%s broke the connection before an answer: %s" % (who, reason)
         ) from None
-    raise Trouble(Kind.NONSENSE, "%s says again and again that its answer is to come" % who)
+    raise SourceError(ErrorKind.NONSENSE, "%s says again and again that its answer is to come" % who)
 
 
-def read_fields(incoming: Incoming, deadline: float) -> dict[str, str]:
+def read_fields(incoming: ConnectionReader, deadline: float) -> dict[str, str]:
     """Header or trailer lines up to the empty one. Raises OSError, Ended, TooLong; Trouble for nonsense."""
     fields: dict[str, str] = {}
     room = HEAD
     while True:
         try:
             line = incoming.read_line(room, deadline)
-        except Ended:
-            raise Ended(empty=False) from None  # something came before these lines
+        except ConnectionClosed:
+            raise ConnectionClosed(empty=False) from None  # something came before these lines
         if not line:
             return fields
         room -= len(line)
         name, colon, value = line.partition(b":")
         if not colon or not _NAME.fullmatch(name):
-            raise Trouble(Kind.NONSENSE, "%s sends a line that is no header" % incoming.connection.who)
+            raise SourceError(
+                ErrorKind.NONSENSE, "%s sends a line that is no header" % incoming.connection.who
+            )
         key, text = name.decode("ascii").lower(), value.strip().decode("latin-1")
         fields[key] = "%s, %s" % (fields[key], text) if key in fields else text
 
@@ -77,11 +87,11 @@ def read_fields(incoming: Incoming, deadline: float) -> dict[str, str]:
 _PIECE = 16 * 1024
 
 
-class TooLong(Exception):
+class LineTooLong(Exception):
     """More bytes without an end of the line, or of the headers, than there may be."""
 
 
-class Ended(Exception):
+class ConnectionClosed(Exception):
     """The connection ended inside a line; `empty`: before the first byte of it."""
 
     def __init__(self, empty: bool) -> None:
@@ -89,7 +99,7 @@ class Ended(Exception):
         self.empty = empty
 
 
-class Incoming:
+class ConnectionReader:
     """Everything raises OSError, and socket.timeout when nothing comes in time."""
 
     def __init__(self, connection: Connection) -> None:
@@ -110,14 +120,14 @@ class Incoming:
         while True:
             line, found, rest = self._rest.partition(b"\n")
             if len(line) > limit:
-                raise TooLong
+                raise LineTooLong
             if found:
                 self._rest = rest
                 return line.rstrip(b"\r")
             piece = memoryview(bytearray(_PIECE))
             count = self.connection.receive_into(piece, max(0.001, deadline - time.monotonic()))
             if count == 0:
-                raise Ended(empty=not self._rest)
+                raise ConnectionClosed(empty=not self._rest)
             self._rest += piece[:count]
 
     @property
@@ -132,17 +142,17 @@ _SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;.*)?")
 _SECRET = re.compile(r"[^\s,;:'\"()]{24,}")
 
 
-class CutOff(Exception):
+class TruncatedBody(Exception):
     """The connection ended before the body did."""
 
 
-class Frame(Protocol):
+class BodyFraming(Protocol):
     def read_into(self, buffer: memoryview, seconds: float) -> int:
         """Raises OSError, CutOff, and Trouble for what the server says or should not have said."""
 
 
-class Counted:
-    def __init__(self, incoming: Incoming, length: int) -> None:
+class LengthFraming:
+    def __init__(self, incoming: ConnectionReader, length: int) -> None:
         self._incoming = incoming
         self._left = length
 
@@ -153,25 +163,25 @@ class Counted:
             buffer[: self._left] if self._left < len(buffer) else buffer, seconds
         )
         if count == 0:
-            raise CutOff
+            raise TruncatedBody
         self._left -= count
         return count
 
 
-class UntilClosed:
-    def __init__(self, incoming: Incoming) -> None:
+class CloseFraming:
+    def __init__(self, incoming: ConnectionReader) -> None:
         self._incoming = incoming
 
     def read_into(self, buffer: memoryview, seconds: float) -> int:
         return self._incoming.read_into(buffer, seconds)
 
 
-class Chunked:
+class ChunkedFraming:
     """Ends only with its last chunk and a trailer that does not say that the transfer failed."""
 
-    def __init__(self, incoming: Incoming) -> None:
+    def __init__(self, incoming: ConnectionReader) -> None:
         self._incoming = incoming
-        self._chunk = Counted(incoming, 0)
+        self._chunk = LengthFraming(incoming, 0)
         self._begun = False
         self._ended = False
 
@@ -184,17 +194,17 @@ class Chunked:
         try:
             size = self._next_size(time.monotonic() + seconds)
             if size:
-                self._chunk = Counted(self._incoming, size)
+                self._chunk = LengthFraming(self._incoming, size)
                 return self._chunk.read_into(buffer, seconds)
             trailers = read_fields(self._incoming, time.monotonic() + seconds)
-        except Ended:
-            raise CutOff from None
-        except TooLong:
+        except ConnectionClosed:
+            raise TruncatedBody from None
+        except LineTooLong:
             raise self._nonsense("a chunk or trailer without end") from None
         status = trailers.get("x-transfer-status", "200")
         if not re.match(r"200\b", status):
-            raise Trouble(
-                Kind.SERVER_ERROR,
+            raise SourceError(
+                ErrorKind.SERVER_ERROR,
                 "%s gave up in the middle and said so at the end: %s"
                 % (self._incoming.connection.who, harmless(status)),
             )
@@ -210,8 +220,8 @@ class Chunked:
             raise self._nonsense("something that is no chunk")
         return int(found.group(1), 16)
 
-    def _nonsense(self, what: str) -> Trouble:
-        return Trouble(Kind.NONSENSE, "%s sends %s" % (self._incoming.connection.who, what))
+    def _nonsense(self, what: str) -> SourceError:
+        return SourceError(ErrorKind.NONSENSE, "%s sends %s" % (self._incoming.connection.who, what))
 
 
 def harmless(text: str) -> str:

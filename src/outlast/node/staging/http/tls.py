@@ -20,7 +20,7 @@ _lock = threading.Lock()
 _made: dict[tuple[str, str, str], ssl.SSLContext] = {}
 
 
-class BadTrust(ValueError):
+class BadCertificates(ValueError):
     """A sentence for the user: the certificates to trust cannot be read."""
 
 
@@ -48,7 +48,7 @@ def _make(ca_file: str, env_file: str, env_folder: str) -> ssl.SSLContext:
             context.load_verify_locations(ca_file or env_file or None, folder or None)
         except (OSError, ssl.SSLError) as error:
             place = ca_file or env_file or env_folder
-            raise BadTrust(
+            raise BadCertificates(
                 "the certificates in %s, named by %s, cannot be read: %s"
                 % (
                     place,

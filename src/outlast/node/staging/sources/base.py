@@ -12,7 +12,7 @@ from typing import Mapping, Protocol
 
 
 @dataclass(frozen=True)
-class Version:
+class FileVersion:
     """What a source says of the whole file. None and empty: it does not say."""
 
     size: int | None = None
@@ -22,7 +22,7 @@ class Version:
     #: Hexadecimal, by algorithm.
     digests: Mapping[str, str] = field(default_factory=dict)
 
-    def contradicts(self, other: Version) -> bool:
+    def contradicts(self, other: FileVersion) -> bool:
         """Whether both say something of the file, and not the same."""
         if self.size is not None and other.size is not None and self.size != other.size:
             return True
@@ -32,7 +32,7 @@ class Version:
 class Body(Protocol):
     #: Where in the file it begins. 0 although another start was asked for: the source knows no ranges.
     start: int
-    version: Version
+    version: FileVersion
 
     def read_into(self, buffer: memoryview) -> int:
         """At least one byte, or 0 at the end that the source had announced.
@@ -51,5 +51,5 @@ class Source(Protocol):
     def open(self, start: int, stop: int | None = None) -> Body:
         """The bytes from `start` up to, not including, `stop` (None: to the end). Raises Trouble."""
 
-    def version(self) -> Version:
+    def version(self) -> FileVersion:
         """What it says of the file without sending it, with digests where it has them. Raises Trouble."""

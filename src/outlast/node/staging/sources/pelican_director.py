@@ -7,13 +7,13 @@ import time
 from typing import Callable, Mapping
 from urllib.parse import urlsplit
 
-from outlast.node.staging.errors import Kind, Trouble
+from outlast.node.staging.errors import ErrorKind, SourceError
 from outlast.node.staging.http.headers import REDIRECTS, trouble_of
-from outlast.node.staging.http.request import Answer, ask
-from outlast.node.staging.http.settings import HttpSettings
+from outlast.node.staging.http.http_settings import HttpSettings
+from outlast.node.staging.http.request import Response, ask
 from outlast.node.staging.http.url import BadUrl, Url
 from outlast.node.staging.sources import pelican_responses
-from outlast.node.staging.sources.pelican_responses import Directions, Nonsense
+from outlast.node.staging.sources.pelican_responses import Directions, MalformedResponse
 
 #: Bytes of the description of a federation; real ones have a few hundred.
 MOST_DESCRIPTION = 256 * 1024
@@ -66,12 +66,12 @@ class Federation:
                 raise _passing(trouble)
             try:
                 return pelican_responses.director_of(answer.content(MOST_DESCRIPTION, self.settings))
-            except Nonsense as error:
-                raise Trouble(Kind.NONSENSE, "%s: %s" % (answer.who, error), name) from None
-        raise Trouble(Kind.NONSENSE, "%s redirects again and again" % url.authority, name)
+            except MalformedResponse as error:
+                raise SourceError(ErrorKind.NONSENSE, "%s: %s" % (answer.who, error), name) from None
+        raise SourceError(ErrorKind.NONSENSE, "%s redirects again and again" % url.authority, name)
 
 
-class Director:
+class PelicanDirector:
     """What the director says of one object; see `route.Director`."""
 
     def __init__(self, federation: Federation, path: str, query: str, name: str) -> None:
@@ -91,41 +91,45 @@ class Director:
         url = Url.parse(self._federation.director() + prefix + self._path + query)
         try:
             answer = _ask(url, self._federation.settings, self._name)
-        except Trouble:
+        except SourceError:
             self._federation.forget()
             raise
         answer.close()
         if answer.head.status not in REDIRECTS:
             if answer.head.status < 400:
                 detail = "%s answers %d instead of a redirect" % (answer.who, answer.head.status)
-                raise Trouble(Kind.NONSENSE, detail, self._name)
+                raise SourceError(ErrorKind.NONSENSE, detail, self._name)
             raise trouble_of(answer, self._name)
         try:
             found = pelican_responses.directions(answer.head.headers)
-        except Nonsense as error:
-            raise Trouble(Kind.NONSENSE, "the director %s: %s" % (answer.who, error), self._name) from None
+        except MalformedResponse as error:
+            raise SourceError(
+                ErrorKind.NONSENSE, "the director %s: %s" % (answer.who, error), self._name
+            ) from None
         servers = tuple(url if urlsplit(url).query else url + query for url in found.servers)
         return Directions(servers, found.needs_token)
 
 
-def _ask(url: Url, settings: HttpSettings, name: str) -> Answer:
+def _ask(url: Url, settings: HttpSettings, name: str) -> Response:
     try:
         return ask("GET", url, {}, settings)
-    except Trouble as trouble:
-        raise Trouble(trouble.kind, trouble.detail, name, trouble.retry_after) from None
+    except SourceError as trouble:
+        raise SourceError(trouble.kind, trouble.detail, name, trouble.retry_after) from None
 
 
 def _followed(url: Url, headers: Mapping[str, str], name: str) -> Url:
     try:
         found = url.join(headers.get("location", ""))
     except BadUrl as error:
-        raise Trouble(Kind.NONSENSE, "%s redirects to nowhere: %s" % (url.authority, error), name) from None
+        raise SourceError(
+            ErrorKind.NONSENSE, "%s redirects to nowhere: %s" % (url.authority, error), name
+        ) from None
     if not found.is_tls:
-        raise Trouble(Kind.UNTRUSTED, "%s redirects to plain http" % url.authority, name)
+        raise SourceError(ErrorKind.UNTRUSTED, "%s redirects to plain http" % url.authority, name)
     return found
 
 
-def _passing(trouble: Trouble) -> Trouble:
-    if trouble.kind is not Kind.MISSING:
+def _passing(trouble: SourceError) -> SourceError:
+    if trouble.kind is not ErrorKind.MISSING:
         return trouble
-    return Trouble(Kind.MISSING_FOR_NOW, trouble.detail, trouble.source, trouble.retry_after)
+    return SourceError(ErrorKind.MISSING_FOR_NOW, trouble.detail, trouble.source, trouble.retry_after)

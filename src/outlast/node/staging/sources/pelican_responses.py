@@ -24,7 +24,7 @@ _PRIORITY = re.compile(r';\s*pri\s*=\s*"?(\d{1,6})\b', re.IGNORECASE)
 _RELATION = re.compile(r';\s*rel\s*=\s*(?:"([^"]*)"|([^\s;,]+))', re.IGNORECASE)
 
 
-class Nonsense(ValueError):
+class MalformedResponse(ValueError):
     """An answer that no director would give; a sentence without anything secret in it."""
 
 
@@ -40,13 +40,13 @@ def director_of(body: bytes) -> str:
     try:
         said = json.loads(body.decode("utf-8"))
     except (ValueError, RecursionError):
-        raise Nonsense("its description of the federation is no JSON") from None
+        raise MalformedResponse("its description of the federation is no JSON") from None
     endpoint = said.get("director_endpoint") if isinstance(said, dict) else None
     if not isinstance(endpoint, str) or not endpoint:
-        raise Nonsense("its description of the federation names no director")
+        raise MalformedResponse("its description of the federation names no director")
     parts = _split(endpoint)
     if parts is None or parts[0] != "https":
-        raise Nonsense("the director it names is no https URL")
+        raise MalformedResponse("the director it names is no https URL")
     return endpoint.split("?", 1)[0].split("#", 1)[0].rstrip("/")
 
 
@@ -61,7 +61,9 @@ def directions(headers: Mapping[str, str]) -> Directions:
         if parts is not None and url not in servers and (parts[0] == "https" or not needs_token):
             servers.append(url)
     if not servers:
-        raise Nonsense("it names no server%s" % (" with TLS, and a token is needed" if needs_token else ""))
+        raise MalformedResponse(
+            "it names no server%s" % (" with TLS, and a token is needed" if needs_token else "")
+        )
     return Directions(tuple(servers[:MOST_SERVERS]), needs_token)
 
 

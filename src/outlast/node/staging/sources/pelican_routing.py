@@ -14,7 +14,7 @@ CACHES = 3
 FRESH = 300.0
 
 
-class Director(Protocol):
+class DirectorClient(Protocol):
     """Both raise Trouble."""
 
     def caches(self) -> Directions: ...
@@ -29,34 +29,38 @@ class Route:
     against the other. The director is asked again when its answer is old, or all that it named have failed.
     """
 
-    def __init__(self, director: Director, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, director: DirectorClient, clock: Callable[[], float] = time.monotonic) -> None:
         self._director = director
         self._clock = clock
         self._lock = threading.Lock()
-        self._caches: _Answer | None = None
-        self._origins: _Answer | None = None
+        self._caches: _DirectorAnswer | None = None
+        self._origins: _DirectorAnswer | None = None
         self._held: dict[int, str] = {}
 
-    def server(self, choice: int) -> Server:
+    def server(self, choice: int) -> ObjectServer:
         """Raises Trouble."""
         with self._lock:
             if choice < CACHES:
-                self._caches = self._fresh(self._caches) or _Answer(self._director.caches(), self._clock())
+                self._caches = self._fresh(self._caches) or _DirectorAnswer(
+                    self._director.caches(), self._clock()
+                )
                 found = self._take(choice, self._caches)
                 if found is not None:
                     return found
-            self._origins = self._fresh(self._origins) or _Answer(self._director.origins(), self._clock())
+            self._origins = self._fresh(self._origins) or _DirectorAnswer(
+                self._director.origins(), self._clock()
+            )
             found = self._take(choice, self._origins)
             # More choices than origins: the best one has more than one of them.
-            return found or Server(self._origins.said.servers[0], self._origins.said.needs_token)
+            return found or ObjectServer(self._origins.said.servers[0], self._origins.said.needs_token)
 
-    def failed(self, server: Server) -> None:
+    def failed(self, server: ObjectServer) -> None:
         with self._lock:
             for answer in (self._caches, self._origins):
                 if answer is not None:
                     answer.failed.add(server.url)
 
-    def _fresh(self, answer: _Answer | None) -> _Answer | None:
+    def _fresh(self, answer: _DirectorAnswer | None) -> _DirectorAnswer | None:
         if (
             answer is None
             or self._clock() - answer.when > FRESH
@@ -65,7 +69,7 @@ class Route:
             return None
         return answer
 
-    def _take(self, choice: int, answer: _Answer) -> Server | None:
+    def _take(self, choice: int, answer: _DirectorAnswer) -> ObjectServer | None:
         servers = answer.said.servers
         if self._held.get(choice) not in servers:
             others = [url for holder, url in self._held.items() if holder != choice]
@@ -73,16 +77,16 @@ class Route:
             if not free:
                 return None
             self._held[choice] = free[0]
-        return Server(self._held[choice], answer.said.needs_token)
+        return ObjectServer(self._held[choice], answer.said.needs_token)
 
 
-class Server:
+class ObjectServer:
     def __init__(self, url: str, needs_token: bool) -> None:
         self.url = url
         self.needs_token = needs_token
 
 
-class _Answer:
+class _DirectorAnswer:
     def __init__(self, said: Directions, when: float) -> None:
         self.said = said
         self.when = when

@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Mapping
 from urllib.parse import urlsplit
 
-from outlast.node.staging.http.settings import HttpSettings
-from outlast.node.staging.item import Wanted, is_path
-from outlast.node.staging.sources import pelican
+from outlast.node.staging.http.http_settings import HttpSettings
+from outlast.node.staging.item import DataItem, is_path
+from outlast.node.staging.sources import pelican_source
 from outlast.node.staging.sources.base import Source
-from outlast.node.staging.sources.file import FileSource, path_of
-from outlast.node.staging.sources.http import HttpSource
+from outlast.node.staging.sources.file_source import FileSource, path_of
+from outlast.node.staging.sources.http_source import HttpSource
 from outlast.node.staging.sources.pelican_director import Federation
 from outlast.node.staging.sources.tokens import Tokens
 
@@ -22,7 +22,7 @@ SCHEMES = ("https", "http", "osdf", "pelican", "file")
 
 
 def sources_for(
-    wanted: Wanted, settings: HttpSettings, tokens: Tokens, environment: Mapping[str, str] = os.environ
+    wanted: DataItem, settings: HttpSettings, tokens: Tokens, environment: Mapping[str, str] = os.environ
 ) -> list[Source]:
     """In the order of the URLs; several for one of a federation. Raises ValueError, in words for the user."""
     # A body whose end nobody announced may have been cut: with a digest that shows.
@@ -34,9 +34,9 @@ def sources_for(
         if scheme in {"http", "https"}:
             found.append(HttpSource(url, settings, tokens))
         elif scheme in {"osdf", "pelican"}:
-            address = pelican.Address.parse(url, osdf_host(environment))
+            address = pelican_source.PelicanUrl.parse(url, osdf_host(environment))
             federation = federations.setdefault(address.federation, Federation(address.federation, settings))
-            found.extend(pelican.sources(address, federation, tokens))
+            found.extend(pelican_source.sources(address, federation, tokens))
         elif scheme == "file":
             found.append(FileSource(path_of(url)))
         else:
@@ -50,7 +50,7 @@ def sources_for(
 def osdf_host(environment: Mapping[str, str] = os.environ) -> str:
     said = environment.get(DISCOVERY_VARIABLE, "").strip()
     if not said:
-        return pelican.OSDF
+        return pelican_source.OSDF
     parts = urlsplit(said if "://" in said else "https://" + said)
     if parts.scheme != "https" or not parts.netloc:
         raise ValueError("%s=%s is no https URL with a host" % (DISCOVERY_VARIABLE, said))

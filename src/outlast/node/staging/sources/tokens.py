@@ -18,7 +18,7 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import Callable, Iterable, Iterator, Mapping, Sequence
 
-from outlast.node.staging.errors import Kind, Trouble
+from outlast.node.staging.errors import ErrorKind, SourceError
 
 #: Seconds that a command may take to print a token.
 COMMAND_LIMIT = 60.0
@@ -57,7 +57,7 @@ class Token:
         )
 
 
-class Unfit(Exception):
+class TokenRejected(Exception):
     """Why a token cannot be used, in a sentence without the token."""
 
 
@@ -87,7 +87,7 @@ class Tokens:
         for place in self._places():
             try:
                 token = place()
-            except Unfit as unfit:
+            except TokenRejected as unfit:
                 complaint = complaint or str(unfit)
                 continue
             if token is None:
@@ -96,7 +96,7 @@ class Tokens:
                 return token
             complaint = complaint or token.state(now())
         if complaint:
-            raise Trouble(Kind.REFUSED, "no token for %s: %s" % (host, complaint))
+            raise SourceError(ErrorKind.REFUSED, "no token for %s: %s" % (host, complaint))
         return None
 
     def _places(self) -> Iterator[Callable[[], Token | None]]:
@@ -129,7 +129,7 @@ def _usual_places(environment: Mapping[str, str]) -> Iterator[Callable[[], Token
 def _must_be_there(path: str) -> Token:
     token = from_file(path)
     if token is None:
-        raise Unfit("the token file %s is not there" % path)
+        raise TokenRejected("the token file %s is not there" % path)
     return token
 
 
@@ -140,12 +140,12 @@ def from_file(path: str) -> Token | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise Unfit("the token file %s cannot be read: %s" % (path, error.strerror)) from None
+        raise TokenRejected("the token file %s cannot be read: %s" % (path, error.strerror)) from None
     try:
         _refuse_unsafe(path, os.fstat(descriptor))
         raw = os.read(descriptor, _LARGEST + 1)
     except OSError as error:
-        raise Unfit("the token file %s cannot be read: %s" % (path, error.strerror)) from None
+        raise TokenRejected("the token file %s cannot be read: %s" % (path, error.strerror)) from None
     finally:
         os.close(descriptor)
     return _parsed(_text(raw, path), path)
@@ -153,11 +153,11 @@ def from_file(path: str) -> Token | None:
 
 def _refuse_unsafe(path: str, found: os.stat_result) -> None:
     if not stat.S_ISREG(found.st_mode):
-        raise Unfit("the token file %s is no file" % path)
+        raise TokenRejected("the token file %s is no file" % path)
     if found.st_uid not in (os.geteuid(), 0):
-        raise Unfit("the token file %s belongs to somebody else (user %d)" % (path, found.st_uid))
+        raise TokenRejected("the token file %s belongs to somebody else (user %d)" % (path, found.st_uid))
     if found.st_mode & 0o077:
-        raise Unfit(
+        raise TokenRejected(
             "others can read the token file %s (mode %03o), so it is not used: chmod 600 %s"
             % (path, found.st_mode & 0o777, path)
         )
@@ -175,23 +175,25 @@ def from_command(command: Sequence[str], limit: float = COMMAND_LIMIT) -> Token:
             start_new_session=True,
         )
     except OSError as error:
-        raise Unfit("%s cannot be run: %s" % (origin, error.strerror)) from None
+        raise TokenRejected("%s cannot be run: %s" % (origin, error.strerror)) from None
     with process:
         try:
             raw, _ = process.communicate(timeout=limit)
         except subprocess.TimeoutExpired:
-            raise Unfit("%s printed no token within %g s" % (origin, limit)) from None
+            raise TokenRejected("%s printed no token within %g s" % (origin, limit)) from None
         finally:
             if process.returncode is None:
                 os.killpg(process.pid, signal.SIGKILL)  # with all it started, which may hold the pipe
     if process.returncode != 0:
-        raise Unfit("%s failed with status %d: run it by hand to see why" % (origin, process.returncode))
+        raise TokenRejected(
+            "%s failed with status %d: run it by hand to see why" % (origin, process.returncode)
+        )
     return _parsed(_text(raw, origin), origin)
 
 
 def _text(raw: bytes, origin: str) -> str:
     if len(raw) > _LARGEST:
-        raise Unfit("%s holds more than a token" % origin)
+        raise TokenRejected("%s holds more than a token" % origin)
     return raw.decode("utf-8", "replace")
 
 
@@ -201,10 +203,10 @@ def _parsed(text: str, origin: str) -> Token:
         try:
             value = str(json.loads(value)["access_token"])
         except (ValueError, KeyError):
-            raise Unfit("%s is JSON without an access_token" % origin) from None
+            raise TokenRejected("%s is JSON without an access_token" % origin) from None
     if not _FORM.fullmatch(value):
         what = "is empty" if not value else "holds something that is no bearer token"
-        raise Unfit("%s %s" % (origin, what))
+        raise TokenRejected("%s %s" % (origin, what))
     return Token(value, origin, _expiry(value))
 
 

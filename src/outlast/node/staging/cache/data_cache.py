@@ -27,8 +27,8 @@ from outlast.node import files
 from outlast.node.pulse import silent
 from outlast.node.staging.cache import in_use
 from outlast.node.staging.cache.entry import free_space, is_whole, read_entry, read_json, size_of
-from outlast.node.staging.cache.fetch_lock import Turn
-from outlast.node.staging.errors import GivenUp, Kind, Trouble
+from outlast.node.staging.cache.fetch_lock import FetchLock
+from outlast.node.staging.errors import ErrorKind, FetchFailed, SourceError
 
 #: Seconds between two looks at what somebody else is fetching.
 _GLANCE = 0.5
@@ -41,16 +41,16 @@ _OWN = "of-"
 _GAVE_UP = ".gave-up"
 
 
-class NoRoom(OSError):
+class CacheFull(OSError):
     """The disk has too little space, and nothing is left that could go."""
 
 
-class TurnLost(Exception):
+class LockLost(Exception):
     """Somebody else has taken over what this process was fetching."""
 
 
 @dataclass(frozen=True)
-class Entry:
+class CacheEntry:
     key: str
     path: str
     size: int
@@ -61,7 +61,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Unfinished:
+class UnfinishedEntry:
     key: str
     size: int
     #: Who fetches it, or did last; empty: nobody says so.
@@ -69,11 +69,11 @@ class Unfinished:
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldEntry:
     """An entry in use. `content` stays where it is until `release`."""
 
     content: str
-    mark: in_use.Mark
+    mark: in_use.UseMarker
 
     def release(self) -> None:
         self.mark.remove()
@@ -84,7 +84,7 @@ class Held:
 Fill = Callable[[str, Callable[[], None]], None]
 
 
-class Store:
+class DataCache:
     """`limit`: the most bytes that its entries may have together; None for what the disk allows."""
 
     def __init__(self, root: str, limit: int | None = None) -> None:
@@ -118,13 +118,13 @@ class Store:
                     found.append(path)
         return [path for path in found if not path.startswith(os.path.join(self.root, ""))]
 
-    def find(self, key: str) -> Held | None:
+    def find(self, key: str) -> HeldEntry | None:
         """The entry, marked as in use; None where there is none."""
         place = self._at("objects", key)
         for _ in range(10):
             try:
                 before = os.lstat(place)
-                mark = in_use.Mark(os.path.join(place, "uses"))
+                mark = in_use.UseMarker(os.path.join(place, "uses"))
             except FileNotFoundError:
                 return None
             # It may have been on its way out when it was marked.
@@ -132,7 +132,7 @@ class Store:
                 if os.lstat(place).st_ino == before.st_ino and is_whole(place):
                     with contextlib.suppress(OSError):  # only the order in which entries go depends on it
                         os.utime(place)
-                    return Held(os.path.join(place, "content"), mark)
+                    return HeldEntry(os.path.join(place, "content"), mark)
             mark.remove()
             time.sleep(0.05)
         return None
@@ -143,13 +143,13 @@ class Store:
         fill: Fill,
         pulse: Callable[[], None] = silent,
         waiting: Callable[[str], None] = lambda who: None,
-    ) -> Held:
+    ) -> HeldEntry:
         """The entry; where it is not there yet, one fills it while all others wait for that one.
 
         `waiting` is told who that is. Where that one gives up for want of a source, so do all who waited for
         it: their turns would only be as long. If it fails in another way the next one in the line tries.
         """
-        turn = Turn(self._at("turns", key))
+        turn = FetchLock(self._at("turns", key))
         try:
             place, waited_for = self._at("arriving", key), ""
             while True:
@@ -161,7 +161,7 @@ class Store:
                 if turn.silence() >= _FROZEN:
                     name = "%s.%s" % (key, os.urandom(4).hex())
                     turn.release()
-                    turn, place = Turn(self._at("turns", name)), self._at("arriving", name)
+                    turn, place = FetchLock(self._at("turns", name)), self._at("arriving", name)
                     turn.take()
                     break
                 holder = turn.holder()
@@ -176,7 +176,7 @@ class Store:
             os.makedirs(place, mode=0o700, exist_ok=True)
             try:
                 fill(place, lambda: _keep(turn, pulse))
-            except GivenUp as given_up:
+            except FetchFailed as given_up:
                 self._tell_given_up(key, turn.mark, given_up)
                 raise
             self._publish(place, key)
@@ -205,14 +205,14 @@ class Store:
             if not entry.in_use and self.remove(entry, pulse):
                 held -= entry.size
         if not self._fits(need, held):
-            raise NoRoom(
+            raise CacheFull(
                 errno.ENOSPC,
                 "%s more are needed, %s are free, and all that is kept there is in use"
                 % (_bytes(need), _bytes(free_space(self.root))),
                 self.root,
             )
 
-    def remove(self, entry: Entry, pulse: Callable[[], None] = silent) -> bool:
+    def remove(self, entry: CacheEntry, pulse: Callable[[], None] = silent) -> bool:
         """False: somebody has it in use."""
         if self._is_in_use(entry.path):
             return False
@@ -225,7 +225,7 @@ class Store:
         self._sweep(pulse)
         return bool(doomed)
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[CacheEntry]:
         """The one that was used longest ago first."""
         now = in_use.clock_of(self.root)
         found = []
@@ -235,17 +235,17 @@ class Store:
                 used = os.lstat(place).st_mtime
                 size, source = read_entry(place)
                 is_used = in_use.in_use(os.path.join(place, "uses"), now)
-                found.append(Entry(key, place, size, source, used, is_used))
+                found.append(CacheEntry(key, place, size, source, used, is_used))
         return sorted(found, key=lambda entry: (entry.used, entry.key))
 
-    def arriving(self) -> list[Unfinished]:
+    def arriving(self) -> list[UnfinishedEntry]:
         found = []
         for key in sorted(os.listdir(self._at("arriving"))):
-            holder = Turn(self._at("turns", key)).holder()
-            found.append(Unfinished(key, size_of(self._at("arriving", key)), str(holder)))
+            holder = FetchLock(self._at("turns", key)).holder()
+            found.append(UnfinishedEntry(key, size_of(self._at("arriving", key)), str(holder)))
         return found
 
-    def _tell_given_up(self, key: str, mark: str, given_up: GivenUp) -> None:
+    def _tell_given_up(self, key: str, mark: str, given_up: FetchFailed) -> None:
         told = {"mark": mark, "kind": given_up.trouble.kind.value, "detail": str(given_up)}
         path = self._at("turns", key + _GAVE_UP)
         # If it cannot be written, each finds out for itself.
@@ -256,7 +256,7 @@ class Store:
         told = read_json(self._at("turns", key + _GAVE_UP))
         if waited_for and told.get("mark") == waited_for:
             detail = "%s (as another job that wanted it found out)" % told.get("detail")
-            raise GivenUp(detail, Trouble(Kind(told.get("kind")), detail))
+            raise FetchFailed(detail, SourceError(ErrorKind(told.get("kind")), detail))
 
     def _at(self, *names: str) -> str:
         return os.path.join(self.root, *names)
@@ -272,15 +272,15 @@ class Store:
             os.rename(place, goal)
         files.sync_directory(self._at("objects"))
 
-    def drop_unfinished(self, pulse: Callable[[], None] = silent) -> list[Unfinished]:
+    def drop_unfinished(self, pulse: Callable[[], None] = silent) -> list[UnfinishedEntry]:
         """What was begun by somebody who is gone, while nobody else can begin to go on with it."""
         dropped = []
         for key in sorted(os.listdir(self._at("arriving"))):
-            turn, place = Turn(self._at("turns", key)), self._at("arriving", key)
+            turn, place = FetchLock(self._at("turns", key)), self._at("arriving", key)
             begun_by = str(turn.holder())
             try:
                 if turn.take():
-                    dropped.append(Unfinished(key, size_of(place, pulse), begun_by))
+                    dropped.append(UnfinishedEntry(key, size_of(place, pulse), begun_by))
                     self._doom(place)
             finally:
                 turn.release()
@@ -317,9 +317,9 @@ class Store:
                     os.rmdir(place)
 
 
-def _keep(turn: Turn, pulse: Callable[[], None]) -> None:
+def _keep(turn: FetchLock, pulse: Callable[[], None]) -> None:
     if not turn.beat():
-        raise TurnLost("this process stood still for so long that another one fetches the data now")
+        raise LockLost("this process stood still for so long that another one fetches the data now")
     pulse()
 
 

@@ -106,7 +106,7 @@ def _named(name: str) -> Any:
     return getattr(importlib.import_module(module), attribute)
 
 
-class _Log:
+class _DaemonLog:
     """Two files of bounded size; stdout and stderr go there too."""
 
     def __init__(self, path: Path) -> None:
@@ -132,8 +132,8 @@ class _Log:
             pass  # a full disk: the jobs matter more than the log
 
 
-def _redirect(path: Path) -> _Log:
+def _redirect(path: Path) -> _DaemonLog:
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
-    return _Log(path)
+    return _DaemonLog(path)

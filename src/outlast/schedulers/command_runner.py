@@ -8,16 +8,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 
-class NotCalled(Exception):
+class CommandNotRun(Exception):
     """The program could not be started: the scheduler has not heard of anything."""
 
 
-class NoReply(Exception):
+class CommandTimeout(Exception):
     """The program took too long and was ended: the scheduler may have done what was asked, or may yet."""
 
 
 @dataclass(frozen=True)
-class Reply:
+class CommandOutput:
     code: int
     out: str
     err: str
@@ -31,7 +31,7 @@ class Reply:
 
 def call(
     arguments: Sequence[str], timeout: float, given: str = "", environment: Mapping[str, str] | None = None
-) -> Reply:
+) -> CommandOutput:
     """Run a program with `given` on its standard input."""
     try:
         done = subprocess.run(
@@ -43,7 +43,9 @@ def call(
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise NoReply("%s did not answer within %.0f s" % (arguments[0], timeout)) from error
+        raise CommandTimeout("%s did not answer within %.0f s" % (arguments[0], timeout)) from error
     except OSError as error:
-        raise NotCalled("%s: %s" % (arguments[0], error.strerror)) from error
-    return Reply(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
+        raise CommandNotRun("%s: %s" % (arguments[0], error.strerror)) from error
+    return CommandOutput(
+        done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
+    )

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any, Callable, Tuple
 
 from outlast.training.checkpoints import checkpoint, checkpoint_names, durable_files, file_format, ranks
-from outlast.training.checkpoints.file_format import Manifest
-from outlast.training.checkpoints.generations import Claim
-from outlast.training.checkpoints.ranks import Party
+from outlast.training.checkpoints.file_format import PartManifest
+from outlast.training.checkpoints.generations import GenerationClaim
+from outlast.training.checkpoints.ranks import Ranks
 from outlast.training.checkpoints.retention import Retention
 from outlast.training.errors import CheckpointError, Damaged, Superseded
 
@@ -20,7 +20,7 @@ _LISTINGS = 5
 #: How often a save is made again because another process of the attempt came between.
 _TRIES = 20
 
-Loaded = Tuple[Any, Manifest]
+Loaded = Tuple[Any, PartManifest]
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Opening:
     age: checkpoint_names.Age
 
 
-class Store:
+class CheckpointStore:
     """One process's view of the directory. `warn` gets sentences for people, `aside` what was passed over."""
 
     def __init__(
@@ -44,14 +44,14 @@ class Store:
         warn: Callable[[str], None],
         aside: Callable[[str, str], None],
         token: str | None = None,
-        party: Party | None = None,
+        party: Ranks | None = None,
     ) -> None:
-        self._party = party or Party()
+        self._party = party or Ranks()
         self._directory = directory
         self._head = head
         self._warn = warn
         self._aside = aside
-        self._claim = Claim(directory, token)
+        self._claim = GenerationClaim(directory, token)
         self._retention = Retention(directory, keep)
         self._sequence = 0
 

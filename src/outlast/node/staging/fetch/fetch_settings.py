@@ -44,7 +44,7 @@ class FetchSettings:
 
 
 @dataclass(frozen=True)
-class Clock:
+class FetchClock:
     """Time and chance, handed in so that a test need not wait. `now` never goes back."""
 
     now: Callable[[], float] = time.monotonic

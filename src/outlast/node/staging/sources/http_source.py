@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 from typing import Mapping
 
-from outlast.node.staging.errors import Kind, Trouble
+from outlast.node.staging.errors import ErrorKind, SourceError
 from outlast.node.staging.http.body import (
     HttpBody,
     announced_range,
@@ -16,11 +16,11 @@ from outlast.node.staging.http.body import (
     whole_body,
 )
 from outlast.node.staging.http.headers import REDIRECTS, WANTED, trouble_of, version_of
-from outlast.node.staging.http.request import Answer, ask
-from outlast.node.staging.http.response import UntilClosed, harmless
-from outlast.node.staging.http.settings import HOPS, HttpSettings
+from outlast.node.staging.http.http_settings import HOPS, HttpSettings
+from outlast.node.staging.http.request import Response, ask
+from outlast.node.staging.http.response import CloseFraming, harmless
 from outlast.node.staging.http.url import BadUrl, Url
-from outlast.node.staging.sources.base import Version
+from outlast.node.staging.sources.base import FileVersion
 from outlast.node.staging.sources.tokens import Tokens
 
 #: A file that ends so is compressed itself; servers like to announce that as a coding of the transfer.
@@ -29,7 +29,7 @@ _COMPRESSED = (".gz", ".tgz", ".bz2", ".tbz2", ".xz", ".txz", ".zst", ".tzst", "
 _NO_HEAD = frozenset({400, 403, 405, 501})
 #: What a question for digests meets where XRootD has no checksums, or computes them first: the file
 #: may be there all the same.
-_NO_DIGEST = frozenset({Kind.MISSING_FOR_NOW, Kind.NO_ANSWER, Kind.SERVER_ERROR})
+_NO_DIGEST = frozenset({ErrorKind.MISSING_FOR_NOW, ErrorKind.NO_ANSWER, ErrorKind.SERVER_ERROR})
 
 
 class HttpSource:
@@ -76,12 +76,12 @@ class HttpSource:
                 answer.close()
                 raise
             answer.close()
-        except Trouble as trouble:
+        except SourceError as trouble:
             trouble.source = self.name
             raise
         return self.open(start, size)
 
-    def version(self) -> Version:
+    def version(self) -> FileVersion:
         try:
             answer, token = self._follow("HEAD", WANTED)
             answer.close()
@@ -89,7 +89,7 @@ class HttpSource:
                 return version_of(answer.head.headers, answer.length, is_whole=True)
             if answer.head.status not in _NO_HEAD:
                 raise trouble_of(answer, self.name, token)
-        except Trouble as trouble:
+        except SourceError as trouble:
             trouble.source = self.name
             if trouble.kind not in _NO_DIGEST:
                 raise
@@ -97,7 +97,7 @@ class HttpSource:
         body.close()
         return body.version
 
-    def _follow(self, method: str, headers: Mapping[str, str]) -> tuple[Answer, str]:
+    def _follow(self, method: str, headers: Mapping[str, str]) -> tuple[Response, str]:
         """The first answer that is no redirect, and which token went along, in words."""
         url = self._url
         for _ in range(HOPS + 1):
@@ -109,8 +109,9 @@ class HttpSource:
                 return answer, token.state(time.time()) if token is not None else self._no_token(url)
             answer.close()
             url = _next(answer)
-        raise Trouble(
-            Kind.NONSENSE, "was sent from one place to the next %d times, last to %s" % (HOPS, url.authority)
+        raise SourceError(
+            ErrorKind.NONSENSE,
+            "was sent from one place to the next %d times, last to %s" % (HOPS, url.authority),
         )
 
     def _no_token(self, url: Url) -> str:
@@ -120,7 +121,7 @@ class HttpSource:
             return "no token was sent, since that would need https"
         return "no token was found"
 
-    def _body(self, answer: Answer, token: str, start: int, stop: int | None) -> HttpBody:
+    def _body(self, answer: Response, token: str, start: int, stop: int | None) -> HttpBody:
         head = answer.head
         if head.status == 416:
             return nothing_left(answer, start, self._settings)
@@ -130,41 +131,42 @@ class HttpSource:
         if head.status == 206:
             version = _of_body(version_of(head.headers, announced_range(answer)[2], is_whole=False))
             return ranged_body(answer, start, stop, version, self._settings)
-        if isinstance(answer.frame(), UntilClosed) and not self._settings.unannounced_end:
-            raise Trouble(
-                Kind.NONSENSE,
+        if isinstance(answer.frame(), CloseFraming) and not self._settings.unannounced_end:
+            raise SourceError(
+                ErrorKind.NONSENSE,
                 "%s announces no length, so nobody could tell whether all of it came; give the file's sha256 "
                 "and it is taken" % answer.who,
             )
         version = _of_body(version_of(head.headers, answer.length, is_whole=True))
         return whole_body(answer, stop, version, self._settings)
 
-    def _refuse_coding(self, answer: Answer) -> None:
+    def _refuse_coding(self, answer: Response) -> None:
         coding = answer.head.headers.get("content-encoding", "identity").strip().lower()
         if coding not in ("", "identity") and not self._url.path.lower().endswith(_COMPRESSED):
-            raise Trouble(
-                Kind.NONSENSE, "%s compresses on the way (%s), asked not to" % (answer.who, harmless(coding))
+            raise SourceError(
+                ErrorKind.NONSENSE,
+                "%s compresses on the way (%s), asked not to" % (answer.who, harmless(coding)),
             )
 
 
-def _of_body(version: Version) -> Version:
+def _of_body(version: FileVersion) -> FileVersion:
     """XRootD 5.5 puts the digest that an earlier request asked for, of whatever file, in an answer to GET."""
     return replace(version, digests={})
 
 
-def _next(answer: Answer) -> Url:
+def _next(answer: Response) -> Url:
     location = answer.head.headers.get("location", "")
     if not location:
-        raise Trouble(Kind.NONSENSE, "%s sends elsewhere, and does not say where" % answer.who)
+        raise SourceError(ErrorKind.NONSENSE, "%s sends elsewhere, and does not say where" % answer.who)
     try:
         url = answer.url.join(location)
     except BadUrl:
-        raise Trouble(
-            Kind.NONSENSE, "%s sends to a place that is no http or https URL" % answer.who
+        raise SourceError(
+            ErrorKind.NONSENSE, "%s sends to a place that is no http or https URL" % answer.who
         ) from None
     if answer.url.is_tls and not url.is_tls:
-        raise Trouble(
-            Kind.UNTRUSTED,
+        raise SourceError(
+            ErrorKind.UNTRUSTED,
             "%s sends from https to plain http at %s, where anybody could answer"
             % (answer.who, url.authority),
         )

@@ -6,20 +6,20 @@ from pathlib import Path
 from typing import Any
 
 from outlast.schedulers.base import JobPhase
-from outlast.schedulers.htcondor.job_history import Event, Story, begin, follow
+from outlast.schedulers.htcondor.job_history import Event, JobHistory, begin, follow
 
 #: Of several jobs with one token, the one to tell about.
 _TELLING = (JobPhase.RUNNING, JobPhase.HELD, JobPhase.QUEUED, JobPhase.ENDED)
 
 
-class EventLog:
+class JobEventLog:
     """The stories in one event log. What was read is kept, and can be read again."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._reader: Any = None
         self._file: tuple[int, int] = (0, 0)
-        self._stories: dict[str, Story] = {}
+        self._stories: dict[str, JobHistory] = {}
 
     def read(self) -> None:
         """Up to the end of the file. A log that is not there, or cannot be read, tells nothing new."""
@@ -51,9 +51,9 @@ class EventLog:
         """There is something to read."""
         return self._mark() not in (None, self._file)
 
-    def stories(self) -> dict[str, Story]:
+    def stories(self) -> dict[str, JobHistory]:
         """By token."""
-        told: dict[str, Story] = {}
+        told: dict[str, JobHistory] = {}
         for story in self._stories.values():
             other = told.get(story.token)
             if other is None or _TELLING.index(story.phase) <= _TELLING.index(other.phase):

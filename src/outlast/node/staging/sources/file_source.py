@@ -8,14 +8,14 @@ import stat
 import threading
 from urllib.parse import unquote, urlsplit
 
-from outlast.node.staging.errors import Kind, Trouble
-from outlast.node.staging.sources.base import Version
+from outlast.node.staging.errors import ErrorKind, SourceError
+from outlast.node.staging.sources.base import FileVersion
 
 _KINDS = {
-    errno.ENOENT: Kind.MISSING,
-    errno.ENOTDIR: Kind.MISSING,
-    errno.EACCES: Kind.REFUSED,
-    errno.EPERM: Kind.REFUSED,
+    errno.ENOENT: ErrorKind.MISSING,
+    errno.ENOTDIR: ErrorKind.MISSING,
+    errno.EACCES: ErrorKind.REFUSED,
+    errno.EPERM: ErrorKind.REFUSED,
 }
 
 
@@ -47,13 +47,15 @@ class FileSource:
             version = _version(os.fstat(descriptor))
             size = version.size or 0
             if start > size:
-                raise Trouble(Kind.CHANGED, "has %d bytes, %d were read before" % (size, start), self.name)
+                raise SourceError(
+                    ErrorKind.CHANGED, "has %d bytes, %d were read before" % (size, start), self.name
+                )
             return FileBody(self.name, descriptor, start, size if stop is None else min(stop, size), version)
         except BaseException:
             os.close(descriptor)
             raise
 
-    def version(self) -> Version:
+    def version(self) -> FileVersion:
         descriptor = self._open()
         try:
             return _version(os.fstat(descriptor))
@@ -65,17 +67,17 @@ class FileSource:
             # Opening a pipe that nobody writes to would wait without O_NONBLOCK; regular files do not care.
             descriptor = os.open(self.name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:
-            raise _trouble(error, Kind.NO_ANSWER, self.name) from error
+            raise _trouble(error, ErrorKind.NO_ANSWER, self.name) from error
         except ValueError as error:
-            raise Trouble(Kind.MISSING, "no file has such a name: %s" % error, self.name) from error
+            raise SourceError(ErrorKind.MISSING, "no file has such a name: %s" % error, self.name) from error
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
-            raise Trouble(Kind.NONSENSE, "is not a regular file", self.name)
+            raise SourceError(ErrorKind.NONSENSE, "is not a regular file", self.name)
         return descriptor
 
 
 class FileBody:
-    def __init__(self, name: str, descriptor: int, start: int, stop: int, version: Version) -> None:
+    def __init__(self, name: str, descriptor: int, start: int, stop: int, version: FileVersion) -> None:
         self.start = start
         self.version = version
         self._name = name
@@ -93,16 +95,16 @@ class FileBody:
         try:
             with self._using:
                 if self._closing:
-                    raise Trouble(Kind.RESET, "was closed", self._name)
+                    raise SourceError(ErrorKind.RESET, "was closed", self._name)
                 count = os.preadv(self._descriptor, [buffer[:wanted]], self._position)
         except OSError as error:
-            raise _trouble(error, Kind.RESET, self._name) from error
+            raise _trouble(error, ErrorKind.RESET, self._name) from error
         finally:
             if self._closing:
                 self.close()  # it was asked for while the descriptor was in use
         if count == 0:
-            raise Trouble(
-                Kind.TRUNCATED, "ends after %d of %d bytes" % (self._position, self._stop), self._name
+            raise SourceError(
+                ErrorKind.TRUNCATED, "ends after %d of %d bytes" % (self._position, self._stop), self._name
             )
         self._position += count
         return count
@@ -118,10 +120,10 @@ class FileBody:
                 self._using.release()
 
 
-def _version(status: os.stat_result) -> Version:
-    return Version(size=status.st_size, modified=str(status.st_mtime_ns))
+def _version(status: os.stat_result) -> FileVersion:
+    return FileVersion(size=status.st_size, modified=str(status.st_mtime_ns))
 
 
-def _trouble(error: OSError, otherwise: Kind, name: str) -> Trouble:
+def _trouble(error: OSError, otherwise: ErrorKind, name: str) -> SourceError:
     kind = _KINDS.get(error.errno or 0, otherwise)
-    return Trouble(kind, "cannot be read: %s" % (error.strerror or error), name)
+    return SourceError(kind, "cannot be read: %s" % (error.strerror or error), name)

@@ -8,20 +8,20 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
-from outlast.node.staging.errors import Kind, Trouble
-from outlast.node.staging.http.settings import HttpSettings
+from outlast.node.staging.errors import ErrorKind, SourceError
+from outlast.node.staging.http.http_settings import HttpSettings
 from outlast.node.staging.http.url import Url
-from outlast.node.staging.sources.base import Body, Version
-from outlast.node.staging.sources.http import HttpSource
-from outlast.node.staging.sources.pelican_director import Director, Federation
-from outlast.node.staging.sources.pelican_routing import CACHES, Route, Server
+from outlast.node.staging.sources.base import Body, FileVersion
+from outlast.node.staging.sources.http_source import HttpSource
+from outlast.node.staging.sources.pelican_director import Federation, PelicanDirector
+from outlast.node.staging.sources.pelican_routing import CACHES, ObjectServer, Route
 from outlast.node.staging.sources.tokens import Tokens
 
 OSDF = "osg-htc.org"
 
 
 @dataclass(frozen=True)
-class Address:
+class PelicanUrl:
     #: Host of the federation, with its port if it has one.
     federation: str
     path: str
@@ -29,7 +29,7 @@ class Address:
     name: str
 
     @staticmethod
-    def parse(url: str, osdf: str = OSDF) -> Address:
+    def parse(url: str, osdf: str = OSDF) -> PelicanUrl:
         """Raises ValueError, in words for the user, who may have a secret in the query."""
         parts = urlsplit(url)
         if parts.scheme == "osdf":
@@ -42,16 +42,16 @@ class Address:
         if not federation or not path.strip("/"):
             raise ValueError("%s names no object: write osdf:///PATH or pelican://HOST/PATH" % name)
         checked = Url.parse("https://%s%s%s" % (federation, path, "?" + parts.query if parts.query else ""))
-        return Address(checked.authority, checked.path, checked.query, name)
+        return PelicanUrl(checked.authority, checked.path, checked.query, name)
 
     @property
     def from_origin(self) -> bool:
         return "directread" in [pair.split("=", 1)[0] for pair in self.query.split("&")]
 
 
-def sources(address: Address, federation: Federation, tokens: Tokens) -> list[PelicanSource]:
+def sources(address: PelicanUrl, federation: Federation, tokens: Tokens) -> list[PelicanSource]:
     """The best cache first, the origin last; only that if the URL says `?directread`."""
-    route = Route(Director(federation, address.path, address.query, address.name))
+    route = Route(PelicanDirector(federation, address.path, address.query, address.name))
     choices = range(CACHES, CACHES + 1) if address.from_origin else range(CACHES + 1)
     return [PelicanSource(address, route, choice, federation, tokens) for choice in choices]
 
@@ -60,7 +60,7 @@ class PelicanSource:
     """One choice of a route. `name` is the server's as soon as the director has named it."""
 
     def __init__(
-        self, address: Address, route: Route, choice: int, federation: Federation, tokens: Tokens
+        self, address: PelicanUrl, route: Route, choice: int, federation: Federation, tokens: Tokens
     ) -> None:
         role = "the origin" if choice >= CACHES else "choice %d" % (choice + 1)
         self.name = "%s (%s)" % (address.name, role)
@@ -80,7 +80,7 @@ class PelicanSource:
                 if stop is not None and start >= stop:
                     return self._nothing_left(start, stop)
             body = source.open(start, stop)
-        except Trouble:
+        except SourceError:
             self._route.failed(server)
             raise
         self._size = body.version.size or self._size
@@ -90,26 +90,26 @@ class PelicanSource:
         if start > size:
             self._size = None  # asked for anew next time: it may grow again
             detail = "has a file of %d bytes now, too short for byte %d" % (size, start)
-            raise Trouble(Kind.CHANGED, detail, self.name)
-        return _Nothing(size)
+            raise SourceError(ErrorKind.CHANGED, detail, self.name)
+        return _NoServer(size)
 
-    def version(self) -> Version:
+    def version(self) -> FileVersion:
         server, source = self._resolve()
         try:
             found = source.version()
-        except Trouble:
+        except SourceError:
             self._route.failed(server)
             raise
         self._size = found.size
         return found
 
-    def _resolve(self) -> tuple[Server, HttpSource]:
+    def _resolve(self) -> tuple[ObjectServer, HttpSource]:
         server = self._route.server(self._choice)
         source = HttpSource(server.url, self._settings, self._tokens_for(server), trailers=True)
         self.name = source.name
         return server, source
 
-    def _tokens_for(self, server: Server) -> Tokens:
+    def _tokens_for(self, server: ObjectServer) -> Tokens:
         """The federation's token, for this one server, which the federation's director has named."""
         url = Url.parse(server.url)
         asked = self._tokens.is_for(self._federation.host, self._federation.port)
@@ -118,12 +118,12 @@ class PelicanSource:
         return replace(self._tokens, hosts=("%s:%d" % (url.host, url.port),))
 
 
-class _Nothing:
+class _NoServer:
     """All that is left of a file after its last byte."""
 
     def __init__(self, size: int) -> None:
         self.start = size
-        self.version = Version(size=size)
+        self.version = FileVersion(size=size)
 
     def read_into(self, buffer: memoryview) -> int:
         return 0
@@ -135,7 +135,7 @@ class _Nothing:
 class _Reported:
     """A body whose troubles are held against the server."""
 
-    def __init__(self, body: Body, route: Route, server: Server) -> None:
+    def __init__(self, body: Body, route: Route, server: ObjectServer) -> None:
         self.start = body.start
         self.version = body.version
         self.close = body.close
@@ -146,6 +146,6 @@ class _Reported:
     def read_into(self, buffer: memoryview) -> int:
         try:
             return self._body.read_into(buffer)
-        except Trouble:
+        except SourceError:
             self._route.failed(self._server)
             raise

@@ -14,13 +14,13 @@ from pathlib import Path
 from outlast.domain.model import Attempt, Run, Spec
 from outlast.domain.observation import Report
 from outlast.exchange import attempt_log, sandbox_results
-from outlast.exchange.base import FileExchange
+from outlast.exchange.base import SharedFilesExchange
 from outlast.filesystem import write_durably
 from outlast.node import legs
 from outlast.node.order import WorkOrder
 from outlast.node.sandbox import layout, manifest
 from outlast.node.staging.plan import DataPlan
-from outlast.node.staging.sources.file import path_of
+from outlast.node.staging.sources.file_source import path_of
 from outlast.schedulers.base import JobRequest
 from outlast.training.checkpoints import checkpoint_names
 from outlast.training.env import LEAST_KEEP
@@ -31,7 +31,7 @@ ARRIVED = "arrived"
 NODE_SCRATCH = "$_CONDOR_SCRATCH_DIR"
 
 
-class SandboxExchange(FileExchange):
+class SandboxExchange(SharedFilesExchange):
     """Paths in the work order are relative to the directory it arrives in."""
 
     def order(self, run: Run, attempt: Attempt, spec: Spec) -> WorkOrder:

@@ -13,25 +13,25 @@ from dataclasses import dataclass, field
 from typing import Any, Mapping, NoReturn, SupportsIndex
 
 from outlast.training import env
-from outlast.training.background import Behind
+from outlast.training.background import BackgroundWorker
 from outlast.training.checkpoints import ranks
-from outlast.training.checkpoints.copy_buffer import Stage
+from outlast.training.checkpoints.checkpoint_store import CheckpointStore, Opening
+from outlast.training.checkpoints.copy_buffer import CopyBuffer
 from outlast.training.checkpoints.file_format import lay_out
-from outlast.training.checkpoints.kept_files import Kept
-from outlast.training.checkpoints.ranks import Party
+from outlast.training.checkpoints.kept_files import KeptFiles
+from outlast.training.checkpoints.ranks import Ranks
 from outlast.training.checkpoints.state_tree import take_apart
-from outlast.training.checkpoints.store import Opening, Store
-from outlast.training.deadline import Clock
+from outlast.training.deadline import Deadline
 from outlast.training.errors import Damaged, SaveFailed, Superseded
-from outlast.training.progress_log import Telling, warn
-from outlast.training.save_interval import Plan, Rhythm, read_plan
+from outlast.training.progress_log import ProgressLog, warn
+from outlast.training.save_interval import SaveInterval, SavePlan, read_plan
 
 #: A save that waits so many seconds for the one before is mentioned.
 _WORTH_SAYING = 0.1
 
 
 @dataclass(frozen=True)
-class Settings:
+class SessionSettings:
     """What the environment says; outside a job it says nothing and the defaults hold."""
 
     directory: str = env.DEFAULT_DIRECTORY
@@ -43,12 +43,12 @@ class Settings:
     attempt: str | None = None
     #: Processes with one token are of one attempt.
     token: str | None = None
-    plan: Plan = field(default_factory=Plan)
+    plan: SavePlan = field(default_factory=SavePlan)
     #: Where kept files are; None: in the current directory.
     output: str | None = None
 
 
-def read_settings(environment: Mapping[str, str]) -> Settings:
+def read_settings(environment: Mapping[str, str]) -> SessionSettings:
     """A value that is no number is reported and counts as not given: a training must not die of it."""
 
     def number(name: str) -> float | None:
@@ -65,7 +65,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
         return None
 
     keep = number(env.CHECKPOINT_KEEP)
-    return Settings(
+    return SessionSettings(
         directory=environment.get(env.CHECKPOINT_DIR) or env.DEFAULT_DIRECTORY,
         keep=env.DEFAULT_KEEP if keep is None else int(keep),
         deadline=number(env.DEADLINE),
@@ -80,7 +80,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
 
 
 @dataclass(frozen=True)
-class _Saving:
+class _PendingSave:
     """A state on its way to the disk: seconds that the training waited for the one before, and in all."""
 
     step: int
@@ -91,20 +91,20 @@ class _Saving:
     why: str
 
 
-class Session:
+class TrainingSession:
     """What stands behind `outlast.load()`, `outlast.save()` and the others."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: SessionSettings) -> None:
         self._settings = settings
-        self.clock = Clock(settings.deadline, settings.grace)
-        self.rhythm = Rhythm(self.clock, settings.plan)
-        self._telling = Telling(settings.progress_file)
+        self.clock = Deadline(settings.deadline, settings.grace)
+        self.rhythm = SaveInterval(self.clock, settings.plan)
+        self._telling = ProgressLog(settings.progress_file)
         self._lock = threading.RLock()
-        self._opened: Store | None = None
-        self._found: Party | None = None
-        self.kept = Kept(settings.output or "", settings.token is not None, warn)
-        self._stage = Stage()
-        self._behind = Behind()
+        self._opened: CheckpointStore | None = None
+        self._found: Ranks | None = None
+        self.kept = KeptFiles(settings.output or "", settings.token is not None, warn)
+        self._stage = CopyBuffer()
+        self._behind = BackgroundWorker()
         self._leaving = False
         #: Bytes of the checkpoint that was loaded, until the training is seen to go on.
         self._loaded_size = 0
@@ -114,14 +114,14 @@ class Session:
     def _after_fork(self) -> None:
         """A child has its parent's memory, but neither its threads nor whatever held its locks."""
         self._lock = threading.RLock()
-        self._stage = Stage()
-        self._behind = Behind()
+        self._stage = CopyBuffer()
+        self._behind = BackgroundWorker()
 
     @property
-    def _store(self) -> Store:
+    def _store(self) -> CheckpointStore:
         """Opened at the first use, so that a script may change its directory before that but not after."""
         if self._opened is None:
-            self._opened = Store(
+            self._opened = CheckpointStore(
                 os.path.abspath(self._settings.directory),
                 self._settings.keep,
                 self._head,
@@ -133,7 +133,7 @@ class Session:
         return self._opened
 
     @property
-    def _party(self) -> Party:
+    def _party(self) -> Ranks:
         """The processes of this training, as they are at the first use."""
         if self._found is None:
             self._found = ranks.find()
@@ -172,7 +172,7 @@ class Session:
         opening = self._open(number) if self._party.world > 1 else None
         blocked = time.monotonic() - began
         self.rhythm.taken(blocked)
-        saving = _Saving(number, content, began, waited, blocked, self.rhythm.why)
+        saving = _PendingSave(number, content, began, waited, blocked, self.rhythm.why)
         self._behind.begin(lambda: self._write(saving, opening), self._tidy)
         if wait:
             self.wait()
@@ -224,7 +224,7 @@ class Session:
         except OSError as error:
             return error
 
-    def _write(self, saving: _Saving, opening: Opening | OSError | None) -> None:
+    def _write(self, saving: _PendingSave, opening: Opening | OSError | None) -> None:
         try:
             if isinstance(opening, OSError):
                 raise opening
