@@ -20,7 +20,10 @@ from outlast.local_cluster.daemon_main import HELD, READY
 from outlast.local_cluster.messages import PROTOCOL, BadMessage, decode, encode, socket_address
 
 #: Imports nothing but the standard library and this package, whatever the user's site and cwd hold.
-_BOOTSTRAP = "import sys; sys.path.append(sys.argv[1]); from outlast.local_cluster.daemon_main import main; main(sys.argv[2])"
+_BOOTSTRAP = (
+    "import sys; sys.path.append(sys.argv[1]); "
+    "from outlast.local_cluster.daemon_main import main; main(sys.argv[2])"
+)
 #: A request is repeated this often when the daemon goes away under it; all requests may be repeated.
 _REPEATS = 3
 

@@ -21,7 +21,6 @@ from outlast.domain.observation import JobPhase, JobView, Patience
 from outlast.errors import OutlastError
 
 __all__ = [
-    "SubmitAnswer",
     "JobPhase",
     "JobRequest",
     "JobView",
@@ -30,6 +29,7 @@ __all__ = [
     "SchedulerUnavailable",
     "Sought",
     "Submission",
+    "SubmitAnswer",
 ]
 
 
@@ -114,7 +114,7 @@ class Scheduler(ABC):
     interval: float = 15.0
     #: The most jobs that go into one `submit`.
     batch: int = 500
-    #: Jobs see the experiment's directory. If not, everything travels with them (see `outlast.exchange.sandbox_exchange`).
+    #: Jobs see the experiment's directory. If not, everything travels with them (`outlast.exchange`).
     shares_files: bool = True
     #: A chain is one job, which starts itself again in its place.
     chains_in_place: bool = False

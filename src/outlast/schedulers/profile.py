@@ -1,4 +1,4 @@
-"""What a cluster profile says about a site, as adapters need it; `outlast.spec.cluster_library` reads it from YAML.
+"""The settings of a site from its cluster profile, as adapters need them; `outlast.spec` reads the YAML.
 
 How resources are asked for differs from site to site, so the words for them are templates. `{cpus}`,
 `{gpus}`, `{memory_mb}`, `{memory_gb}`, `{memory_mb_per_cpu}`, `{memory_gb_per_cpu}` and `{disk_gb}` are put

@@ -19,7 +19,7 @@ from outlast.simulation.invariants import violations
 from outlast.simulation.job_lifecycle import JobLifecycle
 from outlast.simulation.pass_checks import PassChecks
 from outlast.simulation.scenario import Scenario, Weather, draw_scenario
-from outlast.simulation.simulated_checkpoints import CheckpointStore
+from outlast.simulation.simulated_checkpoints import SimulatedCheckpoints
 from outlast.simulation.simulated_cluster import SimulatedCluster
 from outlast.simulation.simulated_exchange import SimulatedExchange
 from outlast.simulation.simulated_node import NodeProgram, RunTruth
@@ -107,7 +107,7 @@ class _Schedule:
             "run%d" % number: RunTruth(
                 name="run%d" % number,
                 training=training,
-                store=CheckpointStore(scenario.spec.checkpoints.keep),
+                store=SimulatedCheckpoints(scenario.spec.checkpoints.keep),
                 fluke_at=training.fluke_at,
                 refused=self.rng.random() < self.weather.refused_for_good,
                 most_starts=self._draw_most_starts(),

@@ -6,7 +6,7 @@ from __future__ import annotations
 LegKey = tuple[str, int]
 
 
-class CheckpointStore:
+class SimulatedCheckpoints:
     """Keeps the rules that `outlast.training` keeps."""
 
     def __init__(self, keep: int) -> None:

@@ -38,7 +38,7 @@ class NodeLog:
     closed: float = float("inf")
 
     def report(self, as_of: float) -> Report | None:
-        """What `outlast.exchange.attempt_log` would read from the files if they were as they had been at `as_of`."""
+        """Return what `exchange.attempt_log` would read from the files as they were at `as_of`."""
         as_of = min(as_of, self.closed)
         begun = [(phase, at) for phase, at in self.phases if at <= as_of]
         if not begun:

@@ -9,7 +9,7 @@ from outlast.domain.model import Cause, Outcome, Phase, Spec
 from outlast.node.protocol import EXIT_CONTINUE
 from outlast.node.supervise import limits_for
 from outlast.simulation.scenario import BUG, WRONG, Nature, TrainingModel
-from outlast.simulation.simulated_checkpoints import CheckpointStore, LegKey
+from outlast.simulation.simulated_checkpoints import LegKey, SimulatedCheckpoints
 from outlast.simulation.simulated_log import BEAT, NodeLog
 from outlast.simulation.timeline import Timeline
 
@@ -20,7 +20,7 @@ class RunTruth:
 
     name: str
     training: TrainingModel
-    store: CheckpointStore
+    store: SimulatedCheckpoints
     fluke_at: int | None
     refused: bool = False
     #: Its jobs are not started more often than this.

@@ -1,7 +1,7 @@
 """The shape of `params.yaml` and `clusters.yaml`: keys, types and bounds. Pydantic ends here.
 
-Defaults are those of `outlast.domain.model`. A field that may be left out has a default of its own type, never None,
-so that a key without a value is a mistake; whether it was given is in `model_fields_set`.
+Defaults are those of `outlast.domain.model`. A field that may be left out has a default of its own type,
+never None, so that a key without a value is a mistake; whether it was given is in `model_fields_set`.
 """
 
 from __future__ import annotations

@@ -37,5 +37,5 @@ DEFAULT_LONGEST = 3600.0
 
 
 def newest_progress(progress_file: str) -> str:
-    """The file with the newest progress, beside the file of lines; `outlast.exchange.attempt_log` has the same rule."""
+    """Return the file with the newest progress, beside the file of lines; `exchange.attempt_log` agrees."""
     return progress_file[:-1] if progress_file.endswith(".jsonl") else progress_file + ".json"

@@ -137,7 +137,7 @@ def test_a_node_without_zstd_says_what_could_be_installed(monkeypatch: pytest.Mo
 def test_a_python_without_lzma_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "lzma", None)
     with pytest.raises(BadArchive, match="built without 'lzma'"):
-        decoders.decoder(decoders.Kind.XZ)
+        decoders.decoder(decoders.ArchiveFormat.XZ)
 
 
 def nest() -> bytes:

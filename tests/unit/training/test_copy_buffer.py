@@ -112,7 +112,7 @@ def test_nobody_waits_for_it_at_the_end_of_the_script() -> None:
 import time
 from outlast.training.checkpoints import copy_buffer
 copy_buffer.touch = lambda address, nbytes: time.sleep(0.1)
-copy_buffer.Stage().prepare(4 << 30)
+copy_buffer.CopyBuffer().prepare(4 << 30)
 """
     # Of 2048 pages with a tenth of a second each it would wait for minutes.
     subprocess.run([sys.executable, "-c", script], timeout=60, check=True)

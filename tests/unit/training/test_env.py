@@ -109,7 +109,7 @@ def interpreters() -> list[str]:
 def test_it_works_from_a_zipapp_with_nothing_installed(tmp_path: Path, python: str) -> None:
     archive = tmp_path / "node.pyz"
     with zipfile.ZipFile(archive, "w") as zipped:
-        for path in [PACKAGE / "__init__.py", *(PACKAGE / "training").glob("*.py")]:
+        for path in [PACKAGE / "__init__.py", *(PACKAGE / "training").rglob("*.py")]:
             zipped.write(path, "outlast/%s" % path.relative_to(PACKAGE))
     environment = {
         "PYTHONPATH": str(archive),

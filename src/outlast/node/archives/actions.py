@@ -20,7 +20,7 @@ class ActionKind(Enum):
     END = "close the file"
 
 
-class Action(NamedTuple):
+class ArchiveAction(NamedTuple):
     do: ActionKind
     path: bytes = b""
     executable: bool = False
@@ -31,7 +31,7 @@ class Action(NamedTuple):
 class ParserOutput:
     """What one block comes to."""
 
-    steps: list[Action] = field(default_factory=list)
+    steps: list[ArchiveAction] = field(default_factory=list)
     #: The bytes that are in no file.
     literals: list[Block] = field(default_factory=list)
     #: Lengths: so many literal bytes, then so many of a file, and again; literal ones are left in the end.
@@ -42,7 +42,7 @@ class ParserOutput:
         self.literals.append(data)
         self.literal_rest += len(data)
 
-    def content(self, step: Action) -> None:
+    def content(self, step: ArchiveAction) -> None:
         self.steps.append(step)
         self.runs += (self.literal_rest, len(step.content))
         self.literal_rest = 0

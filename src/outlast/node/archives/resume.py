@@ -11,7 +11,7 @@ import errno
 import os
 from typing import Callable, Protocol
 
-from outlast.node.archives.actions import Action, ActionKind, Current
+from outlast.node.archives.actions import ActionKind, ArchiveAction, Current
 from outlast.node.archives.limits import LimitAccount
 from outlast.node.archives.sink import BadArchive, Block
 from outlast.node.archives.skeleton import Skeleton, SkeletonRecord
@@ -54,7 +54,7 @@ class _Odd(Exception):
 
 
 class _Visitor(Protocol):
-    def literal(self, data: bytes, steps: list[Action]) -> None: ...
+    def literal(self, data: bytes, steps: list[ArchiveAction]) -> None: ...
 
     def content(self, current: Current, count: int) -> int:
         """How many of the next `count` bytes are in the file."""
@@ -92,7 +92,7 @@ class _Survey:
         self._files = 0
         self._archives = 0
 
-    def literal(self, data: bytes, steps: list[Action]) -> None:
+    def literal(self, data: bytes, steps: list[ArchiveAction]) -> None:
         """Directories and empty files leave no other trace than their names: what is missing is made."""
         for step in steps:
             if step.do is ActionKind.FOLDER:
@@ -145,7 +145,7 @@ class _Replay:
         self._placing = placing
         self._tell = tell
 
-    def literal(self, data: bytes, steps: list[Action]) -> None:
+    def literal(self, data: bytes, steps: list[ArchiveAction]) -> None:
         self._placing.shelf.account.taken += len(data)
         self._tell(data)
 

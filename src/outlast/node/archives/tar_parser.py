@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from outlast.node.archives import formats, safe_names, tar_headers
-from outlast.node.archives.actions import Action, ActionKind, Current, ParserOutput
+from outlast.node.archives.actions import ActionKind, ArchiveAction, Current, ParserOutput
 from outlast.node.archives.limits import LimitAccount
 from outlast.node.archives.sink import BadArchive, Block
 from outlast.node.archives.tar_headers import BLOCK, DIRECTORY, EXTENSIONS, REGULAR, Extensions, Header, shown
@@ -154,7 +154,7 @@ class TarParser:
         self._account.member(path, header.size)
         if header.kind == DIRECTORY:
             if path:
-                parsed.steps.append(Action(ActionKind.FOLDER, path))
+                parsed.steps.append(ArchiveAction(ActionKind.FOLDER, path))
         elif header.kind not in REGULAR:
             raise BadArchive(
                 "%s is %s; only files and directories are unpacked" % (shown(path), _what(header.kind))
@@ -167,7 +167,7 @@ class TarParser:
     def _regular(self, path: bytes, header: Header, parsed: ParserOutput) -> None:
         executable = bool(header.mode & 0o111)
         if not header.size:
-            parsed.steps.append(Action(ActionKind.WHOLE, path, executable))
+            parsed.steps.append(ArchiveAction(ActionKind.WHOLE, path, executable))
             return
         self._check_room(self._levels[-1], tar_headers.padded(header.size))
         self.current = Current(path, executable, False, header.size)
@@ -183,14 +183,14 @@ class TarParser:
         begins = not current.done
         current.done += len(data)
         if begins and not current.left and not current.kept:
-            parsed.content(Action(ActionKind.WHOLE, current.path, current.executable, data))
+            parsed.content(ArchiveAction(ActionKind.WHOLE, current.path, current.executable, data))
         else:
             if begins:
                 do = ActionKind.KEEP if current.kept else ActionKind.BEGIN
-                parsed.steps.append(Action(do, current.path, current.executable))
-            parsed.content(Action(ActionKind.MORE, content=data))
+                parsed.steps.append(ArchiveAction(do, current.path, current.executable))
+            parsed.content(ArchiveAction(ActionKind.MORE, content=data))
             if not current.left:
-                parsed.steps.append(Action(ActionKind.END))
+                parsed.steps.append(ArchiveAction(ActionKind.END))
         if not current.left:
             self._after_content(current.size)
 
@@ -200,7 +200,7 @@ class TarParser:
         if current.done or current.kept or count > len(view) - at:
             return 0
         stop = at + current.size
-        parsed.content(Action(ActionKind.WHOLE, current.path, current.executable, view[at:stop]))
+        parsed.content(ArchiveAction(ActionKind.WHOLE, current.path, current.executable, view[at:stop]))
         parsed.literal(view[stop : at + count])
         self.position += count
         self.current = None
@@ -231,7 +231,7 @@ class TarParser:
         level = _Level(current.path, folder, self.position + current.size)
         self._levels.append(level)
         self.current = None
-        parsed.steps.append(Action(ActionKind.FOLDER, folder))
+        parsed.steps.append(ArchiveAction(ActionKind.FOLDER, folder))
         return level
 
     def _ascend(self) -> None:

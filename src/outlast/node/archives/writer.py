@@ -6,7 +6,7 @@ import os
 from typing import Iterable
 
 from outlast.node.archives import decoders, formats
-from outlast.node.archives.actions import Action, ActionKind
+from outlast.node.archives.actions import ActionKind, ArchiveAction
 from outlast.node.archives.formats import ArchiveFormat
 from outlast.node.archives.sink import BadArchive, Block
 from outlast.node.archives.tar_parser import TarParser
@@ -29,7 +29,7 @@ class ArchiveWriter:
         self.kept: KeptArchive | None = None
         self._archives = 0
 
-    def run(self, steps: Iterable[Action]) -> None:
+    def run(self, steps: Iterable[ArchiveAction]) -> None:
         """Raises BadArchive and OSError."""
         tree = self.tree
         for do, path, executable, content in steps:
@@ -204,7 +204,7 @@ class Reader:
             self._parser = TarParser(self._shelf.account, self._shelf.nested, self._depth)
         elif self._single:
             self._shelf.account.member(self._single, 0)
-            self._placing.run([Action(ActionKind.BEGIN, self._single)])
+            self._placing.run([ArchiveAction(ActionKind.BEGIN, self._single)])
         else:
             raise BadArchive("it is compressed, and there is no tar in it")
         self._parse(head)
@@ -213,6 +213,6 @@ class Reader:
         assert self._placing is not None
         if self._parser is None:
             self._shelf.account.member(self._single, len(data))
-            self._placing.run([Action(ActionKind.MORE, content=memoryview(data))])
+            self._placing.run([ArchiveAction(ActionKind.MORE, content=memoryview(data))])
         else:
             self._placing.run(self._parser.feed(data).steps)

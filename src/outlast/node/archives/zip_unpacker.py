@@ -13,7 +13,7 @@ import zipfile
 import zlib
 
 from outlast.node.archives import formats, safe_names
-from outlast.node.archives.actions import Action, ActionKind
+from outlast.node.archives.actions import ActionKind, ArchiveAction
 from outlast.node.archives.sink import BadArchive
 from outlast.node.archives.tar_headers import shown
 from outlast.node.archives.writer import ArchiveWriter
@@ -77,7 +77,7 @@ def _unpack_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, placing: A
     if name.endswith(b"/"):
         if member.file_size:
             raise BadArchive("%s is a directory and has content" % _shown(member))
-        placing.run([Action(ActionKind.FOLDER, path)])
+        placing.run([ArchiveAction(ActionKind.FOLDER, path)])
         return
     if not path or stat.S_ISDIR(mode):
         raise BadArchive("a file has the name or the mode of a directory: %s" % _shown(member))
@@ -86,7 +86,7 @@ def _unpack_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, placing: A
     keep = nested and member.file_size and formats.claims_archive(path)
     if keep:
         account.deeper(path, placing.depth)
-    placing.run([Action(ActionKind.KEEP if keep else ActionKind.BEGIN, path, bool(mode & 0o111))])
+    placing.run([ArchiveAction(ActionKind.KEEP if keep else ActionKind.BEGIN, path, bool(mode & 0o111))])
     with archive.open(member) as content:
         while True:
             placing.shelf.pulse()
@@ -94,8 +94,8 @@ def _unpack_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, placing: A
             if not piece:
                 break
             account.decompressed(len(piece))
-            placing.run([Action(ActionKind.MORE, content=memoryview(piece))])
-    placing.run([Action(ActionKind.END)])
+            placing.run([ArchiveAction(ActionKind.MORE, content=memoryview(piece))])
+    placing.run([ArchiveAction(ActionKind.END)])
 
 
 def _shown(member: zipfile.ZipInfo) -> str:

@@ -16,7 +16,7 @@ import outlast
 PACKAGE = Path(outlast.__file__).parent
 IMPORTED = """
 import json, pkgutil, sys
-import outlast.local_cluster.main, outlast.node
+import outlast.local_cluster.daemon_main, outlast.node
 for module in pkgutil.walk_packages(outlast.node.__path__, "outlast.node."):
     __import__(module.name)
 names = [name for name in sys.modules if name.partition(".")[0] == "outlast"]
@@ -85,7 +85,12 @@ class Fingerprints:
 def test_an_edit_of_any_file_that_the_daemon_or_a_job_of_it_imports_is_noticed(copy: Path) -> None:
     files = imported_files(copy)
     names = {path.relative_to(copy).as_posix() for path in files}
-    assert {"node/data/fetch.py", "node/data/web/body.py", "node/archives/tar.py", "__init__.py"} <= names
+    assert {
+        "node/staging/fetch/fetch.py",
+        "node/staging/http/body.py",
+        "node/archives/tar_parser.py",
+        "__init__.py",
+    } <= names
     with Fingerprints(copy) as fingerprints:
         assert not fingerprints.changed()
         for path in files:
@@ -95,7 +100,7 @@ def test_an_edit_of_any_file_that_the_daemon_or_a_job_of_it_imports_is_noticed(c
 
 
 def test_a_file_that_is_removed_or_replaced_by_an_older_one_is_noticed(copy: Path) -> None:
-    path = copy / "node/data/fetch.py"
+    path = copy / "node/staging/fetch/fetch.py"
     with Fingerprints(copy) as fingerprints:
         os.utime(path, ns=(0, 1_000_000_000))
         assert fingerprints.changed()
@@ -106,7 +111,7 @@ def test_a_file_that_is_removed_or_replaced_by_an_older_one_is_noticed(copy: Pat
 
 
 def test_an_edit_of_what_only_the_command_line_imports_is_none_of_the_daemon_s(copy: Path) -> None:
-    path = copy / "cli/status.py"
+    path = copy / "cli/commands/status.py"
     with Fingerprints(copy) as fingerprints:
         os.utime(path, ns=(0, path.stat().st_mtime_ns + 1_000_000_000))
         assert not fingerprints.changed()
