@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from outlast.domain.model import Outcome, Run, RunState
+from outlast.domain.model import Cause, Outcome, Run, RunState
 from outlast.node.failure_streak import OF_THE_DATA
 
 if TYPE_CHECKING:
@@ -79,6 +79,8 @@ def advice(journal: Journal, run: Run, root: Path, directory: Path | None = None
     last = run.last
     if run.state is not RunState.FAILED or last is None or last.transient:
         return ""
+    if last.cause is Cause.ACCESS_POINT:
+        return ""  # the reason itself has the path to repair, and the command
     place = shlex.quote(str(directory)) if directory and str(directory) != "." else ""
     again = "type `outlast retry %s%s`" % (shlex.quote(run.name), " -C " + place if place else "")
     if last.outcome in OF_THE_DATA:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from outlast.domain.decision import Decision, record
-from outlast.domain.model import Attempt, EntryKind, Outcome, Phase, Run
+from outlast.domain.model import Attempt, Cause, EntryKind, Outcome, Phase, Run
 from outlast.domain.observation import JobView, Report, Saved
 from outlast.node.failure_streak import OF_THE_DATA, OF_THE_TRAINING, FailureStreak
 
@@ -72,6 +72,10 @@ def end(
         data["transient"] = False  # the scheduler has the job and says that it will not do
     elif outcome in OF_THE_DATA and data.get("signature"):
         data["transient"] = False  # the sources are there, and what they have is not what is wanted
+    if attempt.cause is not None and attempt.condemned is not None and outcome is attempt.condemned[0]:
+        data["cause"] = attempt.cause.value
+        if attempt.cause is Cause.ACCESS_POINT and attempt.lasting:
+            data["transient"] = False  # every site returns its results to the same place
     data["account"] = {"slot": slot, **_account(report)} if slot or report else {}
     if view is not None:
         told = {"memory": view.memory, "bringing": view.bringing, "in_vain": view.brought_in_vain}

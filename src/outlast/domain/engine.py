@@ -234,6 +234,8 @@ def _answer_hold(
         return None
     outcome = view.outcome or Outcome.NODE_TROUBLE
     data = {"outcome": outcome.value, "lasting": view.lasting}
+    if view.cause is not None:
+        data["cause"] = view.cause.value
     return Decision(
         DecisionKind.CANCEL_JOB, run.name, view.reason, attempt.token, EntryKind.CANCEL_SENT, data
     )

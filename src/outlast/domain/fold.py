@@ -11,6 +11,7 @@ from outlast.domain.model import (
     ATTEMPT_STEPS,
     CAUSES,
     RUN_STEPS,
+    TROUBLES,
     Attempt,
     Cause,
     Ending,
@@ -104,7 +105,10 @@ def _apply_attempt(attempt: Attempt | None, entry: JournalEntry) -> Attempt:
             outcome = data.get("outcome")
             condemned = (Outcome(outcome), data["reason"]) if outcome else attempt.condemned
             lasting = data.get("lasting", attempt.lasting)
-            return replace(attempt, cancel_sent=entry.at, condemned=condemned, lasting=lasting)
+            cause = attempt.cause
+            if outcome:
+                cause = Cause(data["cause"]) if "cause" in data else None
+            return replace(attempt, cancel_sent=entry.at, condemned=condemned, lasting=lasting, cause=cause)
         case EntryKind.ENDED:
             return replace(
                 attempt,
@@ -172,7 +176,7 @@ def _after_ending(run: Run, attempt: Attempt, entry: JournalEntry) -> Mapping[st
     """Progress and troubles are counted here, across attempts, so that every reader agrees on them."""
     data = entry.data
     outcome = Outcome(data["outcome"])
-    cause = CAUSES[outcome]
+    cause = Cause(data["cause"]) if "cause" in data else CAUSES[outcome]
     step: int | None = data.get("step")
     computed = int(data.get("computed") or 0)  # how many starts of the job got as far as the training
     account = attempt.account
@@ -197,6 +201,7 @@ def _after_ending(run: Run, attempt: Attempt, entry: JournalEntry) -> Mapping[st
         progressed=progressed,
         computed=computed > 0,
         transient=data.get("transient", True),
+        cause=cause,
     )
     changes: dict[str, Any] = {
         "current": None,
@@ -210,7 +215,7 @@ def _after_ending(run: Run, attempt: Attempt, entry: JournalEntry) -> Mapping[st
         changes.update(stuck=0, stuck_any=0)
     elif computed:
         changes["stuck_any"] = run.stuck_any + computed
-        if cause is not Cause.CLUSTER:
+        if cause not in TROUBLES:
             changes["stuck"] = run.stuck + 1
     failures = FailureStreak(run.failure, run.failures).after(
         outcome,
@@ -220,10 +225,10 @@ def _after_ending(run: Run, attempt: Attempt, entry: JournalEntry) -> Mapping[st
         times=int(data.get("failures") or 1),
     )
     changes.update(failure=failures.signature, failures=failures.times)
-    if cause is Cause.CLUSTER and outcome is not Outcome.EVICTED:
+    if cause in TROUBLES and outcome is not Outcome.EVICTED:
         changes["troubles"] = run.troubles + 1
         is_the_sources = outcome is Outcome.NOT_FOUND and account.get("data")
-        if attempt.host and not is_the_sources:  # which say the same everywhere
+        if cause is Cause.CLUSTER and attempt.host and not is_the_sources:  # which say the same everywhere
             others = (sour for sour in run.sour_hosts if sour[0] != attempt.host)
             changes["sour_hosts"] = (*others, (attempt.host, entry.at))[-SOUR_HOSTS:]
     elif computed:

@@ -120,13 +120,19 @@ class RunPlan:
     params: Mapping[str, str] = field(default_factory=dict)
 
 
-class Cause(Enum):
+class Cause(str, Enum):
     """Whose doing the end of an attempt was; this decides how patient the engine is."""
 
     TRAINING = "training"  # the user's code or its outputs
     LIMIT = "limit"  # the training stopped as agreed, to be continued
     CLUSTER = "cluster"  # nothing the training could help
     USER = "user"  # somebody asked for it
+    ACCESS_POINT = "access-point"  # the machine that results return to; no host is avoided
+    UNKNOWN = "unknown"  # outside the training, and not clear where; no host is avoided
+
+
+#: Causes outside the training; each such end lengthens the pause before the next attempt.
+TROUBLES = frozenset({Cause.CLUSTER, Cause.ACCESS_POINT, Cause.UNKNOWN})
 
 
 CAUSES: Mapping[Outcome, Cause] = {
@@ -265,8 +271,10 @@ class Ending:
     progressed: bool = False
     #: The training itself was running at some time.
     computed: bool = False
-    #: It may pass by itself: for a job that the scheduler refused, and for data that did not arrive.
+    #: It may pass by itself: for a job that the scheduler refused, for data that did not arrive, and for
+    #: trouble of the access point.
     transient: bool = True
+    cause: Cause | None = None
 
     @property
     def turned_back(self) -> bool:
@@ -342,6 +350,8 @@ class Attempt:
     condemned: tuple[Outcome, str] | None = None
     #: What tells that from other failures, if it will be the same next time.
     lasting: str = ""
+    #: Who caused it, where the scheduler shows that; None: as the outcome says.
+    cause: Cause | None = None
     #: How often the scheduler has started its job again.
     restarts: int = 0
     #: Why its job waits or is held, since when, and how often that has changed.

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from outlast.domain.model import Outcome, Phase
+from outlast.domain.model import Cause, Outcome, Phase
 
 
 class JobPhase(Enum):
@@ -53,6 +53,8 @@ class JobView:
     releasable: bool = False
     #: For HELD: what tells this from other failures, if it will be the same next time.
     lasting: str = ""
+    #: For HELD: who caused it, where the scheduler shows that; None: as the outcome says.
+    cause: Cause | None = None
     #: The most memory it used, in bytes, where the scheduler knows.
     memory: int | None = None
 

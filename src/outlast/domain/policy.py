@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from outlast.domain.describe import counted
-from outlast.domain.model import Ending, Limits, Outcome, Run
+from outlast.domain.model import Cause, Ending, Limits, Outcome, Run
 from outlast.domain.observation import Patience
 from outlast.node.failure_streak import FailureStreak
 
@@ -91,6 +91,9 @@ def _overdue(run: Run, limits: Limits, now: float) -> str:
 
 def _hopeless(run: Run, last: Ending, limits: Limits, now: float) -> str:
     """Why there is no point in another attempt; empty if there is."""
+    if last.cause is Cause.ACCESS_POINT and not last.transient:
+        repair = "Another site would fail too: repair this, then `outlast retry %s`" % run.name
+        return "%s. %s" % (last.detail, repair)
     if last.outcome is Outcome.REJECTED and not last.transient:
         return "the scheduler refused the job: %s" % last.detail
     if FailureStreak(run.failure, run.failures).hopeless:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
 from outlast.domain.model import (
     Attempt,
     AttemptState,
+    Cause,
     Checkpoints,
     Ending,
     Limits,
@@ -34,6 +37,7 @@ def read_run(record: str) -> Run:
     raw["sour_hosts"] = tuple(tuple(pair) for pair in raw["sour_hosts"])
     if raw["last"] is not None:
         raw["last"]["outcome"] = Outcome(raw["last"]["outcome"])
+        raw["last"]["cause"] = _cause(raw["last"])
         raw["last"] = Ending(**raw["last"])
     return Run(**raw)
 
@@ -47,7 +51,13 @@ def read_attempt(record: str) -> Attempt:
     if raw["condemned"] is not None:
         outcome, reason = raw["condemned"]
         raw["condemned"] = Outcome(outcome), reason
+    raw["cause"] = _cause(raw)
     return Attempt(**raw)
+
+
+def _cause(raw: Mapping[str, Any]) -> Cause | None:
+    """Return the cause of a record; an older version has written none."""
+    return Cause(raw["cause"]) if raw.get("cause") else None
 
 
 def read_spec(record: str) -> Spec:

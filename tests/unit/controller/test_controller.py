@@ -13,6 +13,7 @@ from outlast.controller.crashpoints import CRASH_POINTS
 from outlast.domain.model import (
     Attempt,
     AttemptState,
+    Cause,
     EntryKind,
     JournalEntry,
     Limits,
@@ -690,6 +691,26 @@ def test_a_hold_that_will_be_the_same_next_time_ends_the_run_when_it_has_come_tw
         assert world.attempt(token).outcome is Outcome.NOT_FOUND
     assert (world.run().state is RunState.FAILED) is bool(lasting)
     assert ("the same failure twice: 404" in world.run().reason) is bool(lasting)
+
+
+@pytest.mark.parametrize(("cause", "lasting"), [("access-point", "x"), ("access-point", ""), (None, "")])
+def test_a_hold_that_the_user_has_to_repair_stops_the_run_at_once_and_blames_no_host(
+    world: World, cause: str | None, lasting: str
+) -> None:
+    world.controller.step()
+    world.list(JobPhase.RUNNING)
+    world.controller.step()
+    why = {"outcome": Outcome.OUT_OF_DISK, "reason": "the disk of /exp is full", "lasting": lasting}
+    held = JobView("t0-1", "17", JobPhase.HELD, "node1", **why)  # type: ignore[arg-type]
+    world.scheduler.jobs["t0-1"] = replace(held, cause=Cause(cause) if cause else None)
+    world.controller.step()
+    world.list(JobPhase.ENDED)
+    world.controller.step()
+    assert world.attempt().outcome is Outcome.OUT_OF_DISK
+    assert bool(world.run().sour_hosts) is (cause is None)
+    assert (world.run().state is RunState.FAILED) is bool(lasting)
+    assert ("the disk of /exp is full" in world.run().reason) is bool(lasting)
+    assert ("`outlast retry %s`" % world.run().name in world.run().reason) is bool(lasting)
 
 
 def test_files_that_cannot_be_read_now_are_no_reason_to_end_the_pass(

@@ -14,6 +14,7 @@ from outlast.domain.model import (
     RUN_STEPS,
     Attempt,
     AttemptState,
+    Cause,
     EntryKind,
     JournalEntry,
     Outcome,
@@ -189,6 +190,24 @@ def test_hosts_with_trouble_are_remembered_newest_last_and_not_too_many() -> Non
     for number in [*range(SOUR_HOSTS + 2), 3]:
         run = ending(run, Outcome.STALLED, an_attempt(host="node%d" % number))
     assert [host for host, _ in run.sour_hosts] == ["node2", "node4", "node5", "node6", "node3"]
+
+
+@pytest.mark.parametrize("cause", [Cause.ACCESS_POINT, Cause.UNKNOWN])
+def test_trouble_that_no_host_is_to_blame_for_lengthens_the_pause_and_avoids_no_host(cause: Cause) -> None:
+    attempt = an_attempt(host="node1", account={"slot": 1.0})
+    run = ending(a_run(), Outcome.NETWORK, attempt, cause=cause.value, computed=1)
+    assert (run.troubles, run.sour_hosts, run.stuck, run.stuck_any) == (1, (), 0, 1)
+    assert run.last is not None and run.last.cause is cause
+
+
+def test_the_cause_of_a_cancellation_belongs_to_its_outcome() -> None:
+    held = {"outcome": "network", "reason": "held", "cause": "access-point"}
+    _, attempt = apply(a_run(), an_attempt(), entry(EntryKind.CANCEL_SENT, **held))
+    assert attempt is not None and attempt.cause is Cause.ACCESS_POINT
+    _, by_hand = apply(a_run(), attempt, entry(EntryKind.CANCEL_SENT, reason="asked for"))
+    assert by_hand is not None and by_hand.cause is Cause.ACCESS_POINT
+    _, other = apply(a_run(), attempt, entry(EntryKind.CANCEL_SENT, outcome="evicted"))
+    assert other is not None and other.cause is None
 
 
 def worked(seconds: float, **account: Any) -> Attempt:

@@ -14,9 +14,8 @@ PATIENCE = Patience(missing=60.0, heartbeat=60.0, pause=10.0, longest_pause=100.
 
 def ended(outcome: Outcome, **changes: object) -> Run:
     facts: dict[str, object] = {"number": 1, "token": "a", "outcome": outcome, "detail": "the detail"}
-    facts.update(
-        at=100.0, **{key: changes.pop(key) for key in ("transient", "step", "detail") if key in changes}
-    )
+    of_ending = ("transient", "step", "detail", "cause")
+    facts.update(at=100.0, **{key: changes.pop(key) for key in of_ending if key in changes})
     base: dict[str, object] = {"name": "r", "position": 0, "spec": 1, "params": {}, "added": 0.0}
     base.update(state=RunState.WAITING, since=0.0, attempts=1, last=Ending(**facts))  # type: ignore[arg-type]
     return Run(**{**base, **changes})  # type: ignore[arg-type]
@@ -41,6 +40,14 @@ def test_each_outcome_leads_to_its_action_and_a_reason_that_names_it(outcome: Ou
 @pytest.mark.parametrize("outcome", [outcome for outcome in Outcome if CAUSES[outcome] is Cause.CLUSTER])
 def test_no_trouble_of_the_clusters_fails_a_run_at_once(outcome: Outcome) -> None:
     assert decided(ended(outcome))[0] in (Action.GO_ON, Action.PAUSE)
+
+
+def test_what_has_to_be_repaired_on_the_access_point_stops_the_run_and_names_the_command() -> None:
+    action, reason = decided(ended(Outcome.OUT_OF_DISK, cause=Cause.ACCESS_POINT, transient=False))
+    assert action is Action.FAIL
+    assert "the detail" in reason and "`outlast retry r`" in reason
+    passing = ended(Outcome.OUT_OF_DISK, cause=Cause.ACCESS_POINT)
+    assert decided(passing)[0] is Action.PAUSE
 
 
 def test_the_first_attempt_is_started_without_a_past() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import resource
 import shutil
 import signal
@@ -11,6 +12,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,8 +20,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from outlast.domain.fold import ImpossibleStep, apply
-from outlast.domain.model import ATTEMPT_KINDS, Attempt, EntryKind, JournalEntry, OutputRule, Run, Spec
+from outlast.domain.model import (
+    ATTEMPT_KINDS,
+    Attempt,
+    AttemptState,
+    Cause,
+    EntryKind,
+    JournalEntry,
+    OutputRule,
+    Run,
+    Spec,
+)
 from outlast.errors import JournalDamaged, JournalHeld, NotWritable
+from outlast.journal.codec import dump, read_attempt
 from outlast.journal.journal import Journal
 from outlast.simulation import carry_out, draw_scenario
 
@@ -90,6 +103,28 @@ def test_what_was_appended_is_there_after_opening_again(journal: Journal, path: 
     assert again.spec(number) == again.newest_spec() == SPEC
     assert again.counts() == {"waiting": 1, "active": 1}
     again.close()
+
+
+def test_the_cause_of_an_end_is_there_after_opening_again(journal: Journal, path: Path) -> None:
+    end = ended("a", "t1", "network")
+    cancelled = {"outcome": "network", "reason": "held", "cause": "access-point"}
+    journal.append(
+        [added("a"), intended("a", "t1"), JournalEntry(3.0, "a", EntryKind.CANCEL_SENT, "t1", cancelled)]
+    )
+    journal.append([replace(end, data={**end.data, "cause": "unknown"})])
+    again = Journal(path)
+    runs, attempts = folded(again)
+    assert list(again.runs()) == list(runs.values()) and list(again.attempts()) == list(attempts.values())
+    assert attempts["t1"].cause is Cause.ACCESS_POINT
+    assert runs["a"].last is not None and runs["a"].last.cause is Cause.UNKNOWN
+    again.close()
+
+
+def test_a_record_of_an_older_version_has_no_cause() -> None:
+    attempt = Attempt("a", 1, "t1", AttemptState.QUEUED, 1.0)
+    record = json.loads(dump(attempt))
+    del record["cause"]
+    assert read_attempt(json.dumps(record)) == attempt
 
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
