@@ -1,9 +1,9 @@
 """One way to save and load a state, in a process of its own: `python checkpoint_case.py WAY BYTES DIRECTORY`.
 
-Prints one line of JSON: seconds that the loop was blocked, until the state was durable, to load it into
-tensors that are there, and the most memory that saving took beside the state. `python checkpoint_case.py
-resumed BYTES DIRECTORY`, in a directory that outlast.save has left: seconds that the first save blocks a
-training that goes on from there.
+Prints one line of JSON: seconds that a save blocked the loop, seconds until the state was durable, seconds to
+load it into existing tensors, and the peak memory of saving relative to the state. `python checkpoint_case.py
+resumed BYTES DIRECTORY`, in a directory left by outlast.save, prints the seconds that the first save blocks a
+loop that has resumed.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ import torch
 
 TENSORS = 288
 SAVES = 5
-#: Seconds of work between two saves: the loop is a training's, and not only saves.
+#: Seconds of work between two saves, as in a training loop.
 WORK = 1.0
 
 State = dict[str, torch.Tensor]
-#: Takes a state and a number; returns a function that waits until it is durable. What it does after that
-#: is done before the next save, since trainings save every few minutes.
+#: Takes a state and a number; returns a function that waits until the state is durable. Later work is
+#: finished before the next save, because real saves are minutes apart.
 Save = Callable[[State, int], Callable[[], Any]]
 Load = Callable[[State], None]
 
@@ -40,7 +40,7 @@ def make(size: int) -> State:
 
 
 def durable(path: Path, write: Callable[[Path], Any]) -> None:
-    """As a careful person does it: a file beside, synced, renamed."""
+    """Write a file durably and atomically: to a temporary file, synced, renamed, directory synced."""
     temporary = path.with_suffix(".tmp")
     write(temporary)
     descriptor = os.open(temporary, os.O_RDONLY)
@@ -59,7 +59,7 @@ def ours(place: Path) -> tuple[Save, Load]:
 
     def save(state: State, number: int) -> Callable[[], Any]:
         session.save(state, number)
-        return session._behind.wait_for_work
+        return session._background.wait_for_work
 
     def load(target: State) -> None:
         copy(TrainingSession(SessionSettings(directory=str(place / "checkpoints"))).load(), target)
@@ -112,7 +112,7 @@ def dcp(place: Path) -> tuple[Save, Load]:
 
 
 def bare(place: Path) -> tuple[Save, Load]:
-    """The limit: so many bytes that are there already, written and synced, unchecked."""
+    """The lower limit for durability: existing bytes written and synced, without checks."""
     content: list[memoryview] = []
 
     def write(temporary: Path) -> None:
@@ -135,7 +135,7 @@ def bare(place: Path) -> tuple[Save, Load]:
 
 
 def in_memory(place: Path) -> tuple[Save, Load]:
-    """The limit of being blocked: a copy in memory, by torch itself, into tensors that are there."""
+    """The lower limit for blocking: a copy by torch into existing tensors."""
     kept: State = {}
 
     def save(state: State, number: int) -> Callable[[], Any]:
@@ -221,18 +221,18 @@ def main() -> None:
         loads.append(time.monotonic() - began)
     if way != "bare":
         assert all(torch.equal(target[name], tensor) for name, tensor in state.items())
-    if way != "outlast.save":  # it is gone on with
+    if way != "outlast.save":  # the case `resumed` uses it
         shutil.rmtree(directory)
-    # The first save is left out: it makes memory that later ones have.
-    told = {
+    # The first save is left out, because it allocates memory that later ones reuse.
+    result = {
         "first": blocked[0],
         "blocked": statistics.median(blocked[1:]),
         "durable": statistics.median(down[1:]),
         "load": statistics.median(loads),
         "memory": most / size_of(state),
     }
-    print(json.dumps(told), flush=True)
-    os._exit(0)  # some of them leave threads behind
+    print(json.dumps(result), flush=True)
+    os._exit(0)  # some libraries leave threads running
 
 
 if __name__ == "__main__":

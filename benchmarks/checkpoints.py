@@ -1,8 +1,8 @@
-"""Saving and loading a state of 100 MB and of 1 GB, next to what others do, in one run.
+"""Save and load a state of 100 MB and of 1 GB with outlast and with other libraries, in one run.
 
-One command: `python benchmarks/checkpoints.py`; `--rounds N`, `--json`. Each way has a process of its own;
-rounds alternate between them, and a ratio is that of one round. On the file system of the directory for
-temporary files: one in a file would be written through the system's memory, whatever is asked for.
+Run `python benchmarks/checkpoints.py`, with `--rounds N` or `--json`. Each way has a process of its own;
+rounds alternate between them, and a ratio compares two results of the same round. Files are written to the
+directory for temporary files; on an image mounted from a file, writes would always go through the page cache.
 """
 
 from __future__ import annotations
@@ -20,35 +20,37 @@ SIZES = {"100 MB": 100 << 20, "1 GB": 1 << 30}
 WAYS = ("outlast.save", "torch.save", "safetensors", "dcp", "bare", "copy")
 CASE = str(Path(__file__).with_name("checkpoint_case.py"))
 
-Told = dict[str, float]
+Result = dict[str, float]
 
 
-def measure(place: Path, size: int, rounds: int) -> dict[str, list[Told]]:
-    def case(way: str) -> Told:
+def measure(place: Path, size: int, rounds: int) -> dict[str, list[Result]]:
+    def case(way: str) -> Result:
         done = cost([sys.executable, CASE, way, str(size), str(place / "case")])
-        told: Told = json.loads(done.output.splitlines()[-1])
-        return {**told, "resumed": case("resumed")["first"]} if way == "outlast.save" else told
+        result: Result = json.loads(done.output.splitlines()[-1])
+        return {**result, "resumed": case("resumed")["first"]} if way == "outlast.save" else result
 
     return in_turns({way: lambda way=way: case(way) for way in WAYS}, rounds)
 
 
-def rows(found: dict[str, list[Told]]) -> list[Row]:
+def rows(found: dict[str, list[Result]]) -> list[Row]:
     def seconds(way: str, what: str) -> str:
-        return ", ".join("%.3f" % told[what] for told in found[way])
+        return ", ".join("%.3f" % result[what] for result in found[way])
 
     def compared(name: str, what: str, other: str, goal: Goal | None = None, theirs: str = "") -> Row:
         theirs = theirs or what
-        value = ratio((told[what] for told in found["outlast.save"]), (told[theirs] for told in found[other]))
+        value = ratio(
+            (result[what] for result in found["outlast.save"]), (result[theirs] for result in found[other])
+        )
         beside = "s: %s against %s" % (seconds("outlast.save", what), seconds(other, theirs))
         return Row(name, value, "×", goal, beside)
 
-    first = "blocked by the first save of a training that %s, of torch.save + fsync"
-    memory = max(told["memory"] for told in found["outlast.save"])
+    first = "blocked by the first save of a run that %s, of torch.save + fsync"
+    memory = max(result["memory"] for result in found["outlast.save"])
     others = ", ".join("%s %.2f" % (way, found[way][0]["memory"]) for way in WAYS[1:4])
     return [
         compared("blocked, of torch.save + fsync", "blocked", "torch.save", Goal(most=0.06)),
-        compared(first % "begins", "first", "torch.save", theirs="blocked"),
-        compared(first % "goes on", "resumed", "torch.save", theirs="blocked"),
+        compared(first % "starts", "first", "torch.save", theirs="blocked"),
+        compared(first % "resumes", "resumed", "torch.save", theirs="blocked"),
         compared("blocked, of a copy in memory", "blocked", "copy"),
         compared("blocked, of DCP async_save", "blocked", "dcp"),
         compared("blocked, of safetensors + fsync", "blocked", "safetensors"),

@@ -1,8 +1,8 @@
-"""Trains a residual network on CIFAR-10, which it reads straight from `cifar-10-python.tar.gz`.
+"""Trains a residual network on CIFAR-10, directly from `cifar-10-python.tar.gz`.
 
-It runs by itself (`python cifar10_resnet.py`), and as a job it goes on where the attempt before it stopped,
-in the middle of an epoch too. However often it is interrupted, it ends with the same weights, bit for bit, on
-the same kind of processor with the same number of threads.
+It also runs without Outlast's jobs (`python cifar10_resnet.py`). As a job it resumes where the last attempt
+stopped, even in the middle of an epoch. However often it is interrupted, it ends with the same weights, bit
+for bit, on the same type of processor with the same number of threads.
 """
 
 import argparse
@@ -25,20 +25,20 @@ import outlast.data
 FOLDER = "cifar-10-batches-py"
 TRAINING = tuple("data_batch_%d" % number for number in range(1, 6))
 TESTING = ("test_batch",)
-#: Of the real training images, red, green and blue.
+#: Of the real training images: red, green and blue.
 MEAN = torch.tensor((0.4914, 0.4822, 0.4465)).reshape(3, 1, 1)
 DEVIATION = torch.tensor((0.2470, 0.2435, 0.2616)).reshape(3, 1, 1)
-SHIFT = 4  # pixels that an image is moved by at most, so that none is seen twice alike
-#: Options that change nothing about the weights.
+SHIFT = 4  # the largest random shift of an image, in pixels
+#: Options that do not affect the weights.
 HARMLESS = ("data", "workers")
 
 
 class BadCifar10(Exception):
-    """The archive is not what it should be."""
+    """The archive is not a valid CIFAR-10 archive."""
 
 
 class StandIn:
-    """What a pickle of a NumPy array is made of, kept as it was found; nothing of it is carried out."""
+    """Takes the place of NumPy's classes in a pickle: stores arguments and state, and runs nothing."""
 
     def __init__(self, *arguments):
         self.arguments = arguments
@@ -49,13 +49,13 @@ class StandIn:
 
 
 class SafeUnpickler(pickle.Unpickler):
-    """Reads numbers, texts, lists and arrays. A pickle may name any function to be called; here none is."""
+    """Reads numbers, strings, lists and arrays. A pickle may call any function; here it can call none."""
 
     NAMES = frozenset(("numpy.core.multiarray._reconstruct", "numpy.ndarray", "numpy.dtype"))
 
     def find_class(self, module, name):
         if "%s.%s" % (module, name) not in self.NAMES:
-            raise BadCifar10("asks for %s.%s, which no file of CIFAR-10 does" % (module, name))
+            raise BadCifar10("refers to %s.%s, which no file of CIFAR-10 does" % (module, name))
         return StandIn
 
 
@@ -64,17 +64,17 @@ def unpickled(content):
 
 
 def read_batch(content):
-    """Images of shape (count, 3, 32, 32), and what each one shows."""
+    """Return images of shape (count, 3, 32, 32), and their labels."""
     batch = unpickled(content)
     labels = torch.tensor(batch[b"labels"])
     _, shape, kind, by_column, raw = batch[b"data"].state
     if kind.arguments[0] != b"u1" or by_column or shape != (len(labels), 3 * 32 * 32):
-        raise BadCifar10("%d labels want as many rows of 3072 bytes" % len(labels))
+        raise BadCifar10("%d labels need as many rows of 3072 bytes" % len(labels))
     return torch.frombuffer(bytearray(raw), dtype=torch.uint8).reshape(-1, 3, 32, 32), labels
 
 
 def read_cifar10(path):
-    """(images, labels) to train with and to test with, and the names of the classes; nothing is unpacked."""
+    """Return (images, labels) for training and for the test, and the class names; nothing is unpacked."""
     files = {}
     try:
         with tarfile.open(path) as archive:
@@ -94,7 +94,7 @@ def read_cifar10(path):
 
 
 class Cifar10(Dataset):
-    """(image, label), normalised; shifted and mirrored by chance if it is to be trained with."""
+    """A dataset of (image, label), normalised; with `augment`, shifted and mirrored at random."""
 
     def __init__(self, images, labels, augment=False):
         self.images = images
@@ -115,7 +115,7 @@ class Cifar10(Dataset):
 
 
 class ResidualBlock(nn.Module):
-    """Two convolutions whose result is added to what came in."""
+    """Two convolutions with a shortcut from input to output."""
 
     def __init__(self, inputs, outputs, stride):
         super().__init__()
@@ -134,7 +134,7 @@ class ResidualBlock(nn.Module):
 
 
 class ResNet(nn.Module):
-    """A convolution, three stages of residual blocks, and a last layer. Each stage halves an image's size."""
+    """A convolution, three stages of residual blocks, each but the first at half the size, and a linear layer."""
 
     def __init__(self, width, blocks, classes):
         super().__init__()
@@ -155,7 +155,7 @@ class ResNet(nn.Module):
 
 
 def train(model, training, optimizer, scheduler, device):
-    """One epoch, or what is left of it. In each step it may be saved, and left if the job has to go."""
+    """Train for the rest of an epoch. Each step may save, and exits if the job must end."""
     model.train()
     for images, labels in training.batches():
         optimizer.zero_grad()
@@ -168,13 +168,13 @@ def train(model, training, optimizer, scheduler, device):
 
 @torch.no_grad()
 def test(model, loader, device):
-    """Mean loss and accuracy."""
+    """Return mean loss and accuracy."""
     model.eval()
     loss, right, count = 0.0, 0, 0
     for images, labels in loader:
-        scores, wanted = model(images.to(device)), labels.to(device)
-        loss += F.cross_entropy(scores, wanted, reduction="sum").item()
-        right += (scores.argmax(dim=1) == wanted).sum().item()
+        scores, expected = model(images.to(device)), labels.to(device)
+        loss += F.cross_entropy(scores, expected, reduction="sum").item()
+        right += (scores.argmax(dim=1) == expected).sum().item()
         count += len(labels)
     return loss / count, right / count
 
@@ -182,7 +182,7 @@ def test(model, loader, device):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
-        "--data", default="cifar-10-python.tar.gz", metavar="FILE", help="here or in the job's data"
+        "--data", default="cifar-10-python.tar.gz", metavar="FILE", help="a path, or a name in the job's data directory"
     )
     parser.add_argument("--epochs", type=int, default=30)
     parser.add_argument("--batch-size", type=int, default=128)
@@ -191,9 +191,9 @@ def main():
     parser.add_argument("--width", type=int, default=64, help="channels of the first stage")
     parser.add_argument("--blocks", type=int, default=1, help="residual blocks in each of the three stages")
     parser.add_argument(
-        "--workers", type=int, default=0, help="processes that prepare images; any number, same result"
+        "--workers", type=int, default=0, help="processes that prepare images; the result is the same"
     )
-    parser.add_argument("--seed", type=int, default=1, help="other first weights and another order")
+    parser.add_argument("--seed", type=int, default=1, help="for the initial weights and the order of the images")
     given = parser.parse_args()
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -223,7 +223,7 @@ def main():
     settings = {name: value for name, value in vars(given).items() if name not in HARMLESS}
     if training.state.setdefault("settings", settings) != settings:
         before = training.state["settings"]
-        sys.exit("the checkpoints are of a training with %s; use the same, or move them away" % before)
+        sys.exit("the checkpoints were saved with the settings %s; use the same, or move them away" % before)
     print("starting at step", training.steps, flush=True)
     for epoch in training.epochs(given.epochs):
         train(model, training, optimizer, scheduler, device)

@@ -1,8 +1,8 @@
-"""Makes a small archive in the format of CIFAR-10's python version: ten kinds of coloured patterns.
+"""Makes a small archive in the format of CIFAR-10's python version: ten classes of coloured patterns.
 
-The layout, the names in it and the pickles are those of the real `cifar-10-python.tar.gz`; only the pictures
-are made up. A pattern has other colours, another size and another place each time, so that a network has to
-learn its shape. The same seed makes the same pictures.
+Layout, names and pickles have the format of the real `cifar-10-python.tar.gz`; only the pictures are
+artificial. Colours, size and position of a pattern are random, so that a network must learn its shape. The
+same seed makes the same pictures.
 """
 
 import argparse
@@ -17,8 +17,8 @@ import numpy as np
 FOLDER = "cifar-10-batches-py"
 SIZE = 32
 BATCHES = 5
-GRAIN = 8  # noise comes in squares of so many pixels
-NOISE = 24  # ... and makes them lighter or darker by up to so much of 255
+GRAIN = 8  # noise is made of squares of this many pixels
+NOISE = 24  # ... which are lighter or darker by up to this much, of 255
 
 
 def bars(along, random):
@@ -35,7 +35,7 @@ def vertical_bars(x, y, random):
 
 
 def slanted_bars(x, y, random):
-    """To the left or to the right: a picture and its mirror image are of the same class."""
+    """Slant to the left or to the right: a picture and its mirror image have the same class."""
     return bars(x + y if random.random() < 0.5 else x - y + SIZE, random)
 
 
@@ -44,7 +44,7 @@ def chequers(x, y, random):
 
 
 def centred(x, y, random):
-    """Coordinates about a point near the middle, and a radius."""
+    """Return coordinates relative to a point near the middle, and a radius."""
     return x - random.integers(13, 19), y - random.integers(13, 19), random.integers(7, 12)
 
 
@@ -93,7 +93,7 @@ PATTERNS = (
 
 
 def picture(label, random):
-    """Its 3072 bytes as CIFAR-10 has them: all of red, all of green, all of blue, row by row."""
+    """Return the 3072 bytes of a picture as in CIFAR-10: all red, all green, all blue, row by row."""
     y, x = np.mgrid[:SIZE, :SIZE]
     mask = PATTERNS[label](x, y, random)
     while True:
@@ -106,7 +106,7 @@ def picture(label, random):
 
 
 def batch(title, count, random):
-    """One file of the archive, before it is pickled."""
+    """Return the content of one file of the archive, before it is pickled."""
     labels = random.permutation(np.arange(count) % len(PATTERNS)).tolist()
     return {
         b"batch_label": title.encode(),
@@ -119,7 +119,7 @@ def batch(title, count, random):
 
 
 class Python2Pickler(pickle._Pickler):
-    """Pickles as Python 2 did when CIFAR-10 was made, byte for byte; NumPy's modules have their old names."""
+    """Pickles like Python 2 when CIFAR-10 was made, byte for byte, with the old names of NumPy's modules."""
 
     def memoize(self, thing):
         number = len(self.memo) + 1  # Python 3 counts from 0
@@ -151,7 +151,7 @@ def pickled(content):
 
 
 def make_archive(path, per_batch, tests, seed):
-    """The files in the order in which the real archive has them."""
+    """Write the archive, with its files in the order of the real one."""
     random = np.random.default_rng(seed)
     names = ["data_batch_%d" % number for number in range(1, BATCHES + 1)]
     files = {
@@ -164,7 +164,7 @@ def make_archive(path, per_batch, tests, seed):
     files["batches.meta"] = pickled(meta)
     files["readme.html"] = b"Patterns in the format of CIFAR-10, made by make_data.py with seed %d.\n" % seed
     order = (4, "readme.html", "test_batch", 3, "batches.meta", 2, 5, 1)
-    # Without the time of day in it, so that the same seed makes the same file.
+    # Without a time stamp, so that the same seed makes the same file.
     with gzip.GzipFile(path, "wb", mtime=0) as packed, tarfile.open(fileobj=packed, mode="w") as archive:
         folder = tarfile.TarInfo(FOLDER)
         folder.type, folder.mode = tarfile.DIRTYPE, 0o755
@@ -177,13 +177,13 @@ def make_archive(path, per_batch, tests, seed):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--images", type=int, default=80, help="how many, in each of the five batches")
-    parser.add_argument("--tests", type=int, default=100, help="how many to test with")
-    parser.add_argument("--seed", type=int, default=1, help="other pictures")
+    parser.add_argument("--images", type=int, default=80, help="number of images in each of the five batches")
+    parser.add_argument("--tests", type=int, default=100, help="number of images for the test")
+    parser.add_argument("--seed", type=int, default=1, help="another seed makes other pictures")
     parser.add_argument("--to", type=Path, default=Path("cifar-10-python.tar.gz"), metavar="FILE")
     given = parser.parse_args()
     make_archive(given.to, given.images, given.tests, given.seed)
-    print("%s: %d images to train with, %d to test" % (given.to, BATCHES * given.images, given.tests))
+    print("%s: %d images for training, %d for the test" % (given.to, BATCHES * given.images, given.tests))
 
 
 if __name__ == "__main__":

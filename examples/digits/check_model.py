@@ -1,4 +1,4 @@
-"""Looks at a finished model before it is accepted: all layers, of the right shape, with finite numbers."""
+"""Checks a finished model before it is accepted: all layers, the right shapes, finite numbers."""
 
 import os
 import sys
@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-#: Each layer has a matrix and a bias; what is None depends on --hidden.
+#: The shape of each layer's matrix; each also has a bias. None depends on --hidden.
 SHAPES = {"conv1": (9, 32), "conv2": (288, 64), "dense": (1024, None), "output": (None, 10)}
 
 
 def what_is_wrong(path):
-    """A sentence about the model, or None if it is as it should be."""
+    """Return the first problem of the model as a phrase, or None if it is valid."""
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}

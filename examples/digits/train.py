@@ -1,8 +1,8 @@
-"""Teaches a small convolutional network to read handwritten digits, with NumPy and nothing else.
+"""Trains a small convolutional network to read handwritten digits, with NumPy only.
 
-It runs by itself (`python train.py`), and as a job it goes on where the attempt before it stopped. However
-often it is interrupted, it ends with the same weights, bit for bit: a checkpoint holds the weights, their
-momentum, the state of the random numbers, the step, and the order of the images in the epoch under way.
+It also runs without Outlast's jobs (`python train.py`). As a job it resumes where the last attempt stopped.
+However often it is interrupted, it ends with the same weights, bit for bit: a checkpoint holds the weights,
+their momentum, the random state, the step, and the order of the images in the current epoch.
 """
 
 import argparse
@@ -22,7 +22,7 @@ import outlast
 
 DATA = Path(__file__).with_name("digits.csv.gz")
 DATA_SHA256 = "09f66e6debdee2cd2b5ae59e0d6abbb73fc2b0e0185d2e1957e9ebb51e23aa22"
-TEST_EVERY = 5  # every fifth image is kept for the test
+TEST_EVERY = 5  # every fifth image is for the test
 BATCH = 32
 CHANNELS = 32, 64
 MOMENTUM = 0.9
@@ -31,16 +31,16 @@ SAVE_EVERY = 0.4  # seconds
 
 
 def read_digits():
-    """Images of shape (count, 8, 8, 1) with values from 0 to 1, and the digit that each one shows."""
+    """Return images of shape (count, 8, 8, 1) with values from 0 to 1, and the digit in each."""
     packed = DATA.read_bytes()
     if hashlib.sha256(packed).hexdigest() != DATA_SHA256:
-        sys.exit("%s is damaged: its SHA-256 is not the one in train.py; copy it anew" % DATA)
+        sys.exit("%s is damaged: its SHA-256 is not the one in train.py; copy it again" % DATA)
     table = np.loadtxt(io.BytesIO(gzip.decompress(packed)), delimiter=",", dtype=np.float32)
     return table[:, :64].reshape(-1, 8, 8, 1) / 16, table[:, 64].astype(np.int64)
 
 
 def new_weights(hidden, random):
-    """The layers: 3x3 convolution, 3x3 convolution with stride 2, a hidden layer, one output per digit."""
+    """Return random weights: 3x3 convolution, 3x3 convolution with stride 2, hidden layer, ten outputs."""
     first, second = CHANNELS
     shapes = {"conv1": (9, first), "conv2": (9 * first, second), "dense": (16 * second, hidden)}
     weights = {}
@@ -52,14 +52,14 @@ def new_weights(hidden, random):
 
 
 def patches(images, stride):
-    """Each 3x3 neighbourhood as a row: a convolution becomes one matrix product."""
+    """Return each 3x3 neighbourhood as a row, so that a convolution is one matrix product."""
     padded = np.pad(images, ((0, 0), (1, 1), (1, 1), (0, 0)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(1, 2))
     return windows[:, ::stride, ::stride].reshape(-1, 9 * images.shape[3])
 
 
 def unpatches(rows, count):
-    """The reverse of `patches(…, stride=2)` for gradients: what fell on one pixel is added up."""
+    """Reverse `patches(…, stride=2)` for gradients: sum all contributions to each pixel."""
     channels = CHANNELS[0]
     rows = rows.reshape(count, 4, 4, channels, 3, 3)
     padded = np.zeros((count, 10, 10, channels), np.float32)
@@ -70,7 +70,7 @@ def unpatches(rows, count):
 
 
 def forward(weights, images):
-    """The activations of all layers; the last ones are the logarithms of the digits' probabilities."""
+    """Return the activations of all layers; the last are the log probabilities of the digits."""
     count = len(images)
     p1 = patches(images, 1)
     a1 = np.maximum(p1 @ weights["conv1"] + weights["conv1_bias"], 0)
@@ -84,7 +84,7 @@ def forward(weights, images):
 
 
 def gradients(weights, images, labels):
-    """The mean loss of these images, and its gradient for each of the weights."""
+    """Return the mean loss of these images, and its gradient for each weight."""
     count = len(images)
     p1, a1, p2, flat, a3, logs = forward(weights, images)
     loss = -float(logs[np.arange(count), labels].mean())
@@ -102,7 +102,7 @@ def gradients(weights, images, labels):
 
 
 def shifted(images, random):
-    """Each image moved by up to one pixel in each direction, so that none is seen twice alike."""
+    """Return each image moved by up to one pixel in each direction, as augmentation."""
     padded = np.pad(images, ((0, 0), (1, 1), (1, 1), (0, 0)))
     moved = np.empty_like(images)
     for index, (y, x) in enumerate(random.integers(0, 3, (len(images), 2))):
@@ -111,7 +111,7 @@ def shifted(images, random):
 
 
 def descend(state, found, rate):
-    """One step of gradient descent with momentum."""
+    """Make one step of gradient descent with momentum."""
     for name, weight in state["weights"].items():
         velocity = state["velocity"][name]
         velocity *= MOMENTUM
@@ -120,7 +120,7 @@ def descend(state, found, rate):
 
 
 def score(weights, images, labels):
-    """Mean loss and accuracy."""
+    """Return mean loss and accuracy."""
     logs = forward(weights, images)[-1]
     right = int((logs.argmax(axis=1) == labels).sum())
     return -float(logs[np.arange(len(labels)), labels].mean()), right / len(labels)
@@ -140,7 +140,7 @@ def save(state, random):
 
 
 def train(state, train_set, test_set):
-    """From wherever the state is to the end of the last epoch."""
+    """Train from the state's step to the end of the last epoch."""
     settings, (images, labels) = state["settings"], train_set
     batches = math.ceil(len(images) / BATCH)
     total = settings["epochs"] * batches
@@ -153,7 +153,7 @@ def train(state, train_set, test_set):
             state["order"] = random.permutation(len(images))
         chosen = state["order"][batch * BATCH : (batch + 1) * BATCH]
         loss, found = gradients(state["weights"], shifted(images[chosen], random), labels[chosen])
-        # The rate falls to nothing along a cosine.
+        # The learning rate falls to 0 along a cosine.
         descend(state, found, settings["lr"] * (1 + math.cos(math.pi * state["step"] / total)) / 2)
         state["step"] += 1
         if batch == batches - 1:
@@ -162,7 +162,7 @@ def train(state, train_set, test_set):
         outlast.progress(state["step"], total, loss=loss, accuracy=state["accuracy"])
         if outlast.should_stop():
             save(state, random)
-            outlast.leave()  # saved; continue me
+            outlast.leave()  # exit; the next attempt continues
         if time.monotonic() - saved > SAVE_EVERY:
             save(state, random)
             saved = time.monotonic()
@@ -172,7 +172,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=int, default=60)
     parser.add_argument("--lr", type=float, default=0.05, help="the learning rate at the start")
-    parser.add_argument("--seed", type=int, default=1, help="other first weights and another order")
+    parser.add_argument("--seed", type=int, default=1, help="for the initial weights and the order of the images")
     parser.add_argument("--hidden", type=int, default=128, help="the width of the hidden layer")
     settings = vars(parser.parse_args())
 
@@ -185,8 +185,8 @@ def main():
         state = begin(settings)
     elif state["settings"] != settings:
         sys.exit(
-            "the checkpoints are of a training with %s, this one has %s; use the same, or move the "
-            "checkpoints away" % (state["settings"], settings)
+            "the checkpoints were saved with the settings %s, but this run has %s; use the same settings, "
+            "or move the checkpoints away" % (state["settings"], settings)
         )
     print("starting at step", state["step"], flush=True)
     train(state, train_set, test_set)

@@ -1,6 +1,6 @@
-"""Learns to tell the points inside a circle from those outside, with nothing but the standard library.
+"""Learns to distinguish points inside a circle from points outside it, with the standard library only.
 
-It runs by itself (`python3 train.py`), and as a job it goes on where the attempt before it stopped.
+It also runs without Outlast's jobs (`python3 train.py`). As a job it resumes where the last attempt stopped.
 """
 
 import argparse
@@ -19,7 +19,7 @@ def features(x, y):
 
 
 def points(count, seed):
-    """Points of the square around a circle of radius 0.8, with 1 for those inside it."""
+    """Return random points in a square, with label 1 if inside a circle of radius 0.8, else 0."""
     draw = random.Random(seed).uniform
     places = [(draw(-1, 1), draw(-1, 1)) for _ in range(count)]
     return [(features(x, y), 1.0 if x * x + y * y < 0.64 else 0.0) for x, y in places]
@@ -30,9 +30,9 @@ def predict(weights, values):
 
 
 def train_epoch(weights, data, rate, seed):
-    """One pass of stochastic gradient descent; returns the mean loss."""
+    """Make one pass of stochastic gradient descent; return the mean loss."""
     loss = 0.0
-    # The order depends on the epoch alone, so that an interrupted training ends with the same weights.
+    # The order depends only on the epoch, so that an interrupted run ends with the same weights.
     for values, label in random.Random(seed).sample(data, len(data)):
         guess = predict(weights, values)
         loss -= math.log(max(guess if label else 1 - guess, 1e-12))
@@ -52,7 +52,7 @@ def main():
     parser.add_argument("--epochs", type=int, default=80)
     parser.add_argument("--lr", type=float, default=0.1)
     parser.add_argument(
-        "--pause", type=float, default=0.1, help="seconds per epoch, to stand for a larger model"
+        "--pause", type=float, default=0.1, help="seconds to wait in each epoch, to simulate a larger model"
     )
     args = parser.parse_args()
 
@@ -66,7 +66,7 @@ def main():
         outlast.progress(state["epoch"], args.epochs, loss=loss)
         if outlast.should_stop():
             outlast.save(state, step=state["epoch"])
-            outlast.leave()  # saved; continue me
+            outlast.leave()  # exit; the next attempt continues
         if state["epoch"] % 20 == 0:
             outlast.save(state, step=state["epoch"])
 

@@ -1,4 +1,4 @@
-"""Looks at a finished model before it is accepted: all weights of a ResNet-50, each with finite numbers."""
+"""Checks a finished model before it is accepted: all weights of a ResNet-50, with finite numbers."""
 
 import os
 import pickle
@@ -18,17 +18,17 @@ def described(weight):
 
 
 def what_is_wrong(path):
-    """A sentence about the model, or None if it is as it should be."""
+    """Return the first problem of the model as a phrase, or None if it is valid."""
     try:
-        # With weights_only a file can hold tensors and nothing that is run.
+        # With weights_only no code from the file is run.
         weights = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
-        return "cannot be read as a model: it is not of torch.save, or holds more than tensors"
+        return "cannot be read as a model: it was not written by torch.save, or has more than tensors"
     except (OSError, EOFError, RuntimeError, ValueError) as error:
         return "cannot be read as a model: %s" % str(error).splitlines()[0]
     if not isinstance(weights, dict) or not all(isinstance(one, torch.Tensor) for one in weights.values()):
-        return "holds something else than weights by their names"
-    # How wide it is and how many classes it knows is the training's choice; all else follows from these two.
+        return "is not a dictionary of weights"
+    # The width and the number of classes are options of the training script; all else follows from them.
     width, classes = (first_size(weights.get(name)) for name in ("conv1.weight", "fc.weight"))
     with torch.device("meta"):
         expected = ResNet50(classes, width).state_dict()

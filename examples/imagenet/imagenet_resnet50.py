@@ -1,8 +1,8 @@
-"""Trains a ResNet-50 on ImageNet, straight from `ILSVRC2012_img_train.tar` or from folders of classes.
+"""Trains a ResNet-50 on ImageNet, directly from `ILSVRC2012_img_train.tar` or from folders of classes.
 
-It runs by itself (`python imagenet_resnet50.py --save-model`), and as a job it goes on where the attempt
-before it stopped, in the middle of an epoch too. However often it is interrupted, it ends with the same
-weights, bit for bit, on the same kind of processor with the same number of threads.
+It also runs without Outlast's jobs (`python imagenet_resnet50.py --save-model`). As a job it resumes where
+the last attempt stopped, even in the middle of an epoch. However often it is interrupted, it ends with the
+same weights, bit for bit, on the same type of processor with the same number of threads.
 """
 
 import argparse
@@ -21,15 +21,15 @@ import outlast
 import outlast.data
 
 SUFFIXES = (".jpeg", ".jpg", ".png")
-#: Of ImageNet's images, red, green and blue.
+#: Of ImageNet's images: red, green and blue.
 MEAN = (0.485, 0.456, 0.406)
 DEVIATION = (0.229, 0.224, 0.225)
-#: Options that change nothing about the weights.
+#: Options that do not affect the weights.
 HARMLESS = ("data", "workers", "save_model")
 
 
 class ClassFolders:
-    """The images in folders of classes, as bytes: what `outlast.data.Archive` is for an archive."""
+    """The images in folders of classes, as bytes; like `outlast.data.Archive` for an archive."""
 
     def __init__(self, root):
         self.classes = tuple(sorted(entry.name for entry in os.scandir(root) if entry.is_dir()))
@@ -66,13 +66,13 @@ class CustomImageNetDataset(Dataset):
         return len(self.files)
 
     def __getitem__(self, item):
-        # A few of ImageNet's images are grey, for print (CMYK) or PNGs.
+        # A few of ImageNet's images are greyscale, CMYK or PNG.
         image = Image.open(io.BytesIO(self.files[item])).convert("RGB")
         return self.transform(image), self.targets[item]
 
 
 class PlainTransform:
-    """Resized, mirrored by chance, normalised: to the bit what torchvision makes of it."""
+    """Resizes, mirrors at random and normalises an image, with the same result as torchvision, bit for bit."""
 
     def __init__(self, size, mirror):
         self.size = size
@@ -89,10 +89,10 @@ class PlainTransform:
 
 
 def make_transform(size, mirror):
-    """What is done to each image: by torchvision where it is installed and fits torch."""
+    """Return the transform of an image: torchvision's if it is installed and matches torch."""
     try:
         from torchvision import transforms
-    except (ImportError, RuntimeError):  # one that was made for another torch raises RuntimeError
+    except (ImportError, RuntimeError):  # RuntimeError: made for another version of torch
         return PlainTransform(size, mirror)
     steps = [transforms.Resize((size, size)), transforms.ToTensor(), transforms.Normalize(MEAN, DEVIATION)]
     if mirror:
@@ -101,7 +101,7 @@ def make_transform(size, mirror):
 
 
 class Bottleneck(nn.Module):
-    """A narrow 3x3 convolution between two of 1x1, whose result is added to what came in."""
+    """A narrow 3x3 convolution between two 1x1 convolutions, with a shortcut from input to output."""
 
     expansion = 4
 
@@ -128,7 +128,7 @@ class Bottleneck(nn.Module):
 
 
 class ResNet50(nn.Module):
-    """As torchvision's, also in the names of its weights, so that either can load the other's."""
+    """The ResNet-50 of torchvision, with the same names of weights, so that each can load the other's."""
 
     def __init__(self, classes=1000, width=64):
         super().__init__()
@@ -147,7 +147,7 @@ class ResNet50(nn.Module):
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
             elif isinstance(module, Bottleneck):
-                nn.init.zeros_(module.bn3.weight)  # each block begins by passing on what came in
+                nn.init.zeros_(module.bn3.weight)  # each block begins as the identity
 
     def _layer(self, planes, blocks, stride):
         layers = []
@@ -163,7 +163,7 @@ class ResNet50(nn.Module):
 
 
 def read_imagenet(path, size, hold_out):
-    """What to train with and what to test with, and the names of the classes."""
+    """Return the training set, the test set, and the names of the classes."""
     train_set = CustomImageNetDataset(path, make_transform(size, mirror=True))
     test_set = CustomImageNetDataset(path, make_transform(size, mirror=False))
     held_out = range(0, len(train_set), hold_out)
@@ -172,7 +172,7 @@ def read_imagenet(path, size, hold_out):
 
 
 def train(model, training, optimizer, scheduler, device):
-    """One epoch, or what is left of it. In each step it may be saved, and left if the job has to go."""
+    """Train for the rest of an epoch. Each step may save, and exits if the job must end."""
     model.train()
     for images, labels in training.batches():
         optimizer.zero_grad()
@@ -199,20 +199,20 @@ def main():
         "--data", default="ILSVRC2012_img_train.tar", metavar="PATH", help="a tar, or a folder of classes"
     )
     parser.add_argument(
-        "--hold-out", type=int, default=50, metavar="N", help="every Nth image is for the test"
+        "--hold-out", type=int, default=50, metavar="N", help="use every Nth image for the test"
     )
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--lr", type=float, default=0.05, help="the highest learning rate")
     parser.add_argument("--momentum", type=float, default=0.9)
     parser.add_argument(
-        "--image-size", type=int, default=224, help="pixels that images are resized to, each way"
+        "--image-size", type=int, default=224, help="width and height of the resized images, in pixels"
     )
     parser.add_argument("--width", type=int, default=64, help="channels of the first layer; 64 is ResNet-50")
     parser.add_argument(
-        "--workers", type=int, default=0, help="processes that decode images; any number, same result"
+        "--workers", type=int, default=0, help="processes that decode images; the result is the same"
     )
-    parser.add_argument("--seed", type=int, default=1, help="other first weights and another order")
+    parser.add_argument("--seed", type=int, default=1, help="for the initial weights and the order of the images")
     parser.add_argument("--save-model", action="store_true", help="write imagenet_resnet50.pt at the end")
     given = parser.parse_args()
 
@@ -236,7 +236,7 @@ def main():
     settings = {name: value for name, value in vars(given).items() if name not in HARMLESS}
     if training.state.setdefault("settings", settings) != settings:
         before = training.state["settings"]
-        sys.exit("the checkpoints are of a training with %s; use the same, or move them away" % before)
+        sys.exit("the checkpoints were saved with the settings %s; use the same, or move them away" % before)
     print("starting at step", training.steps, flush=True)
     for epoch in training.epochs(given.epochs):
         train(model, training, optimizer, scheduler, device)

@@ -1,8 +1,8 @@
-"""Makes a small `ILSVRC2012_img_train.tar`: a tar of one tar for each class, with JPEG images of waves in it.
+"""Makes a small `ILSVRC2012_img_train.tar`: a tar with one tar for each class, with JPEG images of waves.
 
-The layout and the names are those of ImageNet's training set; only the pictures are made up. As there, they
-have all sizes, and a few are not what their name says: grey, for print (CMYK), or a PNG. The same seed makes
-the same pictures.
+Layout and names are the same as in ImageNet's training set; only the pictures are artificial. As there, their
+sizes vary, and a few are greyscale, CMYK or PNG although their names end in .JPEG. The same seed makes the
+same pictures.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-SIZES = 32, 49  # pixels: from, to
+SIZES = 32, 49  # range of width and height, in pixels
 QUALITY = 75
 NOISE = 6  # of 255
 
@@ -36,11 +36,11 @@ def rays(x, y, random):
 
 
 def chequers(x, y, random):
-    """Where one of two waves is above, and the other below."""
+    """Return the product of two waves."""
     return np.arcsin(np.sin(x) * np.sin(y))
 
 
-#: The first classes of ImageNet, and what stands for each.
+#: The first classes of ImageNet, and the pattern for each.
 CLASSES = {
     "n01440764": horizontal,
     "n01443537": vertical,
@@ -48,7 +48,7 @@ CLASSES = {
     "n01491361": rays,
     "n01494475": chequers,
 }
-#: Those that are not a coloured JPEG.
+#: The images that are not colour JPEGs.
 ODD = {
     "n01440764_1.JPEG": ("JPEG", "L"),
     "n01443537_1.JPEG": ("JPEG", "CMYK"),
@@ -57,7 +57,7 @@ ODD = {
 
 
 def colour(hue, random):
-    """Of about this hue, more or less pale and dark."""
+    """Return a random colour of about this hue."""
     turned = colorsys.hsv_to_rgb(
         (hue + random.uniform(-0.04, 0.04)) % 1, random.uniform(0.5, 1), random.uniform(0.5, 1)
     )
@@ -76,7 +76,7 @@ def picture(name, random):
 
 
 def encoded(image, name):
-    """As a file."""
+    """Return the image as the bytes of a file."""
     form, mode = ODD.get(name, ("JPEG", "RGB"))
     file = io.BytesIO()
     image.convert(mode).save(file, form, quality=QUALITY)
@@ -84,7 +84,7 @@ def encoded(image, name):
 
 
 def pack(path, files):
-    """A tar of these bytes by their names, in `path`, which may be a file object."""
+    """Write a tar of (name, bytes) to `path`, which may be a file object."""
     where = {"name": path} if isinstance(path, Path) else {"fileobj": path}
     with tarfile.open(mode="w", format=tarfile.USTAR_FORMAT, **where) as archive:
         for name, content in files:
@@ -107,8 +107,8 @@ def make_archive(path, count, seed):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--images", type=int, default=20, help="how many of each class")
-    parser.add_argument("--seed", type=int, default=1, help="other pictures")
+    parser.add_argument("--images", type=int, default=20, help="number of images of each class")
+    parser.add_argument("--seed", type=int, default=1, help="another seed makes other pictures")
     parser.add_argument("--to", type=Path, default=Path("ILSVRC2012_img_train.tar"), metavar="FILE")
     given = parser.parse_args()
     make_archive(given.to, given.images, given.seed)

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Adds up pi in parts, one per second. Saves the sum after each part and goes on from there when started again.
+# Computes pi as a sum of parts, one per second. Saves the sum after each part, and resumes from there.
 set -eu
 
 parts=${1:-10}
@@ -21,7 +21,7 @@ while [ "$part" -lt "$parts" ]; do
     }')
     sleep 1
     part=$((part + 1))
-    # Written beside and renamed: whenever this is killed, the file is the old one or the new one.
+    # Written to another file and renamed, so that a kill at any time leaves the old file or the new one.
     echo "$part $sum" > "$saved/sum.new"
     mv "$saved/sum.new" "$saved/sum"
     echo "part $part of $parts: $sum"

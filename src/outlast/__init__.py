@@ -1,19 +1,25 @@
-"""Outlast brings a training to its end on clusters that kill it.
+"""Outlast keeps training runs going until they finish, on clusters that kill jobs.
 
-Inside a training script::
+A training script loads the newest checkpoint, saves when a save is due, and leaves in time::
 
     import outlast
 
-    state = outlast.load() or {"step": 0, ...}
-    for step in range(state["step"], 1000):
-        ...
-        outlast.progress(step, 1000, loss=loss)
-        if outlast.should_stop():
-            outlast.save(state, step=step)
+    state = outlast.load() or {"step": 0, "weights": fresh_weights()}
+    while state["step"] < STEPS:
+        train_one_step(state)
+        state["step"] += 1
+        outlast.progress(state["step"], STEPS)
+        stop = outlast.should_stop()
+        if stop or outlast.should_save():
+            outlast.save(state, step=state["step"])
+        if stop:
             outlast.leave()
 
-The names below come from `outlast.training`; they are looked up on first use, so that commands which
-never touch them do not pay for the import.
+`outlast.Training` does all of this for a PyTorch loop; `outlast.frameworks` has callbacks for Lightning,
+Keras and Transformers. `outlast.data` reads archives without unpacking them.
+
+The public names come from `outlast.training` and are imported on first use, so commands that do not need them
+start faster.
 """
 
 from __future__ import annotations
@@ -68,7 +74,7 @@ def __getattr__(name: str) -> Any:
 
 
 if "OUTLAST_TOKEN" in os.environ:
-    # Inside a job the stop signal may come before the first call: be ready from the import on.
+    # In a job the stop signal may arrive before the first call, so the handlers are installed at import.
     from outlast import training as _training
 
     _training.listen()

@@ -14,7 +14,7 @@ from outlast.domain.model import Attempt, Outcome
 from servers.behaviour import Behaviour, seeded
 from servers.misbehaving import Misbehaving
 from support.archives import tar
-from support.data_experiments import CLASSES, FILES, LOOKING, digests, found, sha256
+from support.data_experiments import CLASSES, FILES, HASH_DATA_KEYS, digests, found, sha256
 from support.experiments import states
 
 MIB = 1 << 20
@@ -46,7 +46,7 @@ def test_a_training_sees_the_right_bytes_by_every_way_in(play: Play, server: Mis
             {"url": [bad.url("/plain.bin"), server.url("/plain.bin")], "sha256": sha256(PLAIN)},
             {"url": "weights.bin", "sha256": sha256(WEIGHTS), "to": "models"},
         ]
-        directory = play.set(files=FILES, data=data, **LOOKING)
+        directory = play.set(files=FILES, data=data, **HASH_DATA_KEYS)
         (directory / "weights.bin").write_bytes(WEIGHTS)
         play.run()
     unpacked = {"train/" + path: content for path, content in CLASSES.items()}
@@ -78,7 +78,7 @@ def test_jobs_killed_while_data_arrives_and_is_unpacked_go_on_where_they_were(pl
             {"url": server.url("/big.bin"), "sha256": sha256(big)},
             {"url": server.url("/train.tar"), "sha256": sha256(archive), "unpack": "nested", "to": "train"},
         ]
-        directory = play.set(files=FILES, data=data, **LOOKING)
+        directory = play.set(files=FILES, data=data, **HASH_DATA_KEYS)
         server.plan(Behaviour(stall_after=9 * MIB))
         process = play.lab.start("run", directory)
         for most in (9 * MIB, len(big) + 9 * MIB):
@@ -110,7 +110,7 @@ def test_twenty_runs_that_want_the_same_data_at_once_download_it_once(
     ]
     # Slow enough for others to come meanwhile.
     server.plan(Behaviour(rate=2 * MIB))
-    directory = play.set(files=FILES, data=data, runs=20, **LOOKING)
+    directory = play.set(files=FILES, data=data, runs=20, **HASH_DATA_KEYS)
     play.run()
     unpacked = {"train/" + path: content for path, content in CLASSES.items()}
     wanted = digests({**unpacked, "plain.bin": PLAIN})
@@ -130,7 +130,7 @@ def test_an_outage_of_the_source_costs_no_run_an_attempt_and_all_finish_after_it
     transfers = {"patience": "1s", "stall": "1s"}
     play.cluster.profile_keys = {**play.cluster.profile_keys, "transfers": transfers}
     data = [{"url": server.url("/plain.bin"), "sha256": sha256(PLAIN)}]
-    directory = play.set(files=FILES, data=data, runs=20, limits={"attempts": 1}, **LOOKING)
+    directory = play.set(files=FILES, data=data, runs=20, limits={"attempts": 1}, **HASH_DATA_KEYS)
     process = play.lab.start("run", directory)
     play.until("a scout that was turned back", lambda: len(_turned_back(play)) > 20)
     server.always(Behaviour())

@@ -1,4 +1,4 @@
-"""Checkpoints under every cut, every flipped bit, every failing call and kills at random moments."""
+"""Checkpoints after every cut, every flipped bit, every failing call and kills at random moments."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ import pytest
 from outlast.training.checkpoints import checkpoint_names, file_format
 from outlast.training.checkpoints.checkpoint_store import CheckpointStore
 from outlast.training.checkpoints.ranks import Ranks
-from outlast.training.checkpoints.state_tree import take_apart
+from outlast.training.checkpoints.state_tree import flatten
 from outlast.training.errors import CheckpointError
 from outlast.training.training_session import SessionSettings, TrainingSession
 from support.checkpoints import Waiting, content_of
@@ -56,12 +56,14 @@ def names_in(place: Path) -> list[str]:
 
 
 def newest(place: Path) -> Path:
-    return place / max(filter(checkpoint_names.is_checkpoint, names_in(place)), key=checkpoint_names.age_of)
+    return place / max(
+        filter(checkpoint_names.is_checkpoint, names_in(place)), key=checkpoint_names.parse_age
+    )
 
 
 @pytest.fixture
 def two(tmp_path: Path) -> Path:
-    """A directory with an old and a new checkpoint."""
+    """Return a directory with an old and a new checkpoint."""
     place = tmp_path / "checkpoints"
     session = start(place)
     assert session.save(OLD, step=1)
@@ -70,7 +72,7 @@ def two(tmp_path: Path) -> Path:
 
 
 def spoilt_ones(place: Path, spoil: Callable[[bytes], Iterator[bytes]]) -> int:
-    """Load with every spoilt form of the newest checkpoint's file; how many there were."""
+    """Load with every spoilt form of the newest checkpoint's file; return how many there were."""
     checkpoint = newest(place)
     count = 0
     file = checkpoint / STATE
@@ -101,14 +103,14 @@ def test_a_checkpoint_with_any_bit_flipped_is_never_loaded_and_the_one_before_is
 
 
 class Pair(Ranks):
-    """One of two processes that save and load together: threads of this test."""
+    """One of two processes that save and load together, as a thread of this test."""
 
     world = 2
 
     def __init__(self, rank: int, barrier: threading.Barrier, values: list[Any]) -> None:
         self.rank, self._barrier, self._values = rank, barrier, values
 
-    def share(self, make: Callable[[], Any]) -> Any:
+    def broadcast(self, make: Callable[[], Any]) -> Any:
         return self.gather(make() if self.rank == 0 else None)[0]
 
     def gather(self, value: Any) -> list[Any]:
@@ -120,14 +122,14 @@ class Pair(Ranks):
 
 
 def in_both(place: Path, work: Callable[[CheckpointStore], Any]) -> list[Any]:
-    """Return what `work` returns, or raises, in each of two processes with a store of their own."""
+    """Return what `work` returns or raises in each of two processes, each with its own store."""
     barrier, values, results = threading.Barrier(2), [None, None], [None, None]
 
     def run(rank: int) -> None:
-        party = Pair(rank, barrier, values)
+        pair = Pair(rank, barrier, values)
         try:
             store = CheckpointStore(
-                str(place), 3, dict, lambda text: None, lambda name, why: None, "token", party
+                str(place), 3, dict, lambda text: None, lambda name, why: None, "token", pair
             )
             results[rank] = work(store)
         except Exception as error:
@@ -146,13 +148,13 @@ def test_a_part_with_any_bit_flipped_or_cut_at_any_byte_makes_all_processes_load
     tmp_path: Path,
 ) -> None:
     place = tmp_path / "checkpoints"
-    content = content_of(take_apart(None))
+    content = content_of(flatten(None))
 
     def save(store: CheckpointStore) -> None:
         store.load()
         for step in (1, 2):
-            opening = store._party.share(functools.partial(store.open, step))
-            store.save(content, step, opening)
+            pending = store._ranks.broadcast(functools.partial(store.begin, step))
+            store.save(content, step, pending)
 
     assert in_both(place, save) == [None, None]
     checkpoint = newest(place)
@@ -175,8 +177,7 @@ def test_a_part_with_any_bit_flipped_or_cut_at_any_byte_makes_all_processes_load
     assert in_both(place, step) == [2, 2]
 
 
-def test_a_claim_with_any_bit_flipped_or_cut_at_any_byte_keeps_nobody_from_loading(two: Path) -> None:
-    """The file beside the checkpoints counts by its name."""
+def test_a_claim_with_any_bit_flipped_or_cut_at_any_byte_prevents_no_load(two: Path) -> None:
     (claim,) = two.glob(".generation-*")
     whole = claim.read_bytes()
     cuts = (whole[:length] for length in range(len(whole)))
@@ -191,7 +192,7 @@ def test_a_checkpoint_with_more_bytes_than_were_written_is_never_loaded(two: Pat
     spoilt_ones(two, lambda whole: iter((whole + b"\0", whole + whole, b"\n" + whole)))
 
 
-def test_a_zeroed_page_in_the_middle_of_a_large_state_is_found(two: Path) -> None:
+def test_a_zeroed_page_in_the_middle_of_a_large_state_is_detected(two: Path) -> None:
     session = start(two)
     session.save(np.arange(400_000.0), step=3)
     with open(newest(two) / STATE, "r+b") as file:
@@ -234,7 +235,7 @@ def test_each_part_is_durable_before_the_next_depends_on_it(
 
 
 class Faults:
-    """Makes the k-th of the counted calls fail, or that one and all after it."""
+    """Makes the n-th of the counted calls fail, or that one and all after it."""
 
     def __init__(self, patch: pytest.MonkeyPatch, code: int, at: int, lasting: bool) -> None:
         self.count = 0
@@ -261,7 +262,7 @@ _CLOSE = os.close
 @pytest.mark.parametrize(
     "code", [errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EROFS], ids=errno.errorcode.get
 )
-def test_a_save_that_fails_at_any_call_loses_nothing_and_the_training_goes_on(
+def test_a_save_that_fails_at_any_call_loses_nothing_and_the_training_continues(
     tmp_path: Path, code: int, lasting: bool
 ) -> None:
     pattern = tmp_path / "pattern"
@@ -302,7 +303,7 @@ def test_a_load_that_fails_at_any_call_gives_a_whole_state_or_a_clear_error(two:
             try:
                 assert start(two).load() in (OLD, NEW)
             except CheckpointError as error:
-                assert "cannot be looked at" in str(error)
+                assert "cannot list the checkpoints" in str(error)
         assert start(two).load() == NEW
         if faults.count < at:
             break
@@ -342,15 +343,15 @@ while True:
 """
 
 
-def told_within(stream: Any, seconds: float) -> bytes:
-    """What the process has told by then; a moment to kill at, not something to wait for."""
-    told = b""
+def read_for(stream: Any, seconds: float) -> bytes:
+    """Return what the process prints until a pause of `seconds`; the process is killed then."""
+    printed = b""
     while select.select([stream], [], [], seconds)[0]:
         piece = os.read(stream.fileno(), 65536)
-        told += piece
-        if not piece or told.count(b"\n") > 3:
+        printed += piece
+        if not piece or printed.count(b"\n") > 3:
             break
-    return told
+    return printed
 
 
 def test_a_process_killed_at_a_random_moment_of_saving_loses_nothing_it_reported(tmp_path: Path) -> None:
@@ -364,13 +365,13 @@ def test_a_process_killed_at_a_random_moment_of_saving_loses_nothing_it_reported
         process = subprocess.Popen([sys.executable, "-c", SAVING], env=environment, stdout=subprocess.PIPE)
         assert process.stdout is not None
         try:
-            told = process.stdout.readline() + told_within(process.stdout, chance.uniform(0, 0.01))
+            printed = process.stdout.readline() + read_for(process.stdout, chance.uniform(0, 0.01))
         finally:
             process.send_signal(signal.SIGKILL)
-            told += process.stdout.read()
+            printed += process.stdout.read()
             process.stdout.close()
             process.wait(30)
-        reported = max([reported, *map(int, told.split())])
+        reported = max([reported, *map(int, printed.split())])
         state = start(place).load()
         assert state["step"] >= reported
         assert state["weights"] == bytes([state["step"] % 256]) * 500_000
@@ -435,11 +436,11 @@ def test_all_processes_of_an_attempt_may_save_at_once_and_none_after_its_heir_ha
             ranks.append(
                 subprocess.Popen(command, env=environment, text=True, stdin=pipe, stdout=pipe, stderr=pipe)
             )
-        for told in ("loaded\n", "saved\n"):
+        for line in ("loaded\n", "saved\n"):
             for rank in ranks:
                 assert rank.stdout is not None and rank.stdin is not None
-                assert rank.stdout.readline() == told, rank.communicate(timeout=30)
-            if told == "saved\n":
+                assert rank.stdout.readline() == line, rank.communicate(timeout=30)
+            if line == "saved\n":
                 heir = TrainingSession(SessionSettings(directory=str(place), token="t2"))
                 assert heir.load()["step"] == 20
             for rank in ranks:
@@ -459,7 +460,7 @@ def test_all_processes_of_an_attempt_may_save_at_once_and_none_after_its_heir_ha
 
 
 def train(place: Path, steps: int, stops: Iterator[int]) -> Any:
-    """A small regression; each number of `stops` is how many steps one attempt makes before it is cut off."""
+    """Train a small regression; each number of `stops` is the number of steps of one attempt."""
     while True:
         session = start(place)
         state = session.load()
@@ -483,7 +484,7 @@ def train(place: Path, steps: int, stops: Iterator[int]) -> Any:
             return weights
 
 
-def test_a_training_interrupted_at_random_places_ends_with_the_same_weights(tmp_path: Path) -> None:
+def test_a_run_interrupted_at_random_places_ends_with_the_same_weights(tmp_path: Path) -> None:
     seed = random.randrange(2**32)
     print("seed", seed)
     chance = random.Random(seed)

@@ -1,8 +1,7 @@
-"""`kill -9` while an archive is unpacked, again and again: it goes on where it was, and comes out whole.
+"""Unpacking that is killed with SIGKILL many times resumes each time, and the tree is complete in the end.
 
-The process that unpacks is fed through a pipe, piece by piece, and says after each how many bytes it has
-taken; it is killed at a random byte of the feed, or while it finishes. `OUTLAST_UNPACK_SEED=17` repeats one
-that failed.
+The process that unpacks is fed through a pipe, piece by piece, and reports after each how many bytes it has
+consumed; it is killed at a random byte, or while it finishes. `OUTLAST_UNPACK_SEED=17` repeats a failed test.
 """
 
 from __future__ import annotations
@@ -29,33 +28,33 @@ from support.archives import nested_tar, snapshot, tar_of, zip_of
 KILLS = 20
 KILLS_AT_THE_END = 8
 #: Longer than anything may take on a busy machine (seconds).
-PATIENCE = 60.0
+TIMEOUT = 60.0
 PIECE = 20_000
 
-#: Answers with how far it has come, then takes pieces from its input until that ends, and finishes.
+#: Reports how many bytes it resumed after, then consumes its input until that ends, and finishes.
 WORKER = """
 import sys, zlib
-from outlast.node.archives.unpacking import Unpacking
-def say(word):
-    print(word, flush=True)
-sink = Unpacking(sys.argv[1], "it", nested=True)
+from outlast.node.archives.unpacking import UnpackingSink
+def report(line):
+    print(line, flush=True)
+sink = UnpackingSink(sys.argv[1], "it", nested=True)
 if sink.recover("it"):
-    say("recovered 0")
+    report("recovered 0")
     sys.exit()
 crc = [0]
 def replay(block):
     crc[0] = zlib.crc32(block, crc[0])
-say("resumed %d" % sink.resume("it", replay))
-say("crc %d" % crc[0])
+report("resumed %d" % sink.resume("it", replay))
+report("crc %d" % crc[0])
 while True:
     piece = sys.stdin.buffer.read1(int(sys.argv[2]))
     if not piece:
         break
     sink.write(piece)
-    say("took %d" % len(piece))
-say("finishing 0")
+    report("consumed %d" % len(piece))
+report("finishing 0")
 sink.finish()
-say("finished 0")
+report("finished 0")
 """
 
 
@@ -68,11 +67,11 @@ class Worker:
             bufsize=0,
         )
 
-    def heard(self, *words: str) -> tuple[str, int]:
-        """The next word, which must be one of these, and the number after it."""
+    def read_report(self, *words: str) -> tuple[str, int]:
+        """Return the next reported word, which must be one of these, and its number."""
         assert self.process.stdout is not None
-        ready, _, _ = select.select([self.process.stdout], [], [], PATIENCE)
-        assert ready, "the worker says nothing"
+        ready, _, _ = select.select([self.process.stdout], [], [], TIMEOUT)
+        assert ready, "the worker reports nothing"
         line = self.process.stdout.readline().decode().split()
         assert line and line[0] in words, line
         return line[0], int(line[1])
@@ -84,7 +83,7 @@ class Worker:
     def kill(self) -> None:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGKILL)
-        self.process.wait(PATIENCE)
+        self.process.wait(TIMEOUT)
         for pipe in (self.process.stdin, self.process.stdout):
             assert pipe is not None
             pipe.close()
@@ -106,7 +105,7 @@ def mixed() -> bytes:
 @pytest.mark.parametrize(
     "make", [plain, mixed, lambda: lzma.compress(mixed(), preset=0)], ids=["nested", "mixed", "compressed"]
 )
-def test_an_unpacking_that_is_killed_again_and_again_goes_on_where_it_was(
+def test_unpacking_that_is_killed_many_times_resumes_and_completes(
     make: Callable[[], bytes], tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     archive = make()
@@ -116,75 +115,78 @@ def test_an_unpacking_that_is_killed_again_and_again_goes_on_where_it_was(
     rng = random.Random(seed)
     place = tmp_path / "place"
     place.mkdir()
-    taken = 0
+    consumed = 0
     for kill in range(KILLS):
         stop = int(len(archive) * (kill + rng.random()) / KILLS)
-        taken = _life_until(stop, place, archive, taken, rng)
+        consumed = _run_until(stop, place, archive, consumed, rng)
     for _ in range(KILLS_AT_THE_END):
-        if _last_life(place, archive, taken, rng.random() * 0.03):
+        if _run_to_the_end(place, archive, consumed, rng.random() * 0.03):
             break
-        taken = 0 if (place / "target").exists() else len(archive)
+        consumed = 0 if (place / "target").exists() else len(archive)
     else:
-        assert _last_life(place, archive, taken, PATIENCE)
+        assert _run_to_the_end(place, archive, consumed, TIMEOUT)
     assert [path.name for path in place.iterdir()] == ["target"]
     assert snapshot(place / "target") == _extracted(archive, tmp_path / "oracle")
 
 
-def _life_until(stop: int, place: Path, archive: bytes, taken: int, rng: random.Random) -> int:
-    """Feed up to `stop`, and kill while the last piece is written; how many bytes were taken by then."""
+def _run_until(stop: int, place: Path, archive: bytes, consumed: int, rng: random.Random) -> int:
+    """Feed up to `stop`, and kill while the last piece is written; return the bytes consumed before it."""
     worker = Worker(place / "target")
     try:
-        reached = _resumed(worker, archive, taken)
+        reached = _resume_offset(worker, archive, consumed)
         while reached < stop:
             piece = archive[reached : min(reached + rng.randrange(1, PIECE), stop)]
             worker.feed(piece)
             if reached + len(piece) == stop:
                 break
-            reached += _answered(worker, len(piece))
+            reached += _wait_consumed(worker, len(piece))
         return reached
     finally:
         worker.kill()
 
 
-def _last_life(place: Path, archive: bytes, taken: int, patience: float) -> bool:
-    """Feed all there is, and kill if it has not finished after so many seconds; whether it has."""
+def _run_to_the_end(place: Path, archive: bytes, consumed: int, timeout: float) -> bool:
+    """Feed the whole rest, and kill after `timeout` seconds; return True if it finished before."""
     worker = Worker(place / "target")
     try:
-        reached = _resumed(worker, archive, taken)
+        reached = _resume_offset(worker, archive, consumed)
         if reached < 0:
             return True
         for at in range(reached, len(archive), PIECE):
             worker.feed(archive[at : at + PIECE])
-            _answered(worker, len(archive[at : at + PIECE]))
+            _wait_consumed(worker, len(archive[at : at + PIECE]))
         worker.process.stdin.close()  # type: ignore[union-attr]
-        worker.heard("finishing")
-        ready, _, _ = select.select([worker.process.stdout], [], [], patience)
-        return bool(ready) and worker.heard("finished") == ("finished", 0)
+        worker.read_report("finishing")
+        ready, _, _ = select.select([worker.process.stdout], [], [], timeout)
+        return bool(ready) and worker.read_report("finished") == ("finished", 0)
     finally:
         worker.kill()
 
 
-def _resumed(worker: Worker, archive: bytes, taken: int) -> int:
-    """Where it goes on, or -1 if nothing was left to do; what had been taken is not asked for again."""
-    word, reached = worker.heard("resumed", "recovered")
+def _resume_offset(worker: Worker, archive: bytes, consumed: int) -> int:
+    """Return the offset at which it resumes, or -1 if nothing was left to do.
+
+    What was consumed before must not be requested again.
+    """
+    word, reached = worker.read_report("resumed", "recovered")
     if word == "recovered":
         return -1
-    # A header that was cut is not on disk.
-    assert taken - 1024 <= reached <= len(archive)
-    assert worker.heard("crc") == ("crc", zlib.crc32(archive[:reached]))
+    # An incomplete header is not on disk.
+    assert consumed - 1024 <= reached <= len(archive)
+    assert worker.read_report("crc") == ("crc", zlib.crc32(archive[:reached]))
     return reached
 
 
-def _answered(worker: Worker, count: int) -> int:
-    """Wait until it has taken so many bytes."""
-    taken = 0
-    while taken < count:
-        taken += worker.heard("took")[1]
-    return taken
+def _wait_consumed(worker: Worker, count: int) -> int:
+    """Wait until it has consumed `count` bytes."""
+    consumed = 0
+    while consumed < count:
+        consumed += worker.read_report("consumed")[1]
+    return consumed
 
 
 def _extracted(archive: bytes, place: Path) -> dict[str, bytes | None]:
-    """What the standard library makes of it."""
+    """Return the files as the standard library extracts them."""
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
         tar.extractall(place, filter="data")
     for path in list(place.rglob("*")):

@@ -1,4 +1,4 @@
-"""`outlast.Training`: killed anywhere, in the middle of an epoch, and it ends with the same bits."""
+"""`outlast.Training`: runs killed anywhere, also in the middle of an epoch, end with the same bits."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from support.forked_attempts import (
     Parent,
     Run,
     Several,
+    finish,
     maker,
     need,
     same_end,
     storm,
-    to_its_end,
 )
 
 need("torch", "torchdata")
@@ -44,22 +44,22 @@ def make(parent: Parent, tmp_path: Path) -> Make:
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("loader", ["outlast", "stateful"])
-def test_a_training_killed_in_the_middle_of_epochs_ends_with_the_same_bits(
+def test_a_run_killed_in_the_middle_of_epochs_ends_with_the_same_bits(
     make: Make, loader: str, workers: int, record_property: Callable[[str, Any], None]
 ) -> None:
     record_property("seeds", "OUTLAST_STORM_SEED=%d" % SEED)
-    # Ours is the same with any number of workers.
-    alone = to_its_end(make("alone", loader=loader, workers=0 if loader == "outlast" else workers))
+    # outlast.data.Loader gives the same samples with any number of workers.
+    alone = finish(make("alone", loader=loader, workers=0 if loader == "outlast" else workers))
     hurt = make("hurt", loader=loader, workers=workers)
     storm(hurt, 40, "kill stop kill limit")
     same_end(alone, hurt)
 
 
-def test_a_training_stopped_after_the_last_batch_of_an_epoch_goes_on_with_what_follows_it(make: Make) -> None:
-    alone, hurt = to_its_end(make("alone")), make("hurt")
+def test_a_run_stopped_after_the_last_batch_of_an_epoch_resumes_with_what_follows_it(make: Make) -> None:
+    alone, hurt = finish(make("alone")), make("hurt")
     for step in (10, 20, 40):
         assert hurt.attempt(stop=step).code == EXIT_CONTINUE
-    to_its_end(hurt)
+    finish(hurt)
     same_end(alone, hurt)
 
 
@@ -79,28 +79,30 @@ def resumed(ended: Ended) -> set[int]:
 
 
 def checkpoints(run: Run) -> list[Path]:
-    """Newest first."""
+    """Return the checkpoints of a run, newest first."""
     found = [
         path
         for path in (run.output.parent / "checkpoints").iterdir()
         if checkpoint_names.is_checkpoint(path.name)
     ]
-    return sorted(found, key=lambda path: checkpoint_names.age_of(path.name), reverse=True)
+    return sorted(found, key=lambda path: checkpoint_names.parse_age(path.name), reverse=True)
 
 
-def test_two_processes_stop_at_one_step_whichever_is_told_and_end_with_the_same_bits(together: Make) -> None:
-    alone, hurt = to_its_end(together("alone")), together("hurt")
+def test_two_processes_stop_at_the_same_step_whichever_is_signalled_and_end_with_the_same_bits(
+    together: Make,
+) -> None:
+    alone, hurt = finish(together("alone")), together("hurt")
     for rank, step in enumerate((4, 11)):
         assert hurt.attempt(stop=step, rank=rank).code == EXIT_CONTINUE
         (newest, *_) = checkpoints(hurt)
-        told = checkpoint.verify(str(newest))
-        assert (told.world, told.step) == (2, step)
+        manifest = checkpoint.verify(str(newest))
+        assert (manifest.world, manifest.step) == (2, step)
     ended = hurt.attempt()
     assert ended.code == 0 and resumed(ended) == {11}, ended.printed
     same_end(alone, hurt)
 
 
-def test_a_checkpoint_that_lacks_a_part_is_passed_over_by_all(together: Make) -> None:
+def test_a_checkpoint_that_lacks_a_part_is_skipped_by_all_processes(together: Make) -> None:
     run = together("torn")
     for step in (3, 5):
         assert run.attempt(stop=step).code == EXIT_CONTINUE
@@ -112,10 +114,10 @@ def test_a_checkpoint_that_lacks_a_part_is_passed_over_by_all(together: Make) ->
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_disk_that_is_full_for_one_process_holds_up_none_and_the_next_save_counts(
+def test_a_disk_that_is_full_for_one_process_blocks_none_and_the_next_save_counts(
     together: Make, rank: int
 ) -> None:
-    alone, hurt = to_its_end(together("alone")), together("hurt")
+    alone, hurt = finish(together("alone")), together("hurt")
     ended = hurt.attempt(full=rank, stop=9)
     assert ended.code == EXIT_CONTINUE and ended.printed.count("NOT saved") == 4, ended.printed
     ended = hurt.attempt()
@@ -128,5 +130,5 @@ def test_a_checkpoint_of_two_processes_is_not_loaded_by_one(together: Make, make
     one = make("other")
     (one.output.parent / "checkpoints").symlink_to(one.output.parents[1] / "run" / "checkpoints")
     ended = one.attempt()
-    assert "was saved by 2 processes, and this training has 1" in ended.printed
+    assert "was saved by 2 processes, but this run has 1" in ended.printed
     assert len(checkpoints(one)) >= 2

@@ -140,7 +140,7 @@ def test_on_a_terminal_trouble_is_named_with_a_countdown_and_ctrl_c_ends_it(
         url, sentence = {
             "refused": ("http://%s/a.bin" % gone, "connection refused by %s" % gone),
             "silent": ("http://%s/a.bin" % silent, "no new bytes; "),
-            "busy": (server.url("/a.bin"), "answers 503 Service Unavailable, and asks to wait 30 s"),
+            "busy": (server.url("/a.bin"), "responds with 503 Service Unavailable, and asks to wait 30 s"),
             "no address": ("http://nowhere.invalid/a.bin", "no address for nowhere.invalid: "),
         }[trouble]
         process = subprocess.Popen(

@@ -14,7 +14,7 @@ from outlast.node.staging.sources.tokens import Tokens
 from servers.behaviour import seeded
 from servers.certificates import Authority
 from servers.nginx import Nginx
-from support.fetching import NOBODY, Died, fetch_to, read_all, sources
+from support.fetching import NO_TOKENS, Died, fetch_to, read_all, sources
 
 SIZE = 5_000_000
 CONTENT = seeded(SIZE)
@@ -101,7 +101,7 @@ class TestTokens:
     def test_without_a_token_or_without_tls_it_is_refused(
         self, nginx: Nginx, authority: Authority, token: Path, tls: bool
     ) -> None:
-        tokens = NOBODY if tls else Tokens(hosts=("localhost",), file=str(token))
+        tokens = NO_TOKENS if tls else Tokens(hosts=("localhost",), file=str(token))
         with pytest.raises(SourceError, match="401") as found:
             sources(nginx.url("/private/set.bin", tls), authority.bundle, tokens)[0].open(0)
         assert found.value.kind is ErrorKind.REFUSED
@@ -114,7 +114,7 @@ class TestTokens:
         url = nginx.url("/private/set.bin")
         with pytest.raises(FetchFailed) as found:
             fetch_to(tmp_path / "a", DataItem((url,), SHA256), sources(url, authority.bundle, tokens))
-        assert found.value.trouble.kind is ErrorKind.REFUSED
+        assert found.value.cause.kind is ErrorKind.REFUSED
         assert "403" in str(found.value)
         assert "wrong.token" not in str(found.value)
 

@@ -14,7 +14,7 @@ from outlast.domain.model import Attempt, Outcome
 from outlast.journal.sqlite_file import is_blank
 from servers.behaviour import PELICAN, Behaviour, seeded
 from servers.misbehaving import Misbehaving
-from support.data_experiments import FILES, LOOKING, digests, found, local_experiment, sha256
+from support.data_experiments import FILES, HASH_DATA_KEYS, digests, found, local_experiment, sha256
 from support.experiments import Lab, open_journal, states
 
 CONTENT = seeded(200_000)
@@ -120,7 +120,7 @@ def test_what_will_never_be_there_ends_the_run_after_two_attempts_with_the_cause
     # What it says to type leads on.
     server.always(Behaviour())
     item = {"url": server.url("/a.bin"), "sha256": sha256(CONTENT)}
-    lab.params(directory, **LOOKING, name="e", cluster="here", data=[item], code=list(FILES))
+    lab.params(directory, **HASH_DATA_KEYS, name="e", cluster="here", data=[item], code=list(FILES))
     assert lab.outlast("retry", "e", "-C", directory).returncode == 0
     assert lab.outlast("up", directory).returncode == 0
     assert found(directory, "e") == digests({"a.bin": CONTENT})

@@ -12,13 +12,13 @@ import pytest
 from servers.behaviour import Behaviour, seeded
 from servers.certificates import Authority
 from servers.misbehaving import Misbehaving
-from support.data_experiments import LOOK, digests, found, local_experiment, sha256
+from support.data_experiments import HASH_DATA, digests, found, local_experiment, sha256
 from support.experiments import Lab, processes_with, states
 
 CONTENT, OTHER = seeded(100_000), seeded(100_000, 2)
 TOKEN = "tok-%s" % os.urandom(12).hex()
 #: The training shows all that it can see of its environment.
-NOSY = {"look.py": "import os\nprint(dict(os.environ))\n" + LOOK}
+NOSY = {"hash_data.py": "import os\nprint(dict(os.environ))\n" + HASH_DATA}
 
 
 class Scene:

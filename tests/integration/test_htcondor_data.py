@@ -15,7 +15,7 @@ from outlast.domain.model import Outcome
 from servers.behaviour import PELICAN, Behaviour, seeded
 from servers.certificates import Authority
 from servers.misbehaving import Misbehaving
-from support.data_experiments import FILES, LOOKING, digests, found, sha256
+from support.data_experiments import FILES, HASH_DATA_KEYS, digests, found, sha256
 from support.experiments import Lab
 
 pytestmark = pytest.mark.slow
@@ -45,7 +45,7 @@ def native(play: Play, url: str, patience: str = "2s", **item: Any) -> Path:
     """An experiment whose one item is fetched by the plugin."""
     profile = {"transfers": {"stall": "2s", "patience": patience}}
     play.cluster.profile_keys = {**play.cluster.profile_keys, **profile}
-    return play.set(files=FILES, data=[{"url": url, "method": "native", **item}], **LOOKING)
+    return play.set(files=FILES, data=[{"url": url, "method": "native", **item}], **HASH_DATA_KEYS)
 
 
 def explained(play: Play) -> str:
@@ -75,7 +75,7 @@ def test_the_plugin_brings_the_right_bytes_from_a_server_that_closes_and_stalls(
 @pytest.mark.parametrize(
     "behaviour, pinned, outcome, told",
     [
-        (Behaviour(status=404, server=PELICAN), CONTENT, Outcome.NOT_FOUND, "answers 404 Not Found"),
+        (Behaviour(status=404, server=PELICAN), CONTENT, Outcome.NOT_FOUND, "responds with 404 Not Found"),
         (Behaviour(), b"another file", Outcome.CORRUPT_INPUT, "its sha256 is"),
     ],
     ids=["missing", "wrong pin"],
@@ -122,7 +122,7 @@ def test_the_file_with_the_token_travels_with_the_job_is_used_there_and_does_not
         }
         play.cluster.profile_keys = {**play.cluster.profile_keys, **extra}
         item = {"url": server.url("/a.bin"), "sha256": sha256(CONTENT)}
-        directory = play.set(files=FILES, data=[item], **LOOKING)
+        directory = play.set(files=FILES, data=[item], **HASH_DATA_KEYS)
         play.run()
         assert {request.headers.get("authorization") for request in server.requests} == {"Bearer " + token}
     assert found(directory, "play") == digests({"a.bin": CONTENT})

@@ -1,4 +1,4 @@
-"""A training with Keras on torch, stopped and killed on its way, ends with the bits of an undisturbed one."""
+"""Keras on torch: a run that is stopped and killed ends with the same bits as an undisturbed one."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from support.forked_attempts import (
     Parent,
     Run,
     alone_and_hurt,
+    finish,
     from_docs,
     maker,
     need,
     same_end,
-    to_its_end,
 )
 
 need("keras", "torch")
@@ -46,10 +46,10 @@ def make(parent: Parent, tmp_path: Path) -> Make:
         pytest.param("limit stop kill kill", {}, id="arrays"),
         pytest.param("kill kill kill", {"data": "PyDataset"}, id="PyDataset"),
         pytest.param("kill kill", {"data": "loader", "workers": 1}, id="loader with a worker"),
-        pytest.param("stop kill kill", {"accumulate": 3}, id="gradients summed up"),
+        pytest.param("stop kill kill", {"accumulate": 3}, id="accumulated gradients"),
     ],
 )
-def test_whatever_befalls_it_every_bit_is_that_of_an_undisturbed_training(
+def test_an_interrupted_run_ends_with_the_same_bits_as_an_undisturbed_one(
     make: Make,
     troubles: str,
     options: dict[str, Any],
@@ -59,19 +59,19 @@ def test_whatever_befalls_it_every_bit_is_that_of_an_undisturbed_training(
     alone_and_hurt(make, BATCHES, troubles, **options)
 
 
-def test_told_to_stop_in_the_last_batch_of_an_epoch_it_validates_in_the_next_attempt(
+def test_a_run_stopped_in_the_last_batch_of_an_epoch_validates_in_the_next_attempt(
     make: Make,
 ) -> None:
-    alone, hurt = to_its_end(make("alone")), make("hurt")
+    alone, hurt = finish(make("alone")), make("hurt")
     ended = hurt.attempt(stop=15)
     assert ended.code == EXIT_CONTINUE, ended.printed
     assert (hurt.progress["step"], hurt.progress["total"]) == (16, BATCHES)
     assert hurt.progress["metrics"]["loss"] > 0
-    to_its_end(hurt)
+    finish(hurt)
     same_end(alone, hurt)
 
 
-def test_with_another_backend_it_says_which_one_it_needs(parent: Parent, tmp_path: Path) -> None:
+def test_with_another_backend_the_error_names_the_required_one(parent: Parent, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
         "import keras\n"
@@ -81,10 +81,10 @@ def test_with_another_backend_it_says_which_one_it_needs(parent: Parent, tmp_pat
     )
     ended = Run(parent, script, tmp_path / "run").attempt()
     assert ended.code == 1
-    assert "this callback needs KERAS_BACKEND=torch; it is jax" in ended.printed
+    assert "this callback needs KERAS_BACKEND=torch, but the backend is jax" in ended.printed
 
 
-def test_what_the_documentation_shows_works(parent: Parent, tmp_path: Path) -> None:
+def test_the_script_in_the_documentation_works(parent: Parent, tmp_path: Path) -> None:
     run = Run(parent, from_docs("howto/keras.md", tmp_path), tmp_path / "run")
-    to_its_end(run)
+    finish(run)
     assert (run.output / "model.keras").exists()

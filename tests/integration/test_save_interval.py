@@ -1,4 +1,4 @@
-"""A training that saves by itself, through a kill: what the next attempt knows, and what people are shown."""
+"""Automatic saving across a kill: what the next attempt learns, and what reports show."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TRAINING = """\
 import os, sys, time
 import outlast
 state = outlast.load() or {"step": 0, "weights": bytes(1_000_000)}
-print("goes on from", state["step"], flush=True)
+print("resumes from", state["step"], flush=True)
 while not os.path.exists(sys.argv[1]):
     time.sleep(0.01)
     state["step"] += 1
@@ -26,19 +26,19 @@ with open(os.path.join(os.environ["OUTLAST_OUTPUT_DIR"], "out.txt"), "w") as fil
 """
 
 
-def told_of_saves(directory: Path, number: int) -> list[dict[str, str]]:
+def read_saves(directory: Path, number: int) -> list[dict[str, str]]:
     lines: list[dict[str, str]] = []
-    for path in directory.glob("params/runs/rhythm/%03d-*/progress.jsonl" % number):
+    for path in directory.glob("params/runs/interval/%03d-*/progress.jsonl" % number):
         lines += [json.loads(line) for line in path.read_text().splitlines()]
     return [line for line in lines if line["event"] == "saved"]
 
 
-def test_after_an_interruption_the_next_attempt_knows_of_it_and_people_see_what_saving_did_and_cost(
+def test_after_an_interruption_the_next_attempt_adapts_and_reports_show_what_saving_cost(
     lab: Lab,
 ) -> None:
     gate = lab.root / "go"
     directory = lab.experiment(
-        "rhythm",
+        "interval",
         {"train.py": TRAINING},
         command="python3 train.py %s" % gate,
         resources={"time": "30s"},
@@ -46,22 +46,22 @@ def test_after_an_interruption_the_next_attempt_knows_of_it_and_people_see_what_
         outputs=["out.txt"],
     )
     controller = lab.start("run", directory)
-    [first, *_] = lab.until("the first save", lambda: told_of_saves(directory, 1))
-    assert first["why"] == "the first, to learn what a save costs"
-    lab.outlast("local", "kill", "rhythm")
+    [first, *_] = lab.until("the first save", lambda: read_saves(directory, 1))
+    assert first["why"] == "the first, to measure what a save costs"
+    lab.outlast("local", "kill", "interval")
     [order] = lab.until(
-        "another attempt", lambda: list(directory.glob("params/runs/rhythm/002-*/order.json"))
+        "another attempt", lambda: list(directory.glob("params/runs/interval/002-*/order.json"))
     )
     saving = read_order(str(order)).saving
     assert (saving.every, saving.shortest, saving.longest, saving.interruptions) == (None, 0.5, 2.0, 1)
     assert saving.observed > 0 and saving.blocked is not None and saving.durable is not None
-    [second, *_] = lab.until("a save of the second attempt", lambda: told_of_saves(directory, 2))
+    [second, *_] = lab.until("a save of the second attempt", lambda: read_saves(directory, 2))
     assert second["why"].startswith("every ") and second["why"].endswith("(1 so far)")
     gate.touch()
     assert lab.finish(controller).returncode == 0
 
     explained = lab.outlast("explain", "-C", directory).output
-    assert "rhythm     the first, to learn what a save costs" in explained
+    assert "rhythm     the first, to measure what a save costs" in explained
     assert "rhythm     every " in explained
     assert "for which the training waited" in explained
     found = lab.outlast("explain", "-C", directory, "--json").json["saving"]

@@ -1,4 +1,4 @@
-"""TensorBoard's logs among the outputs: through kills and limits every step is in them, and once."""
+"""TensorBoard logs among the outputs: after kills and limits, every step is in them exactly once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from support.forked_attempts import SEED, Parent, Run, from_docs, need, storm, to_its_end
+from support.forked_attempts import SEED, Parent, Run, finish, from_docs, need, storm
 
 need("tensorboard", "torch")
 
@@ -22,25 +22,25 @@ def parent() -> Iterator[Parent]:
         yield started
 
 
-def test_every_step_is_in_the_logs_once_whatever_befalls_the_training(
+def test_every_step_is_in_the_logs_once_after_interruptions(
     parent: Parent, tmp_path: Path, record_property: Callable[[str, Any], None]
 ) -> None:
     record_property("seeds", "OUTLAST_STORM_SEED=%d" % SEED)
     alone, hurt = Run(parent, SCRIPT, tmp_path / "alone"), Run(parent, SCRIPT, tmp_path / "hurt")
-    to_its_end(alone)
+    finish(alone)
     storm(hurt, STEPS, "limit stop kill kill")
     assert [step for step, _ in hurt.logged("loss")] == list(range(STEPS))
     assert hurt.logged("loss") == alone.logged("loss")
 
 
-def test_what_was_logged_before_the_first_save_is_not_there_twice(parent: Parent, tmp_path: Path) -> None:
+def test_steps_logged_before_the_first_save_are_not_logged_twice(parent: Parent, tmp_path: Path) -> None:
     run = Run(parent, SCRIPT, tmp_path / "run")
     assert run.attempt(kill=0).code < 0
-    to_its_end(run)
+    finish(run)
     assert [step for step, _ in run.logged("loss")] == list(range(STEPS))
 
 
-def test_what_the_documentation_shows_works(parent: Parent, tmp_path: Path) -> None:
+def test_the_script_in_the_documentation_works(parent: Parent, tmp_path: Path) -> None:
     run = Run(parent, from_docs("howto/tensorboard.md", tmp_path), tmp_path / "run")
-    to_its_end(run)
+    finish(run)
     assert len(run.logged("loss")) == 50

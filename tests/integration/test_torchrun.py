@@ -1,4 +1,4 @@
-"""Several processes of one training: they stop at one step, and a checkpoint is whole only with all parts."""
+"""Several processes of one training run: they stop at the same step and save a checkpoint together."""
 
 from __future__ import annotations
 
@@ -78,26 +78,26 @@ def launch(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
 
 
 def until(process: subprocess.Popen[str], words: str) -> str:
-    """What it prints up to this line."""
-    told = ""
+    """Return what the process prints up to a line with these words."""
+    printed = ""
     assert process.stdout is not None
     for line in process.stdout:
-        told += line
+        printed += line
         if words in line:
-            return told
-    raise AssertionError(told)
+            return printed
+    raise AssertionError(printed)
 
 
 def finish(process: subprocess.Popen[str]) -> str:
-    told, _ = process.communicate(timeout=120)
-    return told
+    printed, _ = process.communicate(timeout=120)
+    return printed
 
 
 def whole(place: Path) -> list[Path]:
     return [path for path in (place / "checkpoints").iterdir() if checkpoint_names.is_checkpoint(path.name)]
 
 
-def test_processes_killed_in_the_midst_of_saves_go_on_together_from_a_whole_checkpoint(
+def test_processes_killed_during_saves_resume_together_from_a_complete_checkpoint(
     tmp_path: Path, launch: Callable[..., subprocess.Popen[str]]
 ) -> None:
     process = launch("rough", "2", "0.05", OUTLAST_SAVE_EVERY="0", OUTLAST_TOKEN="a")
@@ -108,9 +108,9 @@ def test_processes_killed_in_the_midst_of_saves_go_on_together_from_a_whole_chec
     finish(process)
     for path in whole(tmp_path / "rough"):
         assert checkpoint.verify(str(path)).world == 2
-    told = finish(launch("rough", "2", "0", OUTLAST_TOKEN="b"))
-    resumed = re.findall(r"resumed (\d+)", told)
-    assert len(resumed) == 2 and len(set(resumed)) == 1 and 1 <= int(resumed[0]) <= 5, told
+    printed = finish(launch("rough", "2", "0", OUTLAST_TOKEN="b"))
+    resumed = re.findall(r"resumed (\d+)", printed)
+    assert len(resumed) == 2 and len(set(resumed)) == 1 and 1 <= int(resumed[0]) <= 5, printed
     assert json.loads((tmp_path / "rough" / "weights.json").read_text())["steps"] == 16
 
 
@@ -119,8 +119,8 @@ def children(pid: int) -> list[int]:
     return [int(word) for word in found.split()]
 
 
-def test_a_run_under_torchrun_goes_on_past_its_limit(lab: Lab) -> None:
-    """The limit's signal reaches the processes through torchrun, whose own exit code says nothing."""
+def test_a_run_under_torchrun_continues_past_its_limit(lab: Lab) -> None:
+    """The stop signal reaches the processes through torchrun, whose own exit code says nothing."""
     command = " ".join([*TORCHRUN, "train.py", "2", "3.5"])
     params: dict[str, Any] = {
         "outputs": ["weights.json"],
@@ -130,9 +130,9 @@ def test_a_run_under_torchrun_goes_on_past_its_limit(lab: Lab) -> None:
     directory = lab.experiment("play", {"train.py": TRAIN}, command=command, **params)
     done = lab.finish(lab.start("run", directory), 300)
     assert done.returncode == 0, done.output
-    told = lab.outlast("explain", directory / "play", "--json").json
-    outcomes = [attempt["outcome"] for attempt in told["attempts"]]
-    # On a busy machine an attempt may be over before its processes have begun.
+    explained = lab.outlast("explain", directory / "play", "--json").json
+    outcomes = [attempt["outcome"] for attempt in explained["attempts"]]
+    # On a busy machine an attempt may be over before its processes have started.
     assert outcomes[-1] == "finished" and "continue" in outcomes[:-1], outcomes
     weights = json.loads((directory / "results" / "play" / "weights.json").read_text())
     assert weights["steps"] == 16

@@ -1,4 +1,4 @@
-"""A training with Hugging Face's Trainer, stopped and killed on its way, ends with the bits of another."""
+"""Hugging Face's Trainer: a run that is stopped and killed ends with the same bits as an undisturbed one."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from support.forked_attempts import (
     Parent,
     Run,
     alone_and_hurt,
+    finish,
     from_docs,
     maker,
     need,
     same_end,
-    to_its_end,
 )
 
 need("transformers", "accelerate", "torch")
@@ -45,7 +45,7 @@ def make(parent: Parent, tmp_path: Path) -> Make:
     ("troubles", "steps", "arguments", "quiet"),
     [
         pytest.param("limit stop kill kill", STEPS, {}, False, id="plain"),
-        pytest.param("stop kill", 9, {"gradient_accumulation_steps": 3}, False, id="gradients summed up"),
+        pytest.param("stop kill", 9, {"gradient_accumulation_steps": 3}, False, id="accumulated gradients"),
         pytest.param(
             "kill kill",
             STEPS,
@@ -59,7 +59,7 @@ def make(parent: Parent, tmp_path: Path) -> Make:
         pytest.param("kill kill", STEPS, {"dataloader_num_workers": 1}, True, id="with a worker"),
     ],
 )
-def test_whatever_befalls_it_every_bit_is_that_of_an_undisturbed_training(
+def test_an_interrupted_run_ends_with_the_same_bits_as_an_undisturbed_one(
     make: Make,
     troubles: str,
     steps: int,
@@ -72,21 +72,21 @@ def test_whatever_befalls_it_every_bit_is_that_of_an_undisturbed_training(
     alone_and_hurt(make, steps, troubles, **options)
 
 
-def test_told_to_stop_in_the_last_step_of_an_epoch_it_evaluates_saves_and_leaves(
+def test_a_run_stopped_in_the_last_step_of_an_epoch_evaluates_saves_and_leaves(
     make: Make,
 ) -> None:
     options = {"arguments": {"eval_strategy": "epoch"}}
-    alone, hurt = to_its_end(make("alone", **options)), make("hurt", **options)
+    alone, hurt = finish(make("alone", **options)), make("hurt", **options)
     ended = hurt.attempt(stop=7)
     assert ended.code == EXIT_CONTINUE, ended.printed
     assert (hurt.progress["step"], hurt.progress["total"]) == (8, STEPS)
     assert hurt.progress["metrics"]["eval_loss"] > 0
-    to_its_end(hurt)
+    finish(hurt)
     same_end(alone, hurt)
-    assert list((hurt.output / "trainer").iterdir()) == [], "the Trainer has saved on its own"
+    assert list((hurt.output / "trainer").iterdir()) == [], "the Trainer has saved its own checkpoint"
 
 
-def test_callbacks_that_count_count_on(make: Make) -> None:
+def test_counting_callbacks_continue_counting(make: Make) -> None:
     arguments = {
         "eval_strategy": "steps",
         "eval_steps": 3,
@@ -94,15 +94,15 @@ def test_callbacks_that_count_count_on(make: Make) -> None:
         "metric_for_best_model": "loss",
         "restore_callback_states_from_checkpoint": True,
     }
-    alone = to_its_end(make("alone", arguments=arguments, patience=True))
+    alone = finish(make("alone", arguments=arguments, patience=True))
     hurt = make("hurt", arguments=arguments, patience=True)
     assert hurt.attempt(stop=7).code == EXIT_CONTINUE
-    to_its_end(hurt)
+    finish(hurt)
     assert hurt.notes == alone.notes
     assert hurt.progress["step"] == alone.progress["step"] < STEPS - 1
 
 
-def test_train_without_the_checkpoint_says_what_is_missing(make: Make) -> None:
+def test_train_without_the_checkpoint_is_an_error_that_says_what_to_pass(make: Make) -> None:
     run = make("run", forgets=True)
     assert run.attempt(stop=3).code == EXIT_CONTINUE
     ended = run.attempt()
@@ -110,7 +110,7 @@ def test_train_without_the_checkpoint_says_what_is_missing(make: Make) -> None:
     assert "train(resume_from_checkpoint=keeper.checkpoint)" in ended.printed
 
 
-def test_what_the_documentation_shows_works(parent: Parent, tmp_path: Path) -> None:
+def test_the_script_in_the_documentation_works(parent: Parent, tmp_path: Path) -> None:
     run = Run(parent, from_docs("howto/transformers.md", tmp_path), tmp_path / "run")
-    to_its_end(run)
+    finish(run)
     assert (run.output / "model" / "config.json").exists()

@@ -1,4 +1,4 @@
-"""A certificate authority for tests: made with the openssl command, trusted by nobody who is not told to."""
+"""A certificate authority for tests, made with the openssl command and trusted only where configured."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ _NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes
 
 @dataclass(frozen=True)
 class Certificate:
+    """The files of a server's certificate."""
+
     chain: Path
     key: Path
 
@@ -25,7 +27,7 @@ class Certificate:
 
 
 class Authority:
-    """Its own certificate is `bundle`: what SSL_CERT_FILE or a setting points at."""
+    """A certificate authority. `bundle` is its own certificate, for SSL_CERT_FILE or a setting."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -41,7 +43,7 @@ class Authority:
             )
 
     def issue(self, name: str = "server", hosts: Sequence[str] = _LOOPBACK, days: int = 30) -> Certificate:
-        """A certificate for these hosts; one with negative days ran out so long ago."""
+        """Issue a certificate for these hosts. With negative `days` it has already expired."""
         chain, key, request = (self._directory / (name + suffix) for suffix in (".pem", ".key", ".csr"))
         extensions = self._directory / (name + ".ext")
         extensions.write_text(
@@ -66,5 +68,5 @@ def _is_address(host: str) -> bool:
     try:
         ipaddress.ip_address(host)
     except ValueError:
-        return False  # that is the answer
+        return False
     return True

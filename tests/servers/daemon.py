@@ -1,4 +1,4 @@
-"""A real server as a process of ours: unprivileged, in a directory of its own, ended by its pid."""
+"""Real servers as child processes of a test: unprivileged, each in a directory of its own."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from typing import Self
 
 INSTALL = Path(__file__).parent / "install"
-#: Seconds for a server to answer after its start, and to leave when asked to.
+#: Seconds for a server to get ready, and to stop after SIGTERM.
 PATIENCE = 30.0
-#: Servers refuse to run as root, or would read what no server should.
+#: The account to use when tests run as root: some servers refuse to run as root.
 NOBODY = "nobody"
 
 
 @functools.cache
 def need(*packages: str) -> None:
-    """Debian's packages are there afterwards. Skips the test where that cannot be done; in CI it fails."""
+    """Install Debian packages. Skip the test if that fails; in CI, fail it."""
     done = subprocess.run(
         [str(INSTALL), *packages],
         stdin=subprocess.DEVNULL,
@@ -44,7 +44,7 @@ def need(*packages: str) -> None:
 
 
 class Daemon:
-    """A directory that the server owns, and its process. `log` is all that it printed since its start."""
+    """The process of a server, and the directory that it owns. `log` is its output since the last start."""
 
     def __init__(self, name: str) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="ol-%s-" % name))
@@ -58,11 +58,11 @@ class Daemon:
 
     @property
     def pid(self) -> int:
-        assert self._process is not None, "it was not started"
+        assert self._process is not None, "the server was not started"
         return self._process.pid
 
     def certify(self, authority: Authority) -> Certificate:
-        """A certificate for loopback, where the server may read it."""
+        """Issue a certificate for loopback, in the server's directory."""
         issued = authority.issue(self.folder.name)
         copies = Certificate(self.folder / "chain.pem", self.folder / "key.pem")
         shutil.copyfile(issued.chain, copies.chain)
@@ -70,16 +70,17 @@ class Daemon:
         copies.key.chmod(0o600)
         return copies
 
-    def _own(self) -> None:
-        """What is in the directory belongs to the account that the server runs as; no link is followed."""
+    def _chown(self) -> None:
+        """Give the directory to the account that the server runs as, without following links."""
         if os.geteuid() == 0:
             account = pwd.getpwnam(NOBODY).pw_uid
             for folder, folders, files in os.walk(self.folder):
                 for name in (".", *folders, *files):
                     os.chown(os.path.join(folder, name), account, -1, follow_symlinks=False)
 
-    def start(self, command: list[str], ready: Callable[[], bool]) -> None:
-        self._own()
+    def start(self, command: list[str], is_ready: Callable[[], bool]) -> None:
+        """Start the server and wait until it is ready."""
+        self._chown()
         account = {"user": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(  # type: ignore[call-overload]
@@ -92,8 +93,8 @@ class Daemon:
                 **account,
             )
         until = time.monotonic() + PATIENCE
-        while not ready():
-            assert self._process.poll() is None, "%s ended at once:\n%s" % (command[0], self.log[-2000:])
+        while not is_ready():
+            assert self._process.poll() is None, "%s exited at once:\n%s" % (command[0], self.log[-2000:])
             assert time.monotonic() < until, "%s does not get ready:\n%s" % (command[0], self.log[-2000:])
             time.sleep(0.02)
 
@@ -109,12 +110,13 @@ class Daemon:
         self._process = None
 
     def close(self) -> None:
+        """Stop the server and remove its directory."""
         self.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 class Server:
-    """What is told to a server of ours by `with`; `start` is the kind's own."""
+    """A server as a context manager; subclasses implement `start`."""
 
     def __init__(self, name: str) -> None:
         self._daemon = Daemon(name)
@@ -136,13 +138,14 @@ class Server:
 
 
 def free_port() -> int:
-    """A port that nobody on loopback listens on; for servers that cannot say which one they were given."""
+    """Return a free port on loopback, for servers that cannot choose one and report it."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
-def answers(port: int) -> bool:
+def is_listening(port: int) -> bool:
+    """Return True if a server accepts connections on this port of loopback."""
     with socket.socket() as probe:
         probe.settimeout(1.0)
         return probe.connect_ex(("127.0.0.1", port)) == 0

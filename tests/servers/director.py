@@ -1,7 +1,6 @@
-"""A small director of a Pelican federation, over TLS: discovery, and redirects to caches and origins.
+"""A small director of a Pelican federation, with TLS: discovery, and redirects to caches and origins.
 
-It speaks the protocol as the real one does (`Server: pelican/…`, `Link`, `X-Pelican-*`), and can be asked to
-fail the way the real one does.
+It sends the headers of the real one (`Server: pelican/…`, `Link`, `X-Pelican-*`) and can fail like it.
 """
 
 from __future__ import annotations
@@ -21,15 +20,19 @@ ORIGINS = "/api/v1.0/director/origin"
 
 
 class Mood(Enum):
+    """The way in which the director responds."""
+
     WELL = "it works"
-    RESTARTING = "the ingress before it answers: 404, and no sign of Pelican"
+    RESTARTING = "the ingress responds with 404, without the headers of Pelican"
     BUSY = "429"
     BROKEN = "500"
-    NONSENSE = "redirects to nowhere"
+    NONSENSE = "redirects to invalid URLs"
 
 
 @dataclass
 class Namespace:
+    """The servers for all objects below a prefix."""
+
     prefix: str
     #: Base URLs, the preferred one first.
     caches: list[str] = field(default_factory=list)
@@ -38,20 +41,22 @@ class Namespace:
 
 
 class Director:
+    """A director on loopback, from `with` to its end."""
+
     def __init__(self, authority: Authority) -> None:
         self.namespaces: list[Namespace] = []
-        #: Objects that no origin has: the director asks them, and then says 404 itself.
+        #: Objects that no origin has: the director responds with 404.
         self.missing: set[str] = set()
-        #: What it is like from the next request on, one for each, and then for good.
+        #: The moods for the next requests, one for each; `mood` applies after them.
         self.moods: deque[Mood] = deque()
         self.mood = Mood.WELL
-        #: What discovery says; None for the address it really has.
+        #: The endpoint that discovery reports; None: the real address.
         self.endpoint: str | None = None
-        #: Path and Authorization header of everything it was asked.
+        #: Path and Authorization header of every request.
         self.requests: list[tuple[str, str]] = []
         self._server = _Server(("127.0.0.1", 0), _handler(self))
         context = authority.issue("director").server_context()
-        # The handshake is the handler's thread's affair: a slow client must not stop the others.
+        # The handshake is done in the handler's thread: a slow client must not block the others.
         self._server.socket = context.wrap_socket(
             self._server.socket, server_side=True, do_handshake_on_connect=False
         )
@@ -61,10 +66,12 @@ class Director:
     def host(self) -> str:
         return "localhost:%d" % self._server.server_address[1]
 
-    def asked(self, path: str) -> int:
-        return sum(path == asked for asked, _ in self.requests)
+    def request_count(self, path: str) -> int:
+        """Return how often a path was requested."""
+        return sum(path == requested for requested, _ in self.requests)
 
-    def answer(self, target: str) -> tuple[int, dict[str, str], bytes]:
+    def respond(self, target: str) -> tuple[int, dict[str, str], bytes]:
+        """Return status, headers and body for a request."""
         path = urlsplit(target).path
         mood = self.moods.popleft() if self.moods else self.mood
         if mood is Mood.RESTARTING:
@@ -75,14 +82,14 @@ class Director:
         if mood is Mood.BROKEN:
             return 500, {}, b"oops\n"
         if path == "/.well-known/pelican-configuration":
-            found = {"director_endpoint": self.endpoint or "https://%s/" % self.host}
-            return 200, {**pelican, "Content-Type": "application/json"}, json.dumps(found).encode()
+            configuration = {"director_endpoint": self.endpoint or "https://%s/" % self.host}
+            return 200, {**pelican, "Content-Type": "application/json"}, json.dumps(configuration).encode()
         origins_only = path.startswith(ORIGINS + "/")
         name = path[len(ORIGINS) :] if origins_only else path
         origins_only = origins_only or "directread" in urlsplit(target).query
-        space = next((one for one in self.namespaces if name.startswith(one.prefix + "/")), None)
-        servers = [] if space is None else space.origins if origins_only else space.caches
-        if space is None or name in self.missing or not servers:
+        namespace = next((each for each in self.namespaces if name.startswith(each.prefix + "/")), None)
+        servers = [] if namespace is None else namespace.origins if origins_only else namespace.caches
+        if namespace is None or name in self.missing or not servers:
             return 404, pelican, b'{"status":"error","msg":"no sources found for the requested path"}'
         urls = [server + name for server in servers]
         if mood is Mood.NONSENSE:
@@ -95,10 +102,14 @@ class Director:
                 "Location": urls[0],
                 "Link": ", ".join(links),
                 "X-Pelican-Namespace": "namespace=%s, require-token=%s, collections-url=%s"
-                % (space.prefix, str(space.requires_token).lower(), (space.origins or servers)[0]),
+                % (
+                    namespace.prefix,
+                    str(namespace.requires_token).lower(),
+                    (namespace.origins or servers)[0],
+                ),
                 **(
                     {"X-Pelican-Authorization": "issuer=https://%s/issuer" % self.host}
-                    if space.requires_token
+                    if namespace.requires_token
                     else {}
                 ),
             },
@@ -121,7 +132,7 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that does not trust the certificate, or goes away: that is its test's affair."""
+        """Ignore clients that do not trust the certificate or disconnect: their tests check that."""
 
 
 def _handler(director: Director) -> type[BaseHTTPRequestHandler]:
@@ -131,7 +142,7 @@ def _handler(director: Director) -> type[BaseHTTPRequestHandler]:
 
         def do_GET(self) -> None:
             director.requests.append((urlsplit(self.path).path, self.headers.get("Authorization", "")))
-            status, headers, body = director.answer(self.path)
+            status, headers, body = director.respond(self.path)
             self.send_response_only(status)
             for key, value in {**headers, "Content-Length": str(len(body))}.items():
                 self.send_header(key, value)
@@ -139,6 +150,6 @@ def _handler(director: Director) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
-            """`requests` is the log."""
+            """Log nothing: `requests` is the log."""
 
     return Handler

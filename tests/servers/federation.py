@@ -1,6 +1,6 @@
 """The Pelican protocol on real XRootD: an origin, two caches and a director, on loopback.
 
-`python tests/servers/federation.py` runs one until Ctrl-C and says what to type to use it.
+`python tests/servers/federation.py` runs one until Ctrl-C and prints how to use it.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ PREFIX = "/ns"
 
 
 class Federation:
-    """Whoever adds a `Namespace` to the director adds a part of the federation."""
+    """A running federation. Tests extend it by adding a `Namespace` to the director."""
 
     def __init__(self, authority: Authority) -> None:
         self.authority = authority
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Federation:
-        with self._stack:  # what was started ends if the rest does not start
+        with self._stack:  # stops the servers already started if another one fails to start
             self.director = self._stack.enter_context(Director(self.authority))
             self.origin = self._stack.enter_context(XRootD(self.authority, PREFIX))
             self.caches = [
@@ -42,7 +42,7 @@ class Federation:
         return self
 
     def restore(self) -> None:
-        """The director names all of them, in their order."""
+        """Make the director name all caches and the origin, in order."""
         self.director.namespaces[:] = [
             Namespace(PREFIX, [cache.url("") for cache in self.caches], [self.origin.url("")])
         ]
@@ -63,7 +63,7 @@ def main() -> None:
     try:
         with Federation(Authority(folder)) as federation:
             federation.origin.put(PREFIX + "/hello.txt", b"hello\n")
-            print("files go into     %s%s" % (federation.origin.files, PREFIX))
+            print("put files into     %s%s" % (federation.origin.files, PREFIX))
             print("export SSL_CERT_FILE=%s" % federation.authority.bundle)
             print("%s" % federation.url(PREFIX + "/hello.txt"))
             threading.Event().wait()

@@ -1,11 +1,11 @@
-"""A real HTTP/1.1 server on loopback that misbehaves on command, and remembers what it was asked.
+"""A real HTTP/1.1 server on loopback that misbehaves as planned and records its requests.
 
     with Misbehaving({"/a.bin": seeded(100_000)}) as server:
         server.plan(Behaviour(close_after=70_000), Behaviour(status=503))  # one for each request
         fetch(server.url("/a.bin"))
         assert [request.start for request in server.requests] == [0, 70_000, 70_000]
 
-When the plan is used up it behaves well, or as `server.always(Behaviour(rate=100_000))` says.
+After the plan it behaves well, or as `server.always(Behaviour(rate=100_000))` specifies.
 """
 
 from __future__ import annotations
@@ -33,14 +33,15 @@ _PIECE = 64 * 1024
 class _File:
     content: bytes
     etag: str
-    #: Headers with its digests, by name; `Digest` and `Repr-Digest` are sent to those who want them.
-    vouchers: Mapping[str, str] = field(default_factory=dict)
+    #: Headers with its digests, by name; `Digest` and `Repr-Digest` are sent only on request.
+    digest_headers: Mapping[str, str] = field(default_factory=dict)
 
 
 class Misbehaving:
-    """`etag=False`: neither ETag nor Last-Modified, as XRootD.
+    """A server for `files`, from `with` to its end.
 
-    `send_buffer`: how many bytes the kernel may hold for a client that does not read.
+    `etag=False` omits ETag and Last-Modified, like XRootD. `send_buffer` is the number of bytes that the
+    kernel may hold for a client that does not read.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class Misbehaving:
         for path, content in files.items():
             self.put(path, content)
 
-    # What a test says
+    # For tests
 
     def url(self, path: str, host: str = "") -> str:
         host = host or self._host
@@ -83,37 +84,45 @@ class Misbehaving:
         )
 
     def plan(self, *behaviours: Behaviour) -> None:
-        """Added to what is planned: one for each request, whatever its method."""
+        """Append to the plan: one behaviour for each request, whatever its method."""
         with self._changed:
             self._plan.extend(behaviours)
 
     def always(self, behaviour: Behaviour) -> None:
+        """Behave like this for all requests after the plan."""
         with self._changed:
             self._always = behaviour
 
     def put(
-        self, path: str, content: bytes, keep_etag: bool = False, vouchers: Mapping[str, str] | None = None
+        self,
+        path: str,
+        content: bytes,
+        keep_etag: bool = False,
+        digest_headers: Mapping[str, str] | None = None,
     ) -> None:
-        """From now on this is what the path has. `vouchers`: see `rfc3230` and `rfc9530` in behaviour.py."""
+        """Add or replace a file. `digest_headers`: see `rfc3230` and `rfc9530` in behaviour.py."""
         with self._changed:
             old = self._files.get(path)
             etag = '"%s"' % hashlib.sha256(content).hexdigest()[:16]
             if keep_etag and old is not None:
                 etag = old.etag
-            self._files[path] = _File(content, etag, dict(vouchers or {}))
+            self._files[path] = _File(content, etag, dict(digest_headers or {}))
 
     def await_requests(self, count: int) -> None:
+        """Wait until this many requests have been received."""
         self._await(lambda: len(self.requests) >= count)
 
     def await_sent(self, total: int) -> None:
-        """Until so many bytes of bodies have been sent, over all requests."""
+        """Wait until `total` bytes of bodies have been sent, over all requests."""
         self._await(lambda: sum(request.sent for request in self.requests) >= total)
 
     def _await(self, condition: Callable[[], bool]) -> None:
         with self._changed:
-            assert self._changed.wait_for(condition, PATIENCE), "the server did not see what was awaited"
+            assert self._changed.wait_for(condition, PATIENCE), (
+                "timeout: the expected requests did not arrive"
+            )
 
-    # Its life
+    # Start and end
 
     def __enter__(self) -> Misbehaving:
         self._start(self._accept)
@@ -123,13 +132,13 @@ class Misbehaving:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._ending.set()
-        with contextlib.suppress(OSError):  # it may not have listened yet
+        with contextlib.suppress(OSError):  # it may not be listening yet
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         with self._changed:
             connections = list(self._open)
         for connection in connections:
-            with contextlib.suppress(OSError):  # the client was faster
+            with contextlib.suppress(OSError):  # the client has closed it already
                 connection.shutdown(socket.SHUT_RDWR)
         deadline = time.monotonic() + PATIENCE
         for thread in list(self._threads):
@@ -155,17 +164,17 @@ class Misbehaving:
         with self._changed:
             self._open.add(plain)
         try:
-            # A client may go away at any time, and the end of the test cuts the connection: nobody to tell.
+            # A client may disconnect at any time, and the end of the test closes the connection.
             with contextlib.suppress(OSError, Done):
                 if self._ending.is_set():
                     return
                 connection = plain
                 if self._context is not None:
-                    # The plain socket stays ours: RST and the end of the test need it.
+                    # The plain socket is kept: RST and the end of the test need it.
                     connection = self._context.wrap_socket(plain.dup(), server_side=True)
                 with connection:
                     wire = Wire(connection, plain, self._ending)
-                    while self._answer(wire):
+                    while self._serve_request(wire):
                         pass
         finally:
             with self._changed:
@@ -174,12 +183,12 @@ class Misbehaving:
 
     # One request
 
-    def _answer(self, wire: Wire) -> bool:
-        """Whether the connection is good for another request."""
+    def _serve_request(self, wire: Wire) -> bool:
+        """Read and serve one request. Return True if the connection can be used for another one."""
         request = wire.read_request()
-        return request is not None and self._reply(wire, request) and request.keeps_connection
+        return request is not None and self._respond(wire, request) and request.keeps_connection
 
-    def _reply(self, wire: Wire, request: Request) -> bool:
+    def _respond(self, wire: Wire, request: Request) -> bool:
         with self._changed:
             request.behaviour = self._plan.popleft() if self._plan else self._always
             found = self._files.get(urlsplit(request.path).path)
@@ -187,7 +196,7 @@ class Misbehaving:
             self._changed.notify_all()
         do = request.behaviour
         if do.silent:
-            wire.await_departure()
+            wire.wait_for_disconnect()
         if do.rubbish:
             wire.send(do.rubbish)
             return False
@@ -196,16 +205,16 @@ class Misbehaving:
             while True:
                 wire.send(b"X-More: %s\r\n" % (b"x" * 1000))
         if do.redirect:
-            return self._short(wire, request, do.status or 302, {"Location": do.redirect})
+            return self._send_page(wire, request, do.status or 302, {"Location": do.redirect})
         if do.status is not None:
-            return self._short(wire, request, do.status)
+            return self._send_page(wire, request, do.status)
         if found is None:
-            return self._short(wire, request, 404)
+            return self._send_page(wire, request, 404)
         if request.start >= len(found.content) > 0 and not do.ignore_range:
-            return self._short(wire, request, 416, {"Content-Range": "bytes */%d" % len(found.content)})
-        return self._file(wire, request, found)
+            return self._send_page(wire, request, 416, {"Content-Range": "bytes */%d" % len(found.content)})
+        return self._send_file(wire, request, found)
 
-    def _short(
+    def _send_page(
         self, wire: Wire, request: Request, status: int, headers: Mapping[str, str] | None = None
     ) -> bool:
         text = b"%d page of the misbehaving server\n" % status
@@ -214,7 +223,7 @@ class Misbehaving:
             wire.send(text)
         return True
 
-    def _file(self, wire: Wire, request: Request, found: _File) -> bool:
+    def _send_file(self, wire: Wire, request: Request, found: _File) -> bool:
         do = request.behaviour
         size = len(found.content)
         start, stop = request.start, size if request.stop is None else min(request.stop, size)
@@ -222,13 +231,13 @@ class Misbehaving:
         if not ranged:
             start, stop = 0, size
         start = min(start + do.other_range, size)
-        body = _flipped(found.content, start, stop, do.flip)
+        body = _flip_bits(found.content, start, stop, do.flip)
         headers = {"Accept-Ranges": "bytes", "Content-Type": "application/octet-stream"}
         if self._etag:
             headers.update({"ETag": found.etag, "Last-Modified": "Mon, 06 Jul 2026 10:00:00 GMT"})
         if ranged:
             headers["Content-Range"] = "bytes %d-%d/%d" % (start, stop - 1, size)
-        for name, value in found.vouchers.items():
+        for name, value in found.digest_headers.items():
             if name in ("Digest", "Repr-Digest") and "want-" + name.lower() not in request.headers:
                 continue
             headers[name] = value
@@ -242,14 +251,14 @@ class Misbehaving:
         wire.send_head(206 if ranged else 200, do, headers)
         if request.method == "HEAD":
             return True
-        for piece in _pieces(body, do):
+        for piece in _split(body, do):
             if do.chunked:
                 wire.send(b"%x\r\n" % len(piece))
             self._send_piece(wire, request, piece)
             if do.chunked:
                 wire.send(b"\r\n")
         if do.stall_after is not None:
-            wire.await_departure()
+            wire.wait_for_disconnect()
         if do.reset_after is not None:
             wire.reset()
         if do.close_after is not None or do.no_last_chunk:
@@ -270,18 +279,18 @@ class Misbehaving:
                 wire.pause(count / request.behaviour.rate)
 
 
-def _flipped(content: bytes, start: int, stop: int, places: tuple[int, ...]) -> memoryview:
-    inside = [place for place in places if start <= place < stop]
+def _flip_bits(content: bytes, start: int, stop: int, offsets: tuple[int, ...]) -> memoryview:
+    inside = [offset for offset in offsets if start <= offset < stop]
     if not inside:
         return memoryview(content)[start:stop]
     wrong = bytearray(content[start:stop])
-    for place in inside:
-        wrong[place - start] ^= 0x10
+    for offset in inside:
+        wrong[offset - start] ^= 0x10
     return memoryview(wrong)
 
 
-def _pieces(body: memoryview, do: Behaviour) -> Iterator[memoryview]:
-    """As much of the body as is sent, in pieces that make a rate look even and a body several chunks."""
+def _split(body: memoryview, do: Behaviour) -> Iterator[memoryview]:
+    """Yield the part of the body that is sent, in pieces small enough for an even rate and several chunks."""
     limits = [limit for limit in (do.stall_after, do.reset_after, do.close_after) if limit is not None]
     end = min([len(body), *limits])
     size = max(1, min(_PIECE, do.rate // 20)) if do.rate else _PIECE

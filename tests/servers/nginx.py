@@ -1,14 +1,14 @@
 """A real nginx on loopback, over plain http and over TLS.
 
 /PATH           any file below `files`, with ranges
-/capped/PATH    the same, each connection held to `cap` bytes a second
-/private/PATH   the same, for those with a bearer token that it accepts; 401 without one, 403 with another
+/capped/PATH    the same, each connection limited to `cap` bytes per second
+/private/PATH   the same, for requests with an accepted bearer token; 401 without one, 403 with another
 """
 
 from __future__ import annotations
 
 from servers.certificates import Authority
-from servers.daemon import Server, answers, free_port, need
+from servers.daemon import Server, free_port, is_listening, need
 
 CONFIGURATION = """
 daemon off;
@@ -45,6 +45,8 @@ http {
 
 
 class Nginx(Server):
+    """An nginx that serves the directory `files`."""
+
     def __init__(self, authority: Authority, cap: int = 4 << 20) -> None:
         need("nginx-light")
         super().__init__("nginx")
@@ -73,16 +75,18 @@ class Nginx(Server):
         return "%s://localhost:%d%s" % (scheme, port, path)
 
     def accept(self, token: str) -> None:
+        """Accept this token from now on."""
         (self._tokens / token).touch()
 
     def refuse(self, token: str) -> None:
+        """Stop accepting this token."""
         (self._tokens / token).unlink()
 
     @property
     def requests(self) -> list[str]:
-        """Method, path, status, bytes of the body, and the range that was asked for; one line each."""
+        """One line per request: method, path, status, bytes of the body, and the requested range."""
         return (self._daemon.folder / "access.log").read_text().splitlines()
 
     def start(self) -> None:
         command = ["nginx", "-c", str(self._configuration), "-e", "stderr", "-p", str(self._daemon.folder)]
-        self._daemon.start(command, lambda: answers(self._port) and answers(self._tls_port))
+        self._daemon.start(command, lambda: is_listening(self._port) and is_listening(self._tls_port))

@@ -1,4 +1,4 @@
-"""A proxy on loopback: tunnels (CONNECT), and passes plain requests on. It remembers what it was asked."""
+"""A proxy on loopback that tunnels (CONNECT), forwards plain requests, and records all requests."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ from servers.wire import PATIENCE
 
 
 @dataclass(frozen=True)
-class Asked:
+class ProxyRequest:
+    """A request to the proxy."""
+
     #: The first line of the request, such as "CONNECT localhost:443 HTTP/1.1".
     line: str
     head: str
 
 
 class Proxy:
-    """One connection at a time. `refuses`: the status that every request is answered with."""
+    """A proxy for one connection at a time. `refuses`: a status with which it rejects every request."""
 
     def __init__(self, refuses: int = 0) -> None:
-        self.asked: list[Asked] = []
+        self.requests: list[ProxyRequest] = []
         self._refuses = refuses
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._thread = threading.Thread(target=self._run, name="proxy", daemon=True)
@@ -42,7 +44,7 @@ class Proxy:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._ending.set()
-        with contextlib.suppress(OSError):  # nobody was waiting
+        with contextlib.suppress(OSError):  # no thread was waiting in accept
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self._thread.join(PATIENCE)
@@ -54,7 +56,7 @@ class Proxy:
                 client, _ = self._listener.accept()
             except OSError:
                 return  # closed: the test is over
-            # Either side may go away at any time.
+            # Either side may disconnect at any time.
             with client, contextlib.suppress(OSError):
                 client.settimeout(PATIENCE)
                 self._serve(client)
@@ -68,7 +70,7 @@ class Proxy:
             received += piece
         head = received.decode("latin-1")
         line = head.split("\r\n", 1)[0]
-        self.asked.append(Asked(line, head))
+        self.requests.append(ProxyRequest(line, head))
         method, target, _ = line.split(" ")
         if self._refuses:
             client.sendall(b"HTTP/1.1 %d No\r\nContent-Length: 0\r\n\r\n" % self._refuses)

@@ -1,4 +1,4 @@
-"""One connection, seen from a server that may want to break it."""
+"""Requests and connections, for a server that may break them deliberately."""
 
 from __future__ import annotations
 
@@ -16,20 +16,22 @@ from http.client import responses
 
 from servers.behaviour import Behaviour
 
-#: Longer than any test wants anything of one connection; nothing that goes well waits for it.
+#: Timeout in seconds of one connection; only tests that fail reach it.
 PATIENCE = 30.0
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)$")
 
 
 @dataclass
 class Request:
+    """A request that the server has received."""
+
     method: str
     path: str  # with its query
     headers: dict[str, str]  # names in lower case
     start: int = 0
     stop: int | None = None  # None: to the end
     behaviour: Behaviour = field(default_factory=Behaviour)
-    #: Bytes of the body that were given to the connection.
+    #: Bytes of the body that were sent.
     sent: int = 0
 
     @property
@@ -38,11 +40,11 @@ class Request:
 
 
 class Done(Exception):
-    """Nothing more is to be said on this connection."""
+    """The server is finished with this connection."""
 
 
 class Wire:
-    """One connection, seen from the server."""
+    """A connection, seen from the server. `plain` is its socket below TLS."""
 
     def __init__(self, connection: socket.socket, plain: socket.socket, ending: threading.Event) -> None:
         self._connection = connection
@@ -51,6 +53,7 @@ class Wire:
         self._received = b""
 
     def read_request(self) -> Request | None:
+        """Read the next request; None if the client has closed the connection."""
         while b"\r\n\r\n" not in self._received:
             more = self._connection.recv(65536)
             if not more:
@@ -61,10 +64,10 @@ class Wire:
         method, path, _ = first.split(" ")
         pairs = (line.partition(":") for line in lines)
         request = Request(method, path, {name.strip().lower(): value.strip() for name, _, value in pairs})
-        asked = _RANGE.match(request.headers.get("range", ""))
-        if asked and asked.group(1):
-            request.start = int(asked.group(1))
-            request.stop = int(asked.group(2)) + 1 if asked.group(2) else None
+        found = _RANGE.match(request.headers.get("range", ""))
+        if found and found.group(1):
+            request.start = int(found.group(1))
+            request.stop = int(found.group(2)) + 1 if found.group(2) else None
         return request
 
     def send_head(self, status: int, do: Behaviour, headers: Mapping[str, str]) -> None:
@@ -82,11 +85,12 @@ class Wire:
         return self._connection.send(data)
 
     def pause(self, seconds: float) -> None:
+        """Wait. Raises Done if the server is stopped meanwhile."""
         if self._ending.wait(seconds):
             raise Done
 
-    def await_departure(self) -> None:
-        """Says nothing until the client has gone, or the test is over."""
+    def wait_for_disconnect(self) -> None:
+        """Send nothing until the client disconnects or the test is over. Always raises Done."""
         deadline = time.monotonic() + PATIENCE
         poller = select.poll()
         poller.register(self._plain, select.POLLRDHUP | select.POLLHUP | select.POLLERR)
@@ -95,7 +99,7 @@ class Wire:
         raise Done
 
     def reset(self) -> None:
-        """RST, once the other side's kernel has what was sent: else bytes would be lost at random."""
+        """Send RST once the peer's kernel has all bytes, else some would be lost at random. Raises Done."""
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline and not self._ending.is_set():
             waiting = fcntl.ioctl(self._plain, termios.TIOCOUTQ, b"\0" * 4)

@@ -1,7 +1,7 @@
-"""Real XRootD on loopback, as Pelican runs it: an origin that has files, a cache (XCache) that fetches them.
+"""Real XRootD servers on loopback, as Pelican runs them: an origin with files, and caches (XCache) of it.
 
-Both talk HTTP, TLS and XRootD's own protocol on one port, which XRootD chooses and prints when it is ready.
-XRootD listens on all addresses; it is told to take nobody from elsewhere.
+Both serve HTTP, TLS and XRootD's own protocol on one port, which XRootD chooses and prints when it is ready.
+XRootD listens on all addresses, but is configured to accept local clients only.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from servers.certificates import Authority
 from servers.daemon import Server, need
 
-#: What both have in common.
+#: The configuration that both have in common.
 COMMON = """
 all.role server
 all.adminpath %(folder)s/run
@@ -30,7 +30,7 @@ oss.localroot %(folder)s/files
 ORIGIN = """
 xrootd.chksum max 2 md5 adler32 crc32 crc32c
 """
-#: Checksums are asked of the origin; without `ckslib` a HEAD that wants one is answered with 404.
+#: Checksums are requested from the origin; without `ckslib`, a HEAD for a checksum gets 404.
 CACHE = """
 ofs.osslib libXrdPss.so
 ofs.ckslib * libXrdPss.so
@@ -44,6 +44,8 @@ pfc.prefetch 0
 
 
 class XRootD(Server):
+    """An origin, or a cache if `origin` is given."""
+
     def __init__(self, authority: Authority, namespace: str, origin: XRootD | None = None) -> None:
         need("xrootd-server", "xrootd-server-plugins")
         self._name = "cache" if origin else "origin"
@@ -71,19 +73,19 @@ class XRootD(Server):
         return "https://localhost:%d%s" % (self.port, path)
 
     def start(self) -> None:
-        """The first start chooses the port; a later one takes the same again."""
+        """Start the server. The first start chooses the port; later ones use the same."""
         configuration = self._daemon.folder / "xrootd.cfg"
         configuration.write_text(self._template % {**self._settings, "port": self.port or "any"})
-        self._daemon.start(["xrootd", "-c", str(configuration), "-n", self._name], self._ready)
+        self._daemon.start(["xrootd", "-c", str(configuration), "-n", self._name], self._is_ready)
 
-    def _ready(self) -> bool:
+    def _is_ready(self) -> bool:
         found = re.search(r"^-+ xrootd \S+:(\d+) initialization completed", self._daemon.log, re.MULTILINE)
         if found:
             self.port = int(found.group(1))
         return found is not None
 
     def put(self, path: str, content: bytes) -> Path:
-        """A file of the origin's."""
+        """Write a file of the origin."""
         file = self.files / path.lstrip("/")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content)

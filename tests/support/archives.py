@@ -1,4 +1,4 @@
-"""Archives for tests, from a dictionary of names and contents."""
+"""Archives for tests, built from a dictionary of names and contents."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Files = Mapping[str, "bytes | Files"]
 
 
 def tar(files: Files, form: int = tarfile.USTAR_FORMAT) -> bytes:
-    """What is a dictionary itself becomes a tar inside; a name that ends in "/", a directory."""
+    """Return a tar of these files; a dictionary becomes an inner tar, a name that ends in "/" a directory."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=form) as archive:
         for name, content in files.items():
@@ -33,7 +33,7 @@ def tar(files: Files, form: int = tarfile.USTAR_FORMAT) -> bytes:
 
 
 def header(name: str, size: int = 0, kind: bytes = b"0", link: str = "") -> bytes:
-    """One header block, whatever it claims; sizes beyond eight gigabytes are written in base 256."""
+    """Return one header block, valid or not; sizes beyond eight gigabytes are written in base 256."""
     info = tarfile.TarInfo(name)
     info.size, info.type, info.linkname = size, kind, link
     return info.tobuf(tarfile.GNU_FORMAT)
@@ -43,10 +43,10 @@ def padded(content: bytes) -> bytes:
     return content + bytes(-len(content) % 512)
 
 
-def rehead(block: bytes, place: int, value: bytes) -> bytes:
-    """A header with `value` written at `place`, and the checksum that makes it a header again."""
+def patch_header(block: bytes, offset: int, value: bytes) -> bytes:
+    """Return a header with `value` written at `offset` and a valid checksum."""
     changed = bytearray(block)
-    changed[place : place + len(value)] = value
+    changed[offset : offset + len(value)] = value
     changed[148:156] = b" " * 8
     changed[148:156] = b"%06o\0 " % sum(changed)
     return bytes(changed)
@@ -61,6 +61,7 @@ def zipped(files: Mapping[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> by
 
 
 def put(path: Path, content: bytes) -> Path:
+    """Write a file and return its path."""
     path.write_bytes(content)
     return path
 
@@ -70,7 +71,7 @@ def class_names(count: int) -> list[str]:
 
 
 def contents(seed: int, files: int, size: int) -> Iterator[bytes]:
-    """Bytes that do not compress, of lengths around `size`."""
+    """Yield incompressible bytes, with lengths around `size`."""
     rng = random.Random(seed)
     pool = rng.randbytes(4 * size)
     for _ in range(files):
@@ -80,7 +81,7 @@ def contents(seed: int, files: int, size: int) -> Iterator[bytes]:
 
 
 def nested_tar(target: BinaryIO, files: int, classes: int, size: int = 10_000, seed: int = 1) -> int:
-    """A tar with one tar per class, as ImageNet comes; the bytes of the files in it."""
+    """Write a tar with one tar per class, like ImageNet's; return the total size of the files in it."""
     total = 0
     content = contents(seed, files, size)
     with tarfile.open(fileobj=target, mode="w", format=tarfile.GNU_FORMAT) as outer:
@@ -101,7 +102,7 @@ def nested_tar(target: BinaryIO, files: int, classes: int, size: int = 10_000, s
 
 
 def tar_of(files: dict[str, bytes], format: int = tarfile.PAX_FORMAT) -> bytes:
-    """A tar of these files; a name that ends in a slash is a directory."""
+    """Return a tar of these files; a name that ends in a slash is a directory."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=format) as archive:
         for name, data in files.items():
@@ -122,7 +123,7 @@ def zip_of(files: dict[str, bytes], compression: int = zipfile.ZIP_DEFLATED) -> 
 
 
 def snapshot(root: Path) -> dict[str, bytes | None]:
-    """Everything below `root`, hidden or not: the content of files, None for directories."""
+    """Return everything below `root`, hidden or not: the content of files, None for directories."""
     return {
         str(path.relative_to(root)): None if path.is_dir() and not path.is_symlink() else path.read_bytes()
         for path in sorted(root.rglob("*"))
@@ -149,7 +150,7 @@ if __name__ == "__main__":
 
 @pytest.fixture
 def no_sync(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Nothing waits for the disk, which others keep busy; the list has the paths that would be synced."""
+    """Replace syncs, which are slow on a busy disk; the list has the paths that would be synced."""
     synced: list[str] = []
     monkeypatch.setattr(writeback, "sync_file_system", lambda descriptor, path: synced.append(path))
     return synced

@@ -1,4 +1,4 @@
-"""Trainings that look at their data: what servers have for them, and what they found."""
+"""Experiments whose training script reports the digests of its data."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from outlast.exchange.experiment import Experiment
 from servers.behaviour import seeded
 from support.experiments import Lab
 
-#: A training whose one output says what is in its data directory.
-LOOK = """\
+#: A training script whose one output lists the files of its data directory with their digests.
+HASH_DATA = """\
 import hashlib, json, os
 
 top, found = os.environ["OUTLAST_DATA_DIR"], {}
@@ -25,21 +25,23 @@ for place, _, names in os.walk(top, followlinks=True):
 with open(os.path.join(os.environ["OUTLAST_OUTPUT_DIR"], "found.json"), "w") as file:
     json.dump(found, file)
 """
-#: The keys of params.yaml that go with it.
-LOOKING: Mapping[str, Any] = {"command": "python3 look.py", "outputs": ["found.json"]}
-FILES = {"look.py": LOOK}
+#: The keys of params.yaml for this script.
+HASH_DATA_KEYS: Mapping[str, Any] = {"command": "python3 hash_data.py", "outputs": ["found.json"]}
+FILES = {"hash_data.py": HASH_DATA}
 
-#: What is in a nested archive, by the path it is unpacked to.
+#: The content of a nested archive, by the path that it is unpacked to.
 CLASSES = {"%s/%d.img" % (name, i): seeded(30_000, i) for name in ("cat", "dog") for i in range(3)}
 
 
 def local_experiment(
     lab: Lab, data: Sequence[Any], profile: Mapping[str, Any], files: Mapping[str, str] = FILES, **params: Any
 ) -> Path:
-    """One on a local cluster of this profile, whose trainings look at their data."""
-    directory = lab.experiment("e", files, **{**LOOKING, "cluster": "here", "data": list(data), **params})
-    told = {"here": {"scheduler": "local", **profile}}
-    (directory / "clusters.yaml").write_text(json.dumps(told) + "\n")
+    """Create an experiment for a local cluster with this profile, and return its directory."""
+    directory = lab.experiment(
+        "e", files, **{**HASH_DATA_KEYS, "cluster": "here", "data": list(data), **params}
+    )
+    clusters = {"here": {"scheduler": "local", **profile}}
+    (directory / "clusters.yaml").write_text(json.dumps(clusters) + "\n")
     return directory
 
 
@@ -52,6 +54,6 @@ def digests(files: Mapping[str, bytes]) -> dict[str, str]:
 
 
 def found(directory: Path, run: str) -> dict[str, str]:
-    """What the training of this run has seen."""
-    told: dict[str, str] = json.loads(Experiment(directory).result(run).joinpath("found.json").read_text())
-    return told
+    """Return the digests that the training script of this run has reported, by path."""
+    digests: dict[str, str] = json.loads(Experiment(directory).result(run).joinpath("found.json").read_text())
+    return digests

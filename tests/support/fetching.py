@@ -1,4 +1,4 @@
-"""A fetch from servers that misbehave, in small: blocks of 4 KiB, and pauses that nobody waits for."""
+"""Fetches from misbehaving servers on a small scale: blocks of 4 KiB, and pauses that take no time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from outlast.node.archives.sink import Block, Sink
 from outlast.node.pulse import silent
-from outlast.node.staging.fetch.fetch import fetch, untold
+from outlast.node.staging.fetch.fetch import fetch, ignore_progress
 from outlast.node.staging.fetch.fetch_settings import FetchClock, FetchSettings
 from outlast.node.staging.fetch.part_file import PartFile
 from outlast.node.staging.fetch.receipt import FetchProgress, Receipt
@@ -26,8 +26,8 @@ from servers.behaviour import seeded
 from servers.misbehaving import Misbehaving
 
 BLOCK = 4096
-SETTINGS = FetchSettings(block=BLOCK, blocks=2, segment_blocks=4, connections=1, margin=0)
-#: A server that is silent for so long has stalled. Short, and long enough for a busy machine.
+SETTINGS = FetchSettings(block_size=BLOCK, block_count=2, segment_blocks=4, connections=1, margin=0)
+#: Seconds without a byte after which a server has stalled: short, but long enough for a busy machine.
 STALL = 0.15
 CONTENT = seeded(100_000)
 PATH = "/folder/a.bin"
@@ -39,13 +39,13 @@ def sha256(content: bytes) -> dict[str, str]:
 
 @dataclass
 class FastClock:
-    """Real time, and what would have been slept."""
+    """Real time plus the pauses, which are recorded in `slept` instead of waited for."""
 
     slept: list[float] = field(default_factory=list)
 
     def clock(self) -> FetchClock:
         return FetchClock(
-            now=lambda: time.monotonic() + sum(self.slept), sleep=self.slept.append, chance=lambda: 0.5
+            now=lambda: time.monotonic() + sum(self.slept), sleep=self.slept.append, jitter=lambda: 0.5
         )
 
 
@@ -62,8 +62,8 @@ class _CountedBody:
         return got
 
 
-class _Counted:
-    """A source, and how many bytes were read from it."""
+class _CountedSource:
+    """A source that reports how many bytes are read from it."""
 
     def __init__(self, source: Source, count: Callable[[int], None]) -> None:
         self.name, self.version = source.name, source.version
@@ -76,10 +76,12 @@ class _Counted:
 
 @dataclass
 class Scene:
+    """Servers with the same file, and a folder into which it is fetched."""
+
     folder: Path
     servers: Sequence[Misbehaving]
     clock: FastClock = field(default_factory=FastClock)
-    #: Bytes of bodies, over all fetches; without what a kernel has received for a body that was closed.
+    #: Bytes read from bodies, over all fetches; without what the kernel received for a closed body.
     read: int = 0
 
     @property
@@ -87,8 +89,10 @@ class Scene:
         return self.folder / "a.bin"
 
     def sources(self) -> list[Source]:
-        limits = HttpSettings(connect_limit=5.0, first_byte_limit=STALL, stall_limit=STALL)
-        return [_Counted(HttpSource(server.url(PATH), limits), self._count) for server in self.servers]
+        settings = HttpSettings(connect_timeout=5.0, first_byte_timeout=STALL, stall_timeout=STALL)
+        return [
+            _CountedSource(HttpSource(server.url(PATH), settings), self._count) for server in self.servers
+        ]
 
     def _count(self, count: int) -> None:
         self.read += count
@@ -99,19 +103,19 @@ class Scene:
         size: int | None = None,
         sink: Sink | None = None,
         pulse: Callable[[], None] = silent,
-        tell: Callable[[FetchProgress], None] = untold,
+        on_progress: Callable[[FetchProgress], None] = ignore_progress,
         **settings: Any,
     ) -> Receipt:
-        """By default into `target`. Raises what fetch raises."""
-        wanted = DataItem(tuple(server.url(PATH) for server in self.servers), pinned or {}, size)
+        """Fetch the file into `sink`, by default `target`. Raises what `fetch` raises."""
+        item = DataItem(tuple(server.url(PATH) for server in self.servers), pinned or {}, size)
         chosen = sink or PartFile(str(self.folder), self.target.name)
         try:
             return fetch(
-                wanted,
+                item,
                 self.sources(),
                 chosen,
                 replace(SETTINGS, **settings),
-                tell,
+                on_progress,
                 pulse,
                 self.clock.clock(),
             )
@@ -119,30 +123,33 @@ class Scene:
             chosen.close()
 
     def left(self) -> list[str]:
+        """Return the names of the files in the folder."""
         return sorted(path.name for path in self.folder.iterdir())
 
     def starts(self, server: int = 0) -> list[int]:
-        """Where the bodies that it was asked for were to begin."""
+        """Return the first byte of each body that was requested from a server."""
         return [request.start for request in self.servers[server].requests if request.method == "GET"]
 
 
 def threads_of_fetches() -> list[str]:
-    names = {"receiver", "digests", "beside"}
+    """Return the names of the threads that fetches have not ended."""
+    names = {"receiver", "digests", "background call"}
     return [thread.name for thread in threading.enumerate() if thread.name in names]
 
 
-NOBODY = Tokens()
+NO_TOKENS = Tokens()
 
 
-def sources(url: str, ca_file: Path, tokens: Tokens = NOBODY, seconds: float = 10.0) -> list[Source]:
-    limits = HttpSettings(
-        connect_limit=seconds, first_byte_limit=seconds, stall_limit=seconds, ca_file=str(ca_file)
+def sources(url: str, ca_file: Path, tokens: Tokens = NO_TOKENS, seconds: float = 10.0) -> list[Source]:
+    """Return the sources of a URL; `seconds` is the limit of every wait."""
+    settings = HttpSettings(
+        connect_timeout=seconds, first_byte_timeout=seconds, stall_timeout=seconds, ca_file=str(ca_file)
     )
-    return sources_for(DataItem((url,)), limits, tokens)
+    return sources_for(DataItem((url,)), settings, tokens)
 
 
 def read_all(body: Body, into: bytearray | None = None) -> bytes:
-    """Raises Trouble; what has come until then is in `into`."""
+    """Read the whole body and close it. Raises SourceError; the bytes until then are in `into`."""
     buffer, found = memoryview(bytearray(100_000)), bytearray() if into is None else into
     try:
         while count := body.read_into(buffer):
@@ -153,11 +160,11 @@ def read_all(body: Body, into: bytearray | None = None) -> bytes:
 
 
 class Died(Exception):
-    """Stands for the end of the process."""
+    """Stands for the death of the process."""
 
 
 class MortalPartFile(PartFile):
-    """Takes so many bytes, and then its process dies."""
+    """A part file whose process dies after `life` bytes."""
 
     def __init__(self, directory: str, name: str, life: int) -> None:
         super().__init__(directory, name)
@@ -170,22 +177,22 @@ class MortalPartFile(PartFile):
             raise Died
 
 
-def fetch_to(target: Path, wanted: DataItem, found: list[Source], dies_after: int | None = None) -> Receipt:
-    """Pauses are counted and not waited for. Raises GivenUp, and Died after so many bytes."""
+def fetch_to(target: Path, item: DataItem, sources: list[Source], dies_after: int | None = None) -> Receipt:
+    """Fetch into `target` without waiting for pauses. Raises FetchFailed; Died after `dies_after` bytes."""
     slept = [0.0]
 
     def sleep(seconds: float) -> None:
         slept[0] += seconds
 
-    place = (str(target.parent), target.name)
-    sink = PartFile(*place) if dies_after is None else MortalPartFile(*place, dies_after)
+    location = (str(target.parent), target.name)
+    sink = PartFile(*location) if dies_after is None else MortalPartFile(*location, dies_after)
     try:
         return fetch(
-            wanted,
-            found,
+            item,
+            sources,
             sink,
             FetchSettings(connections=1),
-            clock=FetchClock(now=lambda: time.monotonic() + slept[0], sleep=sleep, chance=lambda: 0.5),
+            clock=FetchClock(now=lambda: time.monotonic() + slept[0], sleep=sleep, jitter=lambda: 0.5),
         )
     finally:
         sink.close()

@@ -1,6 +1,6 @@
-"""Attempts of a training as processes of their own, each forked from one that has imported what they need.
+"""Attempts of a training script as processes, each forked from one that has imported the framework.
 
-Importing a framework takes seconds, and a tiny training less.
+Importing a framework takes seconds, longer than the tiny training runs of these tests.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from typing import Any
 from outlast.training.env import EXIT_CONTINUE
 from support import clusters
 
-#: Nothing takes this long that goes well, on a busy machine neither.
+#: Timeout in seconds for everything here, generous for a busy machine.
 PATIENCE = 120.0
-#: Torch comes to its optimizers in two halves, the second when the first of them is made.
+#: Importing `torch` leaves out what the first optimizer imports.
 _OF_TORCH = ("torch", "torch._dynamo")
-#: Of all that is left to chance.
+#: Seed of all random choices.
 SEED = int(os.environ.get("OUTLAST_STORM_SEED", random.SystemRandom().randrange(10**6)))
 
 
 @dataclass(frozen=True)
 class Ended:
-    """Its exit code, or the negative number of the signal that ended it; what it printed."""
+    """The exit code of an attempt, or the negative number of the signal that ended it, and its output."""
 
     code: int
     printed: str
 
 
 class Parent:
-    """The process that the attempts are forked from; `modules` are imported in it."""
+    """The process from which attempts are forked; `modules` are imported in it."""
 
     def __init__(self, *modules: str, **environment: str) -> None:
         outside = {name: value for name, value in os.environ.items() if not name.startswith("OUTLAST_")}
-        # The number of threads changes the bits.
+        # Another number of threads would change the last bits of results.
         self._process = subprocess.Popen(
             [
                 sys.executable,
@@ -62,19 +62,21 @@ class Parent:
             text=True,
             start_new_session=True,
         )
-        self._hear()
+        self._read_message()
 
-    def _hear(self) -> Any:
+    def _read_message(self) -> Any:
+        """Return the next JSON message of the process. Fails the test if none arrives in time."""
         assert self._process.stdout is not None
         ready, _, _ = select.select([self._process.stdout], [], [], PATIENCE)
-        assert ready, "nothing was heard from it for %g s" % PATIENCE
-        return json.loads(self._process.stdout.readline() or '"it has ended"')
+        assert ready, "no message for %g s" % PATIENCE
+        return json.loads(self._process.stdout.readline() or '"the process has ended"')
 
     def fork(self, script: Path, log: Path, environment: Mapping[str, str]) -> Ended:
+        """Run a script as a forked attempt and return its result; its output goes to `log`."""
         assert self._process.stdin is not None
         order = {"script": str(script), "log": str(log), "environment": dict(environment)}
         print(json.dumps(order), file=self._process.stdin, flush=True)
-        code = self._hear()
+        code = self._read_message()
         assert type(code) is int, code
         return Ended(code, log.read_text(encoding="utf-8", errors="replace"))
 
@@ -82,24 +84,24 @@ class Parent:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """End it, and an attempt that is still there."""
+        """Kill the process and an attempt that is still running."""
         os.killpg(self._process.pid, signal.SIGKILL)
         self._process.communicate()
 
 
 class Several(Parent):
-    """Attempts of several processes each, started as torchrun starts them: one from each of these."""
+    """Attempts of several processes each, started as torchrun does: one forked from each parent."""
 
     def __init__(self, *parents: Parent) -> None:
         self._parents = parents
 
     def fork(self, script: Path, log: Path, environment: Mapping[str, str]) -> Ended:
         with socket.create_server(("127.0.0.1", 0)) as server:
-            meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(server.getsockname()[1])}
-        meet.update(TORCHELASTIC_RUN_ID="attempt", WORLD_SIZE=str(len(self._parents)))
+            rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(server.getsockname()[1])}
+        rendezvous.update(TORCHELASTIC_RUN_ID="attempt", WORLD_SIZE=str(len(self._parents)))
 
         def one(rank: int) -> Ended:
-            place = {"RANK": str(rank), "LOCAL_RANK": str(rank), **meet}
+            place = {"RANK": str(rank), "LOCAL_RANK": str(rank), **rendezvous}
             return self._parents[rank].fork(
                 script, log.with_suffix(".%d.log" % rank), {**environment, **place}
             )
@@ -112,7 +114,7 @@ class Several(Parent):
 
 
 def from_docs(page: str, place: Path) -> Path:
-    """The script `train.py` that a page of the documentation shows."""
+    """Write the script `train.py` that a page of the documentation shows, and return its path."""
     text = (Path(__file__).parents[2] / "docs" / page).read_text(encoding="utf-8")
     found = re.search(r"^```python\n(# train\.py\n.*?)^```$", text, re.MULTILINE | re.DOTALL)
     assert found is not None, page
@@ -122,16 +124,16 @@ def from_docs(page: str, place: Path) -> Path:
 
 
 def need(*modules: str) -> None:
-    """Leave the module out where one is not installed; in CI nothing may be left out, and it fails."""
+    """Skip the test module if a module is not installed; fail instead in CI."""
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     if missing:
         clusters.not_here("%s is not installed" % ", ".join(missing))
 
 
 class Run:
-    """A run of a script whose attempts share their checkpoints and outputs, as those of a job do.
+    """A run of a script whose attempts share checkpoints and outputs, as in a job.
 
-    `options` reach the script as JSON in the variable OPTIONS, with those that an attempt is given.
+    The options of the run and of the attempt reach the script as JSON in the variable OPTIONS.
     """
 
     def __init__(self, parent: Parent, script: Path, place: Path, **options: Any) -> None:
@@ -144,7 +146,7 @@ class Run:
         self.output.mkdir(parents=True)
 
     def attempt(self, seconds: float = 1000.0, **options: Any) -> Ended:
-        """One attempt; `seconds` is how long it may take."""
+        """Run one attempt and return its result; `seconds` is its time limit."""
         self._attempts += 1
         environment = {
             "OPTIONS": json.dumps({**self._options, **options}),
@@ -161,50 +163,52 @@ class Run:
 
     @property
     def weights(self) -> bytes:
-        """What the training ended with."""
+        """The final weights."""
         return (self.output / "weights").read_bytes()
 
     def logged(self, tag: str) -> list[tuple[int, float]]:
-        """Steps and values in its TensorBoard logs, `logs`, those that TensorBoard itself hides included."""
+        """Return steps and values in the TensorBoard logs, including those that TensorBoard hides."""
         from tensorboard.backend.event_processing.event_accumulator import SCALARS, EventAccumulator
         from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
 
         for file in (self.output / "logs").glob("events.*"):
-            assert b"brain.Event" in next(iter(RawEventFileLoader(str(file)).Load())), "it has no beginning"
+            assert b"brain.Event" in next(iter(RawEventFileLoader(str(file)).Load())), (
+                "the file has no header"
+            )
         logs = EventAccumulator(str(self.output / "logs"), {SCALARS: 0}, purge_orphaned_data=False)
         return [(event.step, event.value) for event in logs.Reload().Scalars(tag)]
 
     @property
     def notes(self) -> set[str]:
-        """What its attempts have noted: what is done again must come out the same."""
+        """The lines that attempts have noted, without duplicates: repeated steps must give the same lines."""
         return set((self.output / "notes.txt").read_text(encoding="utf-8").splitlines())
 
     @property
     def progress(self) -> dict[str, Any]:
-        """How far it is, as told last."""
-        told: dict[str, Any] = json.loads((self._place / "progress.json").read_text(encoding="utf-8"))
-        return told
+        """The newest progress."""
+        newest: dict[str, Any] = json.loads((self._place / "progress.json").read_text(encoding="utf-8"))
+        return newest
 
 
 Make = Callable[..., Run]
 
 
 def maker(parent: Parent, script: Path, place: Path, **always: Any) -> Make:
-    """What makes runs of a script, each with a name and options."""
+    """Return a function that makes runs of a script, each with a name and options."""
     return lambda name, **options: Run(parent, script, place / name, **always, **options)
 
 
-def to_its_end(run: Run) -> Run:
-    """One attempt, which finishes."""
+def finish(run: Run) -> Run:
+    """Run one attempt, which must finish."""
     ended = run.attempt()
     assert ended.code == 0, ended.printed
     return run
 
 
 def storm(run: Run, steps: int, troubles: str) -> None:
-    """Bring a training of so many steps to its end through troubles (limit, stop, kill) at random steps.
+    """Run attempts interrupted at random steps (limit, stop, kill), then one that finishes.
 
-    The last one comes in the last third, but not in the last steps: who is told to stop there may finish.
+    The last interruption comes in the last third, but not in the last steps: a run stopped there may finish.
     """
     chance, names = random.Random(SEED), troubles.split()
     chance.shuffle(names)
@@ -215,19 +219,20 @@ def storm(run: Run, steps: int, troubles: str) -> None:
     ]
     for trouble, step in zip(names, places, strict=True):
         ended = run.attempt(seconds=5.0 if trouble == "limit" else 1000.0, **{trouble: step})
-        told = "%s at %d: %d\n%s" % (trouble, step, ended.code, ended.printed)
-        assert ended.code == (-signal.SIGKILL if trouble == "kill" else EXIT_CONTINUE), told
-    to_its_end(run)
+        message = "%s at %d: %d\n%s" % (trouble, step, ended.code, ended.printed)
+        assert ended.code == (-signal.SIGKILL if trouble == "kill" else EXIT_CONTINUE), message
+    finish(run)
 
 
 def alone_and_hurt(make: Make, steps: int, troubles: str, **options: Any) -> tuple[Run, Run]:
-    """The same training undisturbed and through a storm: both have ended, with the same bits."""
-    alone, hurt = to_its_end(make("alone", **options)), make("hurt", **options)
+    """Run the same script undisturbed and with interruptions; check that both end with the same bits."""
+    alone, hurt = finish(make("alone", **options)), make("hurt", **options)
     storm(hurt, steps, troubles)
     same_end(alone, hurt)
     return alone, hurt
 
 
 def same_end(alone: Run, hurt: Run) -> None:
+    """Check that both runs have the same notes and final weights."""
     assert hurt.notes == alone.notes
     assert hurt.weights == alone.weights

@@ -1,7 +1,7 @@
-"""Archives that nobody packs by accident. Each has a name that says what is wrong with it.
+"""Hostile archives for tests, each with a description of what is wrong with it.
 
-`every()` gives them all: each of the tars as it is, compressed, inside another tar, inside a compressed one
-that is inside of a tar, some in a zip; then the zips and what only compression can do.
+`every()` yields them all: each tar as it is, compressed, inside another tar, inside a compressed tar that is
+inside a tar, and some inside a zip; then the zips, and what only compression can do.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import NamedTuple
 from support.archives import tar_of, zip_of
 
 BLOCK = 512
-#: A tar in a zip is read like one in a compressed tar: it is enough to see that it is read at all.
+#: A tar in a zip is read like one in a compressed tar, so a few cases suffice.
 IN_ZIPS_TOO = (
     "kind b'2'",
     "the name b'../evil'",
@@ -35,8 +35,8 @@ GOOD = {"good.txt": b"good", "folder/more.txt": b"more"}
 class Hostile(NamedTuple):
     what: str
     archive: bytes
-    #: What the error must say.
-    says: str
+    #: A part of the expected error message.
+    message: str
 
 
 def header(
@@ -91,28 +91,28 @@ def pax(records: dict[bytes, bytes], kind: bytes = b"x") -> bytes:
 
 
 def closed(*parts: bytes) -> bytes:
-    """A good member, then these, then the end."""
+    """Return a tar with a good member, then these parts, then the end mark."""
     good = tar_of({"before.txt": b"before"}, tarfile.USTAR_FORMAT)[: 2 * BLOCK]
     return good + b"".join(parts) + bytes(2 * BLOCK)
 
 
 def tars() -> Iterator[Hostile]:
-    # Kinds that are neither file nor directory.
-    for kind, says in {
+    # Types that are neither file nor directory.
+    for kind, message in {
         b"1": "hard link",
         b"2": "symbolic link",
         b"3": "device",
         b"4": "device",
         b"6": "pipe",
         b"S": "sparse",
-        b"D": "kind",
-        b"M": "kind",
-        b"N": "kind",
-        b"A": "kind",
-        b"I": "kind",
-        b"\xff": "kind",
+        b"D": "unknown type",
+        b"M": "unknown type",
+        b"N": "unknown type",
+        b"A": "unknown type",
+        b"I": "unknown type",
+        b"\xff": "unknown type",
     }.items():
-        yield Hostile("kind %r" % kind, closed(header(b"evil", 0, kind, link=b"../../etc/passwd")), says)
+        yield Hostile("kind %r" % kind, closed(header(b"evil", 0, kind, link=b"../../etc/passwd")), message)
     yield Hostile("the label of a tape", closed(header(b"evil", 0, b"V")), "label")
     yield Hostile(
         "a link to the outside and a file through it",
@@ -120,10 +120,10 @@ def tars() -> Iterator[Hostile]:
         "symbolic link",
     )
     yield Hostile(
-        "a link of a long name", closed(member(b"L", b"/tmp\0", b"K"), header(b"l", 0, b"2")), "link"
+        "a link with a long name", closed(member(b"L", b"/tmp\0", b"K"), header(b"l", 0, b"2")), "link"
     )
     # Names.
-    for name, says in {
+    for name, message in {
         b"../evil": "upwards",
         b"..": "upwards",
         b"folder/../../evil": "upwards",
@@ -145,11 +145,11 @@ def tars() -> Iterator[Hostile]:
         b"./": "name of a directory",
         b"evil/": "name of a directory",
     }.items():
-        yield Hostile("the name %r" % name, closed(member(name)), says)
+        yield Hostile("the name %r" % name, closed(member(name)), message)
         if name:
-            yield Hostile("the pax name %r" % name, closed(pax({b"path": name}), member(b"evil")), says)
+            yield Hostile("the pax name %r" % name, closed(pax({b"path": name}), member(b"evil")), message)
             yield Hostile(
-                "the GNU name %r" % name, closed(member(b"L", name + b"\0", b"L"), member(b"evil")), says
+                "the GNU name %r" % name, closed(member(b"L", name + b"\0", b"L"), member(b"evil")), message
             )
     yield Hostile("a directory upwards", closed(header(b"../evil/", 0, b"5")), "upwards")
     yield Hostile("a prefix upwards", closed(header(b"evil", 0, prefix=b"..")), "upwards")
@@ -172,26 +172,28 @@ def tars() -> Iterator[Hostile]:
         "a directory, then a file", closed(header(b"evil/", 0, b"5"), member(b"evil")), "more than once"
     )
     # Sizes.
-    for what, size, says in (
+    for what, size, message in (
         ("negative, in base 256", b"\xff" * 12, "negative"),
         ("of exabytes, in base 256", b"\x80" + b"\0" * 3 + b"\x7f" * 8, "bytes"),
-        ("beyond 64 bits", b"\x80" + b"\xff" * 11, "negative, or absurdly large"),
-        ("of 8 GiB that are not there", b"77777777777\0", "cut"),
+        ("beyond 64 bits", b"\x80" + b"\xff" * 11, "negative or absurdly large"),
+        ("of 8 GiB that are not there", b"77777777777\0", "truncated"),
         ("with a sign", b"-0000000001\0", "octal"),
         ("with an underscore", b"0000_000001\0", "octal"),
         ("with a nine", b"00000000009\0", "octal"),
         ("that is a word", b"evil\0\0\0\0\0\0\0\0", "octal"),
     ):
-        yield Hostile("a size %s" % what, closed(header(b"evil", size), padded(b"x")), says)
-    for what, value, says in (
+        yield Hostile("a size %s" % what, closed(header(b"evil", size), padded(b"x")), message)
+    for what, value, message in (
         ("negative", b"-1", "number"),
         ("huge", b"9" * 18, "bytes"),
         ("endless", b"9" * 400, "number"),
         ("a word", b"evil", "number"),
         ("a float", b"1e3", "number"),
     ):
-        yield Hostile("a pax size that is %s" % what, closed(pax({b"size": value}), member(b"evil")), says)
-    yield Hostile("a pax size that hides a member", closed(pax({b"size": b"2048"}), member(b"e")), "cut")
+        yield Hostile("a pax size that is %s" % what, closed(pax({b"size": value}), member(b"evil")), message)
+    yield Hostile(
+        "a pax size that hides a member", closed(pax({b"size": b"2048"}), member(b"e")), "truncated"
+    )
     yield Hostile("a directory with content", closed(header(b"evil/", 512, b"5"), padded(b"x")), "content")
     yield Hostile("a link with content", closed(header(b"evil", 512, b"2"), padded(b"x")), "content")
     # Sparse files, in the three forms of pax.
@@ -207,8 +209,8 @@ def tars() -> Iterator[Hostile]:
     yield Hostile("a long name of a gigabyte", closed(header(b"L", 1 << 30, b"L")), "claims")
     yield Hostile("a pax header of a gigabyte", closed(header(b"x", 1 << 30, b"x")), "claims")
     yield Hostile("a global header of 8 GiB", closed(header(b"g", b"77777777777\0", b"g")), "claims")
-    yield Hostile("a name for nobody", closed(pax({b"path": b"evil"})), "no member follows")
-    yield Hostile("a long name for nobody", closed(member(b"L", b"evil\0", b"L")), "no member follows")
+    yield Hostile("a name without a member", closed(pax({b"path": b"evil"})), "no member follows")
+    yield Hostile("a long name without a member", closed(member(b"L", b"evil\0", b"L")), "no member follows")
     for what, content in (
         ("too long", b"99 path=evil\n"),
         ("zero", b"0 path=evil\n"),
@@ -230,37 +232,37 @@ def tars() -> Iterator[Hostile]:
     wrong = bytearray(member(b"evil"))
     wrong[0] ^= 1
     yield Hostile("a wrong checksum", closed(bytes(wrong)), "checksum")
-    yield Hostile("rubbish between members", closed(b"\xa5" * BLOCK), "checksum")
+    yield Hostile("garbage between members", closed(b"\xa5" * BLOCK), "checksum")
     yield Hostile("a member after the end", closed(bytes(BLOCK), member(b"evil")), "end mark")
     yield Hostile("another archive after the end", closed() + tar_of(GOOD), "end mark")
-    yield Hostile("rubbish after the end", closed() + b"evil", "end mark")
-    yield Hostile("no end", closed(member(b"evil"))[: -2 * BLOCK], "cut")
-    yield Hostile("half a member", closed(member(b"evil"))[: -3 * BLOCK + 2], "cut")
-    yield Hostile("half a header", closed(member(b"evil"))[: -4 * BLOCK + 100], "cut")
+    yield Hostile("garbage after the end", closed() + b"evil", "end mark")
+    yield Hostile("no end", closed(member(b"evil"))[: -2 * BLOCK], "truncated")
+    yield Hostile("half a member", closed(member(b"evil"))[: -3 * BLOCK + 2], "truncated")
+    yield Hostile("half a header", closed(member(b"evil"))[: -4 * BLOCK + 100], "truncated")
 
 
 def nested_tars() -> Iterator[Hostile]:
-    """What only a tar in a tar can do."""
+    """Yield cases that need a tar in a tar."""
     whole = closed(member(b"inner"))
     for what, inner in (
         ("without its end", whole[: -2 * BLOCK]),
-        ("cut in a file", whole[: -3 * BLOCK]),
-        ("cut in a header", whole[: 2 * BLOCK + 100]),
+        ("truncated in a file", whole[: -3 * BLOCK]),
+        ("truncated in a header", whole[: 2 * BLOCK + 100]),
         ("that claims more than it has", closed(header(b"evil", 1 << 20))),
         ("that claims the rest of the outer one", closed(header(b"evil", 4 * BLOCK))),
         ("with a long name that is not there", closed(header(b"L", 4096, b"L"))),
     ):
-        says = "cut" if "name" in what else "in.tar is cut"
-        yield Hostile("a tar in a tar %s" % what, tar_of({"in.tar": inner, "after.txt": b"x"}), says)
+        message = "truncated" if "name" in what else "in.tar is truncated"
+        yield Hostile("a tar in a tar %s" % what, tar_of({"in.tar": inner, "after.txt": b"x"}), message)
     yield Hostile("a tar and a file in its place", tar_of({"in": b"x", "in.tar": whole}), "as a file and")
-    yield Hostile("two tars of one name", tar_of({"in.tar": whole, "in.TAR": whole}), "more than once")
+    yield Hostile("two tars with one name", tar_of({"in.tar": whole, "in.TAR": whole}), "more than once")
     yield Hostile(
         "a tar.gz and a directory of its name",
         tar_of({"in.tar.gz": gzip.compress(whole), "in/x": b"x"}),
         "already",
     )
     yield Hostile(
-        "a tar.gz and a zip of one name",
+        "a tar.gz and a zip with one name",
         tar_of({"in.tgz": gzip.compress(whole), "in.zip": zip_of(GOOD)}),
         "already",
     )
@@ -275,7 +277,7 @@ def nested_tars() -> Iterator[Hostile]:
 
 
 def zips() -> Iterator[Hostile]:
-    for name, says in {
+    for name, message in {
         "../evil": "upwards",
         "/evil": "absolute",
         "..\\evil": "backslash",
@@ -284,7 +286,7 @@ def zips() -> Iterator[Hostile]:
         "a" * 300: "300 bytes",
         "a/" * 200 + "a": "limits",
     }.items():
-        yield Hostile("a zip with %r" % name[:20], zip_of({"good": b"good", name: b"evil"}), says)
+        yield Hostile("a zip with %r" % name[:20], zip_of({"good": b"good", name: b"evil"}), message)
     yield Hostile("a zip with a NUL", zip_of({"good_x": b"g"}).replace(b"good_x", b"good\0x"), "control")
     for what, mode in (("link", stat.S_IFLNK), ("pipe", stat.S_IFIFO), ("device", stat.S_IFBLK)):
         info = zipfile.ZipInfo("evil")
@@ -297,19 +299,19 @@ def zips() -> Iterator[Hostile]:
         "a zip with a file and a directory", zip_of({"evil": b"x", "evil/x": b"x"}), "as a file and"
     )
     good = zip_of({"good": b"good" * 100})
-    for cut in (1, 20, len(good) // 2):
-        yield Hostile("a zip that lacks %d bytes" % cut, good[:-cut], "zip is broken")
+    for missing in (1, 20, len(good) // 2):
+        yield Hostile("a zip that lacks %d bytes" % missing, good[:-missing], "zip is broken")
     encrypted = bytearray(good)
     encrypted[6] |= 1
     encrypted[encrypted.rindex(b"PK\1\2") + 8] |= 1
     yield Hostile("an encrypted zip", bytes(encrypted), "encrypted")
-    spoilt = bytearray(good)
-    spoilt[40] ^= 0xFF
-    yield Hostile("a zip with spoilt content", bytes(spoilt), "zip is broken")
-    yield Hostile("a zip whose members share bytes", overlapping_zip(), "something else")
+    damaged = bytearray(good)
+    damaged[40] ^= 0xFF
+    yield Hostile("a zip with damaged content", bytes(damaged), "zip is broken")
+    yield Hostile("a zip whose members share bytes", overlapping_zip(), "overlaps something else")
     unknown = bytearray(good)
     unknown[8] = unknown[unknown.rindex(b"PK\1\2") + 10] = 99
-    yield Hostile("a zip with unknown compression", bytes(unknown), "does not know")
+    yield Hostile("a zip with unknown compression", bytes(unknown), "does not support")
     twice = zip_of({"evil": b"one", "live": b"two"}).replace(b"live", b"evil")
     yield Hostile("a zip with a file twice", twice, "more than once")
     deep = good
@@ -319,7 +321,7 @@ def zips() -> Iterator[Hostile]:
 
 
 def overlapping_zip() -> bytes:
-    """Two entries of the table of contents for one and the same member."""
+    """Return a zip with two entries in its table of contents for the same member."""
     good = bytearray(zip_of({"a": bytes(1000)}))
     start = good.rindex(b"PK\1\2")
     end = good.rindex(b"PK\5\6")
@@ -334,13 +336,13 @@ def compressed() -> Iterator[Hostile]:
     whole = closed(member(b"evil", bytes(range(256)) * 40))
     for name, compress in (("gzip", gzip.compress), ("bzip2", bz2.compress), ("xz", lzma.compress)):
         packed = compress(whole)
-        yield Hostile("%s that is cut" % name, packed[:-9], "cut")
-        yield Hostile("%s that is cut early" % name, packed[: len(packed) // 2], "cut")
-        spoilt = bytearray(packed)
-        spoilt[len(packed) // 2] ^= 0xFF
-        yield Hostile("%s that is spoilt" % name, bytes(spoilt), "")
-        yield Hostile("%s with rubbish behind it" % name, packed + b"evil evil evil", "compression is broken")
-        yield Hostile("%s of a cut tar" % name, compress(whole[:-1200]), "cut")
+        yield Hostile("%s that is truncated" % name, packed[:-9], "truncated")
+        yield Hostile("%s that is truncated early" % name, packed[: len(packed) // 2], "truncated")
+        damaged = bytearray(packed)
+        damaged[len(packed) // 2] ^= 0xFF
+        yield Hostile("%s that is damaged" % name, bytes(damaged), "")
+        yield Hostile("%s with garbage after it" % name, packed + b"evil evil evil", "compression is broken")
+        yield Hostile("%s of a truncated tar" % name, compress(whole[:-1200]), "truncated")
         bomb = compress(closed(header(b"bomb", 64 << 20)) + bytes(8 << 20))
         yield Hostile("%s that is a bomb" % name, bomb, "fill the disk")
 

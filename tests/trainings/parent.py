@@ -1,6 +1,6 @@
-"""A program that imports the modules it is told to, and forks a process for each script that it is asked for.
+"""A program that imports the modules named in its arguments and forks a process for each requested script.
 
-It imports nothing of outlast, which reads its environment when it is imported: that is the attempt's.
+It does not import outlast, which reads its environment at import: that must happen in the attempt.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from typing import Any
 
 
 def serve(modules: list[str]) -> None:
+    """Import the modules, then fork a process for each order on stdin and print its exit code."""
     for name in modules:
         importlib.import_module(name)
-    gc.freeze()  # else each attempt would go through all of it at its end
+    gc.freeze()  # otherwise each attempt would collect all of it at exit
     print(json.dumps("ready"), flush=True)
     for line in sys.stdin:
         order = json.loads(line)
@@ -32,7 +33,7 @@ def serve(modules: list[str]) -> None:
 
 
 def become(order: Mapping[str, Any]) -> None:
-    """The attempt: it ends as a script does."""
+    """Run the script as the attempt, in this process."""
     os.environ.update(order["environment"])
     log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(log, 1)

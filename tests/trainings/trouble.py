@@ -1,4 +1,4 @@
-"""What befalls the trainings of this folder, at the step that the test has chosen."""
+"""Interruptions of the training scripts in this directory, at the step chosen by the test."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ OUTPUT = Path(os.environ["OUTLAST_OUTPUT_DIR"])
 
 
 def strike(step: int) -> None:
-    """Call it in each step."""
+    """Interrupt this process if its options name this step. Call it in each step."""
     if OPTIONS.get("kill") == step:
         os.kill(os.getpid(), signal.SIGKILL)
     if OPTIONS.get("stop") == step:
         os.kill(os.getpid(), signal.SIGTERM)
     if OPTIONS.get("limit") == step:
-        # A slow step: when it is over, so is the time.
+        # A slow step, which ends at the deadline.
         time.sleep(max(0.0, float(os.environ["OUTLAST_DEADLINE"]) - time.time()))
 
 
 def note(*words: object) -> None:
-    """For the test to compare."""
+    """Append a line that the test compares."""
     with (OUTPUT / "notes.txt").open("a", encoding="utf-8") as file:
         print(*words, file=file)
 
 
 def leave_weights(tensors: Mapping[str, Any]) -> None:
+    """Write the final weights, which the test compares."""
     content = [b"%s %s" % (name.encode(), tensor.numpy().tobytes()) for name, tensor in tensors.items()]
     (OUTPUT / "weights").write_bytes(b"".join(content))

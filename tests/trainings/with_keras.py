@@ -1,4 +1,4 @@
-"""A tiny training with Keras: dropout, batch normalisation, shuffling, and callbacks that count epochs."""
+"""A tiny Keras training script: dropout, batch normalisation, shuffling, callbacks that count epochs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ answers = (inputs.sum(1) > 0).astype("float32")
 
 
 class Unseeded(keras.layers.Layer):  # type: ignore[misc]
-    """Draws from the seeds of Keras itself."""
+    """A layer that draws from the seeds of Keras itself."""
 
     def call(self, values: Any, training: bool = False) -> Any:
         return values + 0.01 * keras.random.normal((6,)) if training else values

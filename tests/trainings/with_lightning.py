@@ -1,4 +1,4 @@
-"""A tiny training with Lightning that draws random numbers wherever one can."""
+"""A tiny training script with Lightning that draws random numbers in many places."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Noisy(Dataset[Any]):
 
 
 class Stream(IterableDataset[Any]):
-    """Lightning draws a batch ahead where there is no length: its random numbers would not be the same."""
+    """Data without a length, so that Lightning draws a batch ahead; it must not draw random numbers."""
 
     def __iter__(self) -> Any:
         data = Noisy(30)

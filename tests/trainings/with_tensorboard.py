@@ -1,4 +1,4 @@
-"""A loop that writes to TensorBoard, with its logs among the outputs."""
+"""A training script that writes TensorBoard logs to its outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plain PyTorch loop with `outlast.Training`, dropout, noisy samples and a test after each epoch."""
+"""A plain PyTorch loop with `outlast.Training`, dropout, random samples and a test after each epoch."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Noisy:
         return 40
 
     def __getitem__(self, index: int) -> Any:
-        # What a worker draws from torch's global generator is not restored by a StatefulDataLoader.
+        # A StatefulDataLoader does not restore torch's global generator in its workers.
         noise = torch.randn(6) if OPTIONS.get("loader", "outlast") == "outlast" else torch.zeros(6)
         return torch.full((6,), index / 40) + 0.1 * noise, index % 3
 

@@ -1,4 +1,4 @@
-"""A tiny training with Hugging Face's Trainer whose samples draw random numbers."""
+"""A tiny training script with Hugging Face's Trainer whose samples draw random numbers."""
 
 from __future__ import annotations
 

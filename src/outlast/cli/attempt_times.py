@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from outlast.cli.common import clock
-from outlast.domain.describe import counted
 from outlast.domain.model import Attempt, AttemptState, EntryKind, JournalEntry
+from outlast.text import counted
 from outlast.units import show_duration
 
 

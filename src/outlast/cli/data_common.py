@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from outlast.domain.describe import printable
 from outlast.node.archives.sink import Block
 from outlast.node.staging.errors import ErrorKind
 from outlast.node.staging.fetch.digests import Digests
@@ -16,6 +15,7 @@ from outlast.node.staging.fetch.receipt import Receipt
 from outlast.node.staging.http.http_settings import HttpSettings
 from outlast.node.staging.sources.resolve import sources_for
 from outlast.node.staging.sources.tokens import Tokens
+from outlast.text import printable
 from outlast.units import show_duration, show_size
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class Hashing:
         return 0
 
     def write(self, block: Block) -> None:
-        self._digests.replay(block)
+        self._digests.update(block)
 
     def restart(self) -> None:
         self._digests = Digests(self._algorithms)
@@ -173,13 +173,13 @@ def token_options(function: _Function) -> _Function:
 
 
 def pinned(options: Mapping[str, Any]) -> dict[str, str]:
-    from outlast.node.staging.fetch.digests import normalised
+    from outlast.node.staging.fetch.digests import normalise_digest
 
     found = {}
     for name in ALGORITHMS:
         if options.get(name):
             try:
-                found[name] = normalised(name, options[name])
+                found[name] = normalise_digest(name, options[name])
             except ValueError as error:
                 raise BadInput("--%s: %s" % (name, error)) from error
     return found

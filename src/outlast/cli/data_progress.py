@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from outlast.domain.describe import printable
 from outlast.node.staging.fetch.receipt import FetchProgress
+from outlast.text import printable
 from outlast.units import show_duration, show_size
 
 if TYPE_CHECKING:
@@ -60,9 +60,9 @@ class TransferDisplay:
 
     def _lines(self, progress: FetchProgress) -> None:
         now = time.monotonic()
-        if progress.trouble and progress.trouble != self._trouble:
+        if progress.error and progress.error != self._trouble:
             click.echo("%s: %s" % (self._name, "; ".join(state_of_trouble(progress))), err=True)
-        self._trouble = progress.trouble
+        self._trouble = progress.error
         if now - self._said >= LINE_EVERY:
             self._said = now
             line = "; ".join((in_words(progress), *state_of_trouble(progress)))
@@ -120,11 +120,11 @@ def state_of_trouble(progress: FetchProgress) -> list[str]:
 
     Empty while bytes come.
     """
-    if not progress.trouble and progress.gives_up_in is None:
+    if not progress.error and progress.gives_up_in is None:
         return []
-    trouble = printable(progress.trouble) or "no new bytes"
+    trouble = printable(progress.error) or "no new bytes"
     steps = next_steps(progress.next_try_in, progress.gives_up_in)
-    if progress.trouble and progress.next_try_in is None:
+    if progress.error and progress.next_try_in is None:
         steps = "trying again, %s" % steps if steps else "trying again"
     return [trouble, steps] if steps else [trouble]
 

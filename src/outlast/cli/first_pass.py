@@ -9,9 +9,9 @@ import click
 
 from outlast.cli.common import LONGEST_PASS
 from outlast.cli.refusal_hints import advice
-from outlast.domain.describe import printable
 from outlast.domain.model import EntryKind
 from outlast.exchange.experiment import Experiment
+from outlast.text import printable
 
 if TYPE_CHECKING:
     from outlast.controller.supervisor import Supervisor

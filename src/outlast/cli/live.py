@@ -19,6 +19,7 @@ from outlast.domain.model import Attempt, EntryKind, JournalEntry
 from outlast.exchange import attempt_log
 from outlast.exchange.experiment import Experiment
 from outlast.journal.journal import Journal
+from outlast.text import printable
 from outlast.units import LONGEST, show_size
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ class Display:
         tail = attempt.account.get("tail", ()) if attempt else ()
         if not tail or attempt is None:
             return ""
-        lines = "\n".join("    | %s" % describe.printable(line) for line in tail[-8:])
+        lines = "\n".join("    | %s" % printable(line) for line in tail[-8:])
         return "\n  the last lines of attempt %d (`outlast logs %s` has them all):\n%s" % (
             attempt.number,
             name,
@@ -167,7 +168,7 @@ def progress_of(experiment: Experiment, attempt: Attempt) -> str:
     said = attempt_log.progress_of(exchange)
     if said is None:
         fetching = attempt_log.fetching_of(exchange)
-        return describe.printable(_fetching(fetching)) if fetching else ""
+        return printable(_fetching(fetching)) if fetching else ""
     step, total, metrics = said.get("step"), said.get("total"), said.get("metrics")
     text = "step %s" % step
     if isinstance(step, (int, float)) and isinstance(total, (int, float)) and total > 0:
@@ -175,7 +176,7 @@ def progress_of(experiment: Experiment, attempt: Attempt) -> str:
     if isinstance(metrics, dict):
         for name, value in list(metrics.items())[:4]:
             text += " %s=%s" % (name, "%.4g" % value if isinstance(value, float) else value)
-    return describe.printable(text)
+    return printable(text)
 
 
 def _fetching(said: Mapping[str, Any]) -> str:

@@ -8,9 +8,9 @@ from typing import Any
 
 from outlast.cli.common import table
 from outlast.domain import save_costs
-from outlast.domain.describe import counted, printable
 from outlast.domain.ledger import Booking, Use, total
 from outlast.domain.save_costs import SaveCosts
+from outlast.text import counted, printable
 from outlast.units import show_duration
 
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from outlast.node.staging.errors import SourceError
+from outlast.node.staging.file_version import FileVersion
 from outlast.node.staging.item import ALGORITHMS, DataItem
-from outlast.node.staging.sources.base import FileVersion, Source
+from outlast.node.staging.sources.base import Source
 from outlast.spec.data_methods import DataMethod
 
 if TYPE_CHECKING:

@@ -1,7 +1,8 @@
-"""One archive, mapped into memory, with its table: opened when it is first needed, in each process anew.
+"""One archive, mapped into memory, with the table of its items.
 
-A fork shares the mapping, which is read only and has no position that two readers could fight over. What is
-pickled is the path: the other process opens it itself, and finds out if it is no longer the same archive.
+It is opened on first use, in each process separately. A fork shares the mapping, which is read-only and has
+no position that two readers could disturb. Pickling stores the path only: the other process opens the archive
+itself, and refuses it if it has changed.
 """
 
 from __future__ import annotations
@@ -13,23 +14,24 @@ from typing import Any, NamedTuple, Sequence
 
 from outlast.data import index_file
 from outlast.data.index_file import Fingerprint
-from outlast.data.item_table import AS_IT_IS, Table
-from outlast.data.readahead import Advice
+from outlast.data.item_table import NOT_COMPRESSED, Table
+from outlast.data.readahead import ReadAhead
 from outlast.data.scan import scan
 from outlast.data.zip_members import inflate
 from outlast.node.archives.sink import BadArchive
-from outlast.node.archives.tar_headers import shown
+from outlast.node.archives.tar_headers import printable
 
 
 class _Opened(NamedTuple):
     map: mmap.mmap
     view: memoryview
     table: Table
-    advice: Advice
+    read_ahead: ReadAhead
 
 
-class Content:
+class ArchiveFile:
     def __init__(self, path: str, nested: bool) -> None:
+        """`nested`: tars inside the archive are read, rather than being items."""
         self.path = os.path.abspath(path)
         self._nested = nested
         self._fingerprint: Fingerprint | None = None
@@ -44,27 +46,28 @@ class Content:
         return (self._opened or self._open()).table
 
     def read(self, row: int) -> bytes:
-        content, _, table, advice = self._opened or self._open()
-        if advice.is_large:
-            advice.ahead((row,))
+        """Return the bytes of the item in this row of the table."""
+        content, _, table, read_ahead = self._opened or self._open()
+        if read_ahead.is_large:
+            read_ahead.request((row,))
         return self._read(content, table, row)
 
     def read_all(self, rows: Sequence[int]) -> list[bytes]:
-        """Asked for together, they are fetched all at once rather than one by one."""
-        content, _, table, advice = self._opened or self._open()
-        advice.ahead(rows)
+        """Return the bytes of several items; the system fetches them concurrently."""
+        content, _, table, read_ahead = self._opened or self._open()
+        read_ahead.request(rows)
         return [self._read(content, table, row) for row in rows]
 
     def _read(self, content: mmap.mmap, table: Table, row: int) -> bytes:
         start = table.offsets[row]
-        if table.packed and table.packed[row] != AS_IT_IS:
-            return self._inflated(content[start : start + table.packed[row]], row)
+        if table.packed and table.packed[row] != NOT_COMPRESSED:
+            return self._inflate(content[start : start + table.packed[row]], row)
         return content[start : start + table.sizes[row]]
 
     def view(self, row: int) -> memoryview:
-        """Without a copy, unless the item is compressed."""
+        """Return the bytes of an item, without a copy unless it is compressed."""
         _, view, table, _ = self._opened or self._open()
-        if table.packed and table.packed[row] != AS_IT_IS:
+        if table.packed and table.packed[row] != NOT_COMPRESSED:
             return memoryview(self.read(row))
         start = table.offsets[row]
         return view[start : start + table.sizes[row]]
@@ -77,31 +80,31 @@ class Content:
             opened.view.release()
             opened.map.close()
         except BufferError:
-            # A view of an item is still in use somewhere; the mapping goes with the last of them.
+            # A view of an item is still in use; the mapping is released with the last of them.
             return
 
     def _open(self) -> _Opened:
         if self._closed:
             raise ValueError("%s is closed" % self.path)
-        # A pipe would make the opening wait for ever.
+        # O_NONBLOCK, because opening a pipe would block.
         descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
-            self._opened = self._mapped(descriptor)
+            self._opened = self._map(descriptor)
         finally:
             os.close(descriptor)
         return self._opened
 
-    def _mapped(self, descriptor: int) -> _Opened:
+    def _map(self, descriptor: int) -> _Opened:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise BadArchive("%s is not a file" % self.path)
         found = Fingerprint.of(status)
         if self._fingerprint not in (None, found):
-            raise BadArchive("%s is not the archive any more that it was: it has changed" % self.path)
+            raise BadArchive("%s has changed since it was first opened" % self.path)
         if not found.size:
             raise BadArchive("%s is empty" % self.path)
         content = mmap.mmap(descriptor, found.size, access=mmap.ACCESS_READ)
-        table = self._find_table(found, status.st_uid)
+        table = self._load_table(found, status.st_uid)
         if table is None:
             try:
                 with open(descriptor, "rb", closefd=False) as file:
@@ -109,29 +112,29 @@ class Content:
             except BadArchive as error:
                 content.close()
                 raise BadArchive("%s cannot be read in place: %s" % (self.path, error)) from None
-            self._keep_table(table, found)
+            self._save_table(table, found)
         self._fingerprint = found
-        return _Opened(content, memoryview(content), table, Advice(content, table))
+        return _Opened(content, memoryview(content), table, ReadAhead(content, table))
 
-    def _find_table(self, archive: Fingerprint, owner: int) -> Table | None:
-        for place in index_file.places(self.path, self._nested):
-            table = index_file.read(place, archive, self._nested, owner)
+    def _load_table(self, archive: Fingerprint, owner: int) -> Table | None:
+        for path in index_file.index_paths(self.path, self._nested):
+            table = index_file.read(path, archive, self._nested, owner)
             if table is not None:
                 return table
         return None
 
-    def _keep_table(self, table: Table, archive: Fingerprint) -> None:
-        for place in index_file.places(self.path, self._nested):
+    def _save_table(self, table: Table, archive: Fingerprint) -> None:
+        for path in index_file.index_paths(self.path, self._nested):
             try:
-                index_file.write(place, table, archive, self._nested)
+                index_file.write(path, table, archive, self._nested)
             except OSError:
-                # Not writable, or full: the next place, or none. It only saves the next process some time.
+                # Not writable, or full. The index is optional: it only saves the next process some time.
                 continue
             break
 
-    def _inflated(self, packed: bytes, row: int) -> bytes:
+    def _inflate(self, packed: bytes, row: int) -> bytes:
         table = self.table
         try:
             return inflate(packed, table.sizes[row])
         except BadArchive as error:
-            raise BadArchive("%s: %s: %s" % (self.path, shown(table.name(row)), error)) from None
+            raise BadArchive("%s: %s: %s" % (self.path, printable(table.name(row)), error)) from None

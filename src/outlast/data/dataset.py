@@ -1,4 +1,4 @@
-"""Items with their classes, for a training."""
+"""A dataset: the decoded items of an archive with their labels."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from outlast.data.archive import Archive
 
 
 class Dataset(Sequence[Any]):
-    """(value, label) of each item: a plain sequence, and a map-style dataset for a PyTorch DataLoader.
+    """A sequence of (value, label), one for each item; also a map-style dataset for a PyTorch DataLoader.
 
-    decode       makes a value of an item's bytes
-    transform    is applied to that value
+    archive      the items
+    decode       a function that makes a value from an item's bytes; without it the value is the bytes
+    transform    a function that is applied to each value
+
+    A slice is again a Dataset.
     """
 
     def __init__(
@@ -26,23 +29,26 @@ class Dataset(Sequence[Any]):
 
     @property
     def classes(self) -> tuple[str, ...]:
+        """The names of the classes; a label is an index into them."""
         return self.archive.classes
 
     @property
     def targets(self) -> Sequence[int]:
-        """All labels, without reading an item; under the name that torchvision's datasets have for it."""
+        """The labels of all items, without reading any; torchvision's datasets use the same name."""
         return self.archive.labels
 
     def __len__(self) -> int:
+        """Return the number of items."""
         return len(self.archive)
 
     def __getitem__(self, item: Any) -> Any:
+        """Return (value, label) of an item, or a Dataset of the items in a slice. Raises IndexError."""
         if isinstance(item, slice):
             return Dataset(self.archive[item], self.decode, self.transform)
         return self._sample(self.archive[item], item)
 
     def __getitems__(self, items: Sequence[SupportsIndex]) -> list[tuple[Any, int]]:
-        """A batch, as PyTorch asks for it."""
+        """Return (value, label) of several items, as PyTorch requests a batch."""
         return [self._sample(content, item) for content, item in zip(self.archive.__getitems__(items), items)]
 
     def __repr__(self) -> str:

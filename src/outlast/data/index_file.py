@@ -1,8 +1,8 @@
-"""A Table on disk: beside the archive, or in the user's cache.
+"""The index file: a Table on disk, beside the archive or in the user's cache directory.
 
-It is a convenience and never trusted: it must be ours, of this very archive (size and time), whole (checksum)
-and possible (every offset within the archive), or it is made anew. Two processes that make it at once write
-the same.
+It only saves time and is never trusted. It is used if it is owned by us, by root or by the archive's owner,
+matches the archive (size and time), is complete (checksum) and plausible (every offset within the archive);
+otherwise it is written again. Two processes that write it at the same time write the same content.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Any, Literal
 
 from outlast.data.item_table import Table
 
-#: The last byte is the version of what follows.
+#: The last byte is the version of the format.
 _MAGIC = b"OUTLIDX\x01"
-#: Magic, byte order, nested, archive's size and time, lengths of the nine parts, checksum of all but itself.
+#: Magic, byte order, nested, the archive's size and time, lengths of the nine parts, checksum of the rest.
 _HEAD = struct.Struct("=8sHHxxxxqq9qI4x")
 _BYTE_ORDER = 0x0102
-#: The parts in their order, with the type of their elements.
+#: The parts of a Table in file order, with the type codes of their elements.
 _PARTS: tuple[tuple[str, Literal["q", "i", "B"]], ...] = (
     ("offsets", "q"),
     ("sizes", "q"),
@@ -39,7 +39,7 @@ _PARTS: tuple[tuple[str, Literal["q", "i", "B"]], ...] = (
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """By which an archive is known again."""
+    """Size and modification time of an archive, which show whether it has changed."""
 
     size: int
     #: Nanoseconds since the epoch.
@@ -50,40 +50,39 @@ class Fingerprint:
         return Fingerprint(status.st_size, status.st_mtime_ns)
 
 
-def places(archive: str, nested: bool) -> list[str]:
-    """Where the index of an archive may be, the best place first."""
+def index_paths(archive: str, nested: bool) -> list[str]:
+    """Return the possible paths of an archive's index, in order of preference."""
     kind = "index" if nested else "flat-index"
     folder, name = os.path.split(os.path.realpath(archive))
-    found = [os.path.join(folder, ".%s.%s" % (name, kind))]
+    paths = [os.path.join(folder, ".%s.%s" % (name, kind))]
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     if os.path.isabs(cache):
         key = hashlib.sha256(os.fsencode(os.path.join(folder, name))).hexdigest()[:32]
-        found.append(os.path.join(cache, "outlast", "indexes", "%s.%s" % (key, kind)))
-    return found
+        paths.append(os.path.join(cache, "outlast", "indexes", "%s.%s" % (key, kind)))
+    return paths
 
 
 def read(path: str, archive: Fingerprint, nested: bool, owner: int) -> Table | None:
-    """The table, or None if there is none that can be used. `owner` is whose the archive is."""
+    """Return the table, or None if the index is missing or cannot be used. `owner` is the archive's uid."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
-        # Not there, not ours to read, or a link: then it is made anew.
+        # Missing, not readable, or a link.
         return None
     try:
-        found = _read_parts(descriptor, archive, nested, owner)
+        parts = _read_parts(descriptor, archive, nested, owner)
     except OSError:
-        # What cannot be read is made anew.
         return None
     finally:
         os.close(descriptor)
-    if found is None:
+    if parts is None:
         return None
-    table = Table(*found)
+    table = Table(*parts)
     return table if table.fits(archive.size) else None
 
 
 def write(path: str, table: Table, archive: Fingerprint, nested: bool) -> None:
-    """Whole or not at all. Not synced: what a power cut leaves of it is found out. Raises OSError."""
+    """Write the index atomically, without a sync: `read` detects a damaged one. Raises OSError."""
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
     parts = [bytes(memoryview(getattr(table, name))) for name, _ in _PARTS]
     body = b"".join(parts)
@@ -104,22 +103,22 @@ def write(path: str, table: Table, archive: Fingerprint, nested: bool) -> None:
 
 def _read_parts(descriptor: int, archive: Fingerprint, nested: bool, owner: int) -> list[Any] | None:
     status = os.fstat(descriptor)
-    # Who can write it can say what is read in place of an item; the archive's owner can do so anyway.
-    ours = status.st_uid in (os.geteuid(), 0, owner) and not status.st_mode & 0o022
-    if not ours or not stat.S_ISREG(status.st_mode):
+    # A user who can write the index decides which bytes an item has; the archive's owner decides that anyway.
+    is_trusted = status.st_uid in (os.geteuid(), 0, owner) and not status.st_mode & 0o022
+    if not is_trusted or not stat.S_ISREG(status.st_mode):
         return None
     with open(descriptor, "rb", closefd=False) as file:
         head = file.read(_HEAD.size)
-        lengths = _lengths(head, archive, nested)
+        lengths = _part_lengths(head, archive, nested)
         if lengths is None or status.st_size != _HEAD.size + sum(lengths):
             return None
         body = file.read(sum(lengths))
     if len(body) != sum(lengths) or _checksum(head, body) != _HEAD.unpack(head)[-1]:
         return None
-    return _parts(body, lengths)
+    return _split_parts(body, lengths)
 
 
-def _lengths(head: bytes, archive: Fingerprint, nested: bool) -> list[int] | None:
+def _part_lengths(head: bytes, archive: Fingerprint, nested: bool) -> list[int] | None:
     if len(head) != _HEAD.size:
         return None
     magic, order, kind, size, modified, *lengths, _ = _HEAD.unpack(head)
@@ -131,15 +130,15 @@ def _lengths(head: bytes, archive: Fingerprint, nested: bool) -> list[int] | Non
     return lengths
 
 
-def _parts(body: bytes, lengths: list[int]) -> list[Any]:
+def _split_parts(body: bytes, lengths: list[int]) -> list[Any]:
     parts: list[Any] = []
-    place = 0
+    offset = 0
     view = memoryview(body)
     for (_, code), length in zip(_PARTS, lengths):
-        part = view[place : place + length]
-        # A view of nothing cannot be cast.
+        part = view[offset : offset + length]
+        # An empty view cannot be cast.
         parts.append(bytes(part) if code == "B" else part.cast(code) if length else array(code))
-        place += length
+        offset += length
     return parts
 
 

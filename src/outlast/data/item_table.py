@@ -1,9 +1,9 @@
-"""Where each item of an archive lies and what it is called, in a few flat arrays.
+"""The table of an archive's items: offsets, sizes and names in a few flat arrays.
 
-No Python object is kept for an item: each takes its name's bytes and 28 more, and reading one in a forked
-worker writes to no page that the others share.
+No Python object is kept for an item: each takes 28 bytes and the bytes of its name, and reading one in a
+forked worker writes to no memory page that is shared with others.
 
-An item's name is a folder's and its own. Folders are few, and classes follow from them alone.
+An item's name consists of a folder's name and its own. Folders are few, and determine the classes.
 """
 
 from __future__ import annotations
@@ -12,18 +12,20 @@ import operator
 from array import array
 from typing import Sequence, Tuple
 
-#: Of `packed`: the item is in the archive as it is.
-AS_IT_IS = -1
+#: In `packed`: the item is not compressed.
+NOT_COMPRESSED = -1
 
-#: What is found of an item: name, offset, size, packed.
-Found = Tuple[bytes, int, int, int]
+#: Name, offset, size, and compressed size or NOT_COMPRESSED.
+FoundItem = Tuple[bytes, int, int, int]
 
 
 class Table:
-    """Read only. Of each item: offset and size in the archive, folder, name.
+    """Offset, size, folder and name of each item. Read-only.
 
-    `packed` is empty unless some items are deflated: then it has their size in the archive, or AS_IT_IS.
-    A folder's name ends in "/" or is empty; `roots` says how much of it leads into the innermost archive.
+    `packed` is empty unless some items are compressed: then it has each one's compressed size, or
+    NOT_COMPRESSED. A folder's name ends in "/" or is empty; `roots` has the length of the part of it that
+    leads into the innermost archive, or 0. Names are joined into one string; `name_ends` and `folder_ends`
+    have the offset at which each ends.
     """
 
     def __init__(
@@ -52,20 +54,22 @@ class Table:
         return len(self.offsets)
 
     def base_name(self, row: int) -> bytes:
+        """Return the name of an item without its folder."""
         return self.names[self.name_ends[row - 1] if row else 0 : self.name_ends[row]]
 
     def folder_name(self, folder: int) -> bytes:
         return self.folder_names[self.folder_ends[folder - 1] if folder else 0 : self.folder_ends[folder]]
 
     def name(self, row: int) -> bytes:
+        """Return the whole path of an item."""
         return self.folder_name(self.folders[row]) + self.base_name(row)
 
     def fits(self, archive_size: int) -> bool:
-        """Whether every number in it can be true of an archive of this size."""
+        """Return True if every number in the table is possible in an archive of this size."""
         count = len(self.offsets)
         if not count:
             return not (self.sizes or self.packed or self.name_ends or self.folders)
-        stored = self.sizes if not self.packed else list(map(_stored, self.sizes, self.packed))
+        stored = self.sizes if not self.packed else list(map(_stored_size, self.sizes, self.packed))
         return (
             len(self.sizes) == len(self.name_ends) == len(self.folders) == count
             and len(self.packed) in (0, count)
@@ -76,21 +80,22 @@ class Table:
             and max(map(operator.add, self.offsets, stored)) <= archive_size
             and min(self.folders) >= 0
             and max(self.folders) < len(self.folder_ends)
-            and _ascends(self.name_ends, len(self.names))
-            and _ascends(self.folder_ends, len(self.folder_names))
+            and _are_valid_ends(self.name_ends, len(self.names))
+            and _are_valid_ends(self.folder_ends, len(self.folder_names))
         )
 
 
-def _stored(size: int, packed: int) -> int:
-    return size if packed == AS_IT_IS else packed
+def _stored_size(size: int, packed: int) -> int:
+    return size if packed == NOT_COMPRESSED else packed
 
 
-def _ascends(ends: Sequence[int], last: int) -> bool:
+def _are_valid_ends(ends: Sequence[int], last: int) -> bool:
+    """Return True if `ends` ascends from 0 or more, and ends with `last`."""
     return ends[0] >= 0 and ends[-1] == last and all(map(operator.le, ends[:-1], ends[1:]))
 
 
 class TableBuilder:
-    """Makes a Table, item by item."""
+    """Builds a Table, item by item."""
 
     def __init__(self) -> None:
         self.offsets = array("q")
@@ -103,14 +108,17 @@ class TableBuilder:
         self.names = bytearray()
         self.folder_names = bytearray()
 
-    def folder(self, root: bytes, below: bytes) -> int:
-        """A new folder `below` an archive whose names begin with `root`; both end in "/", if not empty."""
+    def add_folder(self, root: bytes, below: bytes) -> int:
+        """Add the folder `below` in an archive whose names begin with `root`; return its number.
+
+        Both end in "/", or are empty.
+        """
         self.folder_names += root + below
         self.folder_ends.append(len(self.folder_names))
         self.roots.append(len(root))
         return len(self.roots) - 1
 
-    def item(self, folder: int, name: bytes, offset: int, size: int, packed: int) -> None:
+    def add_item(self, folder: int, name: bytes, offset: int, size: int, packed: int) -> None:
         self.offsets.append(offset)
         self.sizes.append(size)
         self.packed.append(packed)
@@ -118,8 +126,8 @@ class TableBuilder:
         self.names += name
         self.name_ends.append(len(self.names))
 
-    def table(self) -> Table:
-        if self.packed.count(AS_IT_IS) == len(self.packed):
+    def build(self) -> Table:
+        if self.packed.count(NOT_COMPRESSED) == len(self.packed):
             del self.packed[:]
         return Table(
             self.offsets,

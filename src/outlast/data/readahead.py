@@ -1,9 +1,8 @@
-"""Tells the system what of an archive will be read, so that it is fetched in few large requests at once.
+"""Read-ahead hints to the system, so that items are fetched in a few large requests at once.
 
-Left alone, the system reads the neighbours of each page that is missing, one item after the other. Of an
-archive that fits into memory all will be wanted in the end: whole blocks around the items of a batch are
-asked for, each once. Of a larger one the neighbours would be thrown out before their turn: just the items are
-asked for.
+By default the system reads the neighbours of each missing page, one item after the other. If the archive fits
+into memory, all of it will be used in the end: whole blocks around the items of a batch are requested, each
+once. If it does not fit, neighbours would be evicted before they are used: only the items are requested.
 """
 
 from __future__ import annotations
@@ -12,46 +11,47 @@ import mmap
 import os
 from typing import Iterable
 
-from outlast.data.item_table import AS_IT_IS, Table
+from outlast.data.item_table import NOT_COMPRESSED, Table
 
-#: 512 KiB. Smaller ones are more requests, larger ones make the first items wait for longer.
-_SHIFT = 19
+#: log2 of the block size, 512 KiB. Smaller blocks mean more requests, larger ones delay the first items.
+_BLOCK_SHIFT = 19
 
 
-class Advice:
+class ReadAhead:
     def __init__(self, content: mmap.mmap, table: Table) -> None:
         self._content = content
         self._table = table
-        self._known = hasattr(content, "madvise")  # not every system has it
-        self._asked = bytearray((len(content) >> _SHIFT) + 1)
-        #: Whether memory cannot hold the archive, so that single items are worth asking for.
-        self.is_large = self._known and len(content) > _memory() // 2
+        self._is_supported = hasattr(content, "madvise")  # not on every system
+        #: One byte per block: 1 if it was requested.
+        self._requested = bytearray((len(content) >> _BLOCK_SHIFT) + 1)
+        #: True if memory cannot hold the archive, so that single items are worth requesting.
+        self.is_large = self._is_supported and len(content) > _memory_size() // 2
         if self.is_large:
             content.madvise(mmap.MADV_RANDOM)
 
-    def ahead(self, rows: Iterable[int]) -> None:
-        """These will be read next."""
-        if not self._known:
+    def request(self, rows: Iterable[int]) -> None:
+        """Ask the system to fetch the items in these rows; does not wait."""
+        if not self._is_supported:
             return
-        ask = self._exactly if self.is_large else self._around
+        request = self._request_exactly if self.is_large else self._request_blocks
         for row in rows:
             start = self._table.offsets[row]
-            length = self._table.packed[row] if self._table.packed else AS_IT_IS
-            length = self._table.sizes[row] if length == AS_IT_IS else length
+            length = self._table.packed[row] if self._table.packed else NOT_COMPRESSED
+            length = self._table.sizes[row] if length == NOT_COMPRESSED else length
             if length:
-                ask(start, start + length)
+                request(start, start + length)
 
-    def _exactly(self, start: int, end: int) -> None:
+    def _request_exactly(self, start: int, end: int) -> None:
         page = start & -mmap.PAGESIZE
         self._content.madvise(mmap.MADV_WILLNEED, page, end - page)
 
-    def _around(self, start: int, end: int) -> None:
-        for block in range(start >> _SHIFT, (end - 1 >> _SHIFT) + 1):
-            if not self._asked[block]:
-                self._asked[block] = 1
-                # Beyond the end of the archive nothing is asked for: madvise() shortens the last one.
-                self._content.madvise(mmap.MADV_WILLNEED, block << _SHIFT, 1 << _SHIFT)
+    def _request_blocks(self, start: int, end: int) -> None:
+        for block in range(start >> _BLOCK_SHIFT, (end - 1 >> _BLOCK_SHIFT) + 1):
+            if not self._requested[block]:
+                self._requested[block] = 1
+                # The last block may reach beyond the end: madvise() shortens it.
+                self._content.madvise(mmap.MADV_WILLNEED, block << _BLOCK_SHIFT, 1 << _BLOCK_SHIFT)
 
 
-def _memory() -> int:
+def _memory_size() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

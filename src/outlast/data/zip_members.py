@@ -1,4 +1,4 @@
-"""The files in a zip: listed by the standard library, their places checked against their headers."""
+"""The files in a zip: listed by the standard library, with offsets checked against their headers."""
 
 from __future__ import annotations
 
@@ -9,58 +9,58 @@ import zipfile
 import zlib
 from typing import BinaryIO, Iterator
 
-from outlast.data.item_table import AS_IT_IS, Found
+from outlast.data.item_table import NOT_COMPRESSED, FoundItem
 from outlast.node.archives.sink import BadArchive
-from outlast.node.archives.tar_headers import shown
+from outlast.node.archives.tar_headers import printable
 
 _MAGIC = b"PK\x03\x04"
-_LOCAL = struct.Struct("<4s22xHH")
+_LOCAL_HEADER = struct.Struct("<4s22xHH")
 _ENCRYPTED = 1
 
 
-def walk(content: mmap.mmap, file: BinaryIO) -> Iterator[Found]:
-    """Raises BadArchive. `file` is what `content` maps."""
+def walk(content: mmap.mmap, file: BinaryIO) -> Iterator[FoundItem]:
+    """Yield the files of the zip `content`, which is `file` mapped. Raises BadArchive."""
     try:
         with zipfile.ZipFile(file) as archive:
-            listed = archive.infolist()
+            members = archive.infolist()
     except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error, EOFError) as error:
-        raise BadArchive("it begins like a zip and cannot be read as one: %s" % error) from None
-    for info in listed:
+        raise BadArchive("it begins like a zip but cannot be read as one: %s" % error) from None
+    for info in members:
         if not info.is_dir():
             name = info.filename.encode("utf-8", "surrogateescape")
-            yield (name, *_place(content, info, name))
+            yield (name, *_locate(content, info, name))
 
 
-def _place(content: mmap.mmap, info: zipfile.ZipInfo, name: bytes) -> tuple[int, int, int]:
-    """Where its bytes begin, how many it has, how many they are in the archive."""
+def _locate(content: mmap.mmap, info: zipfile.ZipInfo, name: bytes) -> tuple[int, int, int]:
+    """Return offset, size, and compressed size (or NOT_COMPRESSED) of a member. Raises BadArchive."""
     if stat.S_ISLNK(info.external_attr >> 16):
-        raise BadArchive("%s is a link; only files can be read" % shown(name))
+        raise BadArchive("%s is a link; only files can be read" % printable(name))
     if info.flag_bits & _ENCRYPTED:
-        raise BadArchive("%s is encrypted" % shown(name))
+        raise BadArchive("%s is encrypted" % printable(name))
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise BadArchive("%s is compressed in a way other than deflate; unpack the archive" % shown(name))
-    head = content[info.header_offset : info.header_offset + _LOCAL.size]
-    if info.header_offset < 0 or len(head) < _LOCAL.size or not head.startswith(_MAGIC):
-        raise BadArchive("%s is not where the zip's directory says" % shown(name))
-    _, name_length, extra_length = _LOCAL.unpack(head)
-    start = info.header_offset + _LOCAL.size + name_length + extra_length
+        raise BadArchive("%s uses a compression other than deflate; unpack the archive" % printable(name))
+    head = content[info.header_offset : info.header_offset + _LOCAL_HEADER.size]
+    if info.header_offset < 0 or len(head) < _LOCAL_HEADER.size or not head.startswith(_MAGIC):
+        raise BadArchive("%s is not at the offset in the zip's table of contents" % printable(name))
+    _, name_length, extra_length = _LOCAL_HEADER.unpack(head)
+    start = info.header_offset + _LOCAL_HEADER.size + name_length + extra_length
     if start + info.compress_size > len(content):
-        raise BadArchive("%s ends beyond the archive: it was cut" % shown(name))
+        raise BadArchive("it is truncated: %s ends beyond the archive" % printable(name))
     if info.compress_type == zipfile.ZIP_DEFLATED:
         return start, info.file_size, info.compress_size
     if info.file_size != info.compress_size:
-        raise BadArchive("%s has two sizes" % shown(name))
-    return start, info.file_size, AS_IT_IS
+        raise BadArchive("%s is not compressed but has two different sizes" % printable(name))
+    return start, info.file_size, NOT_COMPRESSED
 
 
 def inflate(packed: bytes, size: int) -> bytes:
-    """`size` bytes, no more and no fewer. Raises BadArchive."""
+    """Return the decompressed bytes. Raises BadArchive if they are not exactly `size`."""
     inflater = zlib.decompressobj(-zlib.MAX_WBITS)
     try:
-        # One more than there may be, so that too many are noticed and never made.
+        # One byte more than allowed, so that an excess is noticed without being decompressed.
         content = inflater.decompress(packed, size + 1)
     except zlib.error as error:
         raise BadArchive("its compressed content is damaged: %s" % error) from None
     if len(content) != size or not inflater.eof:
-        raise BadArchive("its compressed content is not the %d bytes that the zip's directory says" % size)
+        raise BadArchive("its compressed content is not the %d bytes in the zip's table of contents" % size)
     return content

@@ -74,7 +74,7 @@ class DemoTrouble:
     def _tear(self, run: str) -> None:
         directory = self._experiment.checkpoints(run)
         names = [path.name for path in directory.iterdir() if checkpoint_names.is_checkpoint(path.name)]
-        self.torn = max(names, key=checkpoint_names.age_of)
+        self.torn = max(names, key=checkpoint_names.parse_age)
         path = directory / self.torn / file_format.part_name()
         size = path.stat().st_size
         os.truncate(path, size // 2)

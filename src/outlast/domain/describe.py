@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from outlast.domain.model import Attempt, EntryKind, JournalEntry
+from outlast.text import printable
 
 
 def of_entry(entry: JournalEntry, attempt: Attempt | None) -> str:
@@ -59,16 +60,6 @@ def of_entry(entry: JournalEntry, attempt: Attempt | None) -> str:
             return "FAILED: %s" % printable(data.get("reason", ""))
         case EntryKind.CANCELLED:
             return "CANCELLED: %s" % data.get("reason", "")
-
-
-def counted(number: int, noun: str) -> str:
-    """`1 run`, `2 runs`."""
-    return "%s %s%s" % (format(number, ","), noun, "" if number == 1 else "s")
-
-
-def printable(text: str) -> str:
-    """Without what a terminal would obey: a training's output may hold any bytes."""
-    return "".join(char if char.isprintable() or char == "\t" else "�" for char in text)
 
 
 def _saved(data: Mapping[str, Any]) -> str:

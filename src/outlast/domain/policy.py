@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from outlast.domain.describe import counted
 from outlast.domain.model import Cause, Ending, Limits, Outcome, Run
 from outlast.domain.observation import Patience
 from outlast.node.failure_streak import FailureStreak
+from outlast.text import counted
 
 #: Starts without progress that the cluster ended count as well, but this many times as patiently.
 CLUSTER_PATIENCE = 3

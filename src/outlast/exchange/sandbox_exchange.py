@@ -84,7 +84,7 @@ class SandboxExchange(SharedFilesExchange):
         commit.mkdir(parents=True)
         source = self.experiment.checkpoints(run.name)
         found = [path.name for path in source.iterdir()] if source.is_dir() else []
-        names = sorted(found, key=checkpoint_names.age_of)
+        names = sorted(found, key=checkpoint_names.parse_age)
         whole = [name for name in names if checkpoint_names.is_checkpoint(name)]
         for name in names:
             if not name.startswith(".") and name not in whole[:-LEAST_KEEP]:

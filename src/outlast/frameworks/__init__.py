@@ -1,5 +1,6 @@
-"""Adapters for training frameworks: one module each, which alone imports its framework.
+"""Callbacks for training frameworks: `lightning`, `keras` and `transformers`.
 
-They stand on `outlast.training` and are written for the versions named in pyproject.toml: no framework has a
-public way to stop between two steps and to go on there bit for bit.
+Each module imports only its own framework. A callback saves between two steps and resumes there, also in the
+middle of an epoch. No framework has a public way to do that bit for bit, so the modules use private
+interfaces of the framework versions named in pyproject.toml.
 """

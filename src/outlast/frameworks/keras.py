@@ -1,8 +1,8 @@
-"""Keras 3 on torch: a callback that saves between two batches and goes on there, also in mid-epoch.
+"""A callback for Keras 3 on torch that saves between two batches and resumes there, also in mid-epoch.
 
-Keras cannot be told to begin an epoch in its middle. So the epoch that was interrupted begins as it did, with
-the same random state and hence the same order, and the batches that were trained on are drawn and passed
-over; then everything is put back as it was, and training goes on with the next.
+Keras cannot start in the middle of an epoch. So the interrupted epoch is started again with the same random
+state, and therefore the same order; the batches that were trained on are drawn and skipped; then the saved
+state is restored and training continues with the next batch.
 """
 
 from __future__ import annotations
@@ -16,38 +16,50 @@ from keras.src.random.seed_generator import global_seed_generator
 
 import outlast
 from outlast.frameworks.opaque import pack, unpack
-from outlast.training import between_steps, randomness
+from outlast.training import make_step_hook, randomness
 
 _SET_BY_KERAS = ("_model", "params", "validation_data")
 
 
 class Outlast(keras.callbacks.Callback):
-    """`model.fit(…, callbacks=[…, Outlast()])`, the last of the callbacks.
+    """A callback that saves the run and resumes it: pass it last to `fit`.
 
-    `also` are other callbacks that count on from epoch to epoch (EarlyStopping, ReduceLROnPlateau): their
-    plain attributes are saved and put back with the rest.
+        from outlast.frameworks.keras import Outlast
+
+        model.fit(x, y, epochs=10, callbacks=[Outlast()])
+
+    `fit` resumes from the newest checkpoint, if there is one. `also` takes other callbacks whose attributes
+    are saved and restored, such as EarlyStopping or ReduceLROnPlateau; list them in `callbacks` too::
+
+        plateau = keras.callbacks.ReduceLROnPlateau()
+        model.fit(x, y, epochs=10, callbacks=[plateau, Outlast(also=[plateau])])
+
+    Raises RuntimeError if the backend of Keras is not torch. `fit` raises CheckpointError if the newest
+    checkpoint was saved by something else or for another model.
     """
 
     def __init__(self, also: Iterable[Any] = ()) -> None:
         super().__init__()
         if keras.backend.backend() != "torch":
-            raise RuntimeError("this callback needs KERAS_BACKEND=torch; it is %s" % keras.backend.backend())
+            raise RuntimeError(
+                "this callback needs KERAS_BACKEND=torch, but the backend is %s" % keras.backend.backend()
+            )
         self._also = list(also)
-        self._steps = between_steps("Keras", self._take)
+        self._hook = make_step_hook("Keras", self._capture)
         self._done = 0
         self._epoch = 0
-        #: Batches of this epoch that are done, and the random state when it began.
+        #: Completed batches of this epoch, and the random state at its beginning.
         self._batch = 0
         self._beginning: dict[str, Any] = {}
-        #: What was saved, until it is put back; how many batches are still to be passed over.
+        #: The loaded state until it is restored; the number of batches still to skip.
         self._saved: dict[str, Any] | None = None
-        self._to_pass = 0
+        self._to_skip = 0
 
     def on_train_begin(self, logs: Any = None) -> None:
-        saved = self._steps.load()
+        saved = self._hook.load()
         if saved is None:
             return
-        self._saved = copy.deepcopy(saved)  # what is loaded lies in the checkpoint's file
+        self._saved = copy.deepcopy(saved)  # loaded arrays are mapped from the file
         self.model._initial_epoch = saved["epoch"]
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -58,38 +70,39 @@ class Outlast(keras.callbacks.Callback):
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         if self._saved is not None:
-            # Now, because callbacks that begin an epoch have changed what this epoch began with once before.
-            self._put_back(self._saved)
-            self._pass_over(self._saved["batch"], self._saved["random"])
+            # Only now: callbacks have run for the beginning of this epoch a second time, and their changes
+            # are undone here.
+            self._restore(self._saved)
+            self._skip_batches(self._saved["batch"], self._saved["random"])
             self._saved = None
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        if self._to_pass:
-            self._to_pass -= 1
+        if self._to_skip:
+            self._to_skip -= 1
             return
         self._done += 1
         self._batch += 1
         steps, epochs = self.params.get("steps"), self.params.get("epochs")
-        self._steps.between(self._done, steps * epochs if steps and epochs else None, logs or {})
+        self._hook.after_step(self._done, steps * epochs if steps and epochs else None, logs or {})
 
     def on_train_end(self, logs: Any = None) -> None:
         self.model._initial_epoch = None
 
-    def _pass_over(self, batches: int, random: dict[str, Any]) -> None:
-        """Let the next so many batches be drawn and not be trained on."""
+    def _skip_batches(self, batches: int, random: dict[str, Any]) -> None:
+        """Draw the next `batches` batches without training on them."""
         train = self.model.train_function
 
-        def pass_over(data: Any) -> Any:
-            if self._to_pass == 1:
-                # Drawing used random numbers: only what comes now is as it was.
+        def skip(data: Any) -> Any:
+            if self._to_skip == 1:
+                # Drawing the batches used random numbers; restore the state from after them.
                 self.model.train_function = train
                 randomness.restore(random)
             return self.model.get_metrics_result()
 
-        self._to_pass = self._batch = batches
-        self.model.train_function = pass_over
+        self._to_skip = self._batch = batches
+        self.model.train_function = skip
 
-    def _take(self) -> dict[str, Any]:
+    def _capture(self) -> dict[str, Any]:
         return {
             "epoch": self._epoch,
             "batch": self._batch,
@@ -103,7 +116,7 @@ class Outlast(keras.callbacks.Callback):
         }
 
     def _variables(self) -> list[Any]:
-        """Weights, states of optimizer and metrics, and the seeds of layers and of Keras itself."""
+        """Return weights, states of optimizer and metrics, and the seeds of layers and of Keras itself."""
         optimizer = self.model.optimizer
         if not optimizer.built:
             optimizer.build(self.model.trainable_variables)
@@ -111,10 +124,12 @@ class Outlast(keras.callbacks.Callback):
         found.append(global_seed_generator().state)
         return list({id(variable): variable for variable in found}.values())
 
-    def _put_back(self, saved: dict[str, Any]) -> None:
+    def _restore(self, saved: dict[str, Any]) -> None:
         variables, values = self._variables(), saved["variables"]
         if [tuple(one.shape) for one in variables] != [tuple(value.shape) for value in values]:
-            raise outlast.CheckpointError("the checkpoint is of another model, optimizer or set of metrics")
+            raise outlast.CheckpointError(
+                "the checkpoint was saved with another model, optimizer or set of metrics"
+            )
         for variable, value in zip(variables, values):
             variable.assign(value)
         for name, buffer in self.model.named_buffers():
@@ -126,7 +141,7 @@ class Outlast(keras.callbacks.Callback):
 
 
 def _attributes(callback: Any) -> dict[str, Any]:
-    """What it counts and compares with; not the model, and no functions that were written in the script."""
+    """Return the attributes of a callback that can be saved; not the model, nor functions of the script."""
     found = {}
     for name, value in vars(callback).items():
         if name in _SET_BY_KERAS:

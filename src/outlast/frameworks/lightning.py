@@ -1,8 +1,8 @@
-"""Lightning: a callback that saves between two batches and goes on there, also in the middle of an epoch.
+"""A callback for Lightning that saves between two batches and resumes there, also in the middle of an epoch.
 
-Saving happens just before the next batch is drawn: hooks, logging and validation after the batch before are
-done then, and nothing of the next one has begun. Lightning has no hook there, and its own checkpoints have
-neither the random state nor, for most loaders, the position in the data; both are added here.
+It saves just before the next batch is drawn: hooks, logging and validation of the previous batch are
+complete, and nothing of the next one has begun. Lightning has no hook there. Its own checkpoints hold neither
+the random state nor, for most loaders, the position in the data; both are added here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Callable, Iterator
 
 import outlast
 from outlast.frameworks.opaque import pack, unpack
-from outlast.training import between_steps, randomness
+from outlast.training import make_step_hook, randomness
 from outlast.training.deadline import STOP_SIGNALS
 
 if "pytorch_lightning" in sys.modules and "lightning" not in sys.modules:
@@ -25,47 +25,60 @@ if "pytorch_lightning" in sys.modules and "lightning" not in sys.modules:
 else:
     from lightning.pytorch import Callback
 
-#: What Lightning says where the loader has no position of its own; here it is found without one.
+#: Lightning's warning about loaders without a position; this callback restores it without their help.
 _NOT_RESUMABLE = "You're resuming from a checkpoint that ended before the epoch ended"
 
 
 class Outlast(Callback):
-    """`Trainer(callbacks=[Outlast()])`: `fit` goes on where the last attempt was, if there was one."""
+    """A callback that saves the run and resumes it.
+
+        from outlast.frameworks.lightning import Outlast
+
+        trainer = Trainer(max_epochs=10, callbacks=[Outlast()])
+        trainer.fit(model, loader)
+
+    `fit` resumes from the newest checkpoint, if there is one; a `ckpt_path` passed to `fit` is then ignored.
+    Any DataLoader works; one with `state_dict()` (such as `outlast.data.Loader`) resumes faster, others draw
+    the batches of the interrupted epoch again.
+
+    Raises CheckpointError if the newest checkpoint was saved by something else, and TypeError for a
+    `training_step` that draws its own batches.
+    """
 
     def __init__(self) -> None:
-        #: The place in the epoch to go on from, until it has been found again.
+        #: The saved position in the epoch, until it is restored.
         self._place: dict[str, Any] | None = None
-        #: The random state to go on with.
+        #: The random state to resume with.
         self._random: dict[str, Any] | None = None
-        #: The random state at the moment when the batches of this epoch were begun.
+        #: The random state when the iterator of this epoch was created.
         self._beginning: dict[str, Any] | None = None
         self._total: int | None = None
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         if stage != "fit":
             return
-        self._steps = between_steps("Lightning", lambda: self._take(trainer))
+        self._hook = make_step_hook("Lightning", lambda: self._capture(trainer))
         _close_logs(trainer)
-        saved = self._steps.load()
+        saved = self._hook.load()
         if saved is None:
             return
-        # What is loaded lies in the checkpoint's file; optimizers would go on in there.
+        # Loaded arrays are mapped from the checkpoint file; optimizers would keep using them.
         saved = copy.deepcopy(saved)
         self._place = saved["place"]
         connector = trainer._checkpoint_connector
         connector._loaded_checkpoint = unpack(saved["checkpoint"])
-        # A ckpt_path that was given to fit() is where the run began; it has come further since.
+        # A ckpt_path passed to fit() is where the run began; the saved state is further.
         connector.resume_start = lambda *args, **kwargs: None
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         vars(trainer._checkpoint_connector).pop("resume_start", None)
-        _give_signals_back(trainer)
+        _restore_signal_handlers(trainer)
         steps = trainer.estimated_stepping_batches
         self._total = int(steps) if math.isfinite(steps) else None
         self._watch(trainer)
         if self._place is not None:
             warnings.filterwarnings("ignore", _NOT_RESUMABLE)
-            _go_to(self._place, trainer)
+            _seek(self._place, trainer)
             self._random = self._place["random"]
             self._place = None
 
@@ -73,24 +86,26 @@ class Outlast(Callback):
         self._watch(trainer)
         fetcher = trainer.fit_loop._data_fetcher
         if self._beginning is None and fetcher.length is None:
-            iter(fetcher)  # as below; one without a length has drawn a batch when the next is asked for
+            iter(fetcher)  # see _between_batches; without a length, Lightning draws one batch ahead
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         vars(trainer.fit_loop.epoch_loop).pop("_on_before_fetch", None)
 
     def _watch(self, trainer: Any) -> None:
-        """Be called when batches are begun and before one is drawn; Lightning may have a new fetcher."""
+        """Hook into iterator creation and batch drawing; Lightning may have created a new fetcher."""
         loop, fetcher = trainer.fit_loop.epoch_loop, trainer.fit_loop._data_fetcher
         if hasattr(fetcher, "iterator_wrapper"):
-            raise TypeError("a training_step that draws its batches itself cannot be stopped between two")
-        if not isinstance(fetcher.combined_loader, _Noting):
-            fetcher.setup(_Noting(fetcher.combined_loader, self._note))
+            raise TypeError(
+                "a training_step that draws its own batches cannot be stopped between two of them"
+            )
+        if not isinstance(fetcher.combined_loader, _Observed):
+            fetcher.setup(_Observed(fetcher.combined_loader, self._note))
         if "_on_before_fetch" not in vars(loop):
-            tell_profiler = loop._on_before_fetch
+            notify_profiler = loop._on_before_fetch
 
             def before_fetch() -> None:
                 self._between_batches(trainer)
-                tell_profiler()
+                notify_profiler()
 
             loop._on_before_fetch = before_fetch
 
@@ -101,25 +116,25 @@ class Outlast(Callback):
         loop, fetcher = trainer.fit_loop.epoch_loop, trainer.fit_loop._data_fetcher
         is_stateful = _stateful(fetcher) is not None
         if self._beginning is None and not is_stateful:
-            # The batches of the first epoch were begun before anything could be noted.
+            # The iterator of the first epoch was created before `_watch`.
             iter(fetcher)
         if self._random is not None:
-            # Hooks, and going through the data, have drawn random numbers: only what comes now is as it was.
+            # Hooks and skipped batches have drawn random numbers; restore the state from after them.
             randomness.restore(self._random)
             self._random = None
-        # Gradients that are being summed up are not saved; and the state of a loader that has not begun is
-        # that of the epoch before.
+        # Accumulated gradients are not saved, and before its first batch a loader's state is still the
+        # previous epoch's.
         has_begun = loop.batch_progress.current.completed > 0 or not is_stateful
         if has_begun and not loop._should_accumulate():
-            self._steps.between(trainer.global_step, self._total, trainer.callback_metrics)
+            self._hook.after_step(trainer.global_step, self._total, trainer.callback_metrics)
 
-    def _take(self, trainer: Any) -> dict[str, Any]:
+    def _capture(self, trainer: Any) -> dict[str, Any]:
         loop, fetcher = trainer.fit_loop.epoch_loop, trainer.fit_loop._data_fetcher
         checkpoint = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
         loops = checkpoint["loops"]["fit_loop"]
         loops["state_dict"].pop("combined_loader", None)
         if loop._should_check_val_fx(fetcher):
-            # Where it has validated, Lightning goes once more through the end of the batch when it restarts.
+            # After validation, Lightning repeats the end of the batch when it restarts.
             loops["epoch_loop.state_dict"]["_batches_that_stepped"] -= 1
         loader = _stateful(fetcher)
         place = {
@@ -131,8 +146,8 @@ class Outlast(Callback):
         return {"checkpoint": pack(checkpoint), "place": place}
 
 
-class _Noting:
-    """A loader that says when it is begun."""
+class _Observed:
+    """A loader that calls `note` when its iterator is created."""
 
     def __init__(self, loader: Any, note: Callable[[], None]) -> None:
         self._loader = loader
@@ -150,20 +165,23 @@ class _Noting:
 
 
 def _stateful(fetcher: Any) -> Any:
-    """The loader, if its state is the place; several, or one without a length, have been asked for more."""
+    """Return the loader if its state is its position, else None.
+
+    Several loaders, and one without a length, have been read ahead of the training.
+    """
     loader, *others = fetcher.combined_loader.flattened
     if others or fetcher.length is None:
         return None
     return loader if hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict") else None
 
 
-def _go_to(place: dict[str, Any], trainer: Any) -> None:
-    """Begin the epoch's batches so that the next one is the first that was not drawn."""
+def _seek(place: dict[str, Any], trainer: Any) -> None:
+    """Create the epoch's iterator so that it continues with the first batch that was not drawn."""
     fetcher = trainer.fit_loop._data_fetcher
     loader = _stateful(fetcher)
     if (loader is None) != (place["data"] is None):
         raise outlast.CheckpointError(
-            "the position in the data was saved by another kind of loader; go on with the one of before"
+            "the position in the data was saved by another kind of loader; use the same loader as before"
         )
     if loader is not None:
         loader.load_state_dict(unpack(place["data"]))
@@ -175,7 +193,7 @@ def _go_to(place: dict[str, Any], trainer: Any) -> None:
         iter(fetcher)
         for _ in range(place["batch"]):
             next(fetcher)
-        fetcher.fetched = 0  # Lightning adds those of the checkpoint
+        fetcher.fetched = 0  # Lightning adds the checkpoint's count
 
 
 def _set_epoch(loader: Any, epoch: int) -> None:
@@ -186,15 +204,15 @@ def _set_epoch(loader: Any, epoch: int) -> None:
 
 
 def _close_logs(trainer: Any) -> None:
-    """TensorBoard's writers have begun a file that loading would remove; they begin another when needed."""
+    """Close TensorBoard writers: loading removes the file they have begun; they open another when needed."""
     for logger in trainer.loggers:
         writer: Any = getattr(logger, "experiment", None)
         if type(writer).__name__ == "SummaryWriter":
             writer.close()
 
 
-def _give_signals_back(trainer: Any) -> None:
-    """Lightning ends a training that is told to stop, without a save; who listened before listens again."""
+def _restore_signal_handlers(trainer: Any) -> None:
+    """Restore the signal handlers that Lightning replaced: its own end the training run without a save."""
     if threading.current_thread() is not threading.main_thread():
         return
     for number in STOP_SIGNALS:

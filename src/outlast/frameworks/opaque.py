@@ -1,4 +1,4 @@
-"""Objects of a framework's state that a checkpoint cannot hold as they are: pickled by torch, and back."""
+"""Objects in a framework's state that a checkpoint cannot hold: pickled by torch, and restored."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import io
 from collections import OrderedDict
 from typing import Any
 
-from outlast.training.checkpoints.state_tree import take_apart
+from outlast.training.checkpoints.state_tree import flatten
 
 _MARK = "outlast.pickled"
 
 
 def pack(value: Any) -> Any:
-    """The same tree, with whatever a checkpoint cannot hold as the bytes that torch.save makes of it."""
+    """Return the same tree, with each object that a checkpoint cannot hold replaced by its pickle."""
     if _is_held(value):
         return value
     if type(value) in (dict, OrderedDict) and _is_held(dict.fromkeys(value)):
@@ -27,6 +27,7 @@ def pack(value: Any) -> Any:
 
 
 def unpack(value: Any) -> Any:
+    """Return the tree that was packed. This unpickles: load only checkpoints that you trust."""
     if type(value) is dict and set(value) == {_MARK}:
         import torch
 
@@ -40,7 +41,7 @@ def unpack(value: Any) -> Any:
 
 def _is_held(value: Any) -> bool:
     try:
-        take_apart(value)
+        flatten(value)
     except TypeError:
         return False
     return True

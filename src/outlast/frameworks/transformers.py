@@ -1,9 +1,9 @@
-"""Hugging Face's Trainer: a callback that saves between two steps and goes on there, also in mid-epoch.
+"""A callback for Hugging Face's Trainer that saves between two steps and resumes there, also in mid-epoch.
 
-Saving happens when the next step begins: logging and evaluation after the step before are done then. Its
-batches have been drawn by that time, and the Trainer draws them again when it goes on. So the random state is
-noted before each draw: what a collator masks or an augmentation turns comes out the same again. (The Trainer
-itself restores the random state only after the first batches are there.)
+It saves when the next step begins: logging and evaluation of the previous step are complete. The batches of
+the next step are drawn by then, and the Trainer draws them again when it resumes. So the random state before
+each draw is saved, and random masks and augmentations come out the same. (The Trainer itself restores the
+random state only after the first batches are drawn.)
 """
 
 from __future__ import annotations
@@ -19,27 +19,33 @@ from transformers import Trainer, TrainerCallback
 from transformers.trainer_callback import ExportableState, TrainerState
 
 from outlast.frameworks.opaque import pack, unpack
-from outlast.training import between_steps, randomness
+from outlast.training import make_step_hook, randomness
 
 _STATE_FILE = "trainer_state.json"
 
 
 class Outlast(TrainerCallback):
-    """Adds itself to a Trainer, whose `train` takes its `checkpoint`; that is None where a run begins::
+    """A callback that adds itself to a Trainer, saves the run and resumes it.
 
-    keeper = Outlast(trainer)
-    trainer.train(resume_from_checkpoint=keeper.checkpoint)
+        from outlast.frameworks.transformers import Outlast
+
+        keeper = Outlast(trainer)
+        trainer.train(resume_from_checkpoint=keeper.checkpoint)
+
+    `checkpoint` is None if nothing was saved yet. Raises TypeError with DeepSpeed or FSDP, CheckpointError if
+    the newest checkpoint was saved by something else, and RuntimeError if `train` is called without
+    `keeper.checkpoint`.
     """
 
     def __init__(self, trainer: Trainer) -> None:
         if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
-            raise TypeError("outlast saves whole states; those of DeepSpeed and FSDP are in pieces")
-        #: A directory with the one thing that the Trainer itself reads of it: its place.
+            raise TypeError("outlast cannot save the sharded states of DeepSpeed and FSDP; turn them off")
+        #: A directory with the only file that the Trainer itself reads: its position.
         self.checkpoint: str | None = None
         self._trainer = trainer
-        self._steps = between_steps("Transformers", self._take)
+        self._hook = make_step_hook("Transformers", self._capture)
         self._draws = _Draws(trainer.args.gradient_accumulation_steps + 1)
-        self._saved = self._steps.load()
+        self._saved = self._hook.load()
         self._random: dict[str, Any] | None = None
         if self._saved is not None:
             self._offer_place(self._saved)
@@ -50,17 +56,19 @@ class Outlast(TrainerCallback):
         self.checkpoint = self._directory.name
         with open(os.path.join(self.checkpoint, _STATE_FILE), "w", encoding="utf-8") as file:
             file.write(saved["trainer"])
-        # There is no model in it: that is loaded below, with the rest.
+        # There is no model in the directory; it is loaded in `_restore`.
         self._trainer._load_from_checkpoint = lambda *args, **kwargs: None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         saved, self._saved = self._saved, None
         if saved is not None:
             if state.global_step != json.loads(saved["trainer"])["global_step"]:
-                raise RuntimeError("this run has been begun: train(resume_from_checkpoint=keeper.checkpoint)")
+                raise RuntimeError(
+                    "this run has a checkpoint: call train(resume_from_checkpoint=keeper.checkpoint)"
+                )
             self._directory.cleanup()
             del self._trainer._load_from_checkpoint
-            # What is loaded lies in the checkpoint's file; optimizers would go on in there.
+            # Loaded arrays are mapped from the checkpoint file; optimizers would keep using them.
             self._restore(copy.deepcopy(saved))
         self._draws.watch(kwargs["train_dataloader"])
 
@@ -81,9 +89,9 @@ class Outlast(TrainerCallback):
             randomness.restore(self._random)
             self._random = None
         metrics = state.log_history[-1] if state.log_history else {}
-        self._steps.between(state.global_step, state.max_steps, metrics)
+        self._hook.after_step(state.global_step, state.max_steps, metrics)
 
-    def _take(self) -> dict[str, Any]:
+    def _capture(self) -> dict[str, Any]:
         trainer = self._trainer
         trainer.store_flos()
         parts = [*trainer.callback_handler.callbacks, trainer.control]
@@ -103,33 +111,39 @@ class Outlast(TrainerCallback):
 
 
 class _Draws:
-    """The random states at the beginning of the epoch's order and before the last batches were drawn."""
+    """The random states at the beginning of the epoch's order and before the newest batches were drawn."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         #: By the number of the batch in its epoch; None for the order itself.
         self.noted: dict[int | None, dict[str, Any]] = {}
-        #: What was noted for those that are drawn again.
+        #: The saved states of batches that will be drawn again.
         self.again: dict[int | None, dict[str, Any]] = {}
 
     def watch(self, loader: Any) -> None:
-        """Data without a sampler brings its own order. Workers, and shares of others, draw out of sight."""
+        """Observe the sampler of a loader, if it has one.
+
+        With worker processes or a share of a sampler, only the beginning of the order is observed.
+        """
         whole: Any = getattr(loader, "batch_sampler", None)
         sampler = whole
         while hasattr(sampler, "batch_sampler"):
             sampler = sampler.batch_sampler
         if hasattr(sampler, "sampler") and hasattr(sampler, "batch_size"):
             in_sight = sampler is whole and loader.num_workers == 0
-            sampler.sampler = _Noting(sampler.sampler, sampler.batch_size if in_sight else 0, self)
+            sampler.sampler = _Observed(sampler.sampler, sampler.batch_size if in_sight else 0, self)
 
     def come(self, batch: int | None) -> None:
-        """This batch comes next."""
+        """Record the random state before batch `batch` is drawn, or restore the saved one.
+
+        None stands for the beginning of the epoch's order.
+        """
         if batch in self.again:
             randomness.restore(self.again.pop(batch))
         elif batch is None:
             self.again = {}
         elif self.again:
-            return  # it was used, and is passed over
+            return  # it was trained on and is skipped
         if batch is None:
             self.noted = {}
         self.noted[batch] = randomness.capture()
@@ -137,8 +151,8 @@ class _Draws:
             del self.noted[min(number for number in self.noted if number is not None)]
 
 
-class _Noting:
-    """A sampler that says when it begins, and with which sample a batch does."""
+class _Observed:
+    """A sampler that reports when its order begins and when a batch begins."""
 
     def __init__(self, sampler: Any, batch_size: int, draws: _Draws) -> None:
         self._sampler = sampler

@@ -76,7 +76,7 @@ class AttemptRunner:
             limits.last_moment,
             order.grace,
             lambda: is_superseded(order, leg),
-            self._staging.beat,
+            self._staging.refresh,
         )
         paths = [rule.path for rule in order.outputs]
         self._workplace = OutputCollection(paths, self._scratch.output, self._scratch.working)
@@ -114,7 +114,7 @@ class AttemptRunner:
             self._scratch.sweep_up(self._limits.stop_at, self._pulse)
             os.makedirs(order.checkpoints, exist_ok=True)
             environment.reach_out(order)
-            self._staging.bring(self._pulse)
+            self._staging.run(self._pulse)
             phase = Phase.UNPACK
             self._begin(phase)
             if order.code is not None:
@@ -124,7 +124,7 @@ class AttemptRunner:
         except code_archive.BadCodeArchive as error:
             return AttemptResult(Outcome.CORRUPT_INPUT, f"{error}.")  # another host may read it well
         except StagingFailed as error:
-            signature = failure.signature_of("data", error.sign) if error.sign else None
+            signature = failure.signature_of("data", error.failure_key) if error.failure_key else None
             return AttemptResult(error.outcome, f"{error}.", signature=signature)
         except OSError as error:
             return self._trouble(phase, error)

@@ -39,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
     if argv and argv[0].startswith("-"):
         from outlast.node.staging import condor_plugin
 
-        if condor_plugin.is_asked(argv):
+        if condor_plugin.is_plugin_call(argv):
             return condor_plugin.main(argv)
     if len(argv) != 1:
         say("usage: python3 outlast.pyz ORDER.json")

@@ -128,7 +128,7 @@ def read_order(path: str) -> WorkOrder:
         for name in _PATHS:
             if isinstance(raw.get(name), str):
                 raw[name] = os.path.join(here, raw[name])
-        raw["data"] = DataPlan.from_dict(raw.get("data", {})).located(here)
+        raw["data"] = DataPlan.from_dict(raw.get("data", {})).with_absolute_paths(here)
         return WorkOrder(**raw)
     except (OSError, ValueError, TypeError, KeyError) as error:
         if isinstance(error, BadOrder):

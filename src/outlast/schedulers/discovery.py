@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from outlast.domain.describe import counted
 from outlast.schedulers.command_runner import CommandNotRun, CommandOutput, CommandTimeout, call
 from outlast.schedulers.profile import Profile
+from outlast.text import counted
 
 #: The programs that an adapter calls, in the order in which people know them.
 PROGRAMS: Mapping[str, tuple[str, ...]] = {

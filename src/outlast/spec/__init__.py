@@ -1,7 +1,7 @@
-"""`params.yaml` and cluster profiles: read once, at the edge, into the objects of `outlast.domain.model`.
+"""Reading and validating `params.yaml` and cluster profiles, into the objects of `outlast.domain.model`.
 
-The names below are looked up on first use: `outlast.units` and `outlast.spec.command` need nothing but
-the standard library, and whoever imports only those does not pay for pydantic and ruamel.yaml.
+The names below are imported on first use: `outlast.spec.command` needs only the standard library, and a
+program that imports nothing else does not load pydantic and ruamel.yaml.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BadSpec", "ClusterProfile", "Host", "Mistake", "Parsed", "read"]
 
-_HOME = {
+_MODULES = {
     "BadSpec": "mistakes",
     "ClusterProfile": "cluster_library",
     "Host": "cluster_library",
@@ -26,8 +26,8 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOME:
+    if name in _MODULES:
         from importlib import import_module
 
-        return getattr(import_module(f"outlast.spec.{_HOME[name]}"), name)
+        return getattr(import_module(f"outlast.spec.{_MODULES[name]}"), name)
     raise AttributeError(f"module 'outlast.spec' has no attribute {name!r}")

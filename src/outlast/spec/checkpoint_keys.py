@@ -1,4 +1,4 @@
-"""`checkpoints:` of params.yaml: when a training that saves by itself may do so."""
+"""The `checkpoints:` section of params.yaml: how often to save, and how many checkpoints to keep."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from outlast.spec.schema import CheckpointsKeys
 
 
 def read_checkpoints(document: Document, keys: CheckpointsKeys) -> tuple[Checkpoints, list[Mistake]]:
-    """A bound that was not written gives way to the one that was."""
+    """Return the settings and the mistakes. A default bound is moved to fit the one that was written."""
     given, values = keys.model_fields_set, keys.model_dump()
     mistakes = []
     if {"shortest", "longest"} <= given and keys.shortest > keys.longest:
@@ -24,19 +24,19 @@ def read_checkpoints(document: Document, keys: CheckpointsKeys) -> tuple[Checkpo
     return Checkpoints(**{**values, "every": keys.every or None}), mistakes
 
 
-def odd_checkpoints(document: Document, keys: CheckpointsKeys, spec: Spec) -> list[Mistake]:
-    """What is allowed and yet probably not meant."""
+def checkpoint_warnings(document: Document, keys: CheckpointsKeys, spec: Spec) -> list[Mistake]:
+    """Return warnings about settings that are allowed but probably not meant."""
     given, time = keys.model_fields_set, spec.job_time
     odd = []
     if "grace" in given and keys.grace > time / 4:
         used = units.show_duration(time / 4)
         odd.append(("grace", f"is more than a quarter of the attempt's time and is cut to {used}", ""))
     if keys.every:
-        unused = f"is not used with every: {units.written(keys.every)}"
+        unused = f"has no effect with every: {units.written(keys.every)}"
         for key in sorted(given & {"shortest", "longest"}):
-            odd.append((key, unused, "write every: auto, or leave this out"))
+            odd.append((key, unused, "write every: auto, or remove this"))
     for key, value in (("every", keys.every), ("shortest", keys.shortest)):
         if key in given and value >= time:
-            text = f"is not less than the attempt's time, {units.show_duration(time)}"
-            odd.append((key, text, "the only save is then the one before the deadline"))
+            text = f"is not shorter than the attempt's time, {units.show_duration(time)}"
+            odd.append((key, text, "the only save will be the one before the deadline"))
     return [document.mistake(("checkpoints", key), text, hint) for key, text, hint in odd]

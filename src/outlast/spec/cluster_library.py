@@ -1,7 +1,7 @@
-"""Cluster profiles: which scheduler a name stands for, and where that is written.
+"""Lookup of cluster profiles by name.
 
-`local`, `slurm`, `sge` and `htcondor` exist without a profile. `clusters.yaml` beside `params.yaml`, then
-the one in the user's configuration directory, may describe those or name others; the first one counts.
+`local`, `slurm`, `sge` and `htcondor` exist without a profile. `clusters.yaml` beside `params.yaml` and the
+one in the user's configuration directory may describe these and add others; the first of the two wins.
 """
 
 from __future__ import annotations
@@ -36,21 +36,23 @@ _EMPTY = "write a profile into it, such as `mine: {scheduler: slurm}`, or remove
 
 @dataclass(frozen=True)
 class KnownCluster:
+    """A cluster profile, where it was found, and the mistakes in it."""
+
     profile: ClusterProfile
-    #: The file that describes it; empty for a name that exists without one.
+    #: The file with the profile; empty for a scheduler without one.
     file: str
-    #: The line of that file.
+    #: The line of the profile in that file.
     line: int | None
     mistakes: tuple[Mistake, ...] = ()
-    #: The lines of the keys that the profile has.
+    #: The line of each key of the profile.
     lines: Mapping[str, int] = field(default_factory=dict)
 
 
 class Library:
-    """The profiles that an experiment in `directory` may name. What is wrong with one concerns no other."""
+    """The profiles that an experiment in `directory` can use. A mistake in one does not affect the others."""
 
     def __init__(self, directory: Path) -> None:
-        #: What makes a whole file unreadable.
+        #: Mistakes that make a whole file unreadable.
         self.mistakes: list[Mistake] = []
         self._documents: list[tuple[Document, Path]] = []
         own, users = directory / FILE, configuration_directory() / FILE
@@ -63,11 +65,12 @@ class Library:
 
     @property
     def names(self) -> list[str]:
-        """The four that always exist, then the others in the order of the files."""
+        """The four schedulers, then the other profiles in the order of the files."""
         written = (name for document, _ in self._documents for name in document.root.entries)
         return list(dict.fromkeys([*SCHEDULERS, *written]))
 
     def find(self, name: str) -> KnownCluster | None:
+        """Return the cluster called `name`, or None if there is none."""
         for document, folder in self._documents:
             if name in document.root.entries:
                 profile, mistakes = read_profile(name, document, folder)
@@ -77,30 +80,31 @@ class Library:
         return KnownCluster(ClusterProfile(name, name), "", None) if name in SCHEDULERS else None
 
     def instead_of(self, name: str) -> str:
-        """What to write for a name that is not known."""
+        """Return a hint for an unknown name: the most similar one, and all that are known."""
         near, known = nearest(name, self.names), ", ".join(self.names)
-        return f'did you mean "{near}"? (known: {known})' if near else f"known are {known}"
+        return f'did you mean "{near}"? (known: {known})' if near else f"known: {known}"
 
     def mistakes_near(self, name: str) -> list[Mistake]:
-        """What is wrong with the profile that was probably meant; where none is near, with any of them."""
+        """Return the mistakes in the profile that was probably meant; in all profiles if none is similar."""
         near = nearest(name, self.names)
         found = [self.find(one) for one in ([near] if near else self.names)]
         return [mistake for one in found if one is not None for mistake in one.mistakes]
 
 
 def configuration_directory() -> Path:
+    """Return the directory of the user's `clusters.yaml`, after the XDG specification."""
     base = Path(os.environ.get("XDG_CONFIG_HOME", ""))
     if not base.is_absolute():
-        # Unset, or relative, which the XDG specification has ignored. A home that is not known stays "~".
+        # Unset, or relative, which must be ignored. An unknown home directory stays "~".
         base = Path(os.path.expanduser("~/.config"))  # noqa: PTH111
     return base / "outlast"
 
 
 def find_cluster(name: str, directory: Path) -> tuple[ClusterProfile | None, str, list[Mistake]]:
-    """The profile called `name`; or None and, if there is no such name, what to write instead.
+    """Return the profile called `name`, or None; a hint if there is no such name; and the mistakes.
 
-    The mistakes are those of the `clusters.yaml` files. Only the profile that is asked for is looked into,
-    and for a name that is misspelt, the one that was probably meant.
+    The mistakes are in the `clusters.yaml` files. Only the requested profile is validated, or, if the name is
+    unknown, the one that was probably meant.
     """
     library = Library(directory)
     found = library.find(name)
@@ -110,7 +114,7 @@ def find_cluster(name: str, directory: Path) -> tuple[ClusterProfile | None, str
 
 
 def known_hosts(profile: ClusterProfile) -> Mapping[str, Host]:
-    """The hosts that a job can go to; empty where only the scheduler knows them."""
+    """Return the hosts of a local cluster; empty for other schedulers, which know their own."""
     if profile.scheduler == "local" and not profile.hosts:
         return this_machine()
     return profile.hosts

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from outlast.node.staging.fetch.digests import normalised
+from outlast.node.staging.fetch.digests import normalise_digest
 from outlast.node.staging.item import ALGORITHMS, DataItem
 from outlast.node.staging.sources.file_source import path_of
 from outlast.spec import code_files, data_methods, urls
@@ -116,7 +116,7 @@ class _DataReader:
                 self._mistake((*at, name), "has no value", "write one, or remove the line")
                 continue
             try:
-                yield name, normalised(name, written)
+                yield name, normalise_digest(name, written)
             except ValueError:
                 text = f'"{shorten(written, 70)}" is no {name} digest ({len(written)} characters)'
                 hint = f"it has {_DIGITS[name]} hexadecimal digits, or is base64 of as many bits"

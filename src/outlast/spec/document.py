@@ -1,4 +1,4 @@
-"""A YAML file as a tree of nodes that know their lines and the text as it was written.
+"""A YAML file as a tree of nodes, each with its line and its text as written.
 
 Scalars follow YAML 1.2: `1e-3` is a number, `24:00:00` and `yes` are text.
 """
@@ -16,6 +16,8 @@ Path_: TypeAlias = tuple[str | int, ...]
 
 @dataclass(frozen=True)
 class Scalar:
+    """A single value. `size` counts nodes, as in the other two."""
+
     line: int
     text: str
     quoted: bool
@@ -46,12 +48,15 @@ Node: TypeAlias = Scalar | Sequence | Mapping
 
 @dataclass(frozen=True)
 class Document:
+    """A parsed file. A path into it is a tuple of keys and list indices from 0."""
+
     file: str
     root: Mapping
-    #: Found while reading: keys given twice, values left empty.
+    #: Mistakes found while parsing: duplicate keys.
     mistakes: tuple[Mistake, ...] = ()
 
     def find(self, path: Path_) -> Node | None:
+        """Return the node at `path`, or None if there is none."""
         node: Node | None = self.root
         for step in path:
             if isinstance(node, Mapping):
@@ -63,12 +68,12 @@ class Document:
         return node
 
     def text(self, path: Path_) -> str | None:
-        """A scalar as it was written."""
+        """Return the scalar at `path` as it was written; None if there is no scalar."""
         node = self.find(path)
         return node.text if isinstance(node, Scalar) else None
 
     def line(self, path: Path_, *, of_key: bool = False) -> int | None:
-        """The line of a value (or its key), or of the nearest thing around it that is there."""
+        """Return the line of the value (or key) at `path`, or of its nearest parent that exists; else None."""
         while path:
             parent, node = self.find(path[:-1]), self.find(path)
             if node is not None:
@@ -79,7 +84,7 @@ class Document:
         return None
 
     def mistake(self, path: Path_, text: str, hint: str = "", *, of_key: bool = False) -> Mistake:
-        """A mistake at `path`, whose name leads the sentence."""
+        """Return a mistake at `path`; its text begins with the path."""
         return Mistake(
             self.file,
             self.line(path, of_key=of_key),
@@ -90,7 +95,7 @@ class Document:
 
 
 def show_path(path: Path_) -> str:
-    """`outputs[1].key`; entries of a list count from 1, as people do."""
+    """Return a path for people: `outputs[1].key`. Indices are shown from 1."""
     shown = ""
     for step in path:
         shown += f"[{step + 1}]" if isinstance(step, int) else f".{shorten(step, 40)}"
@@ -98,7 +103,7 @@ def show_path(path: Path_) -> str:
 
 
 def plain(node: Node) -> Any:
-    """The values alone, as dict, list, str, int, float and bool."""
+    """Return the values only, as dict, list, str, int, float, bool and None."""
     if isinstance(node, Scalar):
         return node.value
     if isinstance(node, Sequence):
@@ -114,7 +119,7 @@ _INFINITE = re.compile(r"([-+]?)\.(inf|Inf|INF)")
 
 
 def resolve(text: str) -> str | int | float | bool | None:
-    """What an unquoted scalar stands for in YAML 1.2's core schema (without its octal and hexadecimal)."""
+    """Return the value of an unquoted scalar in YAML 1.2's core schema, without octal and hexadecimal."""
     if text in _NULLS:
         return None
     if text in _BOOLS:

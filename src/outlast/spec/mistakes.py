@@ -1,4 +1,4 @@
-"""What is wrong with a file, where, and what to write instead."""
+"""Mistakes in a file: their place, their text, and a hint what to write instead."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from outlast.errors import BadInput
 
 @dataclass(frozen=True)
 class Mistake:
-    """One thing to correct. Lines and columns count from 1; syntax errors alone have a column."""
+    """One thing to correct. Lines and columns count from 1; only syntax errors have a column."""
 
     file: str
     line: int | None
@@ -20,7 +20,7 @@ class Mistake:
     hint: str = ""
 
     def __post_init__(self) -> None:
-        # Sentences quote what was written, which may hold line breaks or what no terminal can show.
+        # Messages quote the file, which may contain line breaks and control characters.
         object.__setattr__(self, "text", _one_line(self.text))
         object.__setattr__(self, "hint", _one_line(self.hint))
 
@@ -30,7 +30,7 @@ class Mistake:
 
 
 class BadSpec(BadInput):
-    """All mistakes of an experiment's files at once, one per line, in the order of the lines."""
+    """All mistakes in an experiment's files, one per line of the message."""
 
     def __init__(self, mistakes: Iterable[Mistake]) -> None:
         self.mistakes = tuple(mistakes)
@@ -38,26 +38,26 @@ class BadSpec(BadInput):
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
-    """`did you mean "time"?`, or nothing if no choice is near."""
+    """Return `did you mean "time"?`, or an empty text if no choice is similar."""
     near = nearest(word, choices)
     return f'did you mean "{near}"?' if near else ""
 
 
 def nearest(word: str, choices: Iterable[str]) -> str:
-    """The choice that was probably meant; empty if none is near."""
+    """Return the choice that was probably meant, or an empty text if none is similar."""
     by_lower = {choice.lower(): choice for choice in choices}
     near = get_close_matches(word.lower()[:100], by_lower, n=1, cutoff=0.6)
     return by_lower[near[0]] if near else ""
 
 
 def one_of(choices: Iterable[str]) -> str:
-    """`a, b or c`."""
+    """Return `a, b or c`."""
     *most, last = list(choices)
     return f"{', '.join(most)} or {last}" if most else last
 
 
 def shorten(value: object, longest: int = 60) -> str:
-    """A value as it is shown inside a sentence: not too long."""
+    """Return a value as text for a message, cut to `longest` characters."""
     text = str(value)
     return text if len(text) <= longest else text[: longest - 1] + "…"
 

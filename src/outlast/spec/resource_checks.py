@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from outlast.domain.describe import counted
 from outlast.domain.model import Spec, attempts_needed
 from outlast.node import code_archive
 from outlast.node.staging.sources.file_source import path_of
 from outlast.spec.cluster_library import ClusterProfile, known_hosts
 from outlast.spec.schema import ResourcesKeys
+from outlast.text import counted
 from outlast.units import in_one_unit, show_duration, show_limit, show_size
 
 

@@ -1,7 +1,7 @@
-"""The shape of `params.yaml` and `clusters.yaml`: keys, types and bounds. Pydantic ends here.
+"""The schema of `params.yaml` and `clusters.yaml`: keys, types and bounds.
 
-Defaults are those of `outlast.domain.model`. A field that may be left out has a default of its own type,
-never None, so that a key without a value is a mistake; whether it was given is in `model_fields_set`.
+Defaults are those of `outlast.domain.model`. An optional field has a default of its own type, never None, so
+that a key without a value is a mistake; `model_fields_set` has the keys that were written.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from outlast.spec.mistakes import did_you_mean, shorten
 MOST_RUNS = 100_000
 LONGEST_TEXT = 30_000
 SCHEDULERS = ("local", "slurm", "sge", "htcondor")
-#: What a site's words for resources may leave a place for; `outlast.schedulers.profile.fill` puts it in.
-PLACES = (
+#: Placeholders in a site's resource options, which `outlast.schedulers.profile.fill` replaces.
+PLACEHOLDERS = (
     "cpus",
     "gpus",
     "memory_mb",
@@ -43,7 +43,7 @@ PLACES = (
 
 
 class DataEntry(Enum):
-    """Stands in a list for an entry that was wrong, so that the others keep their places."""
+    """Replaces an invalid entry of a list, so that the others keep their indices."""
 
     LEFT_OUT = "left out"
 
@@ -55,7 +55,7 @@ def _duration(value: object) -> float:
 
 
 def _auto_or_duration(value: object) -> float:
-    """0, which no duration is, stands for `auto`."""
+    """Parse a duration. Return 0 for `auto`: no duration is 0."""
     if isinstance(value, str) and value.strip() == "auto":
         return 0.0
     try:
@@ -78,7 +78,7 @@ def _text(value: str) -> str:
     if any(ord(character) < 32 and character not in "\n\t\r" for character in value):
         raise ValueError("contains a control character")
     if any(0xD800 <= ord(character) <= 0xDFFF for character in value):
-        raise ValueError("contains half of a character (a lone surrogate)")
+        raise ValueError("contains half a character (a lone surrogate)")
     return value
 
 
@@ -89,9 +89,9 @@ def _line(value: str) -> str:
 
 
 def _word(value: str) -> str:
-    """Goes into a line that the scheduler reads, where a space or a quote would begin something else."""
+    """Validate a name that is put into a line for the scheduler, where spaces and quotes separate words."""
     if any(character.isspace() or character in "\"'`\\$;&|<>(){}" for character in _line(value)):
-        raise ValueError(f'"{shorten(value)}" holds a space, a quote or another character that no name has')
+        raise ValueError(f'"{shorten(value)}" contains a space, a quote or another character not allowed in names')
     if value.startswith("-"):
         raise ValueError(f'"{shorten(value)}" begins with -; write the name alone')
     return value
@@ -102,60 +102,60 @@ def _template(value: str) -> str:
     try:
         parts = list(string.Formatter().parse(value))
     except ValueError as error:
-        raise ValueError("a { or } has no partner; write {{ or }} if it is meant as it is") from error
+        raise ValueError("unbalanced { or }; write {{ or }} for a literal brace") from error
     for _, name, form, conversion in parts:
         if name is None:
             continue
-        if name not in PLACES or form or conversion:
-            hint = did_you_mean(name, PLACES) or f"known are {', '.join(PLACES)}"
-            raise ValueError(f"nothing is known to put in for {{{shorten(name)}}}; {hint}")
+        if name not in PLACEHOLDERS or form or conversion:
+            hint = did_you_mean(name, PLACEHOLDERS) or f"known: {', '.join(PLACEHOLDERS)}"
+            raise ValueError(f"unknown placeholder {{{shorten(name)}}}; {hint}")
     return value
 
 
 def _finite(value: float) -> float:
     if not math.isfinite(value):
-        raise ValueError("must be a number that is not infinite")
+        raise ValueError("must be a finite number")
     return value
 
 
-def _path_is_enough(value: Any) -> Any:
-    """`- model.npz` is short for `- {path: model.npz}`. An entry that was left out has no key at all."""
+def _expand_path(value: Any) -> Any:
+    """Expand `- model.npz` to `- {path: model.npz}`. An entry that was left out has no keys."""
     if value is DataEntry.LEFT_OUT:
         return {}
     return {"path": value} if isinstance(value, str) else value
 
 
 def _empty_if_left_out(value: Any, read: ValidatorFunctionWrapHandler) -> str:
-    """What was written is never empty, so that an empty text can stand for an entry that was left out."""
+    """Return an empty text, which no valid entry is, for an entry that was left out."""
     return "" if value is DataEntry.LEFT_OUT else str(read(value))
 
 
-def _words_are_enough(value: Any) -> Any:
-    """`python3 cuda` is short for `[python3, cuda]`."""
+def _split_words(value: Any) -> Any:
+    """Expand `python3 cuda` to `[python3, cuda]`."""
     return value.split() or [value] if isinstance(value, str) else value
 
 
-def _lines_are_enough(value: Any) -> Any:
-    """Text of several lines is short for a list of them."""
+def _split_lines(value: Any) -> Any:
+    """Expand a text to the list of its lines that are not blank."""
     return (
         [line for line in value.splitlines() if line.strip()] or [value] if isinstance(value, str) else value
     )
 
 
-def _url_is_enough(value: Any) -> Any:
-    """`- https://…` is short for `- {url: https://…}`. An entry that was left out has no key at all."""
+def _expand_url(value: Any) -> Any:
+    """Expand `- https://…` to `- {url: https://…}`. An entry that was left out has no keys."""
     if value is DataEntry.LEFT_OUT:
         return {}
     return {"url": value} if isinstance(value, str) else value
 
 
-def _one_is_enough(value: Any) -> Any:
-    """A text is short for a list with it alone."""
+def _expand_single(value: Any) -> Any:
+    """Expand a text to a list of one."""
     return [value] if isinstance(value, str) else value
 
 
 def _yes_or_no(value: Any) -> Any:
-    """`yes` and `no` are text here; `true` and `false` mean the same."""
+    """Convert `true` and `false` to `yes` and `no`, which are text in YAML 1.2."""
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else value
 
 
@@ -167,11 +167,11 @@ def _exact(value: object) -> int:
     return value
 
 
-def _where_a_token_is(value: Any) -> Any:
-    # What was written in its place may be the token: it is not repeated.
+def _reject_token_text(value: Any) -> Any:
+    # The text may be the token itself: the message must not quote it.
     if isinstance(value, str):
         raise ValueError(
-            "must say where a token is, never be one; write {file: ~/.my-token, hosts: [data.example.org]}"
+            "must name the file of a token, not be a token; write {file: ~/.my-token, hosts: [data.example.org]}"
         )
     return value
 
@@ -185,8 +185,8 @@ def _command_words(value: Any) -> Any:
         raise ValueError("a quote is opened and not closed") from None
 
 
-def _cpus_are_enough(value: Any) -> Any:
-    """`alpha: 2` is short for `alpha: {cpus: 2}`."""
+def _expand_cpus(value: Any) -> Any:
+    """Expand `alpha: 2` to `alpha: {cpus: 2}`."""
     return {"cpus": value} if isinstance(value, int) and not isinstance(value, bool) else value
 
 
@@ -197,18 +197,18 @@ Line = Annotated[str, AfterValidator(_line)]
 Word = Annotated[str, AfterValidator(_word)]
 Template = Annotated[str, AfterValidator(_template)]
 Words = Annotated[
-    list[Annotated[Word, WrapValidator(_empty_if_left_out)]], BeforeValidator(_words_are_enough)
+    list[Annotated[Word, WrapValidator(_empty_if_left_out)]], BeforeValidator(_split_words)
 ]
 Lines = Annotated[
-    list[Annotated[Line, WrapValidator(_empty_if_left_out)]], BeforeValidator(_lines_are_enough)
+    list[Annotated[Line, WrapValidator(_empty_if_left_out)]], BeforeValidator(_split_lines)
 ]
-#: Like `Lines`, but a text is one entry, whatever is in it.
+#: A list of lines, or a text for a list of one.
 OneOrMore = Annotated[
-    list[Annotated[Line, WrapValidator(_empty_if_left_out)]], BeforeValidator(_one_is_enough)
+    list[Annotated[Line, WrapValidator(_empty_if_left_out)]], BeforeValidator(_expand_single)
 ]
 Exact = Annotated[int, BeforeValidator(_exact)]
 Bound = Annotated[float, AfterValidator(_finite)]
-#: Bounded so that it fits every scheduler's and the journal's integers.
+#: The upper bound fits the integers of every scheduler and of the journal.
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 
 
@@ -234,7 +234,7 @@ class OutputKeys(Strict):
 
 class DataKeys(Strict):
     url: OneOrMore = []
-    #: Digests are read by `outlast.spec.data_keys` as they were written: some of them look like numbers.
+    #: `outlast.spec.data_keys` parses digests from the text as written: some look like numbers.
     sha256: Any = None
     sha1: Any = None
     md5: Any = None
@@ -254,7 +254,7 @@ class LimitsKeys(Strict):
 
 
 class CheckpointsKeys(Strict):
-    # One being written must never be the only one there is.
+    # At least two: the one being written must not be the only one.
     keep: Annotated[int, Field(ge=2, le=1_000_000)] = Checkpoints.keep
     grace: Duration = Checkpoints.grace
     signal: Literal["TERM", "USR1", "USR2"] = "TERM"
@@ -270,11 +270,11 @@ class ParamsKeys(Strict):
     cluster: Line = "local"
     resources: ResourcesKeys = ResourcesKeys()
     runs: Annotated[int, Field(ge=1, le=MOST_RUNS)] = 1
-    #: Read by `outlast.spec.runs`, which needs the values as they were written.
+    #: Parsed by `outlast.spec.runs`, which needs the values as written.
     sweep: Any = None
     parallel: Count = 1
-    data: list[Annotated[DataKeys, BeforeValidator(_url_is_enough)]] = []
-    outputs: list[Annotated[OutputKeys, BeforeValidator(_path_is_enough)]] = []
+    data: list[Annotated[DataKeys, BeforeValidator(_expand_url)]] = []
+    outputs: list[Annotated[OutputKeys, BeforeValidator(_expand_path)]] = []
     limits: LimitsKeys = LimitsKeys()
     checkpoints: CheckpointsKeys = CheckpointsKeys()
 
@@ -299,10 +299,10 @@ class TransfersKeys(Strict):
 
 
 class ProfileKeys(Strict):
-    """The keys of `outlast.schedulers.profile.Profile`, and `account` and `partition`, Slurm's own words."""
+    """The keys of `outlast.schedulers.profile.Profile`, and Slurm's names `account` and `partition`."""
 
     scheduler: Literal["local", "slurm", "sge", "htcondor"] = "local"
-    hosts: dict[str, Annotated[HostKeys, BeforeValidator(_cpus_are_enough)]] = {}
+    hosts: dict[str, Annotated[HostKeys, BeforeValidator(_expand_cpus)]] = {}
     project: Word = ""
     account: Word = ""
     queue: Word = ""
@@ -327,5 +327,5 @@ class ProfileKeys(Strict):
     lag: Duration = 0.0
     cache: Line = ""
     cache_size: Size = 0
-    token: Annotated[TokenKeys, BeforeValidator(_where_a_token_is)] = TokenKeys()
+    token: Annotated[TokenKeys, BeforeValidator(_reject_token_text)] = TokenKeys()
     transfers: TransfersKeys = TransfersKeys()

@@ -1,4 +1,4 @@
-"""From a document to a model: all of pydantic's complaints at once, in plain sentences with their lines."""
+"""Validation of a document against a pydantic model, with all errors as plain messages with lines."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ Keys = TypeVar("Keys", bound=BaseModel)
 
 
 def validate(model: type[Keys], document: Document, at: Path_ = ()) -> tuple[Keys, list[Mistake]]:
-    """The model, and what was wrong. What was wrong is left out of the model, as if it had not been written.
+    """Return the model and the mistakes. Invalid values are left out of the model.
 
-    So one mistake does not hide the next: further checks go on with what could be understood.
+    So one mistake does not hide the next: later checks use the values that are valid.
     """
     node = document.find(at)
     assert node is not None
     data = plain(node)
     mistakes: list[Mistake] = []
-    # Each round leaves something out, so that there cannot be more rounds than there are values.
+    # Each round removes at least one value, so there cannot be more rounds than values.
     for _ in range(node.size):
         try:
             return model.model_validate(data), mistakes
@@ -39,7 +39,7 @@ def validate(model: type[Keys], document: Document, at: Path_ = ()) -> tuple[Key
 
 
 def _without(data: dict[str, Any], locations: list[Path_]) -> dict[str, Any]:
-    """The data less what is at `locations`: keys are removed, entries of a list replaced by `LEFT_OUT`."""
+    """Return the data without `locations`: keys are removed, entries of a list become `LEFT_OUT`."""
     data = copy.deepcopy(data)
     for first, *rest in locations:
         group = data.get(str(first))
@@ -61,7 +61,7 @@ def _translate(error: ErrorDetails, model: type[BaseModel], document: Document, 
     location: Path_ = (*at, *error["loc"])
     if error["type"] == "extra_forbidden":
         return _unknown_key(error["loc"], model, document, location)
-    text, _, hint = _sentence(error, model, document.text(location)).partition("; ")
+    text, _, hint = _message(error, model, document.text(location)).partition("; ")
     return document.mistake(location, text, hint)
 
 
@@ -75,18 +75,18 @@ def _unknown_key(loc: Path_, model: type[BaseModel], document: Document, locatio
             if word in keys_of(model, (group,)):
                 hint = f"it belongs under {group}:"
     elsewhere = "" if not parents or hint else did_you_mean(word, model.model_fields)
-    hint = hint or elsewhere.replace("?", " at the left margin?")
+    hint = hint or elsewhere.replace("?", " at the top level?")
     known = ", ".join(keys)
     return document.mistake(
         location,
-        "is not known here",
-        f"{hint} (known: {known})" if hint else f"known are {known}",
+        "unknown key",
+        f"{hint} (known: {known})" if hint else f"known: {known}",
         of_key=True,
     )
 
 
 def keys_of(model: type[BaseModel], path: Path_) -> list[str]:
-    """The keys that may stand at `path`."""
+    """Return the keys that are allowed at `path`."""
     current: Any = model
     for step in path:
         if isinstance(current, type) and issubclass(current, BaseModel):
@@ -100,7 +100,7 @@ def keys_of(model: type[BaseModel], path: Path_) -> list[str]:
     return list(current.model_fields) if isinstance(current, type) and issubclass(current, BaseModel) else []
 
 
-def _sentence(error: ErrorDetails, model: type[BaseModel], written: str | None) -> str:
+def _message(error: ErrorDetails, model: type[BaseModel], written: str | None) -> str:
     kind, given = error["type"], error["input"]
     written = shorten(written) if written is not None else None
     context: AnyMapping[str, Any] = error.get("ctx", {})
@@ -112,11 +112,11 @@ def _sentence(error: ErrorDetails, model: type[BaseModel], written: str | None) 
         return f"{written or shorten(given)} is too small; it must be at least {context['ge']}"
     if kind == "less_than_equal":
         return f"{written or shorten(given)} is too large; it can be at most {context['le']:,}"
-    what = _what(given, written)
+    what = _describe(given, written)
     if kind == "literal_error":
         choices = [word.strip("'") for word in str(context["expected"]).replace(" or ", ", ").split(", ")]
         near = did_you_mean(str(given), choices)
-        return f"{what} is not a choice; {near + ' ' if near else ''}it can be {one_of(choices)}"
+        return f"must be {one_of(choices)}, not {what}" + (f"; {near}" if near else "")
     if kind.startswith("int"):
         unquote = "; remove the quotes" if isinstance(given, str) and given.isdecimal() else ""
         return f"must be a whole number, not {what}{unquote}"
@@ -133,11 +133,11 @@ def _sentence(error: ErrorDetails, model: type[BaseModel], written: str | None) 
         return f"must be a list, not {what}{hint}"
     if kind.startswith(("model", "dict")):
         keys = keys_of(model, error["loc"])
-        return f"must be a group of keys, not {what}" + (f"; known are {', '.join(keys)}" if keys else "")
+        return f"must be a group of keys, not {what}" + (f"; known: {', '.join(keys)}" if keys else "")
     return f"{what} cannot be used here"
 
 
-def _what(given: object, written: str | None) -> str:
+def _describe(given: object, written: str | None) -> str:
     if isinstance(given, dict):
         return "a group {...}"
     if isinstance(given, list):

@@ -1,7 +1,7 @@
-"""From a YAML file to a document, or to a mistake with its line and column.
+"""Parser for YAML files: a document, or a mistake with line and column.
 
-The tree is built from ruamel.yaml's parse events, so that every bound (size, depth, what aliases unfold to)
-is kept while reading.
+The tree is built from ruamel.yaml's parse events, so that the limits on size, depth and expanded aliases are
+checked while reading.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from outlast.spec.document import Document, Mapping, Node, Scalar, Sequence
 from outlast.spec.mistakes import BadSpec, Mistake, shorten
 
 MOST_BYTES = 1 << 20
-#: A sweep over the most runs there can be, and room for the rest.
+#: Enough for a sweep over the largest number of runs, and everything else.
 MOST_NODES = 110_000
 DEEPEST = 20
 
 
 def load(path: Path, shown: str, instead: str = "") -> Document:
-    """Read a YAML file whose top is a mapping. Raises BadSpec; `shown` is the file's name in messages.
+    """Read a YAML file whose top level is a mapping. Raises BadSpec.
 
-    `instead` says what to do with an empty one.
+    `shown` is the file's name in messages, `instead` the hint for an empty file.
     """
     return parse(_read_text(path, shown), shown, instead)
 
@@ -51,7 +51,7 @@ def _read_text(path: Path, shown: str) -> str:
         reason = error.strerror or type(error).__name__
         raise BadSpec([Mistake(shown, None, None, f"{path} cannot be read: {reason}")]) from error
     if len(raw) > MOST_BYTES:
-        raise BadSpec([Mistake(shown, None, None, "is larger than 1 MiB", "keep data in files of their own")])
+        raise BadSpec([Mistake(shown, None, None, "is larger than 1 MiB", "keep data in separate files")])
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -61,13 +61,14 @@ def _read_text(path: Path, shown: str) -> str:
 
 
 def parse(text: str, shown: str, instead: str = "") -> Document:
+    """Parse the text of a YAML file, as `load` does. Raises BadSpec."""
     builder = _DocumentBuilder(shown)
     try:
         node = builder.document(YAML(typ="safe", pure=True).parse(text))
     except BadSpec:
         raise
     except Exception as error:
-        # ruamel.yaml lets ValueError, IndexError and others out for some broken input besides its own errors.
+        # For some broken input ruamel.yaml raises ValueError, IndexError and others besides its own errors.
         raise BadSpec([_syntax_mistake(error, text, shown)]) from error
     if node is None or (isinstance(node, Scalar) and node.value is None):
         raise BadSpec([Mistake(shown, None, None, "is empty", instead)])
@@ -101,22 +102,22 @@ class _DocumentBuilder:
         if isinstance(event, AliasEvent):
             if event.anchor not in self.anchors:
                 raise self._refused(
-                    event, f"*{event.anchor} stands for nothing: there is no &{event.anchor} above it"
+                    event, f"*{event.anchor} is not defined: there is no &{event.anchor} above it"
                 )
             node = self.anchors[event.anchor]
             self._count(event, node.size)
             return node
         self._count(event, 1)
-        # "!" alone is YAML's way of saying "text", and what quoting amounts to.
+        # "!" alone is YAML's tag for text, which is what quoting means.
         tag, anchor = getattr(event, "tag", None), getattr(event, "anchor", None)
         if tag not in (None, "!"):
-            raise self._refused(event, f"tags such as {shorten(tag)} are not known here", "remove it")
-        node = self._composed(event, events, depth)
+            raise self._refused(event, f"tags such as {shorten(tag)} are not supported", "remove it")
+        node = self._compose(event, events, depth)
         if anchor is not None:
             self.anchors[anchor] = node
         return node
 
-    def _composed(self, event: Event, events: Iterator[Event], depth: int) -> Node:
+    def _compose(self, event: Event, events: Iterator[Event], depth: int) -> Node:
         line = event.start_mark.line + 1
         if isinstance(event, ScalarEvent):
             return Scalar(line, event.value, event.style is not None)
@@ -132,7 +133,7 @@ class _DocumentBuilder:
             value = self._node(next(events), events, depth + 1)
             if not isinstance(key, Scalar):
                 hint = "put quotes around text that begins with { or ["
-                raise self._refused(following, "a key must be a word", hint)
+                raise self._refused(following, "a key must be text, not a list or a group", hint)
             key_line = following.start_mark.line + 1
             if key.text in entries:
                 text = f"{shorten(key.text)}: given twice, first in line {key_lines[key.text]}"
@@ -144,7 +145,7 @@ class _DocumentBuilder:
         self.nodes += nodes
         if self.nodes > MOST_NODES:
             raise self._refused(
-                event, f"more than {MOST_NODES:,} values, counting what aliases (*) stand for"
+                event, f"more than {MOST_NODES:,} values, with aliases (*) expanded"
             )
 
     def _refused(self, event: Event, text: str, hint: str = "") -> BadSpec:
@@ -152,20 +153,20 @@ class _DocumentBuilder:
         return BadSpec([*self.mistakes, Mistake(self.file, mark.line + 1, mark.column + 1, text, hint)])
 
 
-#: What ruamel.yaml says, and what that means to someone who writes a params.yaml.
+#: The start of ruamel.yaml's message, a plainer message, and a hint.
 _PLAINER = (
-    ("found character '\\t'", "a tab, which YAML does not take as indentation", "use spaces"),
+    ("found character '\\t'", "YAML does not allow a tab as indentation", "use spaces"),
     ("found character", "this character cannot begin a value", "put quotes around the text"),
     (
         "mapping values are not allowed",
-        'a ": " where no key can be',
-        'put quotes around text with a ": " in it',
+        '": " is not allowed here',
+        'put quotes around text that contains ": "',
     ),
     ("found unexpected end of stream", "the file ends inside quotes", "close them"),
     ("expected ',' or ']'", "a list [...] is not closed, or lacks a comma", ""),
     ("expected ',' or '}'", "a group {...} is not closed, or lacks a comma", ""),
-    ("could not find expected ':'", "a line without its colon", "write key: value"),
-    ("expected <block end>", "this line's indentation fits nothing above it", "align it with its neighbours"),
+    ("could not find expected ':'", "a line has no colon", "write key: value"),
+    ("expected <block end>", "this line's indentation matches no line above it", "align it with its neighbours"),
     ("expected the node content", "a value is missing here, or a bracket is not closed", ""),
     ("found undefined", "an unknown tag", "put quotes around text that begins with !"),
 )
@@ -174,15 +175,14 @@ _PLAINER = (
 def _syntax_mistake(error: Exception, text: str, shown: str) -> Mistake:
     if isinstance(error, MarkedYAMLError):
         mark = error.problem_mark or error.context_mark
-        problem = str(error.problem or error.context or "not YAML")
+        problem = str(error.problem or error.context or "unknown error")
         line, column = (mark.line + 1, mark.column + 1) if mark else (None, None)
         for start, plainer, hint in _PLAINER:
-            # ruamel.yaml shows the character as Python would.
             if problem.startswith(start):
                 return Mistake(shown, line, column, plainer, hint)
-        return Mistake(shown, line, column, f"not YAML: {shorten(problem, 100)}")
+        return Mistake(shown, line, column, f"not valid YAML: {shorten(problem, 100)}")
     position = getattr(error, "position", None)
     if isinstance(error, YAMLError) and isinstance(position, int):
         line = text.count("\n", 0, position) + 1
         return Mistake(shown, line, None, "a character that YAML does not allow", "remove it")
-    return Mistake(shown, None, None, "not YAML")
+    return Mistake(shown, None, None, "not valid YAML")

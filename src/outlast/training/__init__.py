@@ -1,8 +1,8 @@
-"""What a training script uses: checkpoints that survive, a deadline that is known, progress that is told.
+"""The functions that a training script calls: checkpoints, the deadline and progress.
 
-Standard library only; NumPy and torch are used where the state holds their objects. Inside a job the
-environment says where checkpoints go and when the job ends; outside one, checkpoints go to `./checkpoints`
-and there is no end.
+Standard library only; NumPy and torch are used if the state holds their objects. In a job, environment
+variables set by the node program name the checkpoint directory and the deadline. Outside a job, checkpoints
+go to `./checkpoints` and there is no deadline.
 """
 
 from __future__ import annotations
@@ -38,21 +38,26 @@ _session = TrainingSession(read_settings(os.environ))
 
 
 def load() -> Any:
-    """The state of the newest whole checkpoint, or None if nothing was ever saved.
+    """Return the state of the newest valid checkpoint, or None if nothing was ever saved.
 
-    A torn or altered checkpoint is put aside with a warning, and the one before is taken. If checkpoints
-    exist and none can be used, CheckpointError is raised: starting afresh is for a person to decide.
+        state = outlast.load() or {"step": 0, "weights": fresh_weights()}
 
-    From this call on the run is this process's: one that loaded before can no longer save, unless it is
-    of the same attempt. Outside a job each process is an attempt of its own. Tensors come back on the device
-    they had (the CPU where there is no such device), without `requires_grad`; those that shared memory share
-    it again. Arrays lie in the checkpoint's file until they are written to, and never change it.
+    Every byte is verified. A checkpoint that is incomplete or damaged is renamed to `.bad-…` with a warning,
+    and the one before it is loaded. Raises CheckpointError if checkpoints exist but none can be used: whether
+    to start over is for a person to decide, so do not catch it to start from the beginning.
+
+    Loading claims the run for this attempt: processes of earlier attempts get Superseded when they save.
+    Outside a job each process is an attempt of its own.
+
+    Tensors are returned on the device they had (on the CPU if that device does not exist here) and without
+    `requires_grad`; arrays and tensors that shared memory share it again. Arrays are mapped from the
+    checkpoint file; changing them does not change the file.
     """
     return _session.load()
 
 
 class Training(TrainingLoop):
-    """A whole training that goes on bit for bit where it was, also in the middle of an epoch::
+    """A training loop that resumes bit for bit where it stopped, even in the middle of an epoch.
 
         training = outlast.Training(model=model, optimizer=optimizer, data=loader)
         for epoch in training.epochs(90):
@@ -60,10 +65,16 @@ class Training(TrainingLoop):
                 ...
                 training.step(loss=loss)
 
-    Make it when all parts are there: it loads the newest checkpoint into them. A part is anything with
+    Create it when all parts exist: it loads the newest checkpoint into them. A part is any object with
     `state_dict()` and `load_state_dict()`: model, optimizer, scheduler, scaler. `data` is an
     `outlast.data.Loader` or torchdata's StatefulDataLoader. The random states of Python, NumPy and torch are
-    saved with them. `step` saves when it is time to, and leaves when the job must end.
+    saved too. `step` reports progress, saves when a save is due, and saves and exits when the job must end.
+
+    Attributes: `steps` (completed in all attempts), `epoch` (the current one, counted from 0), `resumed` (the
+    step it resumed from, or None), `state` (a dict for values of your own, saved with the rest).
+
+    Raises TypeError for a part without `state_dict()`, and CheckpointError if the newest checkpoint has other
+    parts or was not saved by `outlast.Training`.
     """
 
     def __init__(self, data: Any = None, **parts: Any) -> None:
@@ -71,79 +82,110 @@ class Training(TrainingLoop):
 
 
 def keep(path: str | os.PathLike[str], flush: Callable[[], Any] | None = None) -> None:
-    """Keep the files below a path with every checkpoint: `load()` puts them back as they were at that save.
+    """Save the files under `path` with every checkpoint; `load()` restores them as they were at that save.
 
-    For logs that grow with the training, such as TensorBoard's: what was written after the last save is
-    written again by the next attempt, and would be there twice. The path is relative to
-    `$OUTLAST_OUTPUT_DIR` in a job, else to the current directory; `flush` is called before each save.
+        outlast.keep("logs", flush=writer.flush)
+
+    Use it for logs that grow during training, such as TensorBoard's: steps after the last save are repeated
+    by the next attempt and would otherwise be logged twice. `path` is a file or a directory, relative to
+    `$OUTLAST_OUTPUT_DIR` in a job and to the current directory outside one. `flush` is called before each
+    save.
     """
     _session.kept.add(path, flush)
 
 
 def save(state: Any, step: SupportsIndex, wait: bool = False) -> None:
-    """Copy the state and return; it is written behind the training, and told as saved once it is durable.
+    """Save a checkpoint of `state` in the background.
 
-    The state is a tree of dicts, lists, tuples, sets, numbers, strings, bytes, NumPy arrays, torch tensors
-    and `outlast.File`; anything else is a TypeError that names the place. Saves are written in order, one at
-    a time: the next one waits if the last is not down yet. The end of the script and `leave()` wait too, and
-    `wait=True` waits here.
+        outlast.save({"step": step, "model": model.state_dict()}, step=step)
 
-    A save that failed raises SaveFailed at the next call of `save`, `wait` or `leave`; the checkpoints before
-    stay, so a training that catches it may go on. Superseded is raised if a process of another attempt has
-    taken over the run.
+    The state is copied before this returns, so it may change afterwards. It is then written by a thread, and
+    reported as saved once it is durable (synced to disk). `step` is an integer from 0. With `wait=True` the
+    call returns when the checkpoint is durable. Saves are written in order, one at a time: a save waits for
+    the previous one. `leave()` and the end of the script also wait.
+
+    A state is a tree of dicts, lists, tuples, sets, numbers, strings, bytes, NumPy arrays, torch tensors and
+    `outlast.File`. Anything else raises TypeError, which names its place in the state.
+
+    A failed save (for example on a full disk) raises SaveFailed at the next call of `save`, `wait` or
+    `leave`; earlier checkpoints stay valid, so the script may catch it and continue. Raises Superseded if
+    another attempt has taken over the run.
     """
     _session.save(state, step, wait)
 
 
 def wait() -> None:
-    """Until all that was saved would survive the loss of power. Raises what `save` would at its next call."""
+    """Wait until every checkpoint passed to `save` is durable.
+
+    Raises SaveFailed if one could not be written, and Superseded if another attempt has taken over the run.
+    """
     _session.wait()
 
 
 def time_left() -> float:
-    """Seconds until the training must have ended; infinite outside a job."""
-    return _session.clock.time_left()
+    """Return the seconds until the job must have ended; infinity outside a job."""
+    return _session.deadline.time_left()
 
 
 def should_save() -> bool:
-    """Whether a save is due: from what saves cost, how often the cluster interrupts, and the time left.
+    """Return True if a save is due.
 
-    Call it once in each step, before `save`. It is true often enough that an interruption costs little, and
-    in time before the deadline; `checkpoints.every` in params.yaml, and its bounds, rule it.
+        if outlast.should_save():
+            outlast.save(state, step=step)
+
+    Call it once per step; it stays true until something is saved. The interval is chosen from the cost of a
+    save, the number of interruptions so far and the time left, within the limits set by `checkpoints` in
+    params.yaml.
     """
     return _session.should_save()
 
 
 def should_stop() -> bool:
-    """Whether it is time to save and leave: a stop signal came, or the time left is needed for saving.
+    """Return True if it is time to save and leave.
 
-    Call it once in each step. It learns from the time between its calls and from how long saving takes.
+        if outlast.should_stop():
+            outlast.save(state, step=step)
+            outlast.leave()
+
+    True once a stop signal arrived or the time left is needed for saving; it then stays true. Call it once
+    per step: it measures the time between calls and the time that saves take. Raises Superseded if another
+    attempt has taken over the run.
     """
     return _session.should_stop()
 
 
 def progress(step: SupportsIndex, total: SupportsIndex | None = None, **metrics: Any) -> None:
-    """Tell how far the training is, as often as you like: a few times a second it is written down.
+    """Report how far the training is; `outlast status` and `outlast up` show it.
 
-    Only read, never waited for; metrics may be anything that is a number. Outside a job nothing happens.
+        outlast.progress(step, 1000, loss=loss)
+
+    May be called at every step: it writes at most four times a second, and always the last values. `total` is
+    the number of steps in all, if known. Metrics may be numbers or anything that converts to one, such as a
+    tensor with one element. Does nothing outside a job.
     """
     _session.progress(step, total, metrics)
 
 
 def leave() -> NoReturn:
-    """Wait for the last save and exit with "saved, continue me": the run goes on there in another job."""
+    """Wait for the last save and exit with code 85, "saved, continue me"; the run resumes in another job.
+
+    Exits by raising SystemExit. Raises SaveFailed instead if the last save failed.
+    """
     _session.leave()
 
 
-def between_steps(framework: str, take: Callable[[], dict[str, Any]]) -> StepHook:
-    """For adapters: tells, saves and leaves between two steps; `take` gives the whole state."""
-    return StepHook(_session, "outlast." + framework.lower(), "outlast's callback for " + framework, take)
+def make_step_hook(framework: str, capture: Callable[[], dict[str, Any]]) -> StepHook:
+    """Return the hook that a framework's callback calls after each step.
+
+    `capture` returns the complete state of the training between two steps.
+    """
+    return StepHook(_session, "outlast." + framework.lower(), "outlast's callback for " + framework, capture)
 
 
 def listen() -> None:
-    """Take TERM, USR1 and USR2 as a wish to stop, which `should_stop()` then tells.
+    """Install handlers for SIGTERM, SIGUSR1 and SIGUSR2 that make `should_stop()` return True.
 
-    Inside a job this happens at import. A signal that already has a handler keeps it; outside the main
-    thread, where Python allows no handlers, nothing happens.
+    In a job this happens at import. A signal that already has a handler keeps it. Does nothing outside the
+    main thread, where Python does not allow handlers.
     """
-    _session.clock.listen()
+    _session.deadline.install_handlers()

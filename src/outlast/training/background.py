@@ -1,4 +1,4 @@
-"""Work done behind the training's back: one piece at a time, in order, and never unheard when it fails."""
+"""A background worker: runs tasks in threads, one at a time and in order, and reports their failures."""
 
 from __future__ import annotations
 
@@ -8,33 +8,38 @@ from typing import Callable
 
 
 class BackgroundWorker:
-    """`begin` gives a piece of work to a thread; the next piece's thread waits for it.
+    """A queue of tasks, each in its own thread, which waits for the one before it.
 
-    The threads are no daemons: the interpreter ends only when they have. A forked child has none of them and
-    none of their results.
+    The threads are not daemons: the interpreter exits only after they end. A forked child has none of the
+    threads and none of their results.
     """
 
     def __init__(self) -> None:
         self._last: _Task | None = None
         self._failure: BaseException | None = None
 
-    def begin(self, work: Callable[[], None], after: Callable[[], None]) -> None:
-        """Do `work` and then `after`; `wait_for_work` waits for the first of the two."""
+    def submit(self, work: Callable[[], None], after: Callable[[], None]) -> None:
+        """Run `work` and then `after` in the background. `wait_for_work` waits for `work` only."""
         self._last = _Task(self._last, work, after, self._failed)
 
     def _failed(self, error: BaseException) -> None:
         self._failure = error
 
     def wait_for_work(self) -> None:
+        """Wait until the `work` of the newest task has ended; its `after` may still run."""
         if self._last is not None:
             self._last.worked.wait()
 
     def wait_for_all(self) -> None:
+        """Wait until the newest task has ended, with its `after`."""
         if self._last is not None:
             self._last.ended.wait()
 
     def raise_failure(self, kind: type[BaseException] = BaseException) -> None:
-        """What went wrong since the last call, once; `kind` leaves other failures for later."""
+        """Raise the newest failure since the last call, once.
+
+        With `kind`, a failure of another type is kept for a later call.
+        """
         failure = self._failure
         if isinstance(failure, kind):
             self._failure = None
@@ -51,8 +56,8 @@ class _Task:
     ) -> None:
         self.worked, self.ended = threading.Event(), threading.Event()
         self._before, self._work, self._after, self._failed = before, work, after, failed
-        if start(self._do) is None:
-            self._do()  # no thread can be had: the caller waits
+        if start_thread(self._do) is None:
+            self._do()  # no thread can be started: run it in the caller's
 
     def _do(self) -> None:
         try:
@@ -65,19 +70,18 @@ class _Task:
                 self.worked.set()
             self._after()
         except BaseException as error:
-            # Whatever it is, it is the training's to hear.
+            # Any exception must reach the training script.
             self._failed(error)
         finally:
             self.ended.set()
 
 
-# Threads that help, and are done without where none can be had.
 #: For work that all cores can share: more of them gain little, and a node has other processes.
-MOST = max(1, min(4, os.cpu_count() or 1))
+MAX_THREADS = max(1, min(4, os.cpu_count() or 1))
 
 
-def start(work: Callable[[], None]) -> threading.Thread | None:
-    """A thread that does it; None where none can be had, as at the end of the interpreter."""
+def start_thread(work: Callable[[], None]) -> threading.Thread | None:
+    """Start a thread that runs `work`. Return None if no thread can be started, as at interpreter exit."""
     thread = threading.Thread(target=work, name="outlast")
     try:
         thread.start()

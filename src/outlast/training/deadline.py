@@ -1,7 +1,8 @@
-"""How long the training may go on, and whether it has been asked to stop.
+"""The deadline of a job, and the stop signals that come before it.
 
-The deadline comes from the environment and is turned into the monotonic clock at import, so that a clock
-that is set afterwards moves nothing. A stop signal only makes it sooner: signals get lost on the way.
+The deadline from the environment is converted to the monotonic clock at import, so later changes of the
+system clock have no effect. A stop signal only makes the stop earlier; the deadline holds without one,
+because signals can get lost.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ import time
 from types import FrameType
 from typing import Callable
 
-#: How much longer than the slowest save so far the last one may take.
+#: The last save may take this many times as long as the slowest so far.
 _SAVE_MARGIN = 2.0
-#: The same for a step: what comes between two calls is more regular than a file system.
+#: The next step may take this many times as long as the slowest so far; steps vary less than file systems.
 _STEP_MARGIN = 1.1
 STOP_SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGTERM", "SIGUSR1", "SIGUSR2") if hasattr(signal, name)
@@ -23,34 +24,35 @@ STOP_SIGNALS = tuple(
 
 
 class Pace:
-    """How far apart the calls of a loop come, without the time in which it stood still for a save."""
+    """The time between the calls of a loop, not counting time that the loop was blocked by a save."""
 
     def __init__(self) -> None:
-        #: Seconds from call to call: the first, and the longest of the others.
+        #: Seconds between calls: the first interval, and the longest of the others.
         self._first = 0.0
         self._longest = 0.0
         self._intervals = 0
         self._last: float | None = None
-        #: Seconds of the current interval that went into saving.
-        self._stood = 0.0
+        #: Seconds of the current interval in which the loop was blocked by a save.
+        self._blocked = 0.0
 
-    def stood(self, seconds: float) -> None:
-        self._stood += seconds
+    def add_blocked(self, seconds: float) -> None:
+        """Add seconds in which the loop was blocked; they do not count as part of the current interval."""
+        self._blocked += seconds
 
-    def beat(self, now: float) -> bool:
-        """A call came; whether `longest` is another one now."""
+    def tick(self, now: float) -> bool:
+        """Record a call at time `now`. Return True if `longest` has changed."""
         before, self._last = self._last, now
         if before is None:
             return False
         interval = now - before
         if self._intervals > 2 and interval <= self._longest:
-            self._stood = 0.0
+            self._blocked = 0.0
             return False
-        return self._note(max(0.0, interval - self._stood))
+        return self._record(max(0.0, interval - self._blocked))
 
-    def _note(self, interval: float) -> bool:
+    def _record(self, interval: float) -> bool:
         longest = self.longest
-        self._stood = 0.0
+        self._blocked = 0.0
         self._intervals += 1
         if self._intervals == 1:
             self._first = interval
@@ -60,12 +62,14 @@ class Pace:
 
     @property
     def longest(self) -> float:
-        # The first one holds what happens once, such as compiling; it counts until others are known.
+        """The longest interval in seconds; 0 until one is complete."""
+        # The first interval includes one-time work such as compiling, so it counts only until others are
+        # known.
         return max(self._first, self._longest) if self._intervals < 3 else self._longest
 
 
 class Deadline:
-    """The deadline of one attempt; `now` is a monotonic clock."""
+    """The deadline and stop state of one attempt; `now` is a monotonic clock."""
 
     def __init__(
         self,
@@ -76,29 +80,33 @@ class Deadline:
     ) -> None:
         self.now = now
         self._ends = math.inf if deadline is None else now() + (deadline - wall())
-        # A grace that is most of a short job would leave no time to train.
+        # Limit the grace period, so that a short job still has time to train.
         self._grace = min(grace, max(0.0, self.time_left()) / 4)
-        self._half = max(0.0, self.time_left()) / 2
-        #: It is time to save and leave; `told`: because a stop signal came.
+        self._half_job = max(0.0, self.time_left()) / 2
+        #: Set when it is time to save and leave; `is_signalled` if a stop signal was the reason.
         self.stopping = False
-        self.told = False
+        self.is_signalled = False
         self._slowest_save: float | None = None
         self._pace = Pace()
 
     def time_left(self) -> float:
+        """Return the seconds until the deadline; infinity without one."""
         return self._ends - self.now()
 
     @property
     def signal_at(self) -> float:
-        """When the stop signal comes, on the monotonic clock, if nothing ends the job before."""
+        """The monotonic time at which the scheduler's stop signal is expected."""
         return self._ends - self._grace
 
     def last_save_at(self, interval: float) -> float:
-        """When the last save must begin at the latest, in a loop that looks at the clock every `interval`."""
+        """Return the latest monotonic time to begin the last save.
+
+        `interval` is the longest time between two checks of the loop, in seconds.
+        """
         return self._ends - self._reserve(interval)
 
-    def listen(self) -> None:
-        """Take stop signals whose disposition is the default one; only the main thread may."""
+    def install_handlers(self) -> None:
+        """Handle the stop signals that have the default disposition. Does nothing outside the main thread."""
         if threading.current_thread() is not threading.main_thread():
             return
         for number in STOP_SIGNALS:
@@ -106,36 +114,37 @@ class Deadline:
                 signal.signal(number, self._on_signal)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self.told = self.stopping = True
+        self.is_signalled = self.stopping = True
 
-    def blocked(self, seconds: float) -> None:
-        """The training waited this long for a save; that is no part of a step."""
-        self._pace.stood(seconds)
+    def note_blocked(self, seconds: float) -> None:
+        """Record that a save blocked the loop for `seconds`; that time is not part of a step."""
+        self._pace.add_blocked(seconds)
 
-    def saved(self, seconds: float) -> None:
-        """A save was durable after this long; the last one may take longer."""
+    def note_saved(self, seconds: float) -> None:
+        """Record that a save took `seconds` until it was durable."""
         self._slowest_save = max(self._slowest_save or 0.0, seconds)
 
     def should_stop(self) -> bool:
-        """Whether to save and leave now; once true, always true."""
+        """Return True if it is time to save and leave; once true, always true."""
         now = self.now()
-        self._pace.beat(now)
+        self._pace.tick(now)
         if self._ends - now <= self._reserve(self._pace.longest):
             self.stopping = True
         return self.stopping
 
     def _reserve(self, interval: float) -> float:
-        """Seconds that must be left for it to be safe to go on until the next call.
+        """Return the seconds that must be left so that the loop can safely continue until its next call.
 
-        The next call may come as late as the longest interval, and the save begins only then. How long it
-        takes is known from the saves so far; before the first, half the grace stands in for it. Half the
-        grace is also the least: the signal comes a whole grace before the deadline, so that time alone
-        decides only when no signal came or when saving is slower than the grace allows for. The margin is
-        not worth half of the job: where saves are that slow, a job would end before it got anywhere.
+        The next call may come as late as the longest interval, and the save begins only then. The duration of
+        a save is known from earlier saves; before the first, half the grace period is assumed. Half the grace
+        period is also the minimum: the signal comes a whole grace period before the deadline, so time alone
+        decides only if no signal came or if saving takes longer than the grace period allows. The margin
+        never takes more than half of the job; otherwise a job with very slow saves would stop before it made
+        progress.
         """
         half = self._grace / 2
         save, margin = half, 0.0
         if self._slowest_save is not None:
             save, margin = self._slowest_save, self._slowest_save * (_SAVE_MARGIN - 1)
         least = save + interval * _STEP_MARGIN
-        return max(half, least, min(least + margin, self._half))
+        return max(half, least, min(least + margin, self._half_job))

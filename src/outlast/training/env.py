@@ -1,11 +1,11 @@
-"""Names the training shares with the node program, which sets them, and with nothing else in the package.
+"""Environment variables and values that the training process shares with the node program, which sets them.
 
-They repeat `outlast.node.protocol`; a unit test holds the two together.
+They repeat `outlast.node.protocol`, because neither package may import the other; a unit test compares them.
 """
 
 from __future__ import annotations
 
-#: What a training exits with when it has saved and wants to be continued.
+#: Exit code of a training script that has saved and wants to be continued.
 EXIT_CONTINUE = 85
 
 TOKEN = "OUTLAST_TOKEN"
@@ -25,17 +25,21 @@ SAVE_DURABLE = "OUTLAST_SAVE_DURABLE"
 OBSERVED = "OUTLAST_OBSERVED"
 INTERRUPTIONS = "OUTLAST_INTERRUPTIONS"
 
-#: Where checkpoints go, and how many stay, when no job says otherwise.
+#: Where checkpoints go, and how many are kept, outside a job.
 DEFAULT_DIRECTORY = "checkpoints"
 DEFAULT_KEEP = 3
-#: Retention never goes below this: the newest may turn out bad, the one before must then be there.
+#: The minimum to keep: if the newest turns out to be damaged, the one before must still exist.
 LEAST_KEEP = 2
-#: What SAVE_EVERY says where the time between saves is worked out, and its bounds in seconds.
+#: The value of SAVE_EVERY for an automatic interval, and the default limits of that interval in seconds.
 AUTO = "auto"
 DEFAULT_SHORTEST = 10.0
 DEFAULT_LONGEST = 3600.0
 
 
-def newest_progress(progress_file: str) -> str:
-    """Return the file with the newest progress, beside the file of lines; `exchange.attempt_log` agrees."""
+def newest_progress_path(progress_file: str) -> str:
+    """Return the path of the file with the newest progress, which lies beside the log of events.
+
+    `outlast.node.progress_file` (node must not import training) and `outlast.exchange.attempt_log` repeat the
+    rule; a unit test compares all three.
+    """
     return progress_file[:-1] if progress_file.endswith(".jsonl") else progress_file + ".json"

@@ -1,29 +1,29 @@
-"""What can go wrong with checkpoints.
+"""The exceptions of checkpoints::
 
 Exception
 ├── CheckpointError       shown to the user: no checkpoint can be used, and why
 ├── Superseded            shown to the user: this process must not save any more
-├── SaveFailed            shown to the user: what was to be saved is not on the disk
-└── Damaged               inside this package: one checkpoint is not what was written
+├── SaveFailed            shown to the user: a checkpoint could not be written
+└── Damaged               internal: one checkpoint is not as it was written
 """
 
 from __future__ import annotations
 
 
 class CheckpointError(Exception):
-    """Checkpoints exist and none can be used, or the place they belong to cannot be read.
+    """Checkpoints exist but none can be used, or their directory cannot be read.
 
-    The training must not start afresh by itself: hours of work may be lying there.
+    Do not catch it to start from the beginning: hours of work may be recoverable.
     """
 
 
 class Superseded(Exception):
-    """Another process has taken over this run; what this one saves would mix two histories."""
+    """Another attempt has taken over this run; this process must not save any more and should exit."""
 
 
 class SaveFailed(Exception):
-    """A checkpoint could not be written; the ones before are as they were. The training may go on."""
+    """A checkpoint could not be written. Earlier checkpoints are unchanged, and the script may continue."""
 
 
 class Damaged(Exception):
-    """A checkpoint is torn, altered or not one at all; the message says which part does not fit."""
+    """A checkpoint is incomplete, altered or not a checkpoint; the message names the part that is wrong."""

@@ -1,4 +1,4 @@
-"""The random state of the process: Python's, NumPy's and torch's, as far as they are in use."""
+"""The random state of the process: Python's, NumPy's and torch's, for the libraries that are imported."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 
 def capture() -> dict[str, Any]:
+    """Return the random states of Python and of NumPy, torch and CUDA devices if they are in use."""
     version, numbers, gauss = random.getstate()
     state: dict[str, Any] = {"python": [version, b"".join(n.to_bytes(4, "little") for n in numbers), gauss]}
     numpy = sys.modules.get("numpy")
@@ -23,7 +24,7 @@ def capture() -> dict[str, Any]:
 
 
 def restore(state: dict[str, Any]) -> None:
-    """What was captured; a library that is not imported here has nothing to restore."""
+    """Restore captured states; a library that is not imported here is skipped."""
     version, numbers, gauss = state["python"]
     words = tuple(int.from_bytes(numbers[at : at + 4], "little") for at in range(0, len(numbers), 4))
     random.setstate((version, words, gauss))

@@ -1,11 +1,11 @@
-"""When to save by itself: often enough that an interruption costs little, and always before the deadline.
+"""The time of the next save: often enough that an interruption costs little, and always before the deadline.
 
-Young and Daly: with C the cost of a save and M the mean time between interruptions, least is lost with saves
-about √(2CM) apart. Under a wall-time limit that alone may be ruinous: what is longer than the job is never
-reached. So the time until the end is divided into equal parts no longer than that, and the last save begins
-while there is still time for one as slow as the slowest.
+Young and Daly: with C the cost of a save and M the mean time between interruptions, the least time is lost
+with saves about √(2CM) apart. Under a wall-time limit that is not enough: an interval longer than the job is
+never reached. So the time until the end is divided into equal parts no longer than that interval, and the
+last save begins while there is time for one as slow as the slowest so far.
 
-Nothing here reads a clock or a file; `Deadline` has been handed one.
+Nothing here reads the clock or a file; the time comes from `Deadline`.
 """
 
 from __future__ import annotations
@@ -18,39 +18,43 @@ from typing import Callable, Mapping
 from outlast.training import env
 from outlast.training.deadline import Deadline, Pace
 
-#: One interruption in so many seconds is believed before any was seen. A guess that is wrong by a factor of
-#: four makes intervals wrong by two, which adds a quarter to what saving and lost work cost together.
-PRIOR = 24 * 3600.0
-#: What is written behind the training's back takes memory, cores and file system from it: this share counts.
-BEHIND = 0.1
-#: The first save shows what saving costs, and that it works here at all, before much depends on it: after so
-#: many seconds, or this part of a short job.
-FIRST = 60.0
-FIRST_PART = 0.1
-#: Over about so many saves their cost is averaged: file systems have busy hours.
-MEMORY = 5
-#: No two saves are planned closer than this many seconds.
-TICK = 0.001
+#: Assume one interruption in this many seconds before any was seen. If the guess is wrong by a factor of
+#: four, intervals are wrong by a factor of two, which adds a quarter to the cost of saving and lost work
+#: together.
+PRIOR_INTERVAL = 24 * 3600.0
+#: Share of the background write time that counts as cost: it takes memory, cores and bandwidth from training.
+BACKGROUND_SHARE = 0.1
+#: Seconds until the first save, or this fraction of a short job. The first save shows what saving costs and
+#: that it works, before much depends on it.
+FIRST_SAVE_SECONDS = 60.0
+FIRST_SAVE_FRACTION = 0.1
+#: Number of saves over which the cost is averaged, because the speed of file systems varies.
+AVERAGED_SAVES = 5
+#: Minimum seconds between two planned saves.
+SHORTEST_GAP = 0.001
 
 
 @dataclass(frozen=True)
 class SavePlan:
-    """What the user allows, and what earlier attempts of the run went through; all in seconds."""
+    """The user's limits and the history of earlier attempts of the run; all times in seconds."""
 
-    #: Between two saves; None: worked out here, within the two bounds.
+    #: Fixed time between two saves; None: chosen here, between `shortest` and `longest`.
     every: float | None = None
     shortest: float = env.DEFAULT_SHORTEST
     longest: float = env.DEFAULT_LONGEST
-    #: How long the training was at work, and how often the cluster cut it short.
+    #: Seconds that the training has run, and how often the cluster interrupted it.
     observed: float = 0.0
     interruptions: int = 0
-    #: How long a save held it up in the mean, and how long the slowest took to be durable; None: not known.
+    #: Mean seconds that a save blocked the loop, and seconds the slowest took to be durable; None if unknown.
     blocked: float | None = None
     durable: float | None = None
 
 
 def read_plan(environment: Mapping[str, str], number: Callable[[str], float | None]) -> SavePlan:
-    """`number` gives a variable's value, or None where it has none that is a number."""
+    """Return the plan that the environment sets.
+
+    `number` returns a variable's value as a number, or None if it has none.
+    """
 
     def at_least_zero(name: str, otherwise: float = 0.0) -> float:
         value = number(name)
@@ -70,7 +74,10 @@ def read_plan(environment: Mapping[str, str], number: Callable[[str], float | No
 
 
 def daly(cost: float, between: float) -> float:
-    """Seconds of work from one save to the next that lose least, if interruptions come `between` apart."""
+    """Return the seconds of work between two saves that lose the least time.
+
+    `cost` is the cost of a save and `between` the mean time between interruptions, in seconds.
+    """
     if cost >= 2 * between:
         return between
     ratio = cost / (2 * between)
@@ -78,165 +85,170 @@ def daly(cost: float, between: float) -> float:
 
 
 class SaveInterval:
-    """`due` is called in each step, `taken` when a state has been copied and the loop goes on.
+    """Decides when a save is due.
 
-    `saved` and `failed` tell what became of it later, from any thread: they only leave a note for the loop.
+    The loop calls `is_due` in each step and `note_copied` when it has copied a state. `note_saved` and
+    `note_failed` report the result later and may be called from any thread; the loop picks it up at its next
+    call.
     """
 
-    def __init__(self, clock: Deadline, plan: SavePlan = SavePlan()) -> None:  # noqa: B008 - frozen
-        self._clock = clock
-        self._now = clock.now
+    def __init__(self, deadline: Deadline, plan: SavePlan = SavePlan()) -> None:  # noqa: B008 - frozen
+        self._deadline = deadline
+        self._now = deadline.now
         self._plan = plan
         self._pace = Pace()
-        #: Whether the training wants to know at all.
-        self._asked = False
-        #: When the loop began, and up to when its work is in a state that was taken.
+        #: True once the script has called `is_due`.
+        self._is_used = False
+        #: When the loop began, and when the newest state was copied.
         self._began: float | None = None
-        self._since = 0.0
+        self._copied_at = 0.0
         self._due_at = -math.inf
-        #: What a save costs and how long it takes to be durable, on average.
+        #: Average cost of a save, and average seconds until it is durable.
         self._cost: float | None = None
-        self._writing = 0.0
-        self._known = 0
-        #: States taken that are neither durable nor failed; negative: the word was faster than the loop.
-        self._under_way = 0
-        #: The last one was taken: there is time for no other.
-        self._final = False
-        #: What became of saves: blocked and durable seconds, or None.
-        self._news: deque[tuple[float, float] | None] = deque()
-        #: Why the last state was taken, or why one is due.
+        self._write_seconds = 0.0
+        self._known_saves = 0
+        #: Copied states that are neither durable nor failed; negative if a result arrived before
+        #: `note_copied`.
+        self._pending = 0
+        #: True if the last state was copied: there is no time for another save.
+        self._is_last_copied = False
+        #: Results of saves: blocked and durable seconds, or None for a failure.
+        self._results: deque[tuple[float, float] | None] = deque()
+        #: Why the newest state was copied, or why a save is due; shown to users.
         self.why = ""
-        #: The interval, what bounds it, and the time between interruptions that it is for.
+        #: The interval, a remark about its limit, and the mean time between interruptions it was chosen for.
         self._choice: tuple[float, str, float] | None = None
         if plan.blocked is not None and plan.durable is not None:
             self._learn(max(0.0, plan.blocked), max(0.0, plan.durable))
-            clock.saved(max(0.0, plan.durable))
+            deadline.note_saved(max(0.0, plan.durable))
 
-    def due(self) -> bool:
-        """Whether to save now; true until a state is taken."""
+    def is_due(self) -> bool:
+        """Return True if the loop should save now; true until a state is copied."""
         now = self._now()
-        if self._pace.beat(now) or self._news or not self._asked:
-            self._asked = True
-            self._look(now)
-        if now < self._due_at and not self._clock.stopping:
+        if self._pace.tick(now) or self._results or not self._is_used:
+            self._is_used = True
+            self._replan(now)
+        if now < self._due_at and not self._deadline.stopping:
             return False
-        if self._final:
+        if self._is_last_copied:
             return False
-        self.why = self._why_now(now)
+        self.why = self._reason(now)
         return True
 
-    def taken(self, blocked: float) -> None:
-        """The loop has waited `blocked` seconds while the state was copied, and goes on."""
+    def note_copied(self, blocked: float) -> None:
+        """Record that a state was copied, which blocked the loop for `blocked` seconds."""
         now = self._now()
-        self._final = self._final or self._clock.stopping or now >= self._last
-        self.why = self._why_now(now)
-        self._clock.blocked(blocked)
-        self._pace.stood(blocked)
-        self._since = now
-        self._under_way += 1
-        self._look(now)
+        self._is_last_copied = self._is_last_copied or self._deadline.stopping or now >= self._last_save_at
+        self.why = self._reason(now)
+        self._deadline.note_blocked(blocked)
+        self._pace.add_blocked(blocked)
+        self._copied_at = now
+        self._pending += 1
+        self._replan(now)
 
-    def saved(self, blocked: float, durable: float) -> None:
-        """A state that was taken is durable, this long after its save began."""
-        self._clock.saved(durable)
-        self._news.append((blocked, durable))
+    def note_saved(self, blocked: float, durable: float) -> None:
+        """Record that a copied state is durable, `durable` seconds after its save began."""
+        self._deadline.note_saved(durable)
+        self._results.append((blocked, durable))
 
-    def failed(self) -> None:
-        """A state that was taken is not durable and will not be."""
-        self._news.append(None)
+    def note_failed(self) -> None:
+        """Record that a copied state could not be saved."""
+        self._results.append(None)
 
     @property
-    def _last(self) -> float:
-        """The moment of the last save before the deadline."""
-        return self._clock.last_save_at(self._pace.longest)
+    def _last_save_at(self) -> float:
+        """The time of the last save before the deadline."""
+        return self._deadline.last_save_at(self._pace.longest)
 
-    def _look(self, now: float) -> None:
+    def _replan(self, now: float) -> None:
         if self._began is None:
-            self._began = self._since = now
-        while self._news:
-            told = self._news.popleft()
-            self._under_way -= 1
-            if told is not None:
-                self._learn(*told)
-        if self._since < self._last and not self._clock.stopping:
-            self._final = False  # steps have become shorter, and there is time again
-        self._due_at = math.inf if self._final else min(self._next(now), self._last)
+            self._began = self._copied_at = now
+        while self._results:
+            result = self._results.popleft()
+            self._pending -= 1
+            if result is not None:
+                self._learn(*result)
+        if self._copied_at < self._last_save_at and not self._deadline.stopping:
+            self._is_last_copied = False  # steps are shorter than before, so there is time again
+        self._due_at = math.inf if self._is_last_copied else min(self._next_save_at(now), self._last_save_at)
 
     def _learn(self, blocked: float, durable: float) -> None:
-        cost = blocked + BEHIND * max(0.0, durable - blocked)
-        self._known = min(self._known + 1, MEMORY)
-        self._cost = cost if self._cost is None else self._cost + (cost - self._cost) / self._known
-        self._writing += (durable - self._writing) / self._known
+        cost = blocked + BACKGROUND_SHARE * max(0.0, durable - blocked)
+        self._known_saves = min(self._known_saves + 1, AVERAGED_SAVES)
+        self._cost = cost if self._cost is None else self._cost + (cost - self._cost) / self._known_saves
+        self._write_seconds += (durable - self._write_seconds) / self._known_saves
 
-    def _next(self, now: float) -> float:
-        """The moment of the next save, the deadline apart."""
-        end = min(self._clock.signal_at, self._last)
+    def _next_save_at(self, now: float) -> float:
+        """Return the time of the next save, disregarding the last one before the deadline."""
+        end = min(self._deadline.signal_at, self._last_save_at)
         if self._plan.every is not None:
-            at = self._since + self._plan.every
-        elif self._under_way > 0:
-            # Another would have to wait for it; and if its end is never told, that must not be for ever.
-            return self._since + max(self._plan.shortest, self._plan.longest)
+            at = self._copied_at + self._plan.every
+        elif self._pending > 0:
+            # Another save would wait for this one. If its result never arrives, saving must still continue.
+            return self._copied_at + max(self._plan.shortest, self._plan.longest)
         elif self._cost is None:
-            return self._since + min(FIRST, FIRST_PART * max(0.0, end - self._since))
+            left = max(0.0, end - self._copied_at)
+            return self._copied_at + min(FIRST_SAVE_SECONDS, FIRST_SAVE_FRACTION * left)
         else:
-            at = self._since + self._interval(now, end)
-        return at if at < end else self._last
+            at = self._copied_at + self._interval(now, end)
+        return at if at < end else self._last_save_at
 
     def _interval(self, now: float, end: float) -> float:
-        """The best time between saves, within bounds, or the equal parts of the time left that come next."""
+        """Return the best interval within its limits, adjusted to divide the time left into equal parts."""
         assert self._cost is not None and self._began is not None
         plan = self._plan
         seen = plan.observed + max(0.0, now - self._began)
-        between = (seen + PRIOR) / (plan.interruptions + 1)
+        between = (seen + PRIOR_INTERVAL) / (plan.interruptions + 1)
         best, remark = daly(self._cost, between), ""
         if best > plan.longest:
             best, remark = plan.longest, ", the longest allowed"
-        if best < self._writing:
-            best, remark = self._writing, ", as long as it takes to write one"
+        if best < self._write_seconds:
+            best, remark = self._write_seconds, ", as long as it takes to write one"
         if best < plan.shortest:
             best, remark = plan.shortest, ", the shortest allowed"
-        part = _part(end - self._since, best, max(plan.shortest, self._writing), plan.longest)
+        part = _equal_part(end - self._copied_at, best, max(plan.shortest, self._write_seconds), plan.longest)
         self._choice = part, remark if part > 0.9 * best else "", between
         return part
 
-    def _why_now(self, now: float) -> str:
-        if self._clock.told:
-            reason = "told to stop"
-        elif self._clock.stopping or now >= self._last:
+    def _reason(self, now: float) -> str:
+        if self._deadline.is_signalled:
+            reason = "at the stop signal"
+        elif self._deadline.stopping or now >= self._last_save_at:
             reason = "the last before the deadline"
-        elif not self._asked or now < self._due_at:
-            reason = "the training's own choice"
+        elif not self._is_used or now < self._due_at:
+            reason = "requested by the script"
         elif self._cost is None and self._plan.every is None:
-            return "the first, to learn what a save costs"
+            return "the first, to measure what a save costs"
         else:
-            return self._pattern()
-        pattern = self._pattern() if self._asked else ""
-        return "%s; else %s" % (reason, pattern) if pattern else reason
+            return self._describe_interval()
+        interval = self._describe_interval() if self._is_used else ""
+        # `outlast report` shows the part after "; else ".
+        return "%s; else %s" % (reason, interval) if interval else reason
 
-    def _pattern(self) -> str:
+    def _describe_interval(self) -> str:
         if self._plan.every is not None:
-            return "every %s, as was asked for" % _span(self._plan.every)
+            return "every %s, as configured" % _format_seconds(self._plan.every)
         if self._choice is None or self._cost is None:
             return ""
         part, remark, between = self._choice
         return "every %s%s: a save costs %s, and an interruption is expected every %s (%s so far)" % (
-            _span(part),
+            _format_seconds(part),
             remark,
-            _span(self._cost),
-            _span(between),
+            _format_seconds(self._cost),
+            _format_seconds(between),
             self._plan.interruptions or "none",
         )
 
 
-def _part(left: float, best: float, shortest: float, longest: float) -> float:
-    """The time left in equal parts: no longer than the best, unless that makes them too short."""
+def _equal_part(left: float, best: float, shortest: float, longest: float) -> float:
+    """Return the length of equal parts of the time left: at most `best`, unless that makes them too short."""
     if not math.isfinite(left) or left <= 0:
         return best
-    parts = min(left / max(best, TICK), left // max(shortest, TICK))
-    return left / max(1, math.ceil(max(parts, left / max(longest, TICK))))
+    parts = min(left / max(best, SHORTEST_GAP), left // max(shortest, SHORTEST_GAP))
+    return left / max(1, math.ceil(max(parts, left / max(longest, SHORTEST_GAP))))
 
 
-def _span(seconds: float) -> str:
+def _format_seconds(seconds: float) -> str:
     for unit, size, least in (("d", 86400.0, 2.0), ("h", 3600.0, 1.0), ("min", 60.0, 1.0)):
         if seconds >= least * size:
             return "%g %s" % (round(seconds / size, 1), unit)

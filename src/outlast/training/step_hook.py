@@ -1,4 +1,4 @@
-"""What happens between two steps of a training: tell, save if it is time to, and leave if it must end."""
+"""The hook after each training step: reports progress, saves if due, and exits if the job must end."""
 
 from __future__ import annotations
 
@@ -9,41 +9,42 @@ from outlast.training.errors import CheckpointError, SaveFailed
 if TYPE_CHECKING:
     from outlast.training.training_session import TrainingSession
 
-#: So many saves in a row may fail before the training hears of it: file systems have bad minutes.
-_FAILURES = 3
-#: Of the states of all kinds.
+#: Saves in a row that may fail before the training script gets an exception: file systems have bad minutes.
+_MAX_FAILURES = 3
+#: Version of the saved states.
 _FORMAT = 1
 
 
 class StepHook:
-    """Of one kind of training, whose states bear its mark.
+    """The step hook of one training loop or framework.
 
-    `take` gives the whole state of the training as it is between two steps.
+    `capture` returns the complete state between two steps. Saved states have the key `format_key`; `saver`
+    names the loop or framework in messages.
     """
 
     def __init__(
-        self, session: TrainingSession, mark: str, whose: str, take: Callable[[], dict[str, Any]]
+        self, session: TrainingSession, format_key: str, saver: str, capture: Callable[[], dict[str, Any]]
     ) -> None:
         self._session = session
-        self._mark, self._whose = mark, whose
-        self._take = take
+        self._format_key, self._saver = format_key, saver
+        self._capture = capture
         self._failures = 0
-        #: Whether one of its states has been loaded or taken, which shows how large they are.
-        self._seen = False
+        #: True once a state was loaded or captured, so its size is known.
+        self._is_size_known = False
 
     def load(self) -> dict[str, Any] | None:
-        """What such a training has saved. Raises CheckpointError if it was something else that has."""
+        """Return the newest saved state, or None. Raises CheckpointError if something else saved it."""
         saved = self._session.load()
-        self._seen = saved is not None
-        if saved is None or (isinstance(saved, dict) and saved.get(self._mark) == _FORMAT):
+        self._is_size_known = saved is not None
+        if saved is None or (isinstance(saved, dict) and saved.get(self._format_key) == _FORMAT):
             return saved
         raise CheckpointError(
-            "the newest checkpoint was not saved by %s; load it with what has saved it, or begin in another "
-            "directory" % self._whose
+            "the newest checkpoint was not saved by %s; load it with the code that saved it, or start in "
+            "another checkpoint directory" % self._saver
         )
 
-    def between(self, step: int, total: int | None, metrics: Mapping[str, Any]) -> None:
-        """Of the step that is done just now."""
+    def after_step(self, step: int, total: int | None, metrics: Mapping[str, Any]) -> None:
+        """Report progress, save if due, exit if the job must end."""
         self._session.progress(step, total, metrics)
         stop, due = self._session.stop_or_save()
         if stop:
@@ -51,21 +52,26 @@ class StepHook:
             self._session.leave()
         elif due:
             self.save(step)
-        elif step and not self._seen:
-            # Now all of the state is there, also what an optimizer makes in its first step.
-            self._session.expect(self._marked())
+        elif step and not self._is_size_known:
+            # The state is complete now: optimizers create theirs in the first step.
+            self._session.preallocate_for(self._capture_with_key())
 
     def save(self, step: int, wait: bool = False) -> None:
+        """Save the current state, once more if a save failed.
+
+        Raises SaveFailed if the retry fails, too, or after three failures in a row.
+        """
         try:
-            self._session.save(self._marked(), step, wait)
+            self._session.save(self._capture_with_key(), step, wait)
             self._failures = 0
         except SaveFailed:
-            # What failed, the one before or this one, has been said; once more, with the state of now.
+            # The failure, of this save or the previous one, was already reported. Retry with the current
+            # state.
             self._failures += 1
-            if self._failures >= _FAILURES:
+            if self._failures >= _MAX_FAILURES:
                 raise
-            self._session.save(self._marked(), step, wait)
+            self._session.save(self._capture_with_key(), step, wait)
 
-    def _marked(self) -> dict[str, Any]:
-        self._seen = True
-        return {self._mark: _FORMAT, **self._take()}
+    def _capture_with_key(self) -> dict[str, Any]:
+        self._is_size_known = True
+        return {self._format_key: _FORMAT, **self._capture()}

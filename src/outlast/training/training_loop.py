@@ -1,4 +1,4 @@
-"""A whole training: everything that a bit-exact continuation needs, and the two loops around it."""
+"""The loop behind `outlast.Training`: the complete state for bit-exact resuming, its epochs and batches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class TrainingLoop:
-    """What `outlast.Training` is, for one session."""
+    """`outlast.Training` for a given session."""
 
     def __init__(self, session: TrainingSession, data: Any = None, **parts: Any) -> None:
         if data is not None:
@@ -26,39 +26,39 @@ class TrainingLoop:
                 raise TypeError("%s is a %s, which has no state_dict() to save%s" % (name, kind, hint))
         self._parts = parts
         self._data = data
-        #: Steps that are done, in all attempts.
+        #: Completed steps, in all attempts.
         self.steps = 0
-        #: The epoch that is under way, counted from 0, and how many batches of it have been given out.
+        #: The current epoch, counted from 0, and the number of its batches that were yielded.
         self.epoch = 0
         self._batch = 0
-        #: Small things of the user's own: plain values and arrays, saved and restored with the rest.
+        #: Values of the user's own (plain values and arrays), saved and restored with the rest.
         self.state: dict[str, Any] = {}
-        #: The step that it went on from; None: it began afresh.
+        #: The step that the run resumed from; None if it started from the beginning.
         self.resumed: int | None = None
         self._epochs: int | None = None
         self._random: dict[str, Any] | None = None
-        self._between = StepHook(session, "outlast.Training", "outlast.Training", self._whole)
-        saved = self._between.load()
+        self._hook = StepHook(session, "outlast.Training", "outlast.Training", self._capture)
+        saved = self._hook.load()
         if saved is not None:
             self._restore(saved)
 
     def _restore(self, saved: dict[str, Any]) -> None:
-        theirs = saved["parts"]
-        if set(theirs) != set(self._parts):
+        saved_parts = saved["parts"]
+        if set(saved_parts) != set(self._parts):
             raise CheckpointError(
-                "the checkpoint holds %s, and this training consists of %s; give outlast.Training the same "
-                "parts as before" % (_listed(theirs), _listed(self._parts))
+                "the checkpoint holds %s, but outlast.Training was given %s; pass the same parts as before"
+                % (_join_names(saved_parts), _join_names(self._parts))
             )
         for name, part in self._parts.items():
-            # What is loaded lies in the checkpoint's file. A model copies it; others would keep it.
-            part.load_state_dict(copy.deepcopy(theirs[name]))
+            # Loaded arrays are mapped from the checkpoint file. A model copies them; other parts may not.
+            part.load_state_dict(copy.deepcopy(saved_parts[name]))
         self.steps, self.epoch, self._batch = saved["steps"], saved["epoch"], saved["batch"]
         self.state = copy.deepcopy(saved["state"])
         self.resumed = self.steps
         self._random = copy.deepcopy(saved["random"])
 
     def epochs(self, count: int) -> Iterator[int]:
-        """The numbers of the epochs that are left, beginning with the one that was interrupted."""
+        """Yield the numbers of the remaining epochs, starting with the interrupted one."""
         self._epochs = count
         self._restore_random()
         while self.epoch < count:
@@ -67,12 +67,15 @@ class TrainingLoop:
             self._batch = 0
 
     def batches(self) -> Iterator[Any]:
-        """Those of this epoch that are left."""
+        """Yield the remaining batches of the current epoch.
+
+        Raises TypeError if there is no data, and RuntimeError if the loader ends too early.
+        """
         source = self._data
         if source is None:
-            raise TypeError("there is no data to give out: outlast.Training(data=loader, …)")
+            raise TypeError("there is no data to iterate over: pass it as outlast.Training(data=loader, …)")
         batches = iter(source)
-        # A loader may draw a seed when it is begun: only what comes after that is as it was.
+        # A loader may draw a seed when its iterator is created; the state to restore is the one after that.
         self._restore_random()
         self._random = None
         for batch in batches:
@@ -81,7 +84,7 @@ class TrainingLoop:
         length = _length(source)
         if length is not None and self._batch < length:
             raise RuntimeError(
-                "%s has given out %d of its %d batches of epoch %d: its position was not restored as saved"
+                "%s has yielded %d of its %d batches of epoch %d: its position was not restored as saved"
                 % (type(source).__name__, self._batch, length, self.epoch)
             )
 
@@ -90,21 +93,21 @@ class TrainingLoop:
             randomness.restore(self._random)
 
     def step(self, **metrics: Any) -> None:
-        """One step is done: tell of it, save if it is time to, and save and leave if it must end here.
+        """Report that a step is complete; save if a save is due; save and exit if the job must end.
 
-        Metrics are whatever numbers are to be seen in `outlast status`.
+        `metrics` are numbers shown by `outlast status`.
         """
         self._random = None
         self.steps += 1
         length = None if self._data is None else _length(self._data)
         total = length * self._epochs if length is not None and self._epochs is not None else None
-        self._between.between(self.steps, total, metrics)
+        self._hook.after_step(self.steps, total, metrics)
 
     def save(self, wait: bool = False) -> None:
-        """Save now, whatever the rhythm says; call it where a step has just ended."""
-        self._between.save(self.steps, wait)
+        """Save now, even if no save is due. Call it right after a step."""
+        self._hook.save(self.steps, wait)
 
-    def _whole(self) -> dict[str, Any]:
+    def _capture(self) -> dict[str, Any]:
         return {
             "parts": {name: part.state_dict() for name, part in self._parts.items()},
             "steps": self.steps,
@@ -122,5 +125,5 @@ def _length(data: Any) -> int | None:
         return None
 
 
-def _listed(names: Iterable[str]) -> str:
+def _join_names(names: Iterable[str]) -> str:
     return ", ".join(sorted(names)) or "nothing"

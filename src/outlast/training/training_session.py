@@ -1,4 +1,4 @@
-"""One process's training: environment, clock, checkpoints and telling, tied together."""
+"""The training session of one process: ties together environment, deadline, checkpoints and progress log."""
 
 from __future__ import annotations
 
@@ -14,25 +14,24 @@ from typing import Any, Mapping, NoReturn, SupportsIndex
 
 from outlast.training import env
 from outlast.training.background import BackgroundWorker
-from outlast.training.checkpoints import ranks
-from outlast.training.checkpoints.checkpoint_store import CheckpointStore, Opening
+from outlast.training.checkpoints.checkpoint_store import CheckpointStore, PendingCheckpoint
 from outlast.training.checkpoints.copy_buffer import CopyBuffer
 from outlast.training.checkpoints.file_format import lay_out
 from outlast.training.checkpoints.kept_files import KeptFiles
-from outlast.training.checkpoints.ranks import Ranks
-from outlast.training.checkpoints.state_tree import take_apart
+from outlast.training.checkpoints.ranks import Ranks, detect_ranks
+from outlast.training.checkpoints.state_tree import flatten
 from outlast.training.deadline import Deadline
 from outlast.training.errors import Damaged, SaveFailed, Superseded
 from outlast.training.progress_log import ProgressLog, warn
 from outlast.training.save_interval import SaveInterval, SavePlan, read_plan
 
-#: A save that waits so many seconds for the one before is mentioned.
-_WORTH_SAYING = 0.1
+#: A save that waits this many seconds for the previous one causes a warning.
+_WARN_AFTER = 0.1
 
 
 @dataclass(frozen=True)
 class SessionSettings:
-    """What the environment says; outside a job it says nothing and the defaults hold."""
+    """The settings from the environment; the defaults apply outside a job."""
 
     directory: str = env.DEFAULT_DIRECTORY
     keep: int = env.DEFAULT_KEEP
@@ -41,15 +40,15 @@ class SessionSettings:
     progress_file: str | None = None
     run: str | None = None
     attempt: str | None = None
-    #: Processes with one token are of one attempt.
+    #: Processes with the same token belong to the same attempt.
     token: str | None = None
     plan: SavePlan = field(default_factory=SavePlan)
-    #: Where kept files are; None: in the current directory.
+    #: Base directory of the kept files; None: the current directory.
     output: str | None = None
 
 
 def read_settings(environment: Mapping[str, str]) -> SessionSettings:
-    """A value that is no number is reported and counts as not given: a training must not die of it."""
+    """Return the settings in the environment. A value that is no number causes a warning and is ignored."""
 
     def number(name: str) -> float | None:
         text = environment.get(name)
@@ -61,7 +60,7 @@ def read_settings(environment: Mapping[str, str]) -> SessionSettings:
             value = math.nan
         if math.isfinite(value):
             return value
-        warn("%s=%.40r is no number and is ignored" % (name, text))
+        warn("%s=%.40r is not a number and is ignored" % (name, text))
         return None
 
     keep = number(env.CHECKPOINT_KEEP)
@@ -81,7 +80,11 @@ def read_settings(environment: Mapping[str, str]) -> SessionSettings:
 
 @dataclass(frozen=True)
 class _PendingSave:
-    """A state on its way to the disk: seconds that the training waited for the one before, and in all."""
+    """A copied state that is being written.
+
+    `waited`: seconds that the loop waited for the previous save; `blocked`: seconds that it was blocked in
+    all.
+    """
 
     step: int
     content: memoryview
@@ -92,153 +95,167 @@ class _PendingSave:
 
 
 class TrainingSession:
-    """What stands behind `outlast.load()`, `outlast.save()` and the others."""
+    """The state behind `outlast.load()`, `outlast.save()` and the other functions."""
 
     def __init__(self, settings: SessionSettings) -> None:
         self._settings = settings
-        self.clock = Deadline(settings.deadline, settings.grace)
-        self.rhythm = SaveInterval(self.clock, settings.plan)
-        self._telling = ProgressLog(settings.progress_file)
+        self.deadline = Deadline(settings.deadline, settings.grace)
+        self.save_interval = SaveInterval(self.deadline, settings.plan)
+        self._progress_log = ProgressLog(settings.progress_file)
         self._lock = threading.RLock()
-        self._opened: CheckpointStore | None = None
-        self._found: Ranks | None = None
+        self._opened_store: CheckpointStore | None = None
+        self._detected_ranks: Ranks | None = None
         self.kept = KeptFiles(settings.output or "", settings.token is not None, warn)
-        self._stage = CopyBuffer()
-        self._behind = BackgroundWorker()
+        self._copy_buffer = CopyBuffer()
+        self._background = BackgroundWorker()
         self._leaving = False
-        #: Bytes of the checkpoint that was loaded, until the training is seen to go on.
+        #: Bytes of the loaded checkpoint, until the script is seen to continue training.
         self._loaded_size = 0
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._after_fork)
 
     def _after_fork(self) -> None:
-        """A child has its parent's memory, but neither its threads nor whatever held its locks."""
+        """Replace locks, threads and buffer: a child has its parent's memory, but not its threads."""
         self._lock = threading.RLock()
-        self._stage = CopyBuffer()
-        self._behind = BackgroundWorker()
+        self._copy_buffer = CopyBuffer()
+        self._background = BackgroundWorker()
 
     @property
     def _store(self) -> CheckpointStore:
-        """Opened at the first use, so that a script may change its directory before that but not after."""
-        if self._opened is None:
-            self._opened = CheckpointStore(
+        """The checkpoint store, opened at first use; until then the script may change its directory."""
+        if self._opened_store is None:
+            self._opened_store = CheckpointStore(
                 os.path.abspath(self._settings.directory),
                 self._settings.keep,
                 self._head,
                 warn,
-                self._tell_aside,
+                self._report_bad,
                 self._settings.token,
-                self._party,
+                self._ranks,
             )
-        return self._opened
+        return self._opened_store
 
     @property
-    def _party(self) -> Ranks:
-        """The processes of this training, as they are at the first use."""
-        if self._found is None:
-            self._found = ranks.find()
-        return self._found
+    def _ranks(self) -> Ranks:
+        """The processes of this training run, detected at first use."""
+        if self._detected_ranks is None:
+            self._detected_ranks = detect_ranks()
+        return self._detected_ranks
 
-    def _tell_aside(self, name: str, why: str) -> None:
-        self._telling.tell("aside", name=name, why=why)
+    def _report_bad(self, name: str, why: str) -> None:
+        self._progress_log.write_event("aside", name=name, why=why)
 
     def load(self) -> Any:
+        """Return the newest saved state, restore kept files, and log the event; None if nothing was saved."""
         with self._lock:
             loaded = self._store.load()
         (state, kept), step = ((None, {}), None) if loaded is None else (loaded[0], loaded[1].step)
         self._loaded_size = 0 if loaded is None else loaded[1].size
-        self.kept.loaded(kept)
-        self._tell("loaded", step=step)
+        self.kept.restore(kept)
+        self._write_event("loaded", step=step)
         return state
 
-    def _tell(self, event: str, **details: Any) -> None:
-        """Of several processes the first speaks for all."""
-        if self._party.rank == 0:
-            self._telling.tell(event, **details)
+    def _write_event(self, event: str, **details: Any) -> None:
+        """Log an event; of several processes only the first does."""
+        if self._ranks.rank == 0:
+            self._progress_log.write_event(event, **details)
 
     def save(self, state: Any, step: SupportsIndex, wait: bool = False) -> None:
-        """Raises what became of the save before; with `wait` of this one."""
+        """Copy the state and write it in the background.
+
+        Raises the failure of an earlier save; with `wait`, also of this one.
+        """
         number = operator.index(step)
         if number < 0:
-            raise ValueError("step is %d; steps are counted from 0" % number)
-        self._behind.raise_failure()
+            raise ValueError("step is %d, but steps are counted from 0" % number)
+        self._background.raise_failure()
         began = time.monotonic()
-        taken = take_apart(state, self.kept.take())
-        self._telling.flush()
+        flat = flatten(state, self.kept.collect())
+        self._progress_log.flush()
         waited = self._wait_for_memory(number)
-        layout = lay_out(taken)
-        content = self._stage.lend(layout.size)
+        layout = lay_out(flat)
+        content = self._copy_buffer.get(layout.size)
         layout.fill(content)
-        opening = self._open(number) if self._party.world > 1 else None
+        pending = self._begin_shared(number) if self._ranks.world > 1 else None
         blocked = time.monotonic() - began
-        self.rhythm.taken(blocked)
-        saving = _PendingSave(number, content, began, waited, blocked, self.rhythm.why)
-        self._behind.begin(lambda: self._write(saving, opening), self._tidy)
+        self.save_interval.note_copied(blocked)
+        saving = _PendingSave(number, content, began, waited, blocked, self.save_interval.why)
+        self._background.submit(lambda: self._write(saving, pending), self._remove_old)
         if wait:
             self.wait()
 
     def _wait_for_memory(self, step: int) -> float:
-        """Until the state before has been written from where this one is to be copied to; the seconds."""
+        """Wait until the previous state is written, so its memory can be reused. Return the seconds."""
         began = time.monotonic()
-        self._behind.wait_for_work()
-        self._behind.raise_failure()
+        self._background.wait_for_work()
+        self._background.raise_failure()
         waited = time.monotonic() - began
-        if waited >= _WORTH_SAYING:
-            warn("the save of step %d has waited %.1f s for the one before; save less often" % (step, waited))
+        if waited >= _WARN_AFTER:
+            warn("the save of step %d waited %.1f s for the previous one; save less often" % (step, waited))
         return waited
 
-    def expect(self, state: Any) -> None:
-        """States like this one will be saved. Raises TypeError, naming the place, if they cannot be."""
-        self._stage.prepare(lay_out(take_apart(state)).size)
+    def preallocate_for(self, state: Any) -> None:
+        """Allocate memory for saving states like this one.
 
-    def _expect_save(self) -> None:
-        """Who loads only to look at a state needs no second copy of it; who asks when to stop will save."""
+        Raises TypeError, naming the place, if it cannot be saved.
+        """
+        self._copy_buffer.preallocate(lay_out(flatten(state)).size)
+
+    def _preallocate_after_load(self) -> None:
+        """Allocate memory for saving a state like the loaded one.
+
+        Called when the script asks whether to stop or save: a script that only reads a state needs no such
+        memory.
+        """
         if self._loaded_size:
-            self._stage.prepare(self._loaded_size)
+            self._copy_buffer.preallocate(self._loaded_size)
             self._loaded_size = 0
 
     def should_stop(self) -> bool:
-        self._behind.raise_failure(Superseded)
-        self._expect_save()
-        return self._party.any_of(self.clock.should_stop())[0]
+        """Return True if any process has to stop. Raises Superseded."""
+        self._background.raise_failure(Superseded)
+        self._preallocate_after_load()
+        return self._ranks.any_rank(self.deadline.should_stop())[0]
 
     def should_save(self) -> bool:
-        self._expect_save()
-        return self._party.any_of(self._party.rank == 0 and self.rhythm.due())[0]
+        """Return True if the first process finds that a save is due."""
+        self._preallocate_after_load()
+        return self._ranks.any_rank(self._ranks.rank == 0 and self.save_interval.is_due())[0]
 
     def stop_or_save(self) -> tuple[bool, bool]:
-        """Whether to stop, which any of the processes may have been told to, and whether a save is due."""
-        self._behind.raise_failure(Superseded)
-        self._expect_save()
-        stop, due = self.clock.should_stop(), self.rhythm.due()
-        return self._party.any_of(stop, due and self._party.rank == 0)  # type: ignore[return-value]
+        """Return whether to stop, if any process has to, and whether a save is due. Raises Superseded."""
+        self._background.raise_failure(Superseded)
+        self._preallocate_after_load()
+        stop, due = self.deadline.should_stop(), self.save_interval.is_due()
+        return self._ranks.any_rank(stop, due and self._ranks.rank == 0)  # type: ignore[return-value]
 
     def wait(self) -> None:
-        self._behind.wait_for_all()
-        self._behind.raise_failure()
+        """Wait until all saves are durable. Raises the failure of one that is not."""
+        self._background.wait_for_all()
+        self._background.raise_failure()
 
-    def _open(self, step: int) -> Opening | OSError:
-        """One place for the parts of all processes; an error is theirs to hear in the usual way."""
+    def _begin_shared(self, step: int) -> PendingCheckpoint | OSError:
+        """Begin one checkpoint for the parts of all processes; return an error instead of raising it."""
         try:
-            return self._party.share(lambda: self._store.open(step))
+            return self._ranks.broadcast(lambda: self._store.begin(step))
         except OSError as error:
             return error
 
-    def _write(self, saving: _PendingSave, opening: Opening | OSError | None) -> None:
+    def _write(self, saving: _PendingSave, pending: PendingCheckpoint | OSError | None) -> None:
         try:
-            if isinstance(opening, OSError):
-                raise opening
+            if isinstance(pending, OSError):
+                raise pending
             with self._lock:
-                size = self._store.save(saving.content, saving.step, opening)
+                size = self._store.save(saving.content, saving.step, pending)
         except (OSError, Damaged) as error:
-            why = "step %d is NOT saved: %s; the checkpoints before are as they were" % (saving.step, error)
-            self.rhythm.failed()
+            why = "step %d is NOT saved: %s; earlier checkpoints are unchanged" % (saving.step, error)
+            self.save_interval.note_failed()
             warn(why)
-            self._tell("save-failed", step=saving.step, why=str(error))
+            self._write_event("save-failed", step=saving.step, why=str(error))
             raise SaveFailed(why) from error
         seconds = time.monotonic() - saving.began
-        self.rhythm.saved(saving.blocked - saving.waited, seconds)
-        self._tell(
+        self.save_interval.note_saved(saving.blocked - saving.waited, seconds)
+        self._write_event(
             "saved",
             step=saving.step,
             seconds=seconds,
@@ -248,27 +265,29 @@ class TrainingSession:
             bytes=size,
         )
 
-    def _tidy(self) -> None:
-        if not self._leaving and self._party.rank == 0:
+    def _remove_old(self) -> None:
+        if not self._leaving and self._ranks.rank == 0:
             with self._lock:
-                self._store.tidy()
+                self._store.remove_old()
 
     def progress(self, step: SupportsIndex, total: SupportsIndex | None, metrics: Mapping[str, Any]) -> None:
+        """Report progress. Raises TypeError if `step` or `total` is no integer."""
         whole = None if total is None else operator.index(total)
-        self._telling.progress(operator.index(step), whole, metrics)
+        self._progress_log.progress(operator.index(step), whole, metrics)
 
     def leave(self) -> NoReturn:
+        """Wait for the last save and exit with the code for "continue me"."""
         self._leaving = True
         began = time.monotonic()
-        self._behind.wait_for_work()
+        self._background.wait_for_work()
         waited = time.monotonic() - began
-        self._behind.raise_failure()
-        self._telling.flush()
-        self._tell("left", waited=waited)
+        self._background.raise_failure()
+        self._progress_log.flush()
+        self._write_event("left", waited=waited)
         raise SystemExit(env.EXIT_CONTINUE)
 
     def _head(self) -> dict[str, Any]:
-        """What a person wants to know of a checkpoint, or of two that differ in the last bit."""
+        """Return information about this process for people who inspect a checkpoint or compare two."""
         versions = {"python": platform.python_version()}
         for library in ("numpy", "torch"):
             module = sys.modules.get(library)

@@ -1,4 +1,4 @@
-"""Unpacking goes on where an earlier process was ended, with the right bytes for the digests."""
+"""Unpacking resumes where an earlier process was killed, and replays the right bytes for the digests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from outlast.node.archives.limits import ArchiveLimits, LimitAccount
+from outlast.node.archives.limits import ArchiveLimits, ArchiveUsage
 from outlast.node.archives.sink import BadArchive
 from outlast.node.archives.tar_parser import TarParser
 from outlast.node.archives.unpacking import UnpackingSink
@@ -43,7 +43,7 @@ SIZES = st.sampled_from((0, 1, 511, 512, 513, 1500, 5000))
 
 
 def _is_consistent(names: list[str]) -> bool:
-    """No name is a directory of another."""
+    """Return True if no name is a parent directory of another."""
     return not any(other.startswith(name + "/") for name in names for other in names)
 
 
@@ -54,11 +54,11 @@ CUTS = st.lists(st.integers(1, 3000), min_size=1, max_size=30)
 
 
 class Killed(BaseException):
-    """As sudden as a kill to the code that it goes through."""
+    """Stands for a kill: no code that it passes through handles it."""
 
 
 def pieces(archive: bytes, cuts: list[int]) -> Iterator[bytes]:
-    """The archive, cut into these lengths, again and again."""
+    """Yield the archive in pieces of these lengths, which are repeated."""
     at, number = 0, 0
     while at < len(archive):
         yield archive[at : at + cuts[number % len(cuts)]]
@@ -71,12 +71,15 @@ def sink_at(place: Path) -> UnpackingSink:
 
 
 def files_in(place: Path, part: str) -> list[Path]:
-    """The files in this part of the staging directory."""
+    """Return the files in this part of the workspace."""
     return [path for path in place.glob(".*.unpacking/%s/**/*" % part) if path.is_file()]
 
 
 def resumed(place: Path, archive: bytes) -> tuple[UnpackingSink, int]:
-    """A later process, and how far the earlier one had come: exactly those bytes must be replayed."""
+    """Return the sink of a later process and the number of bytes that it resumes after.
+
+    Exactly these bytes must be replayed.
+    """
     sink = sink_at(place)
     replayed = bytearray()
     reached = sink.resume("it", replayed.extend)
@@ -85,6 +88,7 @@ def resumed(place: Path, archive: bytes) -> tuple[UnpackingSink, int]:
 
 
 def finished(place: Path, archive: bytes) -> dict[str, bytes | None]:
+    """Resume, write the rest, and return the files of the finished tree."""
     sink, reached = resumed(place, archive)
     sink.write(archive[reached:])
     sink.finish()
@@ -95,7 +99,7 @@ def finished(place: Path, archive: bytes) -> dict[str, bytes | None]:
 
 @pytest.fixture(scope="module")
 def mixed() -> bytes:
-    """A tar with everything that is unpacked in a way of its own."""
+    """A tar with a member for each way of unpacking."""
     inner = tar_of({"x.txt": b"x" * 1000, "deep.tar": tar_of({"y": b"y" * 600}), "empty": b""})
     return tar_of(
         {
@@ -113,20 +117,21 @@ def mixed() -> bytes:
 
 
 @pytest.fixture(scope="module")
-def wanted(mixed: bytes) -> dict[str, bytes | None]:
+def expected(mixed: bytes) -> dict[str, bytes | None]:
+    """The files of `mixed`, unpacked without interruption."""
     with tempfile.TemporaryDirectory() as folder:
         return finished(Path(folder), mixed)
 
 
 @QUICK
 @given(files=TREES, format=st.sampled_from(FORMATS), cuts=CUTS)
-def test_any_tree_in_any_format_and_any_pieces_is_itself_again(
+def test_any_tree_is_restored_from_any_format_and_any_pieces(
     files: dict[str, bytes], format: int, cuts: list[int]
 ) -> None:
     try:
         archive = tar_of(files, format)
     except ValueError:
-        return  # ustar has no place for such a name
+        return  # the name is too long for ustar
     with tempfile.TemporaryDirectory() as folder:
         sink = sink_at(Path(folder))
         assert sink.resume("it", lambda block: None) == 0
@@ -141,17 +146,15 @@ def test_any_tree_in_any_format_and_any_pieces_is_itself_again(
 
 @QUICK
 @given(files=TREES, cuts=CUTS)
-def test_what_is_in_files_and_what_is_not_are_the_archive_again(
-    files: dict[str, bytes], cuts: list[int]
-) -> None:
+def test_literals_and_contents_together_are_the_archive(files: dict[str, bytes], cuts: list[int]) -> None:
     archive = tar_of({**files, "n01.tar": tar_of(files)})
-    parser = TarParser(LimitAccount(ArchiveLimits()), nested=True)
+    parser = TarParser(ArchiveUsage(ArchiveLimits()), nested=True)
     rebuilt = bytearray()
     for piece in pieces(archive, cuts):
         parsed = parser.feed(piece)
         literals = io.BytesIO(b"".join(parsed.literals))
-        contents = io.BytesIO(b"".join(step.content for step in parsed.steps))
-        for index, length in enumerate([*parsed.runs, parsed.literal_rest]):
+        contents = io.BytesIO(b"".join(action.content for action in parsed.actions))
+        for index, length in enumerate([*parsed.runs, parsed.trailing_literals]):
             rebuilt += (contents if index % 2 else literals).read(length)
         assert not literals.read() and not contents.read()
         assert len(rebuilt) == parser.position
@@ -161,8 +164,8 @@ def test_what_is_in_files_and_what_is_not_are_the_archive_again(
 
 @QUICK
 @given(data=st.data())
-def test_a_cut_anywhere_and_a_resume_equal_the_whole(
-    data: st.DataObject, mixed: bytes, wanted: dict[str, bytes | None]
+def test_an_interruption_anywhere_and_a_resume_give_the_whole_tree(
+    data: st.DataObject, mixed: bytes, expected: dict[str, bytes | None]
 ) -> None:
     archive = mixed if data.draw(st.booleans(), "plain") else gzip.compress(mixed, 1, mtime=0)
     with tempfile.TemporaryDirectory() as folder:
@@ -177,29 +180,29 @@ def test_a_cut_anywhere_and_a_resume_equal_the_whole(
             fed = end
             sink, reached = resumed(place, archive)
             sink.close()
-            # Only what ends in the middle of a header is lost.
+            # Only an incomplete header is lost.
             assert fed - 1024 <= reached <= fed
-        assert finished(place, archive) == wanted
+        assert finished(place, archive) == expected
 
 
 def test_a_resume_can_begin_anywhere_in_a_record_of_the_skeleton(
-    tmp_path: Path, mixed: bytes, wanted: dict[str, bytes | None], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, mixed: bytes, expected: dict[str, bytes | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The process is ended at the nth call that makes or fills a file; the skeleton is ahead of the files."""
-    calls, count = [0], 0
+    """The process is killed at the nth call that creates or writes a file, with the skeleton ahead."""
+    calls_left, count = [0], 0
     real_open, real_write = os.open, os.write
 
-    def counted() -> None:
-        calls[0] -= 1
-        if not calls[0]:
+    def count_call() -> None:
+        calls_left[0] -= 1
+        if not calls_left[0]:
             raise Killed
 
     def failing_open(*args: object, **options: object) -> int:
-        counted()
+        count_call()
         return real_open(*args, **options)  # type: ignore[arg-type]
 
     def failing_write(descriptor: int, data: bytes) -> int:
-        counted()
+        count_call()
         return real_write(descriptor, bytes(data)[: max(1, len(data) // 2)])
 
     while True:
@@ -209,7 +212,7 @@ def test_a_resume_can_begin_anywhere_in_a_record_of_the_skeleton(
         sink = sink_at(place)
         sink.resume("it", lambda block: None)
         with monkeypatch.context() as patch:
-            calls[0] = count
+            calls_left[0] = count
             patch.setattr(os, "open", failing_open)
             patch.setattr(os, "write", failing_write)
             try:
@@ -224,12 +227,12 @@ def test_a_resume_can_begin_anywhere_in_a_record_of_the_skeleton(
         sink, reached = resumed(place, mixed)
         sink.close()
         assert reached >= on_disk
-        assert finished(place, mixed) == wanted
+        assert finished(place, mixed) == expected
     assert count > 40
 
 
-def test_files_that_a_power_cut_took_are_asked_for_again(
-    tmp_path: Path, mixed: bytes, wanted: dict[str, bytes | None]
+def test_files_that_a_power_cut_removed_are_requested_again(
+    tmp_path: Path, mixed: bytes, expected: dict[str, bytes | None]
 ) -> None:
     sink, _ = resumed(tmp_path, mixed)
     for piece in pieces(mixed, [700]):
@@ -246,10 +249,10 @@ def test_files_that_a_power_cut_took_are_asked_for_again(
     sink, again = resumed(tmp_path, mixed)
     sink.close()
     assert reached + 2000 - 512 <= again <= reached + 2000
-    assert finished(tmp_path, mixed) == wanted
+    assert finished(tmp_path, mixed) == expected
 
 
-def test_what_was_left_for_other_bytes_is_removed(tmp_path: Path, mixed: bytes) -> None:
+def test_leftovers_of_another_identity_are_removed(tmp_path: Path, mixed: bytes) -> None:
     sink = sink_at(tmp_path)
     sink.resume("other", lambda block: None)
     sink.write(mixed[:20_000])
@@ -257,8 +260,8 @@ def test_what_was_left_for_other_bytes_is_removed(tmp_path: Path, mixed: bytes) 
     assert finished(tmp_path, tar_of({"a": b"a"})) == {"a": b"a"}
 
 
-def test_restart_begins_anew_with_nothing_left(
-    tmp_path: Path, mixed: bytes, wanted: dict[str, bytes | None]
+def test_restart_removes_everything_and_begins_anew(
+    tmp_path: Path, mixed: bytes, expected: dict[str, bytes | None]
 ) -> None:
     sink, _ = resumed(tmp_path, mixed)
     sink.write(mixed[:9000])
@@ -267,57 +270,57 @@ def test_restart_begins_anew_with_nothing_left(
     sink.write(mixed)
     sink.finish()
     sink.close()
-    assert snapshot(tmp_path / "target") == wanted
+    assert snapshot(tmp_path / "target") == expected
 
 
-@pytest.mark.parametrize("trouble", ["a file is gone", "a file too many", "too long", "no skeleton", "torn"])
-def test_what_no_kill_explains_is_not_gone_on_with(
-    trouble: str, tmp_path: Path, mixed: bytes, wanted: dict[str, bytes | None]
+@pytest.mark.parametrize("damage", ["a file is gone", "a file too many", "too long", "no skeleton", "torn"])
+def test_a_state_that_no_kill_leaves_is_not_resumed(
+    damage: str, tmp_path: Path, mixed: bytes, expected: dict[str, bytes | None]
 ) -> None:
     sink, _ = resumed(tmp_path, mixed)
     for piece in pieces(mixed[:9000], [700]):
         sink.write(piece)
     sink.close()
-    (staging,) = tmp_path.iterdir()
-    match trouble:
+    (workspace,) = tmp_path.iterdir()
+    match damage:
         case "a file is gone":
-            (staging / "tree" / "first.txt").unlink()
+            (workspace / "tree" / "first.txt").unlink()
         case "a file too many":
-            (staging / "tree" / "stranger").write_bytes(b"")
+            (workspace / "tree" / "stranger").write_bytes(b"")
         case "too long":
-            with (staging / "tree" / "first.txt").open("ab") as file:
+            with (workspace / "tree" / "first.txt").open("ab") as file:
                 file.write(b"more")
         case "no skeleton":
-            (staging / "skeleton").unlink()
+            (workspace / "skeleton").unlink()
         case _:
-            os.truncate(staging / "skeleton", 100)
+            os.truncate(workspace / "skeleton", 100)
     sink, reached = resumed(tmp_path, mixed)
     sink.close()
     assert reached == 0
-    assert finished(tmp_path, mixed) == wanted
+    assert finished(tmp_path, mixed) == expected
 
 
 @pytest.mark.parametrize("torn", [True, False])
 def test_a_bad_record_at_the_end_of_the_skeleton_costs_no_more_than_its_block(
-    torn: bool, tmp_path: Path, mixed: bytes, wanted: dict[str, bytes | None]
+    torn: bool, tmp_path: Path, mixed: bytes, expected: dict[str, bytes | None]
 ) -> None:
     sink, _ = resumed(tmp_path, mixed)
     sink.write(mixed[:2048])
-    (staging,) = tmp_path.iterdir()
-    size = (staging / "skeleton").stat().st_size
+    (workspace,) = tmp_path.iterdir()
+    size = (workspace / "skeleton").stat().st_size
     sink.write(mixed[2048:3000])
     sink.close()
-    with (staging / "skeleton").open("r+b") as file:
+    with (workspace / "skeleton").open("r+b") as file:
         if torn:
             file.truncate(size + 9)
         else:
             file.seek(size + 40)
             file.write(b"spoilt")
-    os.truncate(staging / "tree" / "first.txt", 2048 - 512)
+    os.truncate(workspace / "tree" / "first.txt", 2048 - 512)
     sink, reached = resumed(tmp_path, mixed)
     sink.close()
     assert reached == 2048
-    assert finished(tmp_path, mixed) == wanted
+    assert finished(tmp_path, mixed) == expected
 
 
 def test_the_skeleton_of_many_small_files_is_small(tmp_path: Path) -> None:
@@ -326,35 +329,35 @@ def test_the_skeleton_of_many_small_files_is_small(tmp_path: Path) -> None:
     sink, _ = resumed(tmp_path, buffer.getvalue())
     for piece in pieces(buffer.getvalue(), [1 << 20]):
         sink.write(piece)
-    (staging,) = tmp_path.iterdir()
-    assert (staging / "skeleton").stat().st_size < total / 50
+    (workspace,) = tmp_path.iterdir()
+    assert (workspace / "skeleton").stat().st_size < total / 50
     sink.restart()
 
 
-def test_the_end_is_reached_only_with_the_end(tmp_path: Path, mixed: bytes) -> None:
+def test_an_archive_without_its_end_cannot_be_finished(tmp_path: Path, mixed: bytes) -> None:
     sink, _ = resumed(tmp_path, mixed)
     sink.write(mixed[:5000])
-    with pytest.raises(BadArchive, match="cut"):
+    with pytest.raises(BadArchive, match="truncated"):
         sink.finish()
     sink.restart()
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("exists", [False, True])
-def test_a_process_ended_anywhere_in_the_last_steps_is_finished_by_the_next(
+def test_a_process_killed_anywhere_while_finishing_is_finished_by_the_next(
     exists: bool,
     tmp_path: Path,
     mixed: bytes,
-    wanted: dict[str, bytes | None],
+    expected: dict[str, bytes | None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     recovered = count = 0
-    left = [0]
+    calls_left = [0]
 
     def dying(real: object) -> object:
         def call(*args: object, **options: object) -> object:
-            left[0] -= 1
-            if not left[0]:
+            calls_left[0] -= 1
+            if not calls_left[0]:
                 raise Killed
             return real(*args, **options)  # type: ignore[operator]
 
@@ -370,7 +373,7 @@ def test_a_process_ended_anywhere_in_the_last_steps_is_finished_by_the_next(
         sink, _ = resumed(place, mixed)
         sink.write(mixed)
         with monkeypatch.context() as patch:
-            left[0] = count
+            calls_left[0] = count
             for name in ("rename", "replace", "unlink", "rmdir", "mkdir", "fsync"):
                 patch.setattr(os, name, dying(getattr(os, name)))
             try:
@@ -384,23 +387,23 @@ def test_a_process_ended_anywhere_in_the_last_steps_is_finished_by_the_next(
             later.close()
             recovered += 1
             assert [path.name for path in place.iterdir()] == ["target"]
-            assert snapshot(place / "target") == wanted
+            assert snapshot(place / "target") == expected
         else:
             later.close()
-            assert finished(place, mixed) == wanted
-    assert snapshot(place / "target") == wanted
+            assert finished(place, mixed) == expected
+    assert snapshot(place / "target") == expected
     assert count > recovered > 5
 
 
-def test_a_tree_that_is_half_thrown_away_is_never_shown(tmp_path: Path, mixed: bytes) -> None:
-    """All was there but the moving; then other bytes were wanted, and that process was ended, too."""
+def test_a_partly_removed_tree_is_never_moved_into_place(tmp_path: Path, mixed: bytes) -> None:
+    """The first process was killed before the final move, the next one while removing it for other bytes."""
     for moment in range(1, 40):
         place = tmp_path / str(moment)
         place.mkdir()
         sink, _ = resumed(place, mixed)
         sink.write(mixed)
         with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
-            patch.setattr("outlast.node.archives.finalize.move", _kill)
+            patch.setattr("outlast.node.archives.finalize.move_into_place", _kill)
             sink.finish()
         sink.close()
         left = [moment]
@@ -423,8 +426,8 @@ def test_a_tree_that_is_half_thrown_away_is_never_shown(tmp_path: Path, mixed: b
     assert moment > 5
 
 
-def test_who_is_ended_while_tidying_up_has_nothing_to_fetch_again(tmp_path: Path, mixed: bytes) -> None:
-    """What was moved is there: the next process must be able to know."""
+def test_a_process_killed_during_cleanup_leaves_nothing_to_fetch_again(tmp_path: Path, mixed: bytes) -> None:
+    """The state is removed last, so that the next process can see that the tree is in place."""
     removed: list[str] = []
     sink, _ = resumed(tmp_path, mixed)
     sink.write(mixed)
@@ -441,9 +444,7 @@ def _kill(*args: object) -> None:
     raise Killed
 
 
-def test_digests_of_what_is_replayed_and_what_follows_are_those_of_the_whole(
-    tmp_path: Path, mixed: bytes
-) -> None:
+def test_replayed_and_following_bytes_give_the_digest_of_the_whole(tmp_path: Path, mixed: bytes) -> None:
     sink, _ = resumed(tmp_path, mixed)
     sink.write(mixed[:7777])
     sink.close()

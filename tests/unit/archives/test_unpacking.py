@@ -1,4 +1,4 @@
-"""Archives of every kind become directories: whole, checked, and nothing else left."""
+"""Archives of every format become directories that are complete, with nothing left beside them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import pytest
 from outlast.node.archives import decoders, finalize, writeback, zip_unpacker, zstd
 from outlast.node.archives.sink import BadArchive
 from outlast.node.archives.unpacking import UnpackingSink, unpack_file
-from outlast.node.archives.workspace import Late, Workspace
+from outlast.node.archives.workspace import PendingMove, Workspace
 from support.archives import (
     no_sync,  # noqa: F401
     snapshot,
@@ -31,8 +31,6 @@ from support.archives import (
 
 pytestmark = pytest.mark.usefixtures("no_sync")
 
-#: Longer than anything may take on a busy machine (seconds).
-PATIENCE = 60.0
 FILES = {
     "a.txt": b"a",
     "empty": b"",
@@ -41,13 +39,13 @@ FILES = {
     "folder/ünïcode 🙂.txt": b"u",
     "long/" + "name" * 40: b"l",
 }
-WANTED = {**FILES, "folder": None, "folder/deeper": None, "long": None}
+EXPECTED = {**FILES, "folder": None, "folder/deeper": None, "long": None}
 
 
 def unpacked(
     tmp_path: Path, archive: bytes, name: str = "it.tar", nested: bool = False
 ) -> dict[str, bytes | None]:
-    """What it becomes; nothing may be beside it."""
+    """Return the files that the archive becomes; nothing may be left beside them."""
     place = tmp_path / "place"
     place.mkdir(exist_ok=True)
     (tmp_path / name).write_bytes(archive)
@@ -80,19 +78,19 @@ def test_tars_of_every_format_become_their_files(format: int, tmp_path: Path) ->
     ("name", "compress"),
     [("it.tar.gz", gzip.compress), ("it.tbz2", bz2.compress), ("it.tar.xz", lzma.compress)],
 )
-def test_a_compressed_tar_is_known_by_its_bytes_whatever_its_name(
+def test_a_compressed_tar_is_recognised_by_its_bytes_not_its_name(
     name: str, compress: Callable[[bytes], bytes], tmp_path: Path
 ) -> None:
-    assert unpacked(tmp_path, compress(tar_of(FILES)), name) == WANTED
-    assert unpacked(tmp_path, compress(tar_of(FILES)), "it.tar") == WANTED
+    assert unpacked(tmp_path, compress(tar_of(FILES)), name) == EXPECTED
+    assert unpacked(tmp_path, compress(tar_of(FILES)), "it.tar") == EXPECTED
 
 
-def test_streams_one_after_the_other_and_zeros_at_the_end_are_one_content(tmp_path: Path) -> None:
+def test_consecutive_streams_and_trailing_zeros_are_one_content(tmp_path: Path) -> None:
     whole = tar_of(FILES)
     for number, compress in enumerate((gzip.compress, bz2.compress, lzma.compress)):
         parts = compress(whole[:5000]) + compress(whole[5000:]) + bytes(1024)
         (tmp_path / str(number)).mkdir()
-        assert unpacked(tmp_path / str(number), parts, "it.tar.any") == WANTED
+        assert unpacked(tmp_path / str(number), parts, "it.tar.any") == EXPECTED
 
 
 def test_one_compressed_file_becomes_that_file(tmp_path: Path) -> None:
@@ -103,10 +101,10 @@ def test_one_compressed_file_becomes_that_file(tmp_path: Path) -> None:
     "compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA]
 )
 def test_a_zip_becomes_its_files(compression: int, tmp_path: Path) -> None:
-    assert unpacked(tmp_path, zip_of(FILES, compression), "it.zip") == WANTED
+    assert unpacked(tmp_path, zip_of(FILES, compression), "it.zip") == EXPECTED
 
 
-def test_a_zip_in_the_form_for_large_files_becomes_its_files(tmp_path: Path) -> None:
+def test_a_zip64_becomes_its_files(tmp_path: Path) -> None:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive, archive.open("a", "w", force_zip64=True) as file:
         file.write(b"large")
@@ -114,33 +112,34 @@ def test_a_zip_in_the_form_for_large_files_becomes_its_files(tmp_path: Path) -> 
 
 
 @needs_zstd
-def test_zstd_is_decompressed_by_the_program_where_python_cannot(
+def test_zstd_is_decompressed_by_the_program_if_python_cannot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in ("compression.zstd", "zstandard"):
         monkeypatch.setitem(sys.modules, module, None)
     packed = zstd_of(tar_of(FILES))
-    assert unpacked(tmp_path, packed, "it.tar.zst") == WANTED
-    for spoilt in (packed[:-5], packed[:9] + b"evil" + packed[13:], packed + b"evil"):
-        with pytest.raises(BadArchive, match="zstd compression is broken or cut"):
-            unpacked(tmp_path, spoilt, "bad.tar.zst")
+    assert unpacked(tmp_path, packed, "it.tar.zst") == EXPECTED
+    for damaged in (packed[:-5], packed[:9] + b"evil" + packed[13:], packed + b"evil"):
+        with pytest.raises(BadArchive, match="zstd compression is broken or truncated"):
+            unpacked(tmp_path, damaged, "bad.tar.zst")
 
 
-def test_a_node_without_zstd_says_what_could_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_without_zstd_names_what_could_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)
     for module in ("compression.zstd", "zstandard"):
         monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(BadArchive, match="zstandard"):
-        zstd.decoder()
+        zstd.create_decoder()
 
 
-def test_a_python_without_lzma_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_without_lzma_names_the_missing_module(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "lzma", None)
     with pytest.raises(BadArchive, match="built without 'lzma'"):
-        decoders.decoder(decoders.ArchiveFormat.XZ)
+        decoders.create_decoder(decoders.ArchiveFormat.XZ)
 
 
-def nest() -> bytes:
+def nested_archive() -> bytes:
+    """Return a tar with archives of several formats inside, to three levels."""
     inner = tar_of({"x.txt": b"x", "deep.tar": tar_of({"y.txt": b"y"})})
     return tar_of(
         {
@@ -153,7 +152,7 @@ def nest() -> bytes:
 
 
 def test_archives_inside_become_directories_named_after_them_to_any_depth(tmp_path: Path) -> None:
-    found = unpacked(tmp_path, nest(), nested=True)
+    found = unpacked(tmp_path, nested_archive(), nested=True)
     assert {name: data for name, data in found.items() if data is not None} == {
         "train/n01/x.txt": b"x",
         "train/n01/deep/y.txt": b"y",
@@ -167,13 +166,13 @@ def test_archives_inside_become_directories_named_after_them_to_any_depth(tmp_pa
     }
 
 
-def test_archives_inside_stay_as_they_are_unless_asked_for(tmp_path: Path) -> None:
-    found = unpacked(tmp_path, nest(), nested=False)
+def test_archives_inside_stay_as_they_are_unless_nested_is_set(tmp_path: Path) -> None:
+    found = unpacked(tmp_path, nested_archive(), nested=False)
     assert sorted(found) == ["n03.ZIP", "n04.tar.xz", "train", "train/n01.tar", "train/n02.tar.gz"]
     assert found["n03.ZIP"] is not None and zipfile.is_zipfile(io.BytesIO(found["n03.ZIP"]))
 
 
-def test_files_that_only_are_like_archives_stay_as_they_are(tmp_path: Path) -> None:
+def test_files_that_only_resemble_archives_stay_as_they_are(tmp_path: Path) -> None:
     files = {
         "weights.pt": zip_of({"w": b"w"}),
         "scan.nii.gz": gzip.compress(b"scan"),
@@ -189,7 +188,7 @@ def test_files_that_only_are_like_archives_stay_as_they_are(tmp_path: Path) -> N
     assert {name: data for name, data in found.items() if data is not None} == files
 
 
-def test_modes_are_plain_except_that_programs_can_be_run(tmp_path: Path) -> None:
+def test_modes_are_reset_except_for_the_executable_bit(tmp_path: Path) -> None:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         for name, mode in (("plain", 0o600), ("program", 0o700), ("suid", 0o6777), ("open", 0o666)):
@@ -215,16 +214,16 @@ def test_names_that_are_not_unicode_are_kept_as_they_are(tmp_path: Path) -> None
     assert unpacked(tmp_path, buffer.getvalue()) == {os.fsdecode("fünf".encode("latin-1")): b""}
 
 
-def test_a_directory_that_is_there_gets_more(tmp_path: Path) -> None:
+def test_files_are_added_to_an_existing_directory(tmp_path: Path) -> None:
     target = tmp_path / "place" / "target"
     (target / "folder").mkdir(parents=True)
     (target / "folder" / "mine").write_bytes(b"mine")
     (target / "a.txt").write_bytes(b"a")
-    assert unpacked(tmp_path, tar_of(FILES)) == {**WANTED, "folder/mine": b"mine"}
+    assert unpacked(tmp_path, tar_of(FILES)) == {**EXPECTED, "folder/mine": b"mine"}
 
 
 @pytest.mark.parametrize("theirs", ["file", "folder", "link", "link to a folder"])
-def test_what_is_there_and_differs_is_not_touched(theirs: str, tmp_path: Path) -> None:
+def test_existing_files_that_differ_are_not_touched(theirs: str, tmp_path: Path) -> None:
     target = tmp_path / "place" / "target"
     (target / "folder").mkdir(parents=True)
     (tmp_path / "elsewhere").mkdir()
@@ -246,11 +245,13 @@ def test_what_is_there_and_differs_is_not_touched(theirs: str, tmp_path: Path) -
     assert not names_in(tmp_path / "elsewhere")
 
 
-def test_the_same_archive_may_be_unpacked_again(tmp_path: Path) -> None:
-    assert unpacked(tmp_path, nest(), nested=True) == unpacked(tmp_path, nest(), nested=True)
+def test_the_same_archive_can_be_unpacked_again(tmp_path: Path) -> None:
+    assert unpacked(tmp_path, nested_archive(), nested=True) == unpacked(
+        tmp_path, nested_archive(), nested=True
+    )
 
 
-def test_two_processes_cannot_unpack_the_same(tmp_path: Path) -> None:
+def test_two_processes_cannot_unpack_into_the_same_workspace(tmp_path: Path) -> None:
     one, two = (UnpackingSink(str(tmp_path / "target"), "it.tar") for _ in range(2))
     one.resume("it", lambda block: None)
     with pytest.raises(BlockingIOError, match="another process"):
@@ -261,27 +262,29 @@ def test_two_processes_cannot_unpack_the_same(tmp_path: Path) -> None:
     assert not names_in(tmp_path)
 
 
-def test_all_is_on_disk_before_it_is_called_whole(
+def test_everything_is_synced_before_the_state_is_complete(
     no_sync: list[str],  # noqa: F811
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    story: list[str] = []
-    monkeypatch.setattr(writeback, "sync_file_system", lambda descriptor, path: story.append("synced"))
-    write_state, move = Workspace.write_state, finalize.move
+    events: list[str] = []
+    monkeypatch.setattr(writeback, "sync_file_system", lambda descriptor, path: events.append("synced"))
+    write_state, move_into_place = Workspace.write_state, finalize.move_into_place
 
-    def writing(staging: Workspace, identity: str, moving: list[Late] | None = None) -> None:
-        story.append("begun" if moving is None else "whole")
-        write_state(staging, identity, moving)
+    def recording(workspace: Workspace, identity: str, moving: list[PendingMove] | None = None) -> None:
+        events.append("begun" if moving is None else "complete")
+        write_state(workspace, identity, moving)
 
-    monkeypatch.setattr(Workspace, "write_state", writing)
-    monkeypatch.setattr(finalize, "move", lambda *args: (story.append("moved"), move(*args)))
-    assert unpacked(tmp_path, tar_of(FILES)) == WANTED
-    assert story == ["begun", "synced", "whole", "moved"]
+    monkeypatch.setattr(Workspace, "write_state", recording)
+    monkeypatch.setattr(
+        finalize, "move_into_place", lambda *args: (events.append("moved"), move_into_place(*args))
+    )
+    assert unpacked(tmp_path, tar_of(FILES)) == EXPECTED
+    assert events == ["begun", "synced", "complete", "moved"]
 
 
 @pytest.mark.parametrize("kind", ["link", "file"])
-def test_what_is_in_the_way_of_the_staging_directory_is_not_followed(kind: str, tmp_path: Path) -> None:
+def test_a_link_or_file_in_place_of_the_workspace_is_not_followed(kind: str, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     place = tmp_path / ".target.it.tar.unpacking"
     if kind == "link":
@@ -293,19 +296,21 @@ def test_what_is_in_the_way_of_the_staging_directory_is_not_followed(kind: str, 
     assert not names_in(tmp_path / "elsewhere")
 
 
-def _descriptors() -> int:
+def _count_descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def test_a_thousand_zips_in_an_archive_need_no_thousand_descriptors(
+def test_a_thousand_nested_zips_do_not_need_a_thousand_descriptors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     archive = tmp_path / "a.tar"
     archive.write_bytes(tar_of({"%d.zip" % number: zip_of({"x": b"x"}) for number in range(1000)}))
-    most: list[int] = []
+    open_counts: list[int] = []
     unpack = zip_unpacker.unpack
-    monkeypatch.setattr(zip_unpacker, "unpack", lambda *args: (most.append(_descriptors()), unpack(*args)))
-    before = _descriptors()
+    monkeypatch.setattr(
+        zip_unpacker, "unpack", lambda *args: (open_counts.append(_count_descriptors()), unpack(*args))
+    )
+    before = _count_descriptors()
     unpack_file(str(archive), str(tmp_path / "out"), nested=True)
-    assert len(most) == len(list((tmp_path / "out").iterdir())) == 1000
-    assert max(most) < before + 50
+    assert len(open_counts) == len(list((tmp_path / "out").iterdir())) == 1000
+    assert max(open_counts) < before + 50

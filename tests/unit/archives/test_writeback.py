@@ -1,4 +1,4 @@
-"""What is unpacked is on disk when it is called whole, and most of it was before."""
+"""Unpacked files are synced before they are declared complete, and most of them earlier."""
 
 from __future__ import annotations
 
@@ -14,50 +14,51 @@ from outlast.node.archives.unpacking import UnpackingSink
 from outlast.node.archives.writeback import WriteBack
 from support.archives import tar_of
 
-PATIENCE = 60.0
+#: Longer than anything may take on a busy machine (seconds).
+TIMEOUT = 60.0
 
 
-def test_the_end_waits_for_the_disk_and_is_heard_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    heard, done = threading.Event(), threading.Event()
+def test_finish_waits_for_the_sync_and_calls_the_pulse_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pulsed, done = threading.Event(), threading.Event()
 
     def slow(descriptor: int, path: str) -> None:
-        assert heard.wait(PATIENCE)
+        assert pulsed.wait(TIMEOUT)
         done.set()
 
     monkeypatch.setattr(writeback, "sync_file_system", slow)
-    with contextlib.closing(WriteBack(str(tmp_path))) as disk:
-        disk.finish(heard.set)
+    with contextlib.closing(WriteBack(str(tmp_path))) as write_back:
+        write_back.finish(pulsed.set)
     assert done.is_set()
 
 
-def test_what_arrives_goes_to_disk_while_more_arrives(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun = threading.Event()
-    monkeypatch.setattr(writeback, "sync_file_system", lambda descriptor, path: begun.set())
-    monkeypatch.setattr(writeback, "EVERY", 1000)
+def test_arrived_bytes_are_synced_while_more_arrive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sync_started = threading.Event()
+    monkeypatch.setattr(writeback, "sync_file_system", lambda descriptor, path: sync_started.set())
+    monkeypatch.setattr(writeback, "SYNC_INTERVAL", 1000)
     sink = UnpackingSink(str(tmp_path / "target"), "it.tar")
     content = tar_of({"a": bytes(5000)})
     with contextlib.closing(sink):
         sink.resume("it", lambda block: None)
         sink.write(content[:2000])
-        assert begun.wait(PATIENCE)
+        assert sync_started.wait(TIMEOUT)
         sink.write(content[2000:])
         sink.finish()
     assert (tmp_path / "target/a").read_bytes() == bytes(5000)
 
 
-def test_little_is_left_for_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_small_rest_is_synced_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
     monkeypatch.setattr(writeback, "sync_file_system", lambda descriptor, path: calls.append(path))
-    with contextlib.closing(WriteBack(str(tmp_path))) as disk:
-        disk.wrote(writeback.EVERY - 1)
+    with contextlib.closing(WriteBack(str(tmp_path))) as write_back:
+        write_back.add(writeback.SYNC_INTERVAL - 1)
         assert not calls
-        disk.finish()
+        write_back.finish()
     assert calls == [str(tmp_path)]
 
 
-def test_what_could_not_be_written_early_is_told_in_the_end(
+def test_an_error_of_an_early_sync_is_raised_by_finish(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failed = threading.Event()
@@ -68,38 +69,36 @@ def test_what_could_not_be_written_early_is_told_in_the_end(
             raise OSError(5, "broken disk")
 
     monkeypatch.setattr(writeback, "sync_file_system", failing_once)
-    with contextlib.closing(WriteBack(str(tmp_path))) as disk:
-        disk.wrote(writeback.EVERY)
-        assert failed.wait(PATIENCE)
+    with contextlib.closing(WriteBack(str(tmp_path))) as write_back:
+        write_back.add(writeback.SYNC_INTERVAL)
+        assert failed.wait(TIMEOUT)
         with pytest.raises(OSError, match="broken disk"):
-            disk.finish()
+            write_back.finish()
 
 
-def test_the_real_system_call_is_made_and_its_failure_is_told(tmp_path: Path) -> None:
-    with contextlib.closing(WriteBack(str(tmp_path))) as disk:
-        disk.finish()
+def test_the_real_system_call_is_made_and_its_error_is_raised(tmp_path: Path) -> None:
+    with contextlib.closing(WriteBack(str(tmp_path))) as write_back:
+        write_back.finish()
     with pytest.raises(OSError, match="somewhere"):
         writeback.sync_file_system(-1, "somewhere")
 
 
-def test_a_sink_that_is_closed_meanwhile_leaves_no_descriptor(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    closed, seen = threading.Event(), threading.Event()
-    usable: list[bool] = []
+def test_closing_during_a_sync_leaks_no_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed, synced = threading.Event(), threading.Event()
+    same_directory: list[bool] = []
 
     def slow(descriptor: int, path: str) -> None:
-        assert closed.wait(PATIENCE)
-        usable.append(os.path.samestat(os.fstat(descriptor), tmp_path.stat()))
-        seen.set()
+        assert closed.wait(TIMEOUT)
+        same_directory.append(os.path.samestat(os.fstat(descriptor), tmp_path.stat()))
+        synced.set()
 
     monkeypatch.setattr(writeback, "sync_file_system", slow)
-    disk = WriteBack(str(tmp_path))
-    disk.wrote(writeback.EVERY)
+    write_back = WriteBack(str(tmp_path))
+    write_back.add(writeback.SYNC_INTERVAL)
     thread = next(thread for thread in threading.enumerate() if thread.name == "sync")
-    disk.close()
+    write_back.close()
     closed.set()
-    assert seen.wait(PATIENCE)
-    thread.join(PATIENCE)
-    assert usable == [True]
+    assert synced.wait(TIMEOUT)
+    thread.join(TIMEOUT)
+    assert same_directory == [True]
     assert tmp_path not in [Path(os.path.realpath(link)) for link in Path("/proc/self/fd").iterdir()]

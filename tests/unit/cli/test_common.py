@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from outlast.cli.common import LONGEST_PATH, experiment_at, locate, where
-from outlast.domain.describe import printable
 from outlast.errors import BadInput
 from outlast.exchange.experiment import Experiment
+from outlast.text import printable
 
 
 @pytest.fixture

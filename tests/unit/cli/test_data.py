@@ -41,7 +41,7 @@ ARCHIVE = tar({"d/one": b"1", "d/two": b"2"})
 @pytest.fixture
 def server() -> Iterator[Misbehaving]:
     with Misbehaving({"/a.bin": BODY, "/b.bin": BODY, "/c.tar": ARCHIVE}) as running:
-        running.put("/v.bin", BODY, vouchers={"Digest": rfc3230(BODY, "md5")})
+        running.put("/v.bin", BODY, digest_headers={"Digest": rfc3230(BODY, "md5")})
         yield running
 
 
@@ -137,7 +137,7 @@ def test_the_same_command_again_finds_the_right_file_there(server: Misbehaving, 
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (("--sha256", "12"), "--sha256: '12' is no sha256 digest"),
+        (("--sha256", "12"), "--sha256: '12' is not a valid sha256 digest"),
         (("--patience", "5"), "--patience: 5 has no unit"),
         (("--token-file", "x"), "--token-file: say which hosts may have the token"),
     ],
@@ -211,7 +211,7 @@ def test_the_progress_of_a_job_shows_trouble_with_the_same_countdown(
     monkeypatch.setattr(time, "time", lambda: 1e9)
     file = tmp_path / "fetching"
     staging = StagePhase(DataPlan(), str(tmp_path), str(file), EventLog(str(tmp_path / "events")))
-    staging._tell(
+    staging._report_progress(
         DataItem(("http://a/x.tar",)), FetchProgress(0, None, 0.0, "", 0, "it is busy", 30.0, 590.0)
     )
     line = json.loads(file.read_text())

@@ -27,24 +27,24 @@ def archive_of(tmp_path: Path, files: Files, **options: object) -> Archive:
     return Archive(put(tmp_path / "b.tar", tar(files)), **options)  # type: ignore[arg-type]
 
 
-def test_items_come_in_the_order_of_the_archive_as_their_very_bytes(nested: Archive) -> None:
+def test_items_are_bytes_in_the_order_of_the_archive(nested: Archive) -> None:
     assert list(nested) == [b"dog one", b"dog two", b"cat one", b"", b"3" * 70_000]
     assert nested[-1] == nested[4]
     assert len(nested) == 5
 
 
-def test_an_items_name_leads_through_the_archives_inside(nested: Archive) -> None:
+def test_an_items_name_includes_the_inner_archives(nested: Archive) -> None:
     assert nested.names[:3] == ["dog.tar/d1.JPEG", "dog.tar/d2.txt", "cat.tar/c1.JPEG"]
     assert nested.name(-1) == "cat.tar/c3.JPEG"
 
 
-def test_an_archive_inside_names_the_class_of_its_items(nested: Archive) -> None:
+def test_an_inner_archive_is_the_class_of_its_items(nested: Archive) -> None:
     assert nested.classes == ("cat", "dog")
     assert list(nested.labels) == [1, 1, 0, 0, 0]
     assert nested.label(-1) == 0
 
 
-def test_a_view_and_a_file_give_the_same_bytes_without_reading_all(nested: Archive) -> None:
+def test_a_view_and_a_file_have_the_same_bytes_as_the_item(nested: Archive) -> None:
     for item in range(len(nested)):
         assert bytes(nested.view(item)) == nested[item]
         with nested.open(item) as file:
@@ -58,7 +58,7 @@ def test_a_view_and_a_file_give_the_same_bytes_without_reading_all(nested: Archi
         nested.view(0)[0] = 1
 
 
-def test_a_view_outlives_the_archive_that_was_closed(nested: Archive) -> None:
+def test_a_view_stays_valid_after_the_archive_is_closed(nested: Archive) -> None:
     view = nested.view(0)
     nested.close()
     assert bytes(view) == b"dog one"
@@ -77,7 +77,7 @@ def test_slices_and_subsets_are_archives_with_the_same_classes(nested: Archive) 
     assert len(nested[5:]) == 0
 
 
-def test_an_item_that_is_not_there_is_an_index_error_with_both_numbers(nested: Archive) -> None:
+def test_a_missing_item_is_an_index_error_with_both_numbers(nested: Archive) -> None:
     with pytest.raises(IndexError, match=r"no item -6 in .*a\.tar: it has 5"):
         nested[-6]
     with pytest.raises(IndexError, match="no item 5 "):
@@ -86,7 +86,7 @@ def test_an_item_that_is_not_there_is_an_index_error_with_both_numbers(nested: A
         nested["dog"]  # type: ignore[call-overload]
 
 
-def test_suffixes_choose_whatever_their_case(nested: Archive, tmp_path: Path) -> None:
+def test_suffixes_select_items_in_upper_or_lower_case(nested: Archive, tmp_path: Path) -> None:
     assert nested.filter(suffixes=[".jpeg"]).names == [
         "dog.tar/d1.JPEG",
         "cat.tar/c1.JPEG",
@@ -95,11 +95,11 @@ def test_suffixes_choose_whatever_their_case(nested: Archive, tmp_path: Path) ->
     ]
     with pytest.raises(ValueError, match=r"ends in '\.png'; names end in '\.JPEG', '\.txt', '\.jpeg'"):
         Archive(tmp_path / "a.tar", suffixes=[".png"])
-    with pytest.raises(TypeError, match="as a list"):
+    with pytest.raises(TypeError, match="must be a list"):
         nested.filter(suffixes=".jpeg")
 
 
-def test_classes_that_are_given_keep_the_order_and_the_numbers_they_were_given_in(nested: Archive) -> None:
+def test_given_classes_are_numbered_in_the_given_order(nested: Archive) -> None:
     chosen = nested.filter(classes=["emu", "dog"])
     assert chosen.classes == ("emu", "dog")
     assert chosen.names == ["dog.tar/d1.JPEG", "dog.tar/d2.txt"]
@@ -110,7 +110,7 @@ def test_classes_that_are_given_keep_the_order_and_the_numbers_they_were_given_i
         nested.filter(classes="dog")
 
 
-def test_filters_of_a_part_choose_within_the_part(nested: Archive) -> None:
+def test_filters_of_a_part_select_within_the_part(nested: Archive) -> None:
     assert nested[:3].filter(suffixes=[".JPEG"], classes=["dog"]).names == ["dog.tar/d1.JPEG"]
 
 
@@ -121,13 +121,13 @@ def test_classes_are_the_first_folders_that_not_all_items_share(tmp_path: Path) 
     assert found.name(2) == "d/train/3"
 
 
-def test_one_folder_is_one_class_and_none_is_the_empty_one(tmp_path: Path) -> None:
+def test_one_folder_is_one_class_and_no_folder_is_the_empty_class(tmp_path: Path) -> None:
     assert archive_of(tmp_path, {"d/cat/1": b"", "d/cat/2": b""}).classes == ("cat",)
     assert archive_of(tmp_path, {"1": b"", "2": b""}).classes == ("",)
     assert archive_of(tmp_path, {"d/": b""}).classes == ()
 
 
-def test_below_a_folder_or_an_inner_archive_classes_are_found_from_there_on(tmp_path: Path) -> None:
+def test_with_below_classes_are_determined_inside_that_folder_or_inner_archive(tmp_path: Path) -> None:
     inner: Files = {"cat/1": b"", "dog/2": b""}
     files: Files = {"train.tar": inner, "val.tar": inner, "more/emu/3": b"", "moreover/4": b""}
     whole = archive_of(tmp_path, files)
@@ -138,7 +138,7 @@ def test_below_a_folder_or_an_inner_archive_classes_are_found_from_there_on(tmp_
         Archive(whole.path, below="mor")
 
 
-def test_rubbish_and_directories_are_no_items(tmp_path: Path) -> None:
+def test_macos_metadata_and_directories_are_not_items(tmp_path: Path) -> None:
     files: Files = {
         "__MACOSX/cat/._1": b"x",
         "cat/": b"",
@@ -151,7 +151,7 @@ def test_rubbish_and_directories_are_no_items(tmp_path: Path) -> None:
     assert archive_of(tmp_path, files).names == ["cat/1", "cat/.hidden"]
 
 
-def test_tars_are_read_at_any_depth_and_left_alone_on_request(tmp_path: Path) -> None:
+def test_tars_are_read_at_any_depth_unless_nested_is_false(tmp_path: Path) -> None:
     files: Files = {"a.TAR": {"b.tar": {"c.tar": {"x": b"deep"}, "y": b"less"}}, "notes.tar": b"no archive"}
     found = archive_of(tmp_path, files)
     assert found.names == ["a.TAR/b.tar/c.tar/x", "a.TAR/b.tar/y", "notes.tar"]
@@ -163,7 +163,7 @@ def test_tars_are_read_at_any_depth_and_left_alone_on_request(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
-def test_long_and_foreign_names_are_read_in_every_form_of_tar(form: int, tmp_path: Path) -> None:
+def test_long_and_non_ascii_names_are_read_in_every_tar_format(form: int, tmp_path: Path) -> None:
     names = ["cat/%s/%s.jpg" % ("f" * 80, "n" * 90), "dog/größer 猫.jpg"]
     if form != tarfile.USTAR_FORMAT:
         names.append("cat/%s/%s" % ("/".join(["long" * 30] * 8), "x" * 200))
@@ -172,7 +172,7 @@ def test_long_and_foreign_names_are_read_in_every_form_of_tar(form: int, tmp_pat
     assert list(found) == [name.encode() for name in names]
 
 
-def test_a_name_that_is_no_utf8_comes_back_as_the_system_would_give_it(tmp_path: Path) -> None:
+def test_a_name_that_is_not_utf8_is_decoded_like_a_file_name(tmp_path: Path) -> None:
     content = tar({"cat/\udce9": b"1"})
     assert b"cat/\xe9" in content
     assert Archive(put(tmp_path / "a.tar", content)).names == ["cat/\udce9"]
@@ -189,13 +189,13 @@ def test_a_zip_is_read_whether_its_items_are_compressed_or_not(method: int, tmp_
     assert found.classes == ("cat", "dog")
 
 
-def test_a_tar_in_a_zip_is_looked_into_where_it_is_stored_as_it_is(tmp_path: Path) -> None:
+def test_a_tar_in_a_zip_is_read_if_it_is_not_compressed(tmp_path: Path) -> None:
     inner = {"cat.tar": tar({"1": b"one"})}
     assert Archive(put(tmp_path / "a.zip", zipped(inner, zipfile.ZIP_STORED)))[0] == b"one"
     assert Archive(put(tmp_path / "b.zip", zipped(inner)))[0] == inner["cat.tar"]
 
 
-def test_a_dataset_gives_decoded_and_transformed_items_with_their_class(nested: Archive) -> None:
+def test_a_dataset_has_decoded_and_transformed_items_with_their_labels(nested: Archive) -> None:
     dataset = Dataset(nested, decode=bytes.decode, transform=str.upper)
     assert dataset[0] == ("DOG ONE", 1)
     assert dataset[-2] == ("", 0)
@@ -206,7 +206,7 @@ def test_a_dataset_gives_decoded_and_transformed_items_with_their_class(nested: 
     assert Dataset(nested)[0] == (b"dog one", 1)
 
 
-def test_a_relative_path_is_looked_for_in_the_jobs_data_too(
+def test_a_relative_path_is_also_looked_up_in_the_data_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "here").mkdir()
@@ -229,7 +229,7 @@ def test_items_beyond_eight_gigabytes_are_found(tmp_path: Path) -> None:
     path = tmp_path / "a.tar"
     with path.open("wb") as file:
         file.write(header("big/hole", large))
-        file.seek(large, 1)  # nothing is written: the disk holds a hole
+        file.seek(large, 1)  # a sparse file: nothing is written
         file.write(header("small/last", 4) + b"last".ljust(512, b"\0") + bytes(1024))
     found = Archive(path)
     assert found.names == ["big/hole", "small/last"]
@@ -241,7 +241,7 @@ def test_items_beyond_eight_gigabytes_are_found(tmp_path: Path) -> None:
     assert Archive(path)[1] == b"last"
 
 
-def test_a_batch_is_the_items_one_by_one(nested: Archive) -> None:
+def test_a_batch_has_the_same_items_as_single_reads(nested: Archive) -> None:
     for _ in range(2):
         assert nested.__getitems__([4, 0, 3, -1]) == [nested[4], nested[0], b"", nested[4]]
     assert nested.__getitems__([]) == []
@@ -249,7 +249,7 @@ def test_a_batch_is_the_items_one_by_one(nested: Archive) -> None:
         nested.__getitems__([0, 5])
 
 
-def test_an_archive_that_memory_cannot_hold_is_read_item_by_item(
+def test_an_archive_larger_than_memory_is_read_item_by_item(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = put(tmp_path / "a.tar", tar(NESTED))
@@ -262,7 +262,7 @@ def test_an_archive_that_memory_cannot_hold_is_read_item_by_item(
     )
 
 
-def test_a_directory_and_an_empty_file_are_no_archives(tmp_path: Path) -> None:
+def test_a_directory_and_an_empty_file_are_not_archives(tmp_path: Path) -> None:
     with pytest.raises(BadArchive, match="is not a file"):
         Archive(tmp_path)
     with pytest.raises(BadArchive, match="is empty"):

@@ -22,7 +22,7 @@ CONTENTS = [b"one", b"two", b"three"]
 
 
 class Scans:
-    """Counts how often an archive was gone through."""
+    """Counts how often an archive was scanned."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
@@ -61,7 +61,7 @@ def names_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_the_index_is_kept_beside_the_archive_and_used_again(archive: Path, scans: Scans) -> None:
+def test_the_index_is_stored_beside_the_archive_and_reused(archive: Path, scans: Scans) -> None:
     assert list(Archive(archive)) == CONTENTS
     again = Archive(archive)
     assert list(again) == CONTENTS
@@ -77,14 +77,14 @@ def test_an_empty_archive_has_an_index_too(archive: Path, scans: Scans) -> None:
     assert scans.count == 1
 
 
-def test_flat_and_nested_have_each_their_own(archive: Path, scans: Scans) -> None:
+def test_flat_and_nested_reading_have_separate_indexes(archive: Path, scans: Scans) -> None:
     for _ in range(2):
         assert len(Archive(archive)) == 3
         assert len(Archive(archive, nested=False)) == 2
     assert scans.count == 2
 
 
-def test_where_the_archive_lies_in_a_place_that_is_not_ours_the_cache_has_the_index(
+def test_beside_a_read_only_archive_the_index_goes_to_the_cache(
     archive: Path, scans: Scans, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = os.open
@@ -102,7 +102,7 @@ def test_where_the_archive_lies_in_a_place_that_is_not_ours_the_cache_has_the_in
     assert len(list(cache.rglob("*.index"))) == 1
 
 
-def test_where_nothing_can_be_written_the_index_is_in_memory_only(
+def test_if_nothing_can_be_written_the_index_is_in_memory_only(
     archive: Path, scans: Scans, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(source: Any, target: Any) -> None:
@@ -115,7 +115,7 @@ def test_where_nothing_can_be_written_the_index_is_in_memory_only(
     assert [path for path in [*archive.parent.iterdir(), *cache.rglob("*")] if path.is_file()] == [archive]
 
 
-def test_an_archive_that_was_replaced_is_indexed_anew(archive: Path, scans: Scans) -> None:
+def test_a_replaced_archive_is_indexed_again(archive: Path, scans: Scans) -> None:
     Archive(archive)
     put(archive, tar({"x": b"new", **FILES}))
     assert list(Archive(archive)) == [b"new", *CONTENTS]
@@ -125,7 +125,7 @@ def test_an_archive_that_was_replaced_is_indexed_anew(archive: Path, scans: Scan
     assert scans.count == 3
 
 
-def test_a_torn_or_altered_index_is_made_anew(archive: Path) -> None:
+def test_a_torn_or_altered_index_is_replaced(archive: Path) -> None:
     Archive(archive)
     index = index_of(archive)
     good = index.read_bytes()
@@ -134,12 +134,12 @@ def test_a_torn_or_altered_index_is_made_anew(archive: Path) -> None:
     rng = random.Random(4)
     damaged = [good[:length] for length in range(len(good))]
     damaged += [good + b"\0", b"", os.urandom(len(good)), bytes(len(good))]
-    for place in range(len(good) - 4, len(good)):
-        damaged.append(good[:place] + bytes([good[place] ^ 1]) + good[place + 1 :])
+    for offset in range(len(good) - 4, len(good)):
+        damaged.append(good[:offset] + bytes([good[offset] ^ 1]) + good[offset + 1 :])
     for _ in range(300):
-        place = rng.randrange(len(good))
-        damaged.append(good[:place] + bytes([good[place] ^ (1 << rng.randrange(8))]) + good[place + 1 :])
-    unused = index_file._HEAD.size - 4  # four bytes of padding at the head's end say nothing
+        offset = rng.randrange(len(good))
+        damaged.append(good[:offset] + bytes([good[offset] ^ (1 << rng.randrange(8))]) + good[offset + 1 :])
+    unused = index_file._HEAD.size - 4  # the last four bytes of the head are padding
     for bad in damaged:
         if bad[:unused] + bad[unused + 4 :] == good[:unused] + good[unused + 4 :]:
             continue
@@ -165,10 +165,10 @@ def test_a_torn_or_altered_index_is_made_anew(archive: Path) -> None:
         ("folder_ends", [9, 3]),
     ],
 )
-def test_an_index_with_impossible_numbers_is_not_used_though_its_checksum_fits(
+def test_an_index_with_impossible_numbers_is_not_used_despite_a_valid_checksum(
     part: str, value: list[int], archive: Path, scans: Scans
 ) -> None:
-    table = Archive(archive)._content.table
+    table = Archive(archive)._file.table
     known = Fingerprint.of(archive.stat())
     index = str(index_of(archive))
     index_file.write(index, table, known, True)
@@ -180,7 +180,7 @@ def test_an_index_with_impossible_numbers_is_not_used_though_its_checksum_fits(
     assert scans.count == 2
 
 
-def test_an_index_that_somebody_else_could_have_written_is_not_used(
+def test_an_index_that_another_user_could_have_written_is_not_used(
     archive: Path, scans: Scans, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Archive(archive)
@@ -200,13 +200,13 @@ def test_an_index_that_somebody_else_could_have_written_is_not_used(
         assert index_file.read(str(index), known, True, 12345) is not None
 
 
-def test_a_pipe_in_place_of_the_index_is_not_waited_for(archive: Path) -> None:
+def test_a_pipe_in_place_of_the_index_does_not_block(archive: Path) -> None:
     os.mkfifo(index_of(archive))
     assert list(Archive(archive)) == CONTENTS
     assert list(Archive(archive)) == CONTENTS
 
 
-def test_many_may_make_the_index_at_once(archive: Path) -> None:
+def test_many_threads_can_write_the_index_at_once(archive: Path) -> None:
     start = threading.Barrier(8)
     found: list[list[bytes]] = []
 

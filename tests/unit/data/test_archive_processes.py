@@ -1,4 +1,4 @@
-"""An archive in several processes: forked, spawned, and on an old Python that has nothing but the zipapp."""
+"""An archive in several processes: forked, spawned, and on an old Python with only the zipapp."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def read_all(archive: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_workers_read_what_the_parent_reads_all_at_once(method: str, archive: Archive) -> None:
+def test_workers_read_the_same_items_as_the_parent(method: str, archive: Archive) -> None:
     expected = list(archive)
     context = multiprocessing.get_context(method)
     with context.Pool(3) as pool:
@@ -43,8 +43,8 @@ def test_workers_read_what_the_parent_reads_all_at_once(method: str, archive: Ar
     assert labelled == [(content, 0) for content in expected[:4]]
 
 
-def test_a_forked_child_reads_from_the_mapping_it_was_born_with(archive: Archive, tmp_path: Path) -> None:
-    """Also when the file is gone: nothing is opened again."""
+def test_a_forked_child_reads_from_the_inherited_mapping(archive: Archive, tmp_path: Path) -> None:
+    """It does so even if the file was deleted, because nothing is opened again."""
     Path(archive.path).unlink()
     child = os.fork()
     if child == 0:
@@ -54,7 +54,7 @@ def test_a_forked_child_reads_from_the_mapping_it_was_born_with(archive: Archive
     assert archive[0] == b"cat 0"
 
 
-def test_what_is_pickled_is_the_path_and_not_the_content(archive: Archive, tmp_path: Path) -> None:
+def test_a_pickled_archive_has_the_path_and_not_the_content(archive: Archive, tmp_path: Path) -> None:
     assert len(pickle.dumps(archive)) < 2000
     chosen = Archive(archive.path, classes=["dog"])[1:3]
     back = pickle.loads(pickle.dumps(chosen))
@@ -63,7 +63,7 @@ def test_what_is_pickled_is_the_path_and_not_the_content(archive: Archive, tmp_p
     assert list(back.labels) == [0, 0]
 
 
-def test_a_relative_path_still_leads_there_from_another_directory(
+def test_a_pickled_relative_path_works_from_another_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(tmp_path / "a.tar", tar(FILES))
@@ -73,15 +73,17 @@ def test_a_relative_path_still_leads_there_from_another_directory(
     assert pickle.loads(pickled)[0] == b"cat 0"
 
 
-def test_an_archive_that_changed_on_the_way_is_refused_by_the_other_process(archive: Archive) -> None:
+def test_an_archive_that_changed_since_it_was_pickled_is_refused(archive: Archive) -> None:
     pickled = pickle.dumps(archive)
     put(Path(archive.path), tar({"x": b"another"}))
-    with pytest.raises(BadArchive, match="it has changed"):
+    with pytest.raises(BadArchive, match="has changed"):
         pickle.loads(pickled)[0]
 
 
 @pytest.mark.parametrize("python", interpreters())
-def test_a_training_reads_with_nothing_but_the_zipapp(python: str, archive: Archive, tmp_path: Path) -> None:
+def test_a_training_script_can_read_archives_with_only_the_zipapp(
+    python: str, archive: Archive, tmp_path: Path
+) -> None:
     zipapp.build(tmp_path / "node.pyz")
     code = (
         "import sys; from outlast.data import Archive, Dataset; a = Archive(sys.argv[1]);"

@@ -1,4 +1,4 @@
-"""An archive in a PyTorch DataLoader; left out where torch is not installed."""
+"""An archive in a PyTorch DataLoader; skipped if torch is not installed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from outlast.data import Archive, Dataset
 from support.archives import Files, put, tar
 
 if "CI" in os.environ:
-    import torch  # in CI nothing may be left out
+    import torch  # in CI nothing may be skipped
 else:
     torch = pytest.importorskip("torch")
 
@@ -39,7 +39,7 @@ def dataset(tmp_path: Path) -> Dataset:
 
 
 def seen(loader: Any) -> set[tuple[int, int, int]]:
-    """Label, and the two bytes of each item."""
+    """Return the label and the first two bytes of each item; none may be repeated."""
     found: list[tuple[int, int, int]] = []
     for values, labels in loader:
         assert values.dtype == torch.float32
@@ -70,7 +70,7 @@ def test_every_item_is_seen_once_with_its_label_in_each_epoch(
         assert seen(loader) == EVERYTHING
 
 
-def test_samplers_subsets_and_splits_work_as_with_any_dataset(dataset: Dataset) -> None:
+def test_samplers_subsets_and_splits_work(dataset: Dataset) -> None:
     one, two = random_split(dataset, [20, 40], generator=torch.Generator().manual_seed(1))
     first, second = seen(DataLoader(one, batch_size=6)), seen(DataLoader(two, batch_size=6))
     assert len(first) == 20

@@ -115,7 +115,7 @@ def test_a_pickle_that_wants_something_done_is_refused_and_nothing_is_done(
     files = content(ARCHIVE)
     files[FOLDER + file] = pickle.dumps({"labels": Hostile(mark)}, protocol)
     bad = repacked(tmp_path / "bad.tar.gz", files)
-    with pytest.raises(example.BadCifar10, match=r"asks for posix\.mkdir, which no file of CIFAR-10 does"):
+    with pytest.raises(example.BadCifar10, match=r"refers to posix\.mkdir, which no file of CIFAR-10 does"):
         example.read_cifar10(bad)
     assert not mark.exists()
     pickle.loads(files[FOLDER + file])
@@ -127,7 +127,7 @@ def test_names_of_numpy_are_stood_in_for_and_never_called() -> None:
         called = b"c%s\n(V1000000000000\ntR." % name.replace(" ", "\n").encode()
         found = example.unpickled(called)
         assert type(found) is example.StandIn and found.arguments == ("1000000000000",)
-    with pytest.raises(example.BadCifar10, match=r"asks for numpy\.fromfile"):
+    with pytest.raises(example.BadCifar10, match=r"refers to numpy\.fromfile"):
         example.unpickled(b"cnumpy\nfromfile\n.")
 
 
@@ -153,8 +153,8 @@ def spoilt(kind: str) -> dict[str, bytes]:
     ("kind", "sentence"),
     [
         ("a batch is missing", "it lacks 'data_batch_2'"),
-        ("fewer images than labels", "80 labels want as many rows of 3072 bytes"),
-        ("numbers of another kind", "80 labels want as many rows of 3072 bytes"),
+        ("fewer images than labels", "80 labels need as many rows of 3072 bytes"),
+        ("numbers of another kind", "80 labels need as many rows of 3072 bytes"),
         ("no labels", "it lacks b'labels'"),
         ("half a pickle", "pickle data was truncated"),
     ],

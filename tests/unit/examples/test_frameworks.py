@@ -1,4 +1,4 @@
-"""What the adapters for frameworks share."""
+"""The code that the callbacks for frameworks share."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from fractions import Fraction
 import pytest
 
 from outlast.frameworks.opaque import pack, unpack
-from outlast.training.checkpoints.state_tree import take_apart
+from outlast.training.checkpoints.state_tree import flatten
 
 if "CI" in os.environ:
-    import torch  # in CI nothing may be left out
+    import torch  # in CI nothing may be skipped
 else:
     torch = pytest.importorskip("torch")
 
 
-def test_what_a_checkpoint_cannot_hold_is_pickled_and_the_rest_is_as_it_was() -> None:
+def test_objects_that_a_checkpoint_cannot_hold_are_pickled_and_the_rest_is_unchanged() -> None:
     weights = torch.arange(4.0)
     state = {
         "model": OrderedDict(weights=weights, extra=Fraction(1, 3)),
@@ -26,7 +26,7 @@ def test_what_a_checkpoint_cannot_hold_is_pickled_and_the_rest_is_as_it_was() ->
         "plain": {"a": weights},
     }
     packed = pack(state)
-    take_apart(packed)
+    flatten(packed)
     assert packed["model"]["weights"] is weights
     assert packed["plain"] is state["plain"]
     assert unpack(packed) == state

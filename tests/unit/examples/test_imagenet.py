@@ -270,7 +270,7 @@ def test_the_check_accepts_a_whole_model_of_any_width(tmp_path: Path, classes: i
             "has layer2.1.bn2.weight with numbers that are not finite",
         ),
         ({"fc__bias": torch.full((5,), float("inf"))}, "has fc.bias with numbers that are not finite"),
-        ({"fc__bias": "zeros"}, "holds something else than weights by their names"),
+        ({"fc__bias": "zeros"}, "is not a dictionary of weights"),
         ({"conv1__weight": torch.tensor(1.0)}, "has conv1.weight of torch.float32 [] instead of "),
     ],
 )
@@ -288,7 +288,7 @@ def test_the_check_refuses_a_torn_an_absent_and_a_foreign_file(tmp_path: Path) -
     for name in ("torn.pt", "text.pt", "absent.pt"):
         assert str(check_model.what_is_wrong(tmp_path / name)).startswith("cannot be read as a model: ")
     assert (
-        check_model.what_is_wrong(tmp_path / "list.pt") == "holds something else than weights by their names"
+        check_model.what_is_wrong(tmp_path / "list.pt") == "is not a dictionary of weights"
     )
 
 

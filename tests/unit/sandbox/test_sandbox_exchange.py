@@ -20,7 +20,7 @@ from outlast.node.sandbox import layout, manifest
 from outlast.node.staging.item import DataItem
 from outlast.schedulers.profile import Profile
 from outlast.training.checkpoints.checkpoint_store import CheckpointStore
-from outlast.training.checkpoints.state_tree import take_apart
+from outlast.training.checkpoints.state_tree import flatten
 from support.checkpoints import content_of
 
 RUN = Run("run", 0, 1, {}, RunState.ACTIVE, added=0.0, since=0.0)
@@ -45,7 +45,7 @@ def spec(command: str = "true", **changes: Any) -> Spec:
 
 def save(directory: Path, step: int, token: str = "t") -> None:
     store = CheckpointStore(str(directory), 9, dict, print, lambda name, why: None, token)
-    store.save(content_of(take_apart({"step": step})), step)
+    store.save(content_of(flatten({"step": step})), step)
 
 
 def steps(directory: Path) -> list[int]:

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("htcondor2", reason="the htcondor package is not installed")
 
 from outlast.domain.model import Outcome
-from outlast.node.staging.condor_plugin_codes import code_of
+from outlast.node.staging.condor_plugin_codes import exit_code_of
 from outlast.node.staging.errors import ErrorKind
 from outlast.schedulers.base import JobPhase, JobRequest, SchedulerUnavailable, Sought, SubmitAnswer
 from outlast.schedulers.command_runner import CommandOutput, CommandTimeout
@@ -210,16 +210,16 @@ def test_a_hold_is_told_in_plain_words_with_what_follows(
 
 
 def test_trouble_of_our_plugin_is_known_by_its_exit_code_and_told_in_its_own_words() -> None:
-    words = "a.bin did not arrive: http://h/a.bin: h answers 404 Not Found (missing 1×)"
+    words = "a.bin did not arrive: http://h/a.bin: h responds with 404 Not Found (missing 1×)"
     said = "Transfer input files failure at s@h using protocol http. Details: %s ( URL file = u )|"
     gone, out = (
-        explain(13, code_of(kind) << 8, said % words)
+        explain(13, exit_code_of(kind) << 8, said % words)
         for kind in (ErrorKind.MISSING, ErrorKind.MISSING_FOR_NOW)
     )
     assert gone.words == out.words == words and gone.outcome is out.outcome is Outcome.NOT_FOUND
     assert (gone.releasable, gone.lasting) == (False, "data a.bin missing")
     assert (out.releasable, out.lasting) == (True, "")
-    full = explain(13, code_of(ErrorKind.DISK_FULL) << 8, said % "a.bin did not arrive: no room")
+    full = explain(13, exit_code_of(ErrorKind.DISK_FULL) << 8, said % "a.bin did not arrive: no room")
     assert (full.outcome, full.releasable) == (Outcome.OUT_OF_DISK, True)
 
 

@@ -133,7 +133,7 @@ def test_all_mistakes_are_said_at_once_with_their_lines(directory: Path) -> None
         ("stash:///a/b", "write osdf:///PATH"),
         ("https://a.org/", "https://a.org/ names a host and no file"),
         ("osdf:///", "names no object"),
-        ("file://other/x", "names a file of the machine other"),
+        ("file://other/x", "names a file on the machine other"),
         ("{url: []}", "is an empty list"),
         ("{url: https://a.org/x, to: /abs}", '"/abs" must be relative, below the data directory'),
         ("{url: https://a.org/x, to: ~/x}", "must be relative"),

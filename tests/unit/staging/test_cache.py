@@ -1,4 +1,4 @@
-"""The cache of data: one download for all, nothing half, nothing removed that is in use."""
+"""The data cache: one download for all, only complete entries, nothing removed that is in use."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from outlast.node.staging.cache import data_cache as stores
-from outlast.node.staging.cache import in_use
+from outlast.node.staging.cache import data_cache, in_use
 from outlast.node.staging.cache.data_cache import CacheFull, DataCache, LockLost
 from outlast.node.staging.cache.entry import write_entry
 from outlast.node.staging.cache.fetch_lock import FetchLock
 from outlast.node.staging.errors import ErrorKind, FetchFailed, SourceError
 
-#: A process that is forked begins with what this one has imported.
+#: A forked process starts with the modules that this one has imported.
 forked = multiprocessing.get_context("fork")
 
 
-def fill_with(content: bytes) -> stores.Fill:
+def fill_with(content: bytes) -> data_cache.Fill:
     def fill(place: str, pulse: Callable[[], None]) -> None:
         pulse()
         Path(place, "content").write_bytes(content)
@@ -32,41 +31,41 @@ def fill_with(content: bytes) -> stores.Fill:
     return fill
 
 
-def put(store: DataCache, key: str, size: int = 10, used: float = 0.0) -> None:
-    store.obtain(key, fill_with(b"x" * size)).release()
+def put(cache: DataCache, key: str, size: int = 10, used: float = 0.0) -> None:
+    cache.obtain(key, fill_with(b"x" * size)).release()
     if used:
-        os.utime(os.path.join(store.root, "objects", key), (used, used))
+        os.utime(os.path.join(cache.root, "objects", key), (used, used))
 
 
-def keys(store: DataCache) -> list[str]:
-    return [entry.key for entry in store.entries()]
+def keys(cache: DataCache) -> list[str]:
+    return [entry.key for entry in cache.entries()]
 
 
-def test_what_is_there_is_not_fetched_again(tmp_path: Path) -> None:
-    store = DataCache(str(tmp_path))
-    put(store, "sha256-a")
+def test_an_existing_entry_is_not_fetched_again(tmp_path: Path) -> None:
+    cache = DataCache(str(tmp_path))
+    put(cache, "sha256-a")
 
     def never(place: str, pulse: Callable[[], None]) -> None:
-        pytest.fail("it is there")
+        pytest.fail("the entry exists")
 
-    held = store.obtain("sha256-a", never)
+    held = cache.obtain("sha256-a", never)
     assert Path(held.content).read_bytes() == b"x" * 10
 
 
-def test_of_many_processes_that_want_it_at_once_one_fetches_it(tmp_path: Path) -> None:
+def test_only_one_of_many_processes_fetches_an_entry(tmp_path: Path) -> None:
     count = tmp_path / "count"
 
-    def want() -> None:
+    def obtain() -> None:
         def fill(place: str, pulse: Callable[[], None]) -> None:
             with count.open("a") as file:
                 file.write("one\n")
-            time.sleep(0.3)  # long enough for all the others to come and wait
+            time.sleep(0.3)  # long enough for all others to start waiting
             fill_with(b"data")(place, pulse)
 
         held = DataCache(str(tmp_path / "cache")).obtain("key", fill)
         assert Path(held.content).read_bytes() == b"data"
 
-    processes = [forked.Process(target=want) for _ in range(8)]
+    processes = [forked.Process(target=obtain) for _ in range(8)]
     for process in processes:
         process.start()
     for process in processes:
@@ -75,7 +74,7 @@ def test_of_many_processes_that_want_it_at_once_one_fetches_it(tmp_path: Path) -
     assert count.read_text() == "one\n"
 
 
-def test_the_next_one_goes_on_with_what_a_killed_one_has_left(tmp_path: Path) -> None:
+def test_the_next_process_resumes_what_a_killed_one_has_left(tmp_path: Path) -> None:
     begun = forked.Event()
 
     def killed_half_way() -> None:
@@ -94,86 +93,86 @@ def test_the_next_one_goes_on_with_what_a_killed_one_has_left(tmp_path: Path) ->
     process.join(30)
     found = []
 
-    def go_on(place: str, pulse: Callable[[], None]) -> None:
+    def resume(place: str, pulse: Callable[[], None]) -> None:
         found.append(Path(place, "half").read_bytes())
         Path(place, "half").rename(Path(place, "content"))
         write_entry(place, 4, "somewhere")
 
-    held = DataCache(str(tmp_path)).obtain("key", go_on)
+    held = DataCache(str(tmp_path)).obtain("key", resume)
     assert found == [b"half"]
     assert Path(held.content).read_bytes() == b"half"
 
 
-def test_a_fill_that_fails_leaves_nothing_that_looks_whole_and_the_turn_to_the_next(tmp_path: Path) -> None:
-    store = DataCache(str(tmp_path))
+def test_a_failed_fill_leaves_no_entry_and_releases_the_lock(tmp_path: Path) -> None:
+    cache = DataCache(str(tmp_path))
 
     def fail(place: str, pulse: Callable[[], None]) -> None:
-        Path(place, "content").write_bytes(b"not yet checked")
+        Path(place, "content").write_bytes(b"not yet verified")
         raise ConnectionError
 
     with pytest.raises(ConnectionError):
-        store.obtain("key", fail)
-    assert store.find("key") is None
-    assert keys(store) == []
-    put(store, "key")
-    assert keys(store) == ["key"]
+        cache.obtain("key", fail)
+    assert cache.find("key") is None
+    assert keys(cache) == []
+    put(cache, "key")
+    assert keys(cache) == ["key"]
 
 
 def test_a_file_that_was_changed_since_it_came_is_fetched_again(tmp_path: Path) -> None:
-    store = DataCache(str(tmp_path))
-    put(store, "key")
+    cache = DataCache(str(tmp_path))
+    put(cache, "key")
     content = tmp_path / f"of-{os.getuid()}" / "objects" / "key" / "content"
     content.write_bytes(b"y" * 10)
     os.utime(content, (1.0, 1.0))
-    assert store.find("key") is None
-    held = store.obtain("key", fill_with(b"right"))
+    assert cache.find("key") is None
+    held = cache.obtain("key", fill_with(b"right"))
     assert Path(held.content).read_bytes() == b"right"
 
 
-def test_the_one_unused_for_longest_goes_first_and_only_as_many_as_need_be(tmp_path: Path) -> None:
-    store = DataCache(str(tmp_path), limit=100)
+def test_the_least_recently_used_entry_is_removed_first_and_no_more_than_necessary(tmp_path: Path) -> None:
+    cache = DataCache(str(tmp_path), limit=100)
     for age, key in enumerate(["newest", "middle", "oldest"]):
-        put(store, key, 30, used=time.time() - 1000 * (age + 1))
-    store.make_room(40)
-    assert keys(store) == ["middle", "newest"]
+        put(cache, key, 30, used=time.time() - 1000 * (age + 1))
+    cache.make_room(40)
+    assert keys(cache) == ["middle", "newest"]
 
 
-def test_nothing_in_use_is_ever_removed_and_the_error_says_so(tmp_path: Path) -> None:
-    store = DataCache(str(tmp_path), limit=100)
-    put(store, "used", 60)
-    put(store, "idle", 40)
-    held = store.find("used")
+def test_an_entry_in_use_is_never_removed_and_the_error_names_the_reason(tmp_path: Path) -> None:
+    cache = DataCache(str(tmp_path), limit=100)
+    put(cache, "used", 60)
+    put(cache, "idle", 40)
+    held = cache.find("used")
     assert held is not None
     with pytest.raises(CacheFull, match="in use"):
-        store.make_room(50)
-    assert keys(store) == ["used"]
+        cache.make_room(50)
+    assert keys(cache) == ["used"]
     held.release()
-    store.make_room(50)
-    assert keys(store) == []
+    cache.make_room(50)
+    assert keys(cache) == []
 
 
-def test_a_mark_made_while_the_entry_was_being_removed_brings_it_back(
+def test_a_marker_made_during_the_removal_restores_the_entry(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = DataCache(str(tmp_path))
-    put(store, "key")
-    (entry,) = store.entries()
+    cache = DataCache(str(tmp_path))
+    put(cache, "key")
+    (entry,) = cache.entries()
     rename = os.rename
 
-    def marked_just_before(source: str, goal: str) -> None:
-        if "doomed" in str(goal):
+    def mark_just_before(source: str, target: str) -> None:
+        if "doomed" in str(target):
             in_use.UseMarker(os.path.join(source, "uses"))
-        rename(source, goal)
+        rename(source, target)
 
-    monkeypatch.setattr(os, "rename", marked_just_before)
-    assert not store.remove(entry)
+    monkeypatch.setattr(os, "rename", mark_just_before)
+    assert not cache.remove(entry)
     monkeypatch.undo()
-    assert keys(store) == ["key"]
+    assert keys(cache) == ["key"]
 
 
-def test_the_mark_of_a_dead_process_does_not_count(tmp_path: Path) -> None:
-    store = DataCache(str(tmp_path))
-    put(store, "key")
+def test_the_marker_of_a_dead_process_is_ignored(tmp_path: Path) -> None:
+    cache = DataCache(str(tmp_path))
+    put(cache, "key")
 
     def use_and_die() -> None:
         assert DataCache(str(tmp_path)).find("key") is not None
@@ -182,29 +181,29 @@ def test_the_mark_of_a_dead_process_does_not_count(tmp_path: Path) -> None:
     process = forked.Process(target=use_and_die)
     process.start()
     process.join(30)
-    (entry,) = store.entries()
+    (entry,) = cache.entries()
     assert not entry.in_use
 
 
-def test_a_mark_of_another_host_counts_while_it_is_touched(tmp_path: Path) -> None:
-    store = DataCache(str(tmp_path))
-    put(store, "key")
-    mark = Path(store.root, "objects", "key", "uses", "elsewhere.12.ab")
-    mark.parent.mkdir(exist_ok=True)
-    mark.touch()
-    assert [entry.in_use for entry in store.entries()] == [True]
+def test_a_marker_of_another_host_is_live_while_it_is_touched(tmp_path: Path) -> None:
+    cache = DataCache(str(tmp_path))
+    put(cache, "key")
+    marker = Path(cache.root, "objects", "key", "uses", "elsewhere.12.ab")
+    marker.parent.mkdir(exist_ok=True)
+    marker.touch()
+    assert [entry.in_use for entry in cache.entries()] == [True]
     old = time.time() - 2 * in_use.STALE
-    os.utime(mark, (old, old))
-    assert [entry.in_use for entry in store.entries()] == [False]
+    os.utime(marker, (old, old))
+    assert [entry.in_use for entry in cache.entries()] == [False]
 
 
-def test_what_was_given_up_half_way_goes_before_anything_whole(tmp_path: Path) -> None:
-    store = DataCache(str(tmp_path), limit=100)
-    put(store, "whole", 50)
-    Path(store.root, "arriving", "dead").mkdir()
-    Path(store.root, "arriving", "dead", ".part").write_bytes(b"1234")
-    store.make_room(60)
-    assert store.arriving() == []
+def test_unfinished_entries_are_removed_before_complete_ones(tmp_path: Path) -> None:
+    cache = DataCache(str(tmp_path), limit=100)
+    put(cache, "whole", 50)
+    Path(cache.root, "arriving", "dead").mkdir()
+    Path(cache.root, "arriving", "dead", ".part").write_bytes(b"1234")
+    cache.make_room(60)
+    assert cache.unfinished() == []
 
 
 def test_a_directory_that_others_can_write_to_is_not_trusted(tmp_path: Path) -> None:
@@ -215,7 +214,7 @@ def test_a_directory_that_others_can_write_to_is_not_trusted(tmp_path: Path) -> 
         DataCache(str(tmp_path))
 
 
-def test_a_link_in_the_place_of_our_directory_is_not_followed(tmp_path: Path) -> None:
+def test_a_link_in_place_of_the_users_directory_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache" / f"of-{os.getuid()}").symlink_to(tmp_path / "elsewhere")
@@ -223,17 +222,17 @@ def test_a_link_in_the_place_of_our_directory_is_not_followed(tmp_path: Path) ->
         DataCache(str(tmp_path / "cache"))
 
 
-def test_what_other_users_have_is_a_source_to_be_checked_and_links_are_none(tmp_path: Path) -> None:
-    store = DataCache(str(tmp_path))
-    put(store, "key")
+def test_files_of_other_users_are_sources_and_links_are_not(tmp_path: Path) -> None:
+    cache = DataCache(str(tmp_path))
+    put(cache, "key")
     theirs = tmp_path / "of-99999" / "objects" / "key"
     theirs.mkdir(parents=True)
-    assert store.of_others("key") == []
+    assert cache.copies_of_other_users("key") == []
     (theirs / "content").symlink_to("/etc/passwd")
-    assert store.of_others("key") == []
+    assert cache.copies_of_other_users("key") == []
     (theirs / "content").unlink()
     (theirs / "content").write_bytes(b"rubbish")
-    assert store.of_others("key") == [str(theirs / "content")]
+    assert cache.copies_of_other_users("key") == [str(theirs / "content")]
 
 
 class Clock:
@@ -243,78 +242,78 @@ class Clock:
         return self.now
 
 
-def test_a_turn_of_another_host_is_taken_over_only_when_its_count_stood_still_while_we_looked(
+def test_a_lock_of_another_host_is_taken_over_only_if_it_was_seen_not_to_be_refreshed(
     tmp_path: Path,
 ) -> None:
-    path, clock = str(tmp_path / "turn"), Clock()
+    path, clock = str(tmp_path / "lock"), Clock()
     theirs = FetchLock(path, host="elsewhere", clock=clock)
-    assert theirs.take()
-    # As where the lock of one host is not seen by another.
+    assert theirs.acquire()
+    # Simulates a file system on which hosts do not see the locks of each other.
     os.close(theirs._descriptor or -1)
     theirs._descriptor = None
     ours = FetchLock(path, host="here", clock=clock)
-    assert not ours.take()
+    assert not ours.acquire()
     clock.now = 50.0
-    assert theirs.beat()
-    assert not ours.take()
+    assert theirs.refresh()
+    assert not ours.acquire()
     clock.now = 100.0
-    assert not ours.take()
+    assert not ours.acquire()
     clock.now = 111.0
-    assert ours.take()
-    # Who was only frozen finds out before it writes on.
-    assert not theirs.beat()
+    assert ours.acquire()
+    # A holder that was only suspended learns of the takeover before it writes more.
+    assert not theirs.refresh()
     theirs.release()
     assert ours.holder().host == "here"
 
 
-def test_who_has_lost_the_turn_stops_filling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outlast.node.staging.cache.fetch_lock.BEAT", 0.0)
-    store = DataCache(str(tmp_path))
+def test_a_process_that_lost_the_lock_stops_filling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outlast.node.staging.cache.fetch_lock.REFRESH_INTERVAL", 0.0)
+    cache = DataCache(str(tmp_path))
 
-    def robbed(place: str, pulse: Callable[[], None]) -> None:
+    def lose_lock(place: str, pulse: Callable[[], None]) -> None:
         pulse()
-        FetchLock(os.path.join(store.root, "turns", "key"))._tell()
+        FetchLock(os.path.join(cache.root, "turns", "key"))._write_holder()
         pulse()
-        pytest.fail("it must have stopped")
+        pytest.fail("the fill must have stopped")
 
     with pytest.raises(LockLost):
-        store.obtain("key", robbed)
+        cache.obtain("key", lose_lock)
 
 
-def test_whoever_waits_hears_for_whom_and_can_be_interrupted(tmp_path: Path) -> None:
-    store = DataCache(str(tmp_path))
-    turn = FetchLock(os.path.join(store.root, "turns", "key"))
-    assert turn.take()
-    heard = []
+def test_a_waiting_process_reports_the_holder_and_can_be_interrupted(tmp_path: Path) -> None:
+    cache = DataCache(str(tmp_path))
+    lock = FetchLock(os.path.join(cache.root, "turns", "key"))
+    assert lock.acquire()
+    holders: list[str] = []
 
-    def impatient() -> None:
-        if heard:
+    def interrupt() -> None:
+        if holders:
             raise InterruptedError
 
     with pytest.raises(InterruptedError):
-        store.obtain("key", fill_with(b""), impatient, heard.append)
-    assert str(os.getpid()) in heard[0]
-    turn.release()
+        cache.obtain("key", fill_with(b""), interrupt, holders.append)
+    assert str(os.getpid()) in holders[0]
+    lock.release()
 
 
 @pytest.fixture
 def beside_frozen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DataCache]:
-    """A store in which somebody has the turn for `key`, and stands still."""
-    monkeypatch.setattr(stores, "_FROZEN", 0.0)
-    store = DataCache(str(tmp_path))
-    frozen = FetchLock(os.path.join(store.root, "turns", "key"))
-    assert frozen.take()
-    yield store
+    """Yield a cache in which a process that is frozen holds the lock of `key`."""
+    monkeypatch.setattr(data_cache, "_FROZEN_AFTER", 0.0)
+    cache = DataCache(str(tmp_path))
+    frozen = FetchLock(os.path.join(cache.root, "turns", "key"))
+    assert frozen.acquire()
+    yield cache
     frozen.release()
 
 
-def test_a_frozen_filler_does_not_keep_the_others_for_ever(beside_frozen: DataCache) -> None:
+def test_a_frozen_process_does_not_block_the_others_forever(beside_frozen: DataCache) -> None:
     held = beside_frozen.obtain("key", fill_with(b"own"))
     assert Path(held.content).read_bytes() == b"own"
-    assert beside_frozen.arriving() == []
+    assert beside_frozen.unfinished() == []
 
 
-def test_who_waited_for_one_that_gave_up_gives_up_too_and_who_comes_later_tries(tmp_path: Path) -> None:
+def test_processes_that_waited_for_one_that_gave_up_give_up_too_and_later_ones_try(tmp_path: Path) -> None:
     waiting, tried = forked.Semaphore(0), tmp_path / "tried"
 
     def give_up(place: str, pulse: Callable[[], None]) -> None:
@@ -324,21 +323,21 @@ def test_who_waited_for_one_that_gave_up_gives_up_too_and_who_comes_later_tries(
         assert waiting.acquire(timeout=30)
         raise FetchFailed("the source is gone", SourceError(ErrorKind.MISSING_FOR_NOW, "gone"))
 
-    def want() -> None:
-        heard: list[str] = []
+    def obtain() -> None:
+        holders: list[str] = []
 
         def wait(who: str) -> None:
-            if not heard:
+            if not holders:
                 waiting.release()
-            heard.append(who)
+            holders.append(who)
 
         try:
             DataCache(str(tmp_path / "cache")).obtain("key", give_up, waiting=wait)
-        except FetchFailed as given_up:
-            assert given_up.trouble.kind is ErrorKind.MISSING_FOR_NOW
+        except FetchFailed as failed:
+            assert failed.cause.kind is ErrorKind.MISSING_FOR_NOW
             os._exit(7)
 
-    processes = [forked.Process(target=want) for _ in range(3)]
+    processes = [forked.Process(target=obtain) for _ in range(3)]
     for process in processes:
         process.start()
     for process in processes:
@@ -348,31 +347,31 @@ def test_who_waited_for_one_that_gave_up_gives_up_too_and_who_comes_later_tries(
     put(DataCache(str(tmp_path / "cache")), "key")
 
 
-def test_who_may_read_in_the_cache_may_read_what_is_in_it(tmp_path: Path) -> None:
+def test_users_who_can_read_the_cache_directory_can_read_its_entries(tmp_path: Path) -> None:
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o1777)
     (tmp_path / "private").mkdir(mode=0o700)
     for name, mode in (("open", 0o755), ("private", 0o700)):
-        store = DataCache(str(tmp_path / name))
-        put(store, "key")
-        for place in (store.root, *(os.path.join(store.root, "objects", below) for below in ("", "key"))):
+        cache = DataCache(str(tmp_path / name))
+        put(cache, "key")
+        for place in (cache.root, *(os.path.join(cache.root, "objects", below) for below in ("", "key"))):
             assert Path(place).stat().st_mode & 0o777 == mode
 
 
-def test_what_is_in_use_is_where_it_was_at_every_moment_of_making_room(
+def test_an_entry_in_use_is_not_moved_even_for_a_moment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = DataCache(str(tmp_path))
-    put(store, "key")
-    (entry,) = store.entries()
-    held = store.find("key")
+    cache = DataCache(str(tmp_path))
+    put(cache, "key")
+    (entry,) = cache.entries()
+    held = cache.find("key")
     assert held is not None
-    monkeypatch.setattr(os, "rename", lambda *args: pytest.fail("it was away for a moment"))
-    assert not store.remove(entry)
+    monkeypatch.setattr(os, "rename", lambda *args: pytest.fail("the entry was moved"))
+    assert not cache.remove(entry)
 
 
-def test_the_pulse_is_heard_while_a_tree_is_removed(tmp_path: Path) -> None:
-    store = DataCache(str(tmp_path), limit=1000)
+def test_the_pulse_is_called_while_a_tree_is_removed(tmp_path: Path) -> None:
+    cache = DataCache(str(tmp_path), limit=1000)
 
     def fill(place: str, pulse: Callable[[], None]) -> None:
         Path(place, "content").mkdir()
@@ -381,19 +380,19 @@ def test_the_pulse_is_heard_while_a_tree_is_removed(tmp_path: Path) -> None:
         Path(place, "content", "link").symlink_to("/etc")
         write_entry(place, 900, "")
 
-    store.obtain("tree", fill).release()
-    beats: list[int] = []
-    store.make_room(500, lambda: beats.append(1))
-    assert keys(store) == []
-    assert len(beats) > 50
-    assert list(Path(store.root, "doomed").iterdir()) == []
+    cache.obtain("tree", fill).release()
+    pulses: list[int] = []
+    cache.make_room(500, lambda: pulses.append(1))
+    assert keys(cache) == []
+    assert len(pulses) > 50
+    assert list(Path(cache.root, "doomed").iterdir()) == []
 
 
-def test_room_is_made_where_not_even_an_empty_file_can_be_made(
+def test_room_is_made_on_a_disk_on_which_no_file_can_be_created(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = DataCache(str(tmp_path), limit=100)
-    put(store, "old", 90)
+    cache = DataCache(str(tmp_path), limit=100)
+    put(cache, "old", 90)
     real = os.open
 
     def full(path: str, flags: int, *rest: int, **more: int) -> int:
@@ -402,11 +401,11 @@ def test_room_is_made_where_not_even_an_empty_file_can_be_made(
         return real(path, flags, *rest, **more)
 
     monkeypatch.setattr(os, "open", full)
-    store.make_room(50)
-    assert keys(store) == []
+    cache.make_room(50)
+    assert keys(cache) == []
 
 
-def test_what_is_fetched_beside_a_frozen_filler_is_not_taken_for_abandoned(
+def test_an_entry_fetched_beside_a_frozen_process_is_not_treated_as_abandoned(
     tmp_path: Path, beside_frozen: DataCache
 ) -> None:
     def fill(place: str, pulse: Callable[[], None]) -> None:
@@ -416,33 +415,33 @@ def test_what_is_fetched_beside_a_frozen_filler_is_not_taken_for_abandoned(
     assert Path(beside_frozen.obtain("key", fill).content).read_bytes() == b"own"
 
 
-def test_a_process_in_another_container_of_this_host_counts_although_it_cannot_be_seen(
+def test_a_marker_of_another_container_on_this_host_is_live_although_its_process_is_invisible(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = DataCache(str(tmp_path))
-    put(store, "key")
+    cache = DataCache(str(tmp_path))
+    put(cache, "key")
     with monkeypatch.context() as elsewhere:
         elsewhere.setattr(in_use, "_namespace", lambda: "4026539999")
         elsewhere.setattr(os, "getpid", lambda: 2**22 + 1)
-        held = store.find("key")
+        held = cache.find("key")
     assert held is not None
-    assert [entry.in_use for entry in store.entries()] == [True]
+    assert [entry.in_use for entry in cache.entries()] == [True]
 
 
-def test_room_is_made_where_files_are_what_the_disk_can_have_no_more_of(
+def test_room_is_made_on_a_disk_that_runs_out_of_inodes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = DataCache(str(tmp_path))
+    cache = DataCache(str(tmp_path))
     for number in range(3):
-        put(store, "key%d" % number, used=1000.0 + number)
+        put(cache, "key%d" % number, used=1000.0 + number)
     real = os.statvfs
 
     def few(path: str) -> os.stat_result:
-        left = [1, 5_000, 20_000, 20_000][3 - len(list(Path(store.root, "objects").iterdir()))]
+        left = [1, 5_000, 20_000, 20_000][3 - len(list(Path(cache.root, "objects").iterdir()))]
         fields = list(real(path))
         fields[5], fields[7] = 100_000_000, left
         return os.statvfs_result(fields)  # type: ignore[return-value]
 
     monkeypatch.setattr(os, "statvfs", few)
-    store.make_room(1)
-    assert keys(store) == ["key2"]
+    cache.make_room(1)
+    assert keys(cache) == ["key2"]

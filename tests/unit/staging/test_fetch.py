@@ -1,4 +1,4 @@
-"""A fetch brings the right bytes through every trouble, books it, and says when it cannot."""
+"""A fetch delivers the right bytes through every error, records its cost, and fails clearly if it cannot."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from outlast.node.staging.fetch.fetch import identify
 from outlast.node.staging.fetch.file_identity import FileIdentity
 from outlast.node.staging.fetch.part_file import PartFile
 from outlast.node.staging.fetch.receipt import FetchProgress
+from outlast.node.staging.file_version import FileVersion
 from outlast.node.staging.item import DataItem
-from outlast.node.staging.sources.base import Body, FileVersion
+from outlast.node.staging.sources.base import Body
 from servers.behaviour import PELICAN, Behaviour, rfc3230, seeded
 from servers.misbehaving import Misbehaving
 from support.fetching import BLOCK, CONTENT, PATH, SETTINGS, FastClock, Scene, sha256, threads_of_fetches
@@ -70,7 +71,7 @@ def test_a_file_arrives_under_its_name_with_nothing_beside_it(scene: Scene) -> N
 
 
 @pytest.mark.parametrize(
-    ("behaviour", "kind", "goes_on_at"),
+    ("behaviour", "kind", "resumes_at"),
     [
         (Behaviour(silent=True), ErrorKind.NO_ANSWER, 0),
         (Behaviour(rubbish=b"SSH-2.0-OpenSSH\r\n"), ErrorKind.NONSENSE, 0),
@@ -93,23 +94,23 @@ def test_a_file_arrives_under_its_name_with_nothing_beside_it(scene: Scene) -> N
     ],
     ids=str,
 )
-def test_a_trouble_is_booked_and_what_has_come_is_not_fetched_again(
-    scene: Scene, behaviour: Behaviour, kind: ErrorKind, goes_on_at: int | None
+def test_an_error_is_recorded_and_received_bytes_are_not_fetched_again(
+    scene: Scene, behaviour: Behaviour, kind: ErrorKind, resumes_at: int | None
 ) -> None:
     scene.servers[0].plan(behaviour)
     receipt = scene.fetch(PINNED, size=len(CONTENT) if behaviour.chunked else None)
     _assert_whole(scene)
     if behaviour.announce:
-        # It says that the file is longer than it is; then it says otherwise, and nothing of it is trusted.
+        # The server first announces a longer file than it then does, so the fetch restarts.
         assert kind in receipt.costs.by_kind
         return
     assert list(receipt.costs.by_kind) == [kind]
     assert receipt.costs.by_kind[kind].count == 1
     assert receipt.costs.by_kind[kind].bytes == 0
-    assert scene.starts() == ([0] if goes_on_at is None else [0, goes_on_at])
+    assert scene.starts() == ([0] if resumes_at is None else [0, resumes_at])
 
 
-def test_a_server_that_closes_every_so_many_bytes_is_asked_for_the_rest_at_once(scene: Scene) -> None:
+def test_a_server_that_closes_after_some_bytes_each_time_is_asked_for_the_rest_at_once(scene: Scene) -> None:
     scene.servers[0].always(Behaviour(close_after=20_000))
     receipt = scene.fetch(PINNED)
     _assert_whole(scene)
@@ -118,14 +119,14 @@ def test_a_server_that_closes_every_so_many_bytes_is_asked_for_the_rest_at_once(
     assert scene.clock.slept == []
 
 
-def test_the_time_of_a_stall_is_booked_to_it_also_when_its_last_bytes_wait_for_more(scene: Scene) -> None:
+def test_the_time_of_a_stall_is_charged_to_it_even_if_a_buffer_was_partly_filled(scene: Scene) -> None:
     scene.servers[0].plan(Behaviour(stall_after=7 * BLOCK + 500))
     receipt = scene.fetch(PINNED)
     assert receipt.costs.by_kind[ErrorKind.STALL].seconds >= 0.1
     assert sum(share.seconds for share in receipt.sources.values()) < receipt.seconds - 0.1
 
 
-def test_the_next_source_goes_on_at_once_where_the_first_one_stopped(two: Scene) -> None:
+def test_the_next_source_continues_at_once_where_the_first_one_stopped(two: Scene) -> None:
     two.servers[0].plan(Behaviour(reset_after=30_000))
     receipt = two.fetch(PINNED)
     _assert_whole(two)
@@ -143,7 +144,7 @@ def test_a_source_without_ranges_is_left_for_one_that_has_them(two: Scene) -> No
     assert receipt.costs.by_kind[ErrorKind.NO_RANGES].bytes == 0
 
 
-def test_from_the_only_source_without_ranges_what_is_there_is_read_over_and_booked(scene: Scene) -> None:
+def test_bytes_that_the_only_source_without_ranges_sends_again_are_skipped_and_recorded(scene: Scene) -> None:
     scene.servers[0].plan(Behaviour(close_after=30_000))
     scene.servers[0].always(Behaviour(ignore_range=True))
     receipt = scene.fetch(PINNED)
@@ -151,7 +152,7 @@ def test_from_the_only_source_without_ranges_what_is_there_is_read_over_and_book
     assert receipt.costs.by_kind[ErrorKind.NO_RANGES].bytes == 30_000
 
 
-def test_a_source_that_answers_another_range_than_asked_for_is_not_believed(two: Scene) -> None:
+def test_a_source_that_sends_another_range_than_requested_is_not_trusted(two: Scene) -> None:
     two.servers[0].plan(Behaviour(close_after=30_000), Behaviour(other_range=100))
     two.servers[1].always(Behaviour(status=500))
     receipt = two.fetch(PINNED)
@@ -159,7 +160,7 @@ def test_a_source_that_answers_another_range_than_asked_for_is_not_believed(two:
     assert ErrorKind.NONSENSE in receipt.costs.by_kind
 
 
-def test_a_pause_grows_and_a_server_that_asks_for_one_gets_it_within_bounds(scene: Scene) -> None:
+def test_pauses_grow_and_a_pause_that_a_server_requests_is_kept_within_bounds(scene: Scene) -> None:
     wait = (("Retry-After", "90"),)
     forever = (("Retry-After", "86400"),)
     scene.servers[0].plan(
@@ -172,35 +173,35 @@ def test_a_pause_grows_and_a_server_that_asks_for_one_gets_it_within_bounds(scen
     assert receipt.costs.by_kind[ErrorKind.BUSY].seconds == pytest.approx(90 + 300, abs=0.5)
 
 
-# Not there
+# Missing or refused
 
 
-def test_a_404_of_a_gateway_passes(scene: Scene) -> None:
+def test_a_temporary_404_of_a_gateway_is_retried(scene: Scene) -> None:
     scene.servers[0].plan(*[Behaviour(status=404)] * 4)
     receipt = scene.fetch(PINNED)
     _assert_whole(scene)
     assert receipt.costs.by_kind[ErrorKind.MISSING_FOR_NOW].count == 4
 
 
-def test_a_404_that_stays_counts_as_true_after_a_while(scene: Scene) -> None:
+def test_a_persistent_404_is_believed_after_a_while(scene: Scene) -> None:
     scene.servers[0].always(Behaviour(status=404))
     with pytest.raises(FetchFailed, match="404 Not Found") as caught:
         scene.fetch(PINNED)
-    assert caught.value.trouble.kind is ErrorKind.MISSING
+    assert caught.value.cause.kind is ErrorKind.MISSING
     assert caught.value.outcome is Outcome.NOT_FOUND
     assert sum(scene.clock.slept) == pytest.approx(SETTINGS.refusal_seconds, abs=5)
     assert len(scene.servers[0].requests) >= SETTINGS.refusals
 
 
-def test_a_true_404_ends_it_at_once(scene: Scene) -> None:
+def test_a_final_404_ends_the_fetch_at_once(scene: Scene) -> None:
     scene.servers[0].always(Behaviour(status=404, server=PELICAN))
     with pytest.raises(FetchFailed) as caught:
         scene.fetch(PINNED)
-    assert caught.value.trouble.kind is ErrorKind.MISSING
+    assert caught.value.cause.kind is ErrorKind.MISSING
     assert scene.clock.slept == []
 
 
-def test_a_true_404_of_one_mirror_is_no_end_while_another_answers(two: Scene) -> None:
+def test_a_final_404_of_one_mirror_does_not_end_the_fetch_while_another_responds(two: Scene) -> None:
     two.servers[0].always(Behaviour(status=404, server=PELICAN))
     two.servers[1].plan(Behaviour(close_after=50_000), Behaviour(status=500))
     two.fetch(PINNED)
@@ -208,7 +209,7 @@ def test_a_true_404_of_one_mirror_is_no_end_while_another_answers(two: Scene) ->
     assert two.starts(0) == [0]
 
 
-def test_who_is_refused_asks_once_more_at_once_and_then_elsewhere(two: Scene) -> None:
+def test_a_refused_request_is_retried_once_at_once_and_then_elsewhere(two: Scene) -> None:
     two.servers[0].always(Behaviour(status=403))
     two.fetch(PINNED)
     _assert_whole(two)
@@ -216,14 +217,14 @@ def test_who_is_refused_asks_once_more_at_once_and_then_elsewhere(two: Scene) ->
     assert two.clock.slept == []
 
 
-def test_who_is_refused_for_long_enough_gives_up_and_says_so(scene: Scene) -> None:
+def test_a_fetch_that_is_refused_for_long_enough_fails_with_the_status(scene: Scene) -> None:
     scene.servers[0].always(Behaviour(status=401))
     with pytest.raises(FetchFailed, match="401 Unauthorized") as caught:
         scene.fetch(PINNED)
-    assert caught.value.trouble.kind is ErrorKind.REFUSED
+    assert caught.value.cause.kind is ErrorKind.REFUSED
 
 
-def test_the_patience_ends_when_no_new_byte_came_for_so_long(two: Scene) -> None:
+def test_a_fetch_fails_when_no_new_byte_has_arrived_within_its_patience(two: Scene) -> None:
     two.servers[0].plan(Behaviour(close_after=10_000))
     for server in two.servers:
         server.always(Behaviour(status=500))
@@ -238,7 +239,7 @@ def test_the_patience_ends_when_no_new_byte_came_for_so_long(two: Scene) -> None
 # Wrong bytes
 
 
-def test_wrong_bytes_never_get_the_name_and_their_source_is_put_aside(two: Scene) -> None:
+def test_wrong_bytes_never_get_the_final_name_and_their_source_is_excluded(two: Scene) -> None:
     two.servers[0].always(Behaviour(flip=(5000,)))
     receipt = two.fetch(PINNED)
     _assert_whole(two)
@@ -247,7 +248,7 @@ def test_wrong_bytes_never_get_the_name_and_their_source_is_put_aside(two: Scene
     assert (cost.count, cost.bytes) == (1, len(CONTENT))
 
 
-def test_of_several_that_gave_bytes_the_liar_is_found(scene_of: Make) -> None:
+def test_among_several_sources_the_one_with_wrong_bytes_is_found(scene_of: Make) -> None:
     scene = scene_of(3)
     scene.servers[0].plan(Behaviour(close_after=20_000))
     scene.servers[1].always(Behaviour(flip=(50_000,)))
@@ -256,30 +257,30 @@ def test_of_several_that_gave_bytes_the_liar_is_found(scene_of: Make) -> None:
     assert receipt.costs.by_kind[ErrorKind.WRONG_DIGEST].count == 1
 
 
-def test_a_bit_flipped_once_on_the_way_from_the_only_source_is_no_end(scene: Scene) -> None:
+def test_a_bit_flipped_once_on_the_way_from_the_only_source_does_not_end_the_fetch(scene: Scene) -> None:
     scene.servers[0].plan(Behaviour(flip=(70_000,)))
     scene.fetch(PINNED)
     _assert_whole(scene)
 
 
-def test_a_wrong_file_everywhere_is_given_up_and_nothing_is_left_of_it(two: Scene) -> None:
+def test_a_wrong_file_on_all_sources_fails_the_fetch_and_leaves_no_bytes(two: Scene) -> None:
     for server in two.servers:
         server.put(PATH, OTHER)
-    with pytest.raises(FetchFailed, match=r"its sha256 is [0-9a-f]{64}, and should be") as caught:
+    with pytest.raises(FetchFailed, match=r"its sha256 is [0-9a-f]{64}, expected [0-9a-f]{64}") as caught:
         two.fetch(PINNED)
     assert caught.value.outcome is Outcome.CORRUPT_INPUT
     assert not two.target.exists()
     assert (two.folder / ".a.bin.part").stat().st_size == 0
 
 
-def test_a_file_of_another_length_than_pinned_is_not_even_begun(two: Scene) -> None:
+def test_a_file_of_another_length_than_pinned_is_not_even_read(two: Scene) -> None:
     two.servers[0].put(PATH, CONTENT + b"more")
     receipt = two.fetch(PINNED, size=len(CONTENT))
     _assert_whole(two)
     assert receipt.costs.by_kind[ErrorKind.WRONG_LENGTH].bytes == 0
 
 
-def test_never_a_byte_more_than_pinned_is_written(two: Scene) -> None:
+def test_no_byte_beyond_the_pinned_size_is_written(two: Scene) -> None:
     two.servers[0].put(PATH, CONTENT + b"more")
     two.servers[0].always(Behaviour(chunked=True))
     receipt = two.fetch(size=len(CONTENT))
@@ -287,7 +288,7 @@ def test_never_a_byte_more_than_pinned_is_written(two: Scene) -> None:
     assert ErrorKind.WRONG_LENGTH in receipt.costs.by_kind
 
 
-def test_a_trailer_that_says_it_failed_is_heard_where_no_digest_is_known(scene: Scene) -> None:
+def test_a_trailer_that_reports_a_failure_is_respected_if_no_digest_is_known(scene: Scene) -> None:
     broken = Behaviour(chunked=True, trailers=(("X-Transfer-Status", "500: read failed"),))
     scene.servers[0].plan(Behaviour(), broken)
     receipt = scene.fetch()
@@ -295,11 +296,11 @@ def test_a_trailer_that_says_it_failed_is_heard_where_no_digest_is_known(scene: 
     assert receipt.costs.by_kind[ErrorKind.SERVER_ERROR].bytes == len(CONTENT)
 
 
-# Digests and who vouches
+# Digests, and who vouches for them
 
 
 def test_without_a_pin_the_digest_that_the_source_vouches_for_is_checked(scene: Scene) -> None:
-    scene.servers[0].put(PATH, CONTENT, vouchers={"Digest": rfc3230(CONTENT, "md5")})
+    scene.servers[0].put(PATH, CONTENT, digest_headers={"Digest": rfc3230(CONTENT, "md5")})
     scene.servers[0].plan(Behaviour(), Behaviour(flip=(9,)))
     receipt = scene.fetch()
     _assert_whole(scene)
@@ -313,18 +314,20 @@ def test_without_any_digest_the_receipt_says_that_nobody_vouched(scene: Scene) -
     assert (receipt.digests, receipt.checked, receipt.vouched) == (PINNED, (), "nobody")
 
 
-def test_a_source_whose_own_digest_contradicts_the_pin_is_not_believed() -> None:
-    known = FileIdentity(DataItem(("http://host/a",), PINNED))
-    known.hear(0, "one", FileVersion(len(CONTENT), digests={"sha256": PINNED["sha256"].upper(), "sha3": "?"}))
-    with pytest.raises(SourceError, match="it says that its file's sha256 is") as caught:
-        known.hear(1, "two", FileVersion(len(CONTENT), digests=sha256(OTHER)))
+def test_a_source_whose_own_digest_contradicts_the_pin_is_not_trusted() -> None:
+    file = FileIdentity(DataItem(("http://host/a",), PINNED))
+    file.add_version(
+        0, "one", FileVersion(len(CONTENT), digests={"sha256": PINNED["sha256"].upper(), "sha3": "?"})
+    )
+    with pytest.raises(SourceError, match="it reports the sha256 of its file as") as caught:
+        file.add_version(1, "two", FileVersion(len(CONTENT), digests=sha256(OTHER)))
     assert (caught.value.kind, caught.value.source) == (ErrorKind.WRONG_DIGEST, "two")
 
 
 # A file that changes
 
 
-def test_a_file_that_changes_meanwhile_is_begun_again_where_nothing_is_pinned(scene: Scene) -> None:
+def test_without_a_pin_a_file_that_changes_is_fetched_again_from_the_start(scene: Scene) -> None:
     server = scene.servers[0]
     server.plan(Behaviour(), Behaviour(close_after=30_000))
 
@@ -333,13 +336,13 @@ def test_a_file_that_changes_meanwhile_is_begun_again_where_nothing_is_pinned(sc
             server.put(PATH, OTHER)
 
     server.plan(Behaviour(status=500))
-    receipt = scene.fetch(tell=change)
+    receipt = scene.fetch(on_progress=change)
     _assert_whole(scene, OTHER)
     cost = receipt.costs.by_kind[ErrorKind.CHANGED]
     assert (cost.count, cost.bytes) == (1, 30_000)
 
 
-def test_with_a_pin_a_source_whose_file_has_changed_is_put_aside(two: Scene) -> None:
+def test_with_a_pin_a_source_whose_file_has_changed_is_excluded(two: Scene) -> None:
     two.servers[0].plan(Behaviour(close_after=30_000))
     two.servers[1].plan(Behaviour(close_after=20_000), Behaviour(status=500))
 
@@ -348,12 +351,12 @@ def test_with_a_pin_a_source_whose_file_has_changed_is_put_aside(two: Scene) -> 
             two.servers[0].put(PATH, OTHER)
 
     two.servers[1].plan(Behaviour(status=500))
-    receipt = two.fetch(PINNED, tell=change)
+    receipt = two.fetch(PINNED, on_progress=change)
     _assert_whole(two)
     assert ErrorKind.WRONG_DIGEST not in receipt.costs.by_kind
 
 
-def test_with_a_pin_the_only_source_may_change_its_mind_about_all_but_the_bytes(scene: Scene) -> None:
+def test_with_a_pin_the_only_source_may_change_everything_but_the_bytes(scene: Scene) -> None:
     scene.servers[0].plan(Behaviour(close_after=30_000))
     scene.servers[0].always(Behaviour(headers=(("ETag", '"touched"'),)))
     receipt = scene.fetch(PINNED)
@@ -363,7 +366,7 @@ def test_with_a_pin_the_only_source_may_change_its_mind_about_all_but_the_bytes(
     assert scene.starts() == [0, 30_000, 30_000]
 
 
-def test_a_mirror_with_another_file_is_left_out(two: Scene) -> None:
+def test_a_mirror_with_another_file_is_excluded(two: Scene) -> None:
     two.servers[0].plan(Behaviour(), Behaviour(close_after=30_000))
     two.servers[1].put(PATH, OTHER + b"more")
     receipt = two.fetch()
@@ -371,7 +374,7 @@ def test_a_mirror_with_another_file_is_left_out(two: Scene) -> None:
     assert receipt.costs.by_kind[ErrorKind.CHANGED].count == 1
 
 
-def test_with_a_pin_a_mirror_that_contradicts_a_liar_is_heard_once_the_liar_is_found(two: Scene) -> None:
+def test_with_a_pin_a_mirror_that_contradicts_a_wrong_one_is_used_once_that_is_excluded(two: Scene) -> None:
     two.servers[0].put(PATH, OTHER + b"more")
     two.servers[0].plan(Behaviour(close_after=30_000))
     receipt = two.fetch(PINNED)
@@ -403,7 +406,7 @@ def test_an_interrupted_fetch_ends_quickly_and_is_resumed_where_it_was(scene: Sc
     assert scene.starts() == [0, kept]
 
 
-def test_what_is_left_of_another_file_is_not_gone_on_with(scene: Scene) -> None:
+def test_a_part_of_another_file_is_not_resumed(scene: Scene) -> None:
     scene.servers[0].always(Behaviour(close_after=0))
     scene.servers[0].plan(Behaviour(close_after=30_000))
     with pytest.raises(FetchFailed):
@@ -414,19 +417,19 @@ def test_what_is_left_of_another_file_is_not_gone_on_with(scene: Scene) -> None:
     assert receipt.resumed_from == 0
 
 
-def test_where_nothing_tells_two_files_apart_they_are_not_mixed(scene: Scene) -> None:
-    server, untold = scene.servers[0], (("ETag", ""), ("Last-Modified", ""))
-    server.plan(Behaviour(headers=untold), Behaviour(headers=untold, close_after=30_000))
+def test_files_that_cannot_be_distinguished_are_not_mixed(scene: Scene) -> None:
+    server, no_version = scene.servers[0], (("ETag", ""), ("Last-Modified", ""))
+    server.plan(Behaviour(headers=no_version), Behaviour(headers=no_version, close_after=30_000))
     server.always(Behaviour(status=500))
     with pytest.raises(FetchFailed):
         scene.fetch()
     server.put(PATH, OTHER)
-    server.always(Behaviour(headers=untold))
+    server.always(Behaviour(headers=no_version))
     assert scene.fetch().resumed_from == 0
     _assert_whole(scene, OTHER)
 
 
-def test_a_part_that_is_whole_is_only_checked(scene: Scene) -> None:
+def test_a_complete_part_is_only_verified(scene: Scene) -> None:
     sink = PartFile(str(scene.folder), "a.bin")
     sink.resume("sha256:" + PINNED["sha256"], lambda block: None)
     sink.write(CONTENT)
@@ -436,10 +439,10 @@ def test_a_part_that_is_whole_is_only_checked(scene: Scene) -> None:
     assert (receipt.resumed_from, scene.starts()) == (len(CONTENT), [])
 
 
-def test_a_part_that_is_longer_than_the_file_is_thrown_away(scene: Scene) -> None:
+def test_a_part_that_is_longer_than_the_file_is_discarded(scene: Scene) -> None:
     sink = PartFile(str(scene.folder), "a.bin")
-    wanted = DataItem((scene.servers[0].url(PATH),))
-    sink.resume(identify(wanted, scene.sources()), lambda block: None)
+    item = DataItem((scene.servers[0].url(PATH),))
+    sink.resume(identify(item, scene.sources()), lambda block: None)
     sink.write(CONTENT + b"more")
     sink.close()
     receipt = scene.fetch()
@@ -447,7 +450,7 @@ def test_a_part_that_is_longer_than_the_file_is_thrown_away(scene: Scene) -> Non
     assert (receipt.resumed_from, receipt.costs.by_kind) == (0, {})
 
 
-def test_a_part_that_is_damaged_is_thrown_away_and_nobody_is_blamed(scene: Scene) -> None:
+def test_a_damaged_part_is_discarded_and_no_source_is_blamed(scene: Scene) -> None:
     sink = PartFile(str(scene.folder), "a.bin")
     sink.resume("sha256:" + PINNED["sha256"], lambda block: None)
     sink.write(b"\0" * 50_000)
@@ -457,7 +460,7 @@ def test_a_part_that_is_damaged_is_thrown_away_and_nobody_is_blamed(scene: Scene
     assert receipt.costs.by_kind[ErrorKind.WRONG_DIGEST].count == 1
 
 
-def test_an_empty_file_arrives_and_one_that_nobody_has_does_not(scene: Scene) -> None:
+def test_an_empty_file_arrives_and_a_missing_one_does_not(scene: Scene) -> None:
     scene.servers[0].put(PATH, b"")
     scene.fetch(sha256(b""), size=0)
     _assert_whole(scene, b"")
@@ -472,17 +475,19 @@ def test_an_empty_file_arrives_and_one_that_nobody_has_does_not(scene: Scene) ->
 
 
 @pytest.mark.parametrize("size", [None, len(CONTENT)])
-def test_too_little_space_is_said_before_a_byte_is_written(scene: Scene, size: int | None) -> None:
-    with pytest.raises(FetchFailed, match=r"it needs 100000 bytes more.* has .* GB\. Make room") as caught:
+def test_too_little_space_is_reported_before_a_byte_is_written(scene: Scene, size: int | None) -> None:
+    with pytest.raises(
+        FetchFailed, match=r"it needs 100000 bytes more.* has .* GB\. Free some space"
+    ) as caught:
         scene.fetch(PINNED, size=size, margin=1 << 60)
     assert caught.value.outcome is Outcome.OUT_OF_DISK
     assert (scene.folder / ".a.bin.part").stat().st_size == 0
-    assert len(scene.starts()) == (size is None)  # who knows the size need not even ask
+    assert len(scene.starts()) == (size is None)  # with a known size no request is needed
     assert threads_of_fetches() == []
 
 
-class _Brittle(PartFile):
-    """A file on a disk that takes no more than so many bytes."""
+class _FailingPartFile(PartFile):
+    """A file on a disk with room for only `room` bytes; a write beyond that raises `error`."""
 
     def __init__(self, folder: Path, room: int, error: Exception) -> None:
         super().__init__(str(folder), "a.bin")
@@ -497,19 +502,21 @@ class _Brittle(PartFile):
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
-def test_a_disk_that_is_full_ends_it_at_once_and_what_is_there_stays(scene: Scene, code: int) -> None:
-    sink = _Brittle(scene.folder, 50_000, OSError(code, os.strerror(code)))
+def test_a_full_disk_ends_the_fetch_at_once_and_written_bytes_stay(scene: Scene, code: int) -> None:
+    sink = _FailingPartFile(scene.folder, 50_000, OSError(code, os.strerror(code)))
     with pytest.raises(FetchFailed, match=r"(No space|quota exceeded).* of 100000 bytes.* is kept") as caught:
         scene.fetch(PINNED, sink=sink)
-    assert caught.value.trouble.kind is ErrorKind.DISK_FULL
+    assert caught.value.cause.kind is ErrorKind.DISK_FULL
     receipt = scene.fetch(PINNED)
     _assert_whole(scene)
     assert 50_000 - BLOCK <= receipt.resumed_from <= 50_000
 
 
-def test_another_trouble_with_the_disk_is_raised_as_it_is(scene: Scene) -> None:
+def test_another_disk_error_is_raised_as_it_is(scene: Scene) -> None:
     with pytest.raises(OSError, match="Input/output error"):
-        scene.fetch(PINNED, sink=_Brittle(scene.folder, 50_000, OSError(errno.EIO, "Input/output error")))
+        scene.fetch(
+            PINNED, sink=_FailingPartFile(scene.folder, 50_000, OSError(errno.EIO, "Input/output error"))
+        )
     assert threads_of_fetches() == []
 
 
@@ -517,22 +524,22 @@ def test_another_trouble_with_the_disk_is_raised_as_it_is(scene: Scene) -> None:
 def test_bytes_that_cannot_be_unpacked_are_tried_once_from_the_next_source(two: Scene, room: int) -> None:
     error = BadArchive("it is no archive")
     with pytest.raises(FetchFailed, match="it is no archive") as caught:
-        two.fetch(PINNED, sink=_Brittle(two.folder, room, error))
-    assert caught.value.trouble.kind is ErrorKind.BAD_ARCHIVE
+        two.fetch(PINNED, sink=_FailingPartFile(two.folder, room, error))
+    assert caught.value.cause.kind is ErrorKind.BAD_ARCHIVE
     assert (two.starts(0), two.starts(1)) == ([0], [0, 0])
 
 
-# What is told
+# Progress and messages
 
 
-def test_progress_tells_how_far_it_is_from_whom_and_why_it_waits(scene: Scene) -> None:
-    told: list[FetchProgress] = []
+def test_progress_reports_the_bytes_so_far_the_size_and_why_it_waits(scene: Scene) -> None:
+    seen: list[FetchProgress] = []
     scene.servers[0].plan(Behaviour(close_after=30_000), Behaviour(status=500))
-    scene.fetch(PINNED, tell=told.append)
-    waiting = [progress for progress in told if progress.trouble]
+    scene.fetch(PINNED, on_progress=seen.append)
+    waiting = [progress for progress in seen if progress.error]
     assert {progress.done for progress in waiting} == {30_000}
     assert {progress.total for progress in waiting} == {len(CONTENT)}
-    assert all("500 Internal Server Error" in progress.trouble for progress in waiting)
+    assert all("500 Internal Server Error" in progress.error for progress in waiting)
 
 
 @pytest.mark.parametrize("pinned", [PINNED, {}])
@@ -542,7 +549,7 @@ def test_progress_counts_down_to_the_next_try_and_to_the_end_of_the_patience(
     seen: list[FetchProgress] = []
     scene.servers[0].always(Behaviour(status=503, headers=(("Retry-After", "40"),)))
     with pytest.raises(FetchFailed):
-        scene.fetch(pinned, tell=seen.append, patience=100.0)
+        scene.fetch(pinned, on_progress=seen.append, patience=100.0)
     pauses = [progress for progress in seen if progress.next_try_in is not None]
     assert max(progress.next_try_in or 0.0 for progress in pauses) == pytest.approx(40.0, abs=1.0)
     ends = [progress.gives_up_in for progress in pauses if progress.gives_up_in is not None]
@@ -553,36 +560,45 @@ def test_progress_counts_down_to_the_next_try_and_to_the_end_of_the_patience(
 
 def test_progress_names_the_source_that_was_tried_last(two: Scene) -> None:
     seen: list[FetchProgress] = []
-    two.servers[0].plan(*[Behaviour(status=500)] * 3)
-    two.servers[1].plan(*[Behaviour(status=502)] * 2)
-    two.fetch(PINNED, tell=seen.append)
-    pauses = [progress.trouble for progress in seen if progress.next_try_in is not None]
-    assert pauses[0] == "%s answers 502 Bad Gateway" % two.servers[1].url("/").split("/")[2]
-    assert pauses[-1] == "%s answers 500 Internal Server Error" % two.servers[0].url("/").split("/")[2]
+    # Retry-After fixes the order of the tries: 0 and 1 at once, 0 after 10 s, 1 after 100 s.
+    two.servers[0].plan(_busy(500, 10), _busy(500, 290))
+    two.servers[1].plan(_busy(502, 100))
+    two.fetch(PINNED, on_progress=seen.append)
+    pauses = [progress.error for progress in seen if progress.next_try_in is not None]
+    first, second = (server.url("/").split("/")[2] for server in two.servers)
+    assert list(dict.fromkeys(pauses)) == [
+        "%s responds with 502 Bad Gateway, and asks to wait 100 s" % second,
+        "%s responds with 500 Internal Server Error, and asks to wait 290 s" % first,
+    ]
+    assert (two.starts(0), two.starts(1)) == ([0, 0], [0, 0])
+
+
+def _busy(status: int, seconds: int) -> Behaviour:
+    return Behaviour(status=status, headers=(("Retry-After", str(seconds)),))
 
 
 def test_progress_counts_down_to_the_end_of_refusals_where_that_comes_first(scene: Scene) -> None:
     seen: list[FetchProgress] = []
     scene.servers[0].always(Behaviour(status=404))
     with pytest.raises(FetchFailed):
-        scene.fetch(PINNED, tell=seen.append)
+        scene.fetch(PINNED, on_progress=seen.append)
     ends = [progress.gives_up_in for progress in seen if progress.gives_up_in is not None]
     assert max(ends) <= SETTINGS.refusal_seconds < SETTINGS.patience
 
 
-def test_a_source_that_never_answers_is_reported_while_it_is_asked_and_ends_with_the_patience() -> None:
+def test_a_source_that_never_responds_is_reported_and_the_fetch_ends_with_its_patience() -> None:
     seen: list[FetchProgress] = []
-    asked = threading.Event()
+    released = threading.Event()
 
     class Silent:
         name = "http://a.example/x"
 
         def version(self) -> FileVersion:
-            asked.wait(60)
-            raise SourceError(ErrorKind.NO_ANSWER, "a.example did not answer", self.name)
+            released.wait(60)
+            raise SourceError(ErrorKind.NO_ANSWER, "a.example did not respond", self.name)
 
         def open(self, start: int, stop: int | None = None) -> Body:
-            raise AssertionError("nothing is opened before it is known what is there")
+            raise AssertionError("nothing is opened before the file is identified")
 
     clock = FastClock()
 
@@ -593,23 +609,23 @@ def test_a_source_that_never_answers_is_reported_while_it_is_asked_and_ends_with
         with pytest.raises(FetchFailed, match="no new byte for"):
             identify(DataItem((Silent.name,)), [Silent()], SETTINGS, seen.append, pulse, clock.clock())
     finally:
-        asked.set()
+        released.set()
     assert {progress.source for progress in seen} == {Silent.name}
     assert seen[-1].gives_up_in is not None and seen[0].next_try_in is None
 
 
-def test_no_query_of_a_url_is_told_or_kept(scene: Scene) -> None:
+def test_no_query_of_a_url_is_in_an_error(scene: Scene) -> None:
     scene.servers[0].always(Behaviour(status=500))
-    wanted = DataItem((scene.servers[0].url(PATH + "?signature=hush"),))
+    item = DataItem((scene.servers[0].url(PATH + "?signature=hush"),))
     with pytest.raises(FetchFailed) as caught:
-        identify(wanted, scene.sources(), clock=FastClock().clock())
+        identify(item, scene.sources(), clock=FastClock().clock())
     assert "hush" not in str(caught.value)
 
 
 def test_two_processes_give_the_same_bytes_the_same_identity(scene: Scene) -> None:
     def identity(query: str, **pins: object) -> str:
-        wanted = DataItem((scene.servers[0].url(PATH + query),), **pins)  # type: ignore[arg-type]
-        return identify(wanted, scene.sources())
+        item = DataItem((scene.servers[0].url(PATH + query),), **pins)  # type: ignore[arg-type]
+        return identify(item, scene.sources())
 
     assert identity("?signature=a") == identity("?signature=b") != identity("", digests=PINNED)
     before = identity("")
@@ -621,25 +637,29 @@ def test_two_processes_give_the_same_bytes_the_same_identity(scene: Scene) -> No
 # Several connections
 
 
-def test_where_each_connection_is_held_down_several_bring_the_file_in_order(scene: Scene) -> None:
+def test_if_the_server_limits_each_connection_several_fetch_the_file_in_order(scene: Scene) -> None:
     content = seeded(3_000_000)
     scene.servers[0].put(PATH, content)
     scene.servers[0].always(Behaviour(rate=1_000_000))
-    receipt = scene.fetch(sha256(content), connections=4, look=0.05, block=8192, segment_blocks=8)
+    receipt = scene.fetch(
+        sha256(content), connections=4, check_interval=0.05, block_size=8192, segment_blocks=8
+    )
     _assert_whole(scene, content)
     assert receipt.connections == 4
     got = sum(request.sent for request in scene.servers[0].requests)
     assert got - len(content) < 4_000_000
 
 
-def test_with_several_connections_a_trouble_of_one_costs_nothing_of_the_others(scene: Scene) -> None:
+def test_with_several_connections_an_error_of_one_costs_no_bytes_of_the_others(scene: Scene) -> None:
     content = seeded(3_000_000)
     scene.servers[0].put(PATH, content)
     scene.servers[0].always(Behaviour(rate=1_000_000))
     slow = Behaviour(rate=1_000_000)
     broken = Behaviour(rate=1_000_000, reset_after=20_000)
     scene.servers[0].plan(*[slow] * 12, broken, broken, slow, broken)
-    receipt = scene.fetch(sha256(content), connections=4, look=0.05, block=8192, segment_blocks=8)
+    receipt = scene.fetch(
+        sha256(content), connections=4, check_interval=0.05, block_size=8192, segment_blocks=8
+    )
     _assert_whole(scene, content)
     assert receipt.costs.by_kind[ErrorKind.RESET].bytes == 0
     assert receipt.connections == 4
@@ -651,7 +671,7 @@ def test_a_source_that_crawls_is_left_for_one_that_was_faster(two: Scene) -> Non
         server.put(PATH, content)
     two.servers[0].plan(Behaviour(rate=2_000_000, close_after=1_500_000))
     two.servers[1].always(Behaviour(rate=50_000))
-    receipt = two.fetch(sha256(content), look=0.05, crawl_window=0.3)
+    receipt = two.fetch(sha256(content), check_interval=0.05, crawl_window=0.3)
     _assert_whole(two, content)
     assert receipt.costs.by_kind[ErrorKind.CRAWL].count == 1
     assert receipt.costs.by_kind[ErrorKind.CRAWL].bytes == 0

@@ -1,7 +1,7 @@
-"""Three hundred random sequences of troubles over one to three sources, and processes that die on the way.
+"""Three hundred random sequences of errors, over one to three sources, with processes that die on the way.
 
-Whatever happens, the right bytes get the name, or nothing does and the reason is said. Where the servers know
-ranges no byte is fetched twice but what a dying process had in its buffer.
+Whatever happens, either the right bytes get the final name, or none do and the error names the reason. From
+servers that support ranges no byte is fetched twice, except what a dying process had in its buffer.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SIZE = 40_000
 RIGHT = CONTENT[:SIZE]
 PINNED = sha256(RIGHT)
 
-#: Answers that contradict what the file is.
+#: Responses that are wrong about the file.
 LIES = [
     Behaviour(announce=100),
     Behaviour(announce=-100),
@@ -33,12 +33,12 @@ LIES = [
     Behaviour(status=404, server=PELICAN),
 ]
 
-_where = st.integers(0, SIZE)
-_passing = st.one_of(
+_offset = st.integers(0, SIZE)
+_temporary = st.one_of(
     st.just(Behaviour()),
-    st.builds(lambda n: Behaviour(close_after=n), _where),
-    st.builds(lambda n: Behaviour(reset_after=n), _where),
-    st.builds(lambda n: Behaviour(chunked=True, close_after=n), _where),
+    st.builds(lambda n: Behaviour(close_after=n), _offset),
+    st.builds(lambda n: Behaviour(reset_after=n), _offset),
+    st.builds(lambda n: Behaviour(chunked=True, close_after=n), _offset),
     st.sampled_from(
         [
             Behaviour(status=404),
@@ -52,48 +52,50 @@ _passing = st.one_of(
         ]
     ),
 )
-#: A stall takes real time: few of them.
-_stalls = st.builds(lambda n: Behaviour(stall_after=n), _where)
+#: Stalls take real time, so there are few.
+_stalls = st.builds(lambda n: Behaviour(stall_after=n), _offset)
 _wrong = st.one_of(
     st.builds(lambda n: Behaviour(flip=(n,)), st.integers(0, SIZE - 1)),
-    st.builds(lambda n: Behaviour(ignore_range=True, close_after=n), _where),
+    st.builds(lambda n: Behaviour(ignore_range=True, close_after=n), _offset),
     st.just(Behaviour(ignore_range=True)),
     st.sampled_from(LIES),
 )
 
 
 @dataclass(frozen=True)
-class Play:
-    #: For each source: what it does with one request after the other, and with all others.
+class Scenario:
+    """The behaviour of the servers, and when processes die."""
+
+    #: For each source: its behaviour for the first requests, one each, and for all later ones.
     plans: tuple[tuple[Behaviour, ...], ...]
     always: tuple[Behaviour, ...]
     #: Whether each source has the right file.
     right: tuple[bool, ...]
-    #: After how many bytes one process after the other dies.
+    #: The number of bytes after which each process dies; one more process follows.
     deaths: tuple[int, ...]
     pinned_size: bool
 
     @property
     def is_honest(self) -> bool:
-        """All servers have the file and know ranges, and what goes wrong passes."""
-        does = [step for plan in (*self.plans, self.always) for step in plan]
-        return all(self.right) and not any(step in LIES or step.flip or step.ignore_range for step in does)
+        """True if all servers have the right file and support ranges, and all errors are temporary."""
+        steps = [step for plan in (*self.plans, self.always) for step in plan]
+        return all(self.right) and not any(step in LIES or step.flip or step.ignore_range for step in steps)
 
 
 @st.composite
-def plays(draw: st.DrawFn) -> Play:
+def scenarios(draw: st.DrawFn) -> Scenario:
     count = draw(st.integers(1, 3))
-    harsh = draw(st.booleans())
-    steps = st.one_of(_passing, _passing, _wrong) if harsh else _passing
+    with_lies = draw(st.booleans())
+    steps = st.one_of(_temporary, _temporary, _wrong) if with_lies else _temporary
     plans = [draw(st.lists(steps, max_size=6)) for _ in range(count)]
     if draw(st.integers(0, 3)) == 0:
         plans[0].append(draw(_stalls))
     rest = [draw(st.sampled_from([Behaviour(), Behaviour(close_after=9000)])) for _ in range(count)]
-    if harsh and draw(st.booleans()):
+    if with_lies and draw(st.booleans()):
         rest[0] = draw(_wrong)
-    right = [not (harsh and draw(st.integers(0, 4)) == 0) for _ in range(count)]
+    right = [not (with_lies and draw(st.integers(0, 4)) == 0) for _ in range(count)]
     deaths = draw(st.lists(st.integers(0, SIZE), max_size=3))
-    return Play(
+    return Scenario(
         tuple(tuple(plan) for plan in plans), tuple(rest), tuple(right), tuple(deaths), draw(st.booleans())
     )
 
@@ -103,7 +105,7 @@ class _Death(BaseException):
 
 
 class _Mortal(PartFile):
-    """Dies in the middle of a block, with what was written before it on disk."""
+    """A part file whose process dies within a block, after `life` bytes were written."""
 
     def __init__(self, folder: Path, life: int) -> None:
         super().__init__(str(folder), "a.bin")
@@ -118,34 +120,34 @@ class _Mortal(PartFile):
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
-@given(plays())
-def test_the_right_bytes_or_a_clear_failure_and_never_wrong_ones(play: Play) -> None:
+@given(scenarios())
+def test_the_right_bytes_or_a_clear_failure_and_never_wrong_ones(scenario: Scenario) -> None:
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         servers = []
-        for plan, always, right in zip(play.plans, play.always, play.right, strict=True):
+        for plan, always, right in zip(scenario.plans, scenario.always, scenario.right, strict=True):
             content = RIGHT if right else seeded(SIZE, seed=3)
             server = stack.enter_context(Misbehaving({PATH: content}))
             server.plan(*plan)
             server.always(always)
             servers.append(server)
         scene = Scene(folder, servers)
-        if not _lives(scene, play):
+        if not _arrives(scene, scenario):
             assert not scene.target.exists()
-            assert not play.is_honest, "what passes is waited out"
+            assert not scenario.is_honest, "temporary errors are waited out"
             return
         assert scene.target.read_bytes() == RIGHT
         assert scene.left() == ["a.bin"]
         assert threads_of_fetches() == []
-        if play.is_honest:
+        if scenario.is_honest:
             event("arrived from honest servers")
-            assert scene.read - SIZE <= BLOCK * len(play.deaths)
+            assert scene.read - SIZE <= BLOCK * len(scenario.deaths)
 
 
-def _lives(scene: Scene, play: Play) -> bool:
-    """Whether the file arrives, in the last process or one before."""
-    size = SIZE if play.pinned_size else None
-    for life in play.deaths:
+def _arrives(scene: Scene, scenario: Scenario) -> bool:
+    """Return True if the file arrives, in the last process or an earlier one."""
+    size = SIZE if scenario.pinned_size else None
+    for life in scenario.deaths:
         try:
             scene.fetch(PINNED, size=size, sink=_Mortal(scene.folder, life))
         except _Death:
@@ -153,18 +155,18 @@ def _lives(scene: Scene, play: Play) -> bool:
             assert not scene.target.exists()
             continue
         except FetchFailed as error:
-            _assert_clear(error)
+            _assert_names_reason(error)
             continue
         return True
     try:
         scene.fetch(PINNED, size=size)
     except FetchFailed as error:
-        _assert_clear(error)
+        _assert_names_reason(error)
         return False
     return True
 
 
-def _assert_clear(error: FetchFailed) -> None:
-    event("given up: %s" % error.trouble.kind.value)
-    assert str(error.trouble) in str(error)
+def _assert_names_reason(error: FetchFailed) -> None:
+    event("failed: %s" % error.cause.kind.value)
+    assert str(error.cause) in str(error)
     assert error.outcome

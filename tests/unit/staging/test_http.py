@@ -1,4 +1,4 @@
-"""One request, one body: the right bytes, or a trouble with the right name that says who did what."""
+"""One request, one body: the right bytes, or an error of the right kind that names the host and the cause."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from email.utils import formatdate
 import pytest
 
 from outlast.node.staging.errors import ErrorKind, SourceError
+from outlast.node.staging.file_version import FileVersion
 from outlast.node.staging.http.body import HttpBody
-from outlast.node.staging.http.http_settings import HOPS, HttpSettings
-from outlast.node.staging.sources.base import FileVersion
+from outlast.node.staging.http.http_settings import MAX_REDIRECTS, HttpSettings
 from outlast.node.staging.sources.http_source import HttpSource
 from servers.behaviour import PELICAN, Behaviour, digest_bytes, rfc3230, rfc9530, seeded
 from servers.misbehaving import Misbehaving
 from support.clusters import not_here
 
 CONTENT = seeded(300_000)
-QUICK = HttpSettings(connect_limit=5, first_byte_limit=0.3, stall_limit=0.3)
+QUICK = HttpSettings(connect_timeout=5, first_byte_timeout=0.3, stall_timeout=0.3)
 
 
 @pytest.fixture(autouse=True)
@@ -37,13 +37,13 @@ def server() -> Iterator[Misbehaving]:
 
 
 def read(body: HttpBody, size: int = 10_000) -> bytes:
-    """All of it; what came before a trouble is in the trouble's `came`."""
+    """Read the whole body. The bytes before an error are in its `received`."""
     buffer, found = memoryview(bytearray(size)), bytearray()
     try:
         while count := body.read_into(buffer):
             found += buffer[:count]
-    except SourceError as trouble:
-        trouble.came = bytes(found)  # type: ignore[attr-defined]
+    except SourceError as error:
+        error.received = bytes(found)  # type: ignore[attr-defined]
         raise
     finally:
         body.close()
@@ -55,7 +55,7 @@ def source(server: Misbehaving, *behaviours: Behaviour, path: str = "/a.bin") ->
     return HttpSource(server.url(path), QUICK)
 
 
-def trouble_when_opened(server: Misbehaving, behaviour: Behaviour, start: int = 0) -> SourceError:
+def error_when_opened(server: Misbehaving, behaviour: Behaviour, start: int = 0) -> SourceError:
     with pytest.raises(SourceError) as caught:
         source(server, behaviour).open(start)
     assert caught.value.source == server.url("/a.bin")
@@ -63,16 +63,16 @@ def trouble_when_opened(server: Misbehaving, behaviour: Behaviour, start: int = 
     return caught.value
 
 
-def trouble_when_read(server: Misbehaving, behaviour: Behaviour, start: int = 0) -> tuple[SourceError, bytes]:
+def error_when_read(server: Misbehaving, behaviour: Behaviour, start: int = 0) -> tuple[SourceError, bytes]:
     body = source(server, behaviour).open(start)
     with pytest.raises(SourceError) as caught:
         read(body)
     assert caught.value.source == server.url("/a.bin")
-    return caught.value, caught.value.came  # type: ignore[attr-defined]
+    return caught.value, caught.value.received  # type: ignore[attr-defined]
 
 
-def at_ports(monkeypatch: pytest.MonkeyPatch, *ports: int) -> None:
-    """Every name has addresses that differ in their port, which is all that loopback can offer."""
+def resolve_to_ports(monkeypatch: pytest.MonkeyPatch, *ports: int) -> None:
+    """Resolve every name to loopback addresses that differ only in their port."""
     found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port)) for port in ports]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
 
@@ -81,7 +81,7 @@ def at_ports(monkeypatch: pytest.MonkeyPatch, *ports: int) -> None:
 
 
 @pytest.mark.parametrize("behaviour", [Behaviour(), Behaviour(chunked=True), Behaviour(rate=3_000_000)])
-def test_a_file_comes_as_it_is(server: Misbehaving, behaviour: Behaviour) -> None:
+def test_a_file_arrives_unchanged(server: Misbehaving, behaviour: Behaviour) -> None:
     assert read(source(server, behaviour).open(0)) == CONTENT
 
 
@@ -89,7 +89,7 @@ def test_a_file_comes_as_it_is(server: Misbehaving, behaviour: Behaviour) -> Non
 @pytest.mark.parametrize(
     ("start", "stop"), [(0, 1), (0, 70_000), (5, 100_000), (299_999, None), (7, 300_000)]
 )
-def test_a_range_is_exactly_what_was_asked_for_or_begins_at_0(
+def test_a_range_is_exactly_the_requested_one_or_begins_at_0(
     server: Misbehaving, behaviour: Behaviour, start: int, stop: int | None
 ) -> None:
     body = source(server, behaviour).open(start, stop)
@@ -98,7 +98,7 @@ def test_a_range_is_exactly_what_was_asked_for_or_begins_at_0(
     assert read(body) == CONTENT[body.start : stop]
 
 
-def test_a_range_at_the_end_of_the_file_is_empty_and_says_the_size(server: Misbehaving) -> None:
+def test_a_range_at_the_end_of_the_file_is_empty_and_has_the_size(server: Misbehaving) -> None:
     body = source(server).open(300_000)
 
     assert (read(body), body.version.size) == (b"", 300_000)
@@ -108,7 +108,7 @@ def test_an_empty_file_is_an_empty_body(server: Misbehaving) -> None:
     assert read(source(server, path="/empty").open(0)) == b""
 
 
-def test_the_answer_says_size_and_version(server: Misbehaving) -> None:
+def test_the_response_has_the_size_and_the_version(server: Misbehaving) -> None:
     for body in (source(server).open(0), source(server).open(10, 20)):
         body.close()
         assert body.version.size == 300_000
@@ -116,31 +116,31 @@ def test_the_answer_says_size_and_version(server: Misbehaving) -> None:
         assert body.version.modified == "Mon, 06 Jul 2026 10:00:00 GMT"
 
 
-def test_a_weak_etag_proves_nothing_and_is_left_out(server: Misbehaving) -> None:
+def test_a_weak_etag_is_ignored(server: Misbehaving) -> None:
     body = source(server, Behaviour(headers=(("ETag", 'W/"1"'),))).open(0)
     body.close()
 
     assert body.version.etag == ""
 
 
-def test_a_file_over_ipv6_comes_too() -> None:
+def test_a_file_arrives_over_ipv6() -> None:
     if not socket.has_ipv6:
         not_here("no IPv6 here")
     with Misbehaving({"/a": b"abc"}, host="::1") as server:
         assert read(HttpSource(server.url("/a"), QUICK).open(0)) == b"abc"
 
 
-def test_an_address_that_refuses_does_not_hide_the_one_that_answers(
+def test_an_address_that_refuses_does_not_hide_one_that_accepts(
     server: Misbehaving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as once:
         closed = once.getsockname()[1]
-    at_ports(monkeypatch, closed, server.port)
+    resolve_to_ports(monkeypatch, closed, server.port)
 
     assert read(HttpSource("http://two.example/a.bin", QUICK).open(0)) == CONTENT
 
 
-# Trouble
+# Errors
 
 
 @pytest.mark.parametrize(
@@ -175,10 +175,10 @@ def test_an_address_that_refuses_does_not_hide_the_one_that_answers(
         (Behaviour(status=302), ErrorKind.NONSENSE),
     ],
 )
-def test_an_answer_that_brings_no_bytes_has_its_name(
+def test_each_response_without_data_has_its_error_kind(
     server: Misbehaving, behaviour: Behaviour, kind: ErrorKind
 ) -> None:
-    assert trouble_when_opened(server, behaviour).kind is kind
+    assert error_when_opened(server, behaviour).kind is kind
 
 
 @pytest.mark.parametrize(
@@ -193,15 +193,15 @@ def test_an_answer_that_brings_no_bytes_has_its_name(
         (Behaviour(status=416), ErrorKind.NONSENSE),
     ],
 )
-def test_another_range_than_asked_for_is_not_taken(
+def test_another_range_than_requested_is_rejected(
     server: Misbehaving, behaviour: Behaviour, kind: ErrorKind
 ) -> None:
-    assert trouble_when_opened(server, behaviour, start=100).kind is kind
+    assert error_when_opened(server, behaviour, start=100).kind is kind
 
 
 @pytest.mark.parametrize("chunked", [False, True])
 @pytest.mark.parametrize("start", [0, 1000])
-def test_what_stops_early_says_how_and_gives_all_that_came(
+def test_a_body_that_stops_early_delivers_all_its_bytes_and_names_the_cause(
     server: Misbehaving, chunked: bool, start: int
 ) -> None:
     for behaviour, kind in (
@@ -209,10 +209,10 @@ def test_what_stops_early_says_how_and_gives_all_that_came(
         (Behaviour(reset_after=70_001, chunked=chunked), ErrorKind.RESET),
         (Behaviour(close_after=70_001, chunked=chunked), ErrorKind.TRUNCATED),
     ):
-        trouble, came = trouble_when_read(server, behaviour, start)
-        assert trouble.kind is kind
-        assert came == CONTENT[start : start + 70_001]
-        assert " after 70001 " in trouble.detail
+        error, received = error_when_read(server, behaviour, start)
+        assert error.kind is kind
+        assert received == CONTENT[start : start + 70_001]
+        assert " after 70001 " in error.detail
 
 
 @pytest.mark.parametrize(
@@ -240,18 +240,18 @@ def test_what_stops_early_says_how_and_gives_all_that_came(
         ),
     ],
 )
-def test_a_body_that_is_not_whole_never_ends_as_if_it_were(
+def test_an_incomplete_body_never_ends_like_a_complete_one(
     server: Misbehaving, behaviour: Behaviour, kind: ErrorKind
 ) -> None:
-    assert trouble_when_read(server, behaviour)[0].kind is kind
+    assert error_when_read(server, behaviour)[0].kind is kind
 
 
-def test_a_range_shorter_than_asked_for_is_good_as_far_as_it_goes(server: Misbehaving) -> None:
-    answer = b"HTTP/1.1 206 Partial\r\nContent-Range: bytes 2-4/9\r\nContent-Length: 3\r\n\r\nabc"
+def test_a_range_that_is_shorter_than_requested_is_read_and_then_truncated(server: Misbehaving) -> None:
+    response = b"HTTP/1.1 206 Partial\r\nContent-Range: bytes 2-4/9\r\nContent-Length: 3\r\n\r\nabc"
 
-    trouble, came = trouble_when_read(server, Behaviour(rubbish=answer), start=2)
+    error, received = error_when_read(server, Behaviour(rubbish=response), start=2)
 
-    assert (trouble.kind, came) == (ErrorKind.TRUNCATED, b"abc")
+    assert (error.kind, received) == (ErrorKind.TRUNCATED, b"abc")
 
 
 @pytest.mark.parametrize(
@@ -262,26 +262,26 @@ def test_a_range_shorter_than_asked_for_is_good_as_far_as_it_goes(server: Misbeh
         (b"", ErrorKind.TRUNCATED),
     ],
 )
-def test_a_range_in_chunks_is_not_over_before_its_trailers_have_been_read(
+def test_a_chunked_range_does_not_end_before_its_trailers_have_been_read(
     server: Misbehaving, ending: bytes, kind: ErrorKind
 ) -> None:
     head = b"HTTP/1.1 206 Partial\r\nContent-Range: bytes 2-4/5\r\nTransfer-Encoding: chunked\r\n\r\n"
 
-    trouble, came = trouble_when_read(server, Behaviour(rubbish=head + b"3\r\nabc\r\n" + ending), start=2)
+    error, received = error_when_read(server, Behaviour(rubbish=head + b"3\r\nabc\r\n" + ending), start=2)
 
-    assert (trouble.kind, came) == (kind, b"abc")
+    assert (error.kind, received) == (kind, b"abc")
 
 
 def test_more_than_was_announced_is_not_read(server: Misbehaving) -> None:
     assert read(source(server, Behaviour(announce=-10)).open(0)) == CONTENT[:-10]
 
 
-def test_the_words_of_a_trailer_are_told_and_what_looks_like_a_secret_is_not(server: Misbehaving) -> None:
-    said = "500: disk on fire, token %s" % ("aB3." * 20)
-    trouble, _ = trouble_when_read(server, Behaviour(chunked=True, trailers=(("X-Transfer-Status", said),)))
+def test_the_text_of_a_trailer_is_shown_without_what_looks_like_a_secret(server: Misbehaving) -> None:
+    status = "500: disk on fire, token %s" % ("aB3." * 20)
+    error, _ = error_when_read(server, Behaviour(chunked=True, trailers=(("X-Transfer-Status", status),)))
 
-    assert "500: disk on fire" in str(trouble)
-    assert "aB3." not in str(trouble)
+    assert "500: disk on fire" in str(error)
+    assert "aB3." not in str(error)
 
 
 def test_a_good_trailer_ends_the_body(server: Misbehaving) -> None:
@@ -290,27 +290,27 @@ def test_a_good_trailer_ends_the_body(server: Misbehaving) -> None:
     assert read(source(server, good).open(0)) == CONTENT
 
 
-def test_trailers_are_asked_for_only_where_they_were_wanted_and_never_with_a_range(
+def test_trailers_are_requested_only_if_enabled_and_never_with_a_range(
     server: Misbehaving,
 ) -> None:
     with_trailers = HttpSource(server.url("/a.bin"), QUICK, trailers=True)
     for body in (source(server).open(0), with_trailers.open(0), with_trailers.open(5)):
         body.close()
 
-    asked = [
+    requested = [
         (request.headers.get("x-transfer-status"), request.headers.get("te")) for request in server.requests
     ]
-    assert asked == [(None, None), ("true", "trailers"), (None, None)]
+    assert requested == [(None, None), ("true", "trailers"), (None, None)]
 
 
-def test_a_body_without_announced_end_is_taken_by_those_who_check_a_digest(server: Misbehaving) -> None:
+def test_a_body_of_unknown_length_is_accepted_if_that_is_allowed(server: Misbehaving) -> None:
     server.plan(Behaviour(until_close=True))
-    settings = HttpSettings(unannounced_end=True)
+    settings = HttpSettings(allow_unknown_length=True)
 
     assert read(HttpSource(server.url("/a.bin"), settings).open(0)) == CONTENT
 
 
-def test_a_compressed_file_may_be_announced_as_a_coding(server: Misbehaving) -> None:
+def test_a_compressed_file_may_be_announced_as_a_content_encoding(server: Misbehaving) -> None:
     content = gzip.compress(b"x" * 1000)
     server.put("/a.tar.gz", content)
     coding = Behaviour(headers=(("Content-Encoding", "gzip"),))
@@ -318,12 +318,12 @@ def test_a_compressed_file_may_be_announced_as_a_coding(server: Misbehaving) -> 
     assert read(source(server, coding, path="/a.tar.gz").open(0)) == content
 
 
-def test_how_long_a_busy_server_wants_us_to_wait_is_passed_on(server: Misbehaving) -> None:
-    seconds = trouble_when_opened(server, Behaviour(status=429, headers=(("Retry-After", "17"),)))
+def test_the_pause_that_a_busy_server_requests_is_passed_on(server: Misbehaving) -> None:
+    seconds = error_when_opened(server, Behaviour(status=429, headers=(("Retry-After", "17"),)))
     later = formatdate(time.time() + 100, usegmt=True)
-    date = trouble_when_opened(server, Behaviour(status=503, headers=(("Retry-After", later),)))
+    date = error_when_opened(server, Behaviour(status=503, headers=(("Retry-After", later),)))
     rubbish = [
-        trouble_when_opened(server, Behaviour(status=503, headers=(("Retry-After", value),))).retry_after
+        error_when_opened(server, Behaviour(status=503, headers=(("Retry-After", value),))).retry_after
         for value in ("soon", "\xb2", "-1e9", "1, 2")
     ]
 
@@ -335,11 +335,11 @@ def test_how_long_a_busy_server_wants_us_to_wait_is_passed_on(server: Misbehavin
 @pytest.mark.parametrize(
     "location", ["http://[bad", "http://a:b/", "http://a..b/", "http://.a/", "http://%s/" % ("a" * 64)]
 )
-def test_a_redirect_to_what_is_no_host_is_nonsense(server: Misbehaving, location: str) -> None:
-    assert trouble_when_opened(server, Behaviour(redirect=location)).kind is ErrorKind.NONSENSE
+def test_a_redirect_to_an_invalid_host_is_nonsense(server: Misbehaving, location: str) -> None:
+    assert error_when_opened(server, Behaviour(redirect=location)).kind is ErrorKind.NONSENSE
 
 
-def test_nobody_at_the_port_is_no_answer() -> None:
+def test_a_port_without_a_server_is_no_answer() -> None:
     with socket.create_server(("127.0.0.1", 0)) as once:
         port = once.getsockname()[1]
     with pytest.raises(SourceError, match="connection refused") as caught:
@@ -348,8 +348,8 @@ def test_nobody_at_the_port_is_no_answer() -> None:
 
 
 @contextlib.contextmanager
-def swallowing() -> Iterator[int]:
-    """A port where connections are neither taken nor refused: as behind a firewall that drops packets."""
+def unresponsive_port() -> Iterator[int]:
+    """Yield a port that neither accepts nor refuses connections, like a firewall that drops packets."""
     with socket.socket() as full:
         full.bind(("127.0.0.1", 0))
         full.listen(0)
@@ -360,28 +360,31 @@ def swallowing() -> Iterator[int]:
             yield port
 
 
-def test_a_host_that_takes_no_connections_is_no_answer_in_bounded_time() -> None:
-    with swallowing() as port, pytest.raises(SourceError, match=r"no connection in 0\.2") as caught:
-        HttpSource("http://127.0.0.1:%d/a" % port, HttpSettings(connect_limit=0.2)).open(0)
+def test_a_host_that_accepts_no_connections_is_no_answer_in_bounded_time() -> None:
+    with (
+        unresponsive_port() as port,
+        pytest.raises(SourceError, match=r"no connection within 0\.2") as caught,
+    ):
+        HttpSource("http://127.0.0.1:%d/a" % port, HttpSettings(connect_timeout=0.2)).open(0)
     assert caught.value.kind is ErrorKind.NO_ANSWER
 
 
-def test_an_address_that_swallows_packets_does_not_hide_the_one_that_answers(
+def test_an_address_that_drops_packets_does_not_hide_one_that_accepts(
     server: Misbehaving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with swallowing() as port:
-        at_ports(monkeypatch, port, server.port)
+    with unresponsive_port() as port:
+        resolve_to_ports(monkeypatch, port, server.port)
         assert read(HttpSource("http://two.example/a.bin", QUICK).open(0)) == CONTENT
 
 
-def test_a_name_service_that_does_not_answer_is_no_answer_in_bounded_time(
+def test_a_name_service_that_does_not_respond_is_no_answer_in_bounded_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     over = threading.Event()
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: over.wait(30) and [])
     try:
         with pytest.raises(SourceError, match=r"no address for a\.example") as caught:
-            HttpSource("http://a.example/a", HttpSettings(connect_limit=0.1)).open(0)
+            HttpSource("http://a.example/a", HttpSettings(connect_timeout=0.1)).open(0)
     finally:
         over.set()
     assert caught.value.kind is ErrorKind.NO_ANSWER
@@ -411,30 +414,30 @@ def test_a_redirect_may_be_relative(server: Misbehaving) -> None:
 def test_redirects_without_end_are_nonsense(server: Misbehaving) -> None:
     server.always(Behaviour(redirect=server.url("/a.bin")))
 
-    assert trouble_when_opened(server, Behaviour(redirect=server.url("/a.bin"))).kind is ErrorKind.NONSENSE
-    assert len(server.requests) == HOPS + 1
+    assert error_when_opened(server, Behaviour(redirect=server.url("/a.bin"))).kind is ErrorKind.NONSENSE
+    assert len(server.requests) == MAX_REDIRECTS + 1
 
 
-def test_the_name_has_no_query_and_a_trouble_after_a_redirect_names_both_hosts(server: Misbehaving) -> None:
+def test_the_name_has_no_query_and_an_error_after_a_redirect_names_both_hosts(server: Misbehaving) -> None:
     with Misbehaving({}) as other:
         server.plan(Behaviour(redirect=other.url("/gone?key=sesame")))
-        asked = HttpSource(server.url("/a.bin?key=sesame"), QUICK)
+        moved = HttpSource(server.url("/a.bin?key=sesame"), QUICK)
         with pytest.raises(SourceError) as caught:
-            asked.open(0)
+            moved.open(0)
 
-    assert asked.name == server.url("/a.bin")
+    assert moved.name == server.url("/a.bin")
     assert server.url("/a.bin") in str(caught.value) and str(other.port) in str(caught.value)
-    assert "sesame" not in str(caught.value) + repr(caught.value) + repr(asked)
+    assert "sesame" not in str(caught.value) + repr(caught.value) + repr(moved)
 
 
-# What a source says of the file
+# The version of the file
 
 
 SMALL = CONTENT[:500]
 
 
 @pytest.mark.parametrize(
-    ("vouchers", "algorithms"),
+    ("digest_headers", "algorithms"),
     [
         ({"Digest": rfc3230(SMALL, "crc32c", hexadecimal=True)}, ["crc32c"]),
         ({"Digest": rfc3230(SMALL, "crc32c")}, ["crc32c"]),
@@ -443,10 +446,10 @@ SMALL = CONTENT[:500]
         ({"Repr-Digest": rfc9530(SMALL, "sha-256")}, ["sha256"]),
     ],
 )
-def test_digests_are_asked_for_and_understood_however_they_are_written(
-    server: Misbehaving, vouchers: dict[str, str], algorithms: list[str]
+def test_digests_are_requested_and_parsed_in_every_notation(
+    server: Misbehaving, digest_headers: dict[str, str], algorithms: list[str]
 ) -> None:
-    server.put("/s", SMALL, vouchers=vouchers)
+    server.put("/s", SMALL, digest_headers=digest_headers)
 
     found = HttpSource(server.url("/s"), QUICK).version()
 
@@ -456,18 +459,18 @@ def test_digests_are_asked_for_and_understood_however_they_are_written(
     }
 
 
-def test_where_head_is_forbidden_a_single_byte_tells_the_size(server: Misbehaving) -> None:
+def test_if_head_is_forbidden_a_request_for_one_byte_gets_the_size(server: Misbehaving) -> None:
     for status in (403, 405, 501):
         assert source(server, Behaviour(status=status)).version().size == 300_000
 
 
-def test_the_version_of_a_missing_file_is_a_trouble(server: Misbehaving) -> None:
+def test_the_version_of_a_missing_file_is_an_error(server: Misbehaving) -> None:
     with pytest.raises(SourceError) as caught:
         source(server, path="/none").version()
     assert caught.value.kind is ErrorKind.MISSING_FOR_NOW
 
 
-def test_a_server_that_says_nothing_of_the_file_gives_an_empty_version() -> None:
+def test_a_server_without_version_headers_yields_only_the_size() -> None:
     with Misbehaving({"/a": b"abc"}, etag=False) as server:
         assert HttpSource(server.url("/a"), QUICK).version() == FileVersion(size=3)
 
@@ -477,15 +480,15 @@ def test_a_server_that_says_nothing_of_the_file_gives_an_empty_version() -> None
 
 def test_closing_from_another_thread_wakes_a_read(server: Misbehaving) -> None:
     server.plan(Behaviour(stall_after=10))
-    body = HttpSource(server.url("/a.bin"), HttpSettings(stall_limit=60)).open(0)
+    body = HttpSource(server.url("/a.bin"), HttpSettings(stall_timeout=60)).open(0)
     assert body.read_into(memoryview(bytearray(10))) == 10
     woken: list[BaseException] = []
 
     def wait() -> None:
         try:
             body.read_into(memoryview(bytearray(10)))
-        except SourceError as trouble:
-            woken.append(trouble)
+        except SourceError as error:
+            woken.append(error)
 
     reader = threading.Thread(target=wait)
     reader.start()

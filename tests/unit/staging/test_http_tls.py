@@ -1,4 +1,4 @@
-"""TLS proves who a server is, always; and a token goes to nobody else."""
+"""TLS always proves the identity of a server, and a token is sent to no other."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from outlast.node.staging.errors import ErrorKind, SourceError
 from outlast.node.staging.http.connection import Connection
 from outlast.node.staging.http.http_settings import HttpSettings
-from outlast.node.staging.http.request import ask
+from outlast.node.staging.http.request import send_request
 from outlast.node.staging.http.url import Url
 from outlast.node.staging.sources.http_source import HttpSource
 from outlast.node.staging.sources.tokens import Tokens
@@ -60,7 +60,9 @@ def server(certificate: Certificate) -> Iterator[Misbehaving]:
 
 @pytest.fixture
 def settings(authority: Authority) -> HttpSettings:
-    return HttpSettings(connect_limit=10, first_byte_limit=5, stall_limit=0.3, ca_file=str(authority.bundle))
+    return HttpSettings(
+        connect_timeout=10, first_byte_timeout=5, stall_timeout=0.3, ca_file=str(authority.bundle)
+    )
 
 
 @pytest.fixture
@@ -75,15 +77,15 @@ def read(source: HttpSource, start: int = 0, into: bytearray | None = None) -> b
     return read_all(source.open(start), into)
 
 
-def sent_to(server: Misbehaving) -> list[str]:
-    """The Authorization of each request, empty where there was none."""
+def authorizations(server: Misbehaving) -> list[str]:
+    """Return the Authorization header of each request; empty if it had none."""
     return [request.headers.get("authorization", "") for request in server.requests]
 
 
-# Who a server is
+# The identity of a server
 
 
-def test_a_file_comes_over_tls_as_it_is(server: Misbehaving, settings: HttpSettings) -> None:
+def test_a_file_arrives_over_tls_unchanged(server: Misbehaving, settings: HttpSettings) -> None:
     assert read(HttpSource(server.url("/a.bin"), settings), 7) == CONTENT[7:]
     assert read(HttpSource(server.url("/a.bin", "localhost"), settings)) == CONTENT
 
@@ -118,7 +120,7 @@ def test_a_certificate_for_another_host_or_out_of_date_is_not_trusted(
 
 
 @pytest.mark.parametrize("content", [None, "no certificate"])
-def test_certificates_that_cannot_be_read_are_said_and_nobody_is_trusted(
+def test_certificates_that_cannot_be_read_are_reported_and_no_server_is_trusted(
     server: Misbehaving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | None
 ) -> None:
     path = tmp_path / "bundle.pem"
@@ -130,26 +132,26 @@ def test_certificates_that_cannot_be_read_are_said_and_nobody_is_trusted(
     assert caught.value.kind is ErrorKind.UNTRUSTED
 
 
-def test_a_server_that_answers_https_in_plain_http_is_nonsense(settings: HttpSettings) -> None:
+def test_a_server_that_responds_to_https_in_plain_http_is_nonsense(settings: HttpSettings) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
-        def answer() -> None:
+        def respond() -> None:
             connection, _ = listener.accept()
             with connection:
                 connection.recv(65536)
                 connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
-        thread = threading.Thread(target=answer)
+        thread = threading.Thread(target=respond)
         thread.start()
-        with pytest.raises(SourceError, match="speaks no TLS") as caught:
+        with pytest.raises(SourceError, match="does not speak TLS") as caught:
             HttpSource("https://127.0.0.1:%d/a" % listener.getsockname()[1], settings).open(0)
         thread.join(30)
     assert caught.value.kind is ErrorKind.NONSENSE
 
 
-def test_a_server_that_never_says_a_word_of_tls_is_no_answer_in_bounded_time() -> None:
-    with Misbehaving({}) as plain, pytest.raises(SourceError, match="no TLS came of it") as caught:
-        HttpSource(plain.url("/a").replace("http:", "https:"), HttpSettings(connect_limit=0.3)).open(0)
+def test_a_server_that_never_starts_tls_is_no_answer_in_bounded_time() -> None:
+    with Misbehaving({}) as plain, pytest.raises(SourceError, match="the TLS handshake timed out") as caught:
+        HttpSource(plain.url("/a").replace("http:", "https:"), HttpSettings(connect_timeout=0.3)).open(0)
     assert caught.value.kind is ErrorKind.NO_ANSWER
 
 
@@ -162,44 +164,44 @@ def test_a_server_that_never_says_a_word_of_tls_is_no_answer_in_bounded_time() -
         (Behaviour(close_after=70_001, chunked=True), ErrorKind.RESET),
     ],
 )
-def test_what_stops_early_over_tls_says_how_and_gives_all_that_came(
+def test_a_body_that_stops_early_over_tls_delivers_all_its_bytes_and_names_the_cause(
     server: Misbehaving, settings: HttpSettings, behaviour: Behaviour, kind: ErrorKind
 ) -> None:
     server.plan(behaviour)
-    came = bytearray()
+    received = bytearray()
     with pytest.raises(SourceError) as caught:
-        read(HttpSource(server.url("/a.bin"), settings), into=came)
+        read(HttpSource(server.url("/a.bin"), settings), into=received)
     assert caught.value.kind is kind
-    assert came == CONTENT[:70_001]
+    assert received == CONTENT[:70_001]
 
 
-def test_closing_from_another_thread_wakes_a_read_and_never_gives_ciphertext(
+def test_closing_from_another_thread_wakes_a_read_and_never_returns_ciphertext(
     server: Misbehaving, authority: Authority
 ) -> None:
     server.plan(Behaviour(stall_after=10))
-    settings = HttpSettings(stall_limit=60, ca_file=str(authority.bundle))
+    settings = HttpSettings(stall_timeout=60, ca_file=str(authority.bundle))
     body = HttpSource(server.url("/a.bin"), settings).open(0)
     buffer = memoryview(bytearray(10))
     assert body.read_into(buffer) == 10
-    came: list[object] = []
+    received: list[object] = []
 
     def wait() -> None:
         try:
-            came.append(body.read_into(memoryview(bytearray(100))))
-        except SourceError as trouble:
-            came.append(trouble.kind)
+            received.append(body.read_into(memoryview(bytearray(100))))
+        except SourceError as error:
+            received.append(error.kind)
 
     reader = threading.Thread(target=wait)
     reader.start()
     body.close()
     reader.join(30)
-    assert came == [ErrorKind.RESET]
+    assert received == [ErrorKind.RESET]
 
 
-# Who gets a token
+# Tokens
 
 
-def test_a_token_goes_to_the_host_it_is_for_and_is_read_anew_each_time(
+def test_a_token_is_sent_to_its_host_and_read_again_for_each_request(
     server: Misbehaving, settings: HttpSettings, token_file: Path
 ) -> None:
     source = HttpSource(server.url("/a.bin"), settings, Tokens(("127.0.0.1",), file=str(token_file)))
@@ -207,7 +209,7 @@ def test_a_token_goes_to_the_host_it_is_for_and_is_read_anew_each_time(
     token_file.write_text("renewed")
     source.version()
 
-    assert sent_to(server) == ["Bearer " + SECRET, "Bearer renewed"]
+    assert authorizations(server) == ["Bearer " + SECRET, "Bearer renewed"]
 
 
 def test_a_token_is_not_sent_to_a_host_it_is_not_for(
@@ -216,7 +218,7 @@ def test_a_token_is_not_sent_to_a_host_it_is_not_for(
     for hosts in ((), ("other.example",), ("127.0.0.1:1",), ("0.0.1",), ("*.0.0.1:1",)):
         read(HttpSource(server.url("/a.bin"), settings, Tokens(hosts, file=str(token_file))))
 
-    assert set(sent_to(server)) == {""}
+    assert set(authorizations(server)) == {""}
 
 
 def test_a_token_is_not_passed_on_to_a_redirects_other_host(
@@ -227,11 +229,11 @@ def test_a_token_is_not_passed_on_to_a_redirects_other_host(
         server.always(Behaviour(redirect=other.url("/b", "localhost")))
         read(HttpSource(server.url("/a.bin"), settings, tokens))
         HttpSource(server.url("/a.bin"), settings, tokens).version()
-        assert sent_to(other) == ["", ""]
-        assert set(sent_to(server)) == {"Bearer " + SECRET}
+        assert authorizations(other) == ["", ""]
+        assert set(authorizations(server)) == {"Bearer " + SECRET}
 
-        read(HttpSource(server.url("/a.bin"), settings, tokens.meant_also_for(["localhost"])))
-        assert sent_to(other)[-1] == "Bearer " + SECRET
+        read(HttpSource(server.url("/a.bin"), settings, tokens.with_hosts(["localhost"])))
+        assert authorizations(other)[-1] == "Bearer " + SECRET
 
 
 def test_no_token_over_plain_http_even_to_its_own_host(settings: HttpSettings, token_file: Path) -> None:
@@ -239,10 +241,10 @@ def test_no_token_over_plain_http_even_to_its_own_host(settings: HttpSettings, t
         tokens = Tokens(("127.0.0.1",), file=str(token_file))
         read(HttpSource(plain.url("/a.bin"), settings, tokens))
         plain.plan(Behaviour(status=401))
-        with pytest.raises(SourceError, match="need https"):
+        with pytest.raises(SourceError, match="requires https"):
             HttpSource(plain.url("/a.bin"), settings, tokens).open(0)
-        ask("GET", Url.parse(plain.url("/a.bin")), {}, settings, "Bearer " + SECRET).close()
-        assert sent_to(plain) == ["", "", ""]
+        send_request("GET", Url.parse(plain.url("/a.bin")), {}, settings, "Bearer " + SECRET).close()
+        assert authorizations(plain) == ["", "", ""]
 
 
 def test_a_redirect_from_https_to_plain_http_is_not_followed(
@@ -268,7 +270,7 @@ def test_a_redirect_from_https_to_plain_http_is_not_followed(
         Behaviour(chunked=True, trailers=(("X-Transfer-Status", "500: %s0123456789" % SECRET),)),
     ],
 )
-def test_a_token_is_in_no_trouble_name_or_representation(
+def test_a_token_is_in_no_error_name_or_repr(
     server: Misbehaving, settings: HttpSettings, token_file: Path, behaviour: Behaviour
 ) -> None:
     server.plan(behaviour)
@@ -277,26 +279,26 @@ def test_a_token_is_in_no_trouble_name_or_representation(
     with pytest.raises(SourceError) as caught:
         read(source)
 
-    trouble = caught.value
-    told = [str(trouble), repr(trouble), trouble.source, source.name, repr(source), repr(tokens)]
-    told += [repr(trouble.__cause__), repr(tokens.token_for("127.0.0.1", 443))]
-    assert SECRET not in " ".join(told)
+    error = caught.value
+    shown = [str(error), repr(error), error.source, source.name, repr(source), repr(tokens)]
+    shown += [repr(error.__cause__), repr(tokens.token_for("127.0.0.1", 443))]
+    assert SECRET not in " ".join(shown)
     assert server.requests[0].headers["authorization"] == "Bearer " + SECRET
 
 
-def test_a_token_that_ran_out_is_said_before_the_server_is_asked(
+def test_an_expired_token_is_reported_before_a_request_is_sent(
     server: Misbehaving, settings: HttpSettings, token_file: Path
 ) -> None:
     claims = base64.urlsafe_b64encode(json.dumps({"exp": time.time() - 7300}).encode()).decode().rstrip("=")
     token_file.write_text("e30.%s.c2ln" % claims)
-    with pytest.raises(SourceError, match="ran out 2 h ago") as caught:
+    with pytest.raises(SourceError, match="expired 2 h ago") as caught:
         HttpSource(server.url("/a.bin"), settings, Tokens(("127.0.0.1",), file=str(token_file))).open(0)
     assert caught.value.kind is ErrorKind.REFUSED
     assert str(token_file) in str(caught.value)
     assert server.requests == []
 
 
-def test_a_token_file_that_others_can_read_is_refused_before_the_server_is_asked(
+def test_a_token_file_that_others_can_read_is_refused_before_a_request_is_sent(
     server: Misbehaving, settings: HttpSettings, token_file: Path
 ) -> None:
     token_file.chmod(0o644)
@@ -317,17 +319,17 @@ def test_https_goes_through_the_proxy_unread(
         source = HttpSource(server.url("/a.bin"), settings, Tokens(("127.0.0.1",), file=str(token_file)))
         assert read(source) == CONTENT
 
-    assert [asked.line for asked in proxy.asked] == ["CONNECT 127.0.0.1:%d HTTP/1.1" % server.port]
-    assert base64.b64encode(b"user:pass@word").decode() in proxy.asked[0].head
-    assert SECRET not in proxy.asked[0].head
+    assert [request.line for request in proxy.requests] == ["CONNECT 127.0.0.1:%d HTTP/1.1" % server.port]
+    assert base64.b64encode(b"user:pass@word").decode() in proxy.requests[0].head
+    assert SECRET not in proxy.requests[0].head
     assert "proxy-authorization" not in server.requests[0].headers
 
 
-def test_plain_http_asks_the_proxy_for_the_whole_url(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plain_http_requests_the_full_url_from_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     with Misbehaving({"/a.bin": CONTENT}) as plain, Proxy() as proxy:
         monkeypatch.setenv("http_proxy", proxy.address)
         assert read(HttpSource(plain.url("/a.bin"))) == CONTENT
-    assert [asked.line for asked in proxy.asked] == ["GET %s HTTP/1.1" % plain.url("/a.bin")]
+    assert [request.line for request in proxy.requests] == ["GET %s HTTP/1.1" % plain.url("/a.bin")]
 
 
 @pytest.mark.parametrize(("status", "kind"), [(407, ErrorKind.REFUSED), (502, ErrorKind.NO_ANSWER)])
@@ -343,7 +345,7 @@ def test_a_proxy_that_refuses_is_named_without_its_password(
 
 
 @pytest.mark.parametrize("exempt", ["*", "127.0.0.1", "example.org, 127.0.0.0/8"])
-def test_a_host_in_no_proxy_is_asked_directly(
+def test_a_host_in_no_proxy_is_contacted_directly(
     server: Misbehaving, settings: HttpSettings, monkeypatch: pytest.MonkeyPatch, exempt: str
 ) -> None:
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:1")
@@ -353,7 +355,7 @@ def test_a_host_in_no_proxy_is_asked_directly(
 
 
 class _Trickling:
-    """TLS of which one byte is read at a time, and none makes a record whole."""
+    """A TLS socket that reads one byte at a time and never completes a record."""
 
     def __init__(self, plain: socket.socket) -> None:
         self.fileno, self.settimeout, self.close = plain.fileno, plain.settimeout, plain.close
@@ -364,12 +366,12 @@ class _Trickling:
         raise ssl.SSLWantReadError
 
 
-def test_bits_of_a_record_that_trickle_in_do_not_put_off_a_stall() -> None:
+def test_parts_of_a_record_that_trickle_in_do_not_postpone_a_stall() -> None:
     ours, theirs = socket.socketpair()
     theirs.sendall(bytes(100_000))
     connection = Connection(_Trickling(ours), "host")  # type: ignore[arg-type]
     connection._is_tls = True
     with theirs, pytest.raises(socket.timeout):
         connection.receive_into(memoryview(bytearray(10)), 0.01)
-    assert ours.recv(1), "it did not wait for the last of them"
+    assert ours.recv(1), "it did not wait for all bytes"
     ours.close()

@@ -1,4 +1,4 @@
-"""From the URLs of an item to its sources: which kinds there are, and what is said of those there are not."""
+"""Resolution of URLs into sources: the supported schemes, and the errors for all others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def names(*urls: str) -> list[str]:
     return [source.name for source in sources_for(DataItem(urls), HttpSettings(), Tokens(), {})]
 
 
-def test_mirrors_keep_their_order_and_a_federation_brings_its_caches_and_its_origin() -> None:
+def test_mirrors_keep_their_order_and_a_federation_adds_its_caches_and_its_origin() -> None:
     assert names("https://a/x?key=hidden", "osdf:///ns/x?key=hidden", "file:///d/x", "/d/y") == [
         "https://a/x",
         "osdf:///ns/x (choice 1)",
@@ -30,7 +30,7 @@ def test_mirrors_keep_their_order_and_a_federation_brings_its_caches_and_its_ori
 
 
 @pytest.mark.parametrize("url", ["osdf:///ns/x", "osdf://ns/x"])
-def test_an_osdf_url_has_no_host_whatever_its_slashes(url: str) -> None:
+def test_an_osdf_url_has_no_host_with_two_or_three_slashes(url: str) -> None:
     assert PelicanUrl.parse(url) == PelicanUrl(OSDF, "/ns/x", "", "osdf:///ns/x")
 
 
@@ -58,25 +58,25 @@ def test_a_pelican_url_names_its_federation() -> None:
         "file://elsewhere/x",
     ],
 )
-def test_a_url_that_leads_nowhere_is_refused_in_words_without_what_may_be_secret(url: str) -> None:
-    with pytest.raises(ValueError) as found:
+def test_an_invalid_url_is_refused_and_the_message_contains_no_secret(url: str) -> None:
+    with pytest.raises(ValueError) as caught:
         names(url)
-    assert "hidden" not in str(found.value)
+    assert "hidden" not in str(caught.value)
 
 
-def test_another_osdf_may_be_named_by_host_or_url() -> None:
+def test_another_osdf_can_be_configured_by_host_or_url() -> None:
     assert osdf_host({}) == OSDF
-    for said in ("fed.example:8443", "https://fed.example:8443", "https://fed.example:8443/"):
-        assert osdf_host({DISCOVERY_VARIABLE: said}) == "fed.example:8443"
+    for configured in ("fed.example:8443", "https://fed.example:8443", "https://fed.example:8443/"):
+        assert osdf_host({DISCOVERY_VARIABLE: configured}) == "fed.example:8443"
     with pytest.raises(ValueError, match=DISCOVERY_VARIABLE):
         osdf_host({DISCOVERY_VARIABLE: "http://fed.example"})
 
 
 @pytest.mark.parametrize("name", ["a#b.tar", "a?b.tar", "a%20b.tar", "50%.tar", "12:30.tar"])
-def test_a_path_is_no_url_whatever_its_letters(name: str) -> None:
-    wanted = DataItem((name,))
-    assert wanted.name == name
-    (url,) = DataPlan(items=(wanted,)).located("/job").items[0].urls
+def test_special_characters_in_a_path_have_no_meaning(name: str) -> None:
+    item = DataItem((name,))
+    assert item.name == name
+    (url,) = DataPlan(items=(item,)).with_absolute_paths("/job").items[0].urls
     assert (DataItem((url,)).name, path_of(url)) == (name, "/job/" + name)
     (source,) = sources_for(DataItem((url,)), HttpSettings(), Tokens())
     assert source.name == "/job/" + name

@@ -1,4 +1,4 @@
-"""Where a token is found, which are refused, and for whom it is."""
+"""Tokens: where they are found, which are refused, and which hosts get them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from outlast.node.staging.errors import ErrorKind, SourceError
-from outlast.node.staging.sources import tokens as module
+from outlast.node.staging.sources import tokens as tokens_module
 from outlast.node.staging.sources.tokens import TokenRejected, Tokens, from_command, from_file
 
 NOW = 1_000_000.0
@@ -36,8 +36,8 @@ def value(tokens: Tokens) -> str | None:
 
 @pytest.fixture
 def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
-    """The usual places, all of them empty, /tmp among them."""
-    monkeypatch.setattr(module, "COMMON_FOLDER", str(tmp_path))
+    """Return the usual places for tokens, all of them empty, with a substitute for /tmp."""
+    monkeypatch.setattr(tokens_module, "COMMON_FOLDER", str(tmp_path))
     usual = "bt_u%d" % os.geteuid()
     found = {"named": tmp_path / "named", "runtime": tmp_path / "run" / usual, "common": tmp_path / usual}
     found["condor"] = tmp_path / "creds" / "scitokens.use"
@@ -46,7 +46,7 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
     return found
 
 
-def looking(places: dict[str, Path], **more: str) -> Tokens:
+def tokens_from(places: dict[str, Path], **more: str) -> Tokens:
     environment = {
         "BEARER_TOKEN_FILE": str(places["named"]),
         "XDG_RUNTIME_DIR": str(places["runtime"].parent),
@@ -56,47 +56,49 @@ def looking(places: dict[str, Path], **more: str) -> Tokens:
     return Tokens(("a.example",), environment=environment)
 
 
-# Where it is found
+# Places
 
 
-def test_the_usual_places_are_looked_through_in_their_order(places: dict[str, Path]) -> None:
-    assert value(looking(places)) is None
+def test_the_usual_places_are_searched_in_order(places: dict[str, Path]) -> None:
+    assert value(tokens_from(places)) is None
     for name in ("condor", "common", "runtime", "named"):
         private(places[name], name + "\n")
-        assert value(looking(places)) == name
-    assert value(looking(places, BEARER_TOKEN=" environment ")) == "environment"
+        assert value(tokens_from(places)) == name
+    assert value(tokens_from(places, BEARER_TOKEN=" environment ")) == "environment"
 
 
-def test_htcondors_files_are_understood(places: dict[str, Path]) -> None:
+def test_htcondors_token_files_are_supported(places: dict[str, Path]) -> None:
     private(places["condor"], json.dumps({"access_token": "inside", "token_type": "bearer"}))
 
-    assert value(looking(places)) == "inside"
+    assert value(tokens_from(places)) == "inside"
 
 
-def test_a_file_that_is_unfit_or_ran_out_does_not_hide_a_good_one(places: dict[str, Path]) -> None:
+def test_an_unusable_or_expired_token_does_not_hide_a_valid_one(places: dict[str, Path]) -> None:
     private(places["named"], jwt(NOW - 9999))
     private(places["runtime"], "seen")
     places["runtime"].chmod(0o644)
     private(places["common"], "good")
 
-    assert value(looking(places)) == "good"
+    assert value(tokens_from(places)) == "good"
 
 
-def test_where_only_unfit_ones_are_found_the_first_is_told(places: dict[str, Path]) -> None:
+def test_if_all_tokens_are_unusable_the_first_one_is_reported(places: dict[str, Path]) -> None:
     private(places["runtime"], "seen")
     places["runtime"].chmod(0o640)
     with pytest.raises(SourceError, match="mode 640") as caught:
-        value(looking(places))
+        value(tokens_from(places))
     assert caught.value.kind is ErrorKind.REFUSED
 
 
-def test_a_file_or_command_that_was_named_is_the_only_place(places: dict[str, Path], tmp_path: Path) -> None:
+def test_a_configured_file_or_command_is_the_only_place(places: dict[str, Path], tmp_path: Path) -> None:
     private(places["named"], "elsewhere")
-    with pytest.raises(SourceError, match="is not there"):
-        value(Tokens(("a.example",), file=str(tmp_path / "none"), environment=looking(places).environment))
+    with pytest.raises(SourceError, match="does not exist"):
+        value(
+            Tokens(("a.example",), file=str(tmp_path / "none"), environment=tokens_from(places).environment)
+        )
 
 
-# Which are refused
+# Refused tokens
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o620, 0o610, 0o777])
@@ -115,14 +117,14 @@ def test_a_link_to_a_file_that_others_can_read_is_refused(tmp_path: Path) -> Non
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
-def test_a_file_of_somebody_else_is_refused(tmp_path: Path) -> None:
+def test_a_file_of_another_user_is_refused(tmp_path: Path) -> None:
     path = private(tmp_path / "token", "abc")
     os.chown(path, 12345, -1)
-    with pytest.raises(TokenRejected, match="somebody else"):
+    with pytest.raises(TokenRejected, match="another user"):
         from_file(path)
 
 
-def test_what_is_no_file_is_refused_without_waiting_for_it(tmp_path: Path) -> None:
+def test_anything_but_a_regular_file_is_refused_without_blocking(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo", 0o600)
     for path in (tmp_path / "fifo", tmp_path):
         with pytest.raises(TokenRejected):
@@ -132,23 +134,23 @@ def test_what_is_no_file_is_refused_without_waiting_for_it(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "content", ["", " \n", "two words", "a\r\nX-Evil: 1", "ü", "{}", "[1]", "{", "x" * 70_000]
 )
-def test_what_is_no_token_is_refused_and_not_quoted(tmp_path: Path, content: str) -> None:
+def test_content_that_is_not_a_token_is_refused_and_not_quoted(tmp_path: Path, content: str) -> None:
     with pytest.raises(TokenRejected) as caught:
         from_file(private(tmp_path / "token", content))
     assert not content.strip() or content not in str(caught.value)
 
 
-def test_a_token_that_ran_out_is_refused_in_words_and_clocks_may_differ_a_little(tmp_path: Path) -> None:
+def test_an_expired_token_is_refused_and_clocks_may_differ_a_little(tmp_path: Path) -> None:
     path = tmp_path / "token"
     tokens = Tokens(("a.example",), file=private(path, jwt(NOW - 60)))
     assert value(tokens) == path.read_text()
     private(path, jwt(NOW - 3 * 86400))
-    with pytest.raises(SourceError, match="ran out 3 d ago"):
+    with pytest.raises(SourceError, match="expired 3 d ago"):
         value(tokens)
 
 
 @pytest.mark.parametrize("content", ["opaque", "a.b.c", "a.e30.c", jwt(NOW + 1), "a.W10.c"])
-def test_a_token_without_an_end_or_before_it_is_good(tmp_path: Path, content: str) -> None:
+def test_a_token_without_expiry_time_or_before_it_is_used(tmp_path: Path, content: str) -> None:
     assert value(Tokens(("a.example",), file=private(tmp_path / "token", content))) == content
 
 
@@ -159,7 +161,7 @@ def python(program: str) -> list[str]:
     return [sys.executable, "-c", program]
 
 
-def test_a_command_is_run_each_time_and_what_it_prints_is_the_token(tmp_path: Path) -> None:
+def test_a_command_is_run_each_time_and_its_output_is_the_token(tmp_path: Path) -> None:
     count = "import pathlib; p=pathlib.Path(%r); n=p.stat().st_size if p.exists() else 0;" % str(
         tmp_path / "n"
     )
@@ -169,42 +171,42 @@ def test_a_command_is_run_each_time_and_what_it_prints_is_the_token(tmp_path: Pa
     assert (value(tokens), value(tokens)) == ("token0", "token1")
 
 
-def test_a_command_that_fails_is_told_without_what_it_printed() -> None:
+def test_a_command_that_fails_is_reported_without_its_output() -> None:
     program = "import sys; print('sesame'); print('sesame', file=sys.stderr); sys.exit(3)"
-    with pytest.raises(TokenRejected, match="status 3") as caught:
+    with pytest.raises(TokenRejected, match="exit code 3") as caught:
         from_command(python(program))
     assert "sesame" not in str(caught.value)
 
 
-def test_a_command_that_is_not_there_is_told() -> None:
+def test_a_command_that_does_not_exist_is_reported() -> None:
     with pytest.raises(TokenRejected, match="cannot be run"):
         from_command(["/nowhere/token-helper"])
 
 
-def test_a_command_that_hangs_is_ended_with_all_it_started(tmp_path: Path) -> None:
-    note = tmp_path / "pid"
+def test_a_command_that_hangs_is_killed_with_its_child_processes(tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
     program = "import subprocess, pathlib, time; p = subprocess.Popen(['sleep', '300']);"
-    program += "pathlib.Path(%r).write_text(str(p.pid)); time.sleep(300)" % str(note)
+    program += "pathlib.Path(%r).write_text(str(p.pid)); time.sleep(300)" % str(pid_file)
     with pytest.raises(TokenRejected, match="within 2 s"):
-        from_command(python(program), limit=2)
+        from_command(python(program), timeout=2)
     until = time.monotonic() + 30
-    while _lives(note.read_text()):  # a signal that was sent takes a moment to arrive
+    while _is_alive(pid_file.read_text()):  # a signal takes a moment to arrive
         assert time.monotonic() < until
         time.sleep(0.01)
 
 
-def _lives(pid: str) -> bool:
+def _is_alive(pid: str) -> bool:
     try:
         return (Path("/proc") / pid / "stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except (FileNotFoundError, ProcessLookupError):
         return False
 
 
-# For whom it is
+# Hosts
 
 
 @pytest.mark.parametrize(
-    ("pattern", "host", "port", "meant"),
+    ("pattern", "host", "port", "expected"),
     [
         ("a.example", "a.example", 443, True),
         ("A.Example", "a.EXAMPLE", 8443, True),
@@ -223,6 +225,6 @@ def _lives(pid: str) -> bool:
     ],
 )
 def test_a_token_is_for_the_hosts_that_are_listed_and_no_other(
-    pattern: str, host: str, port: int, meant: bool
+    pattern: str, host: str, port: int, expected: bool
 ) -> None:
-    assert Tokens((pattern,)).is_for(host, port) is meant
+    assert Tokens((pattern,)).is_for(host, port) is expected

@@ -1,4 +1,4 @@
-"""The checkpoint directory: newest whole one wins, bad ones go aside, old ones go when it is safe."""
+"""The checkpoint directory: the newest valid one is loaded, damaged ones are renamed, old ones removed."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def place(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def start(place: Path) -> Start:
-    """A fresh process of the same run, as far as the directory can tell."""
+    """Return a function that starts a new session for the same run."""
     return lambda **settings: Waiting(SessionSettings(directory=str(place), **settings))
 
 
 def checkpoints(place: Path) -> list[Path]:
-    """Newest first."""
+    """Return the checkpoints, newest first."""
     found = [path for path in place.iterdir() if checkpoint_names.is_checkpoint(path.name)]
-    return sorted(found, key=lambda path: checkpoint_names.age_of(path.name), reverse=True)
+    return sorted(found, key=lambda path: checkpoint_names.parse_age(path.name), reverse=True)
 
 
 def spoil(checkpoint: Path) -> None:
@@ -55,14 +55,14 @@ def test_without_checkpoints_there_is_nothing_to_load(start: Start) -> None:
     assert start().load() is None
 
 
-def test_what_was_saved_is_loaded_by_the_next_process(start: Start) -> None:
+def test_a_saved_state_is_loaded_by_the_next_process(start: Start) -> None:
     first = start()
     assert first.load() is None
     assert first.save({"step": 5}, step=5)
     assert start().load() == {"step": 5}
 
 
-def test_a_torn_checkpoint_is_put_aside_and_the_one_before_is_loaded(
+def test_a_torn_checkpoint_is_renamed_and_the_one_before_is_loaded(
     start: Start, place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     session = start()
@@ -70,12 +70,12 @@ def test_a_torn_checkpoint_is_put_aside_and_the_one_before_is_loaded(
     session.save("new", step=2)
     newest = checkpoints(place)[0]
     (newest / STATE).unlink()
-    told = place.parent / "progress.jsonl"
-    assert start(progress_file=str(told)).load() == "old"
+    log = place.parent / "progress.jsonl"
+    assert start(progress_file=str(log)).load() == "old"
     assert not newest.exists()
     assert [path.name.startswith(".bad-" + newest.name) for path in place.iterdir()].count(True) == 1
     assert newest.name in capsys.readouterr().err
-    lines = [json.loads(line) for line in told.read_text().splitlines()]
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert [(line["event"], line.get("name"), line.get("step")) for line in lines] == [
         ("aside", newest.name, None),
         ("loaded", None, 1),
@@ -95,7 +95,7 @@ def test_it_never_starts_afresh_where_checkpoints_exist_and_none_is_whole(start:
         assert "mv " in str(caught.value)
 
 
-def test_a_checkpoint_that_cannot_be_renamed_aside_is_passed_over(
+def test_a_damaged_checkpoint_that_cannot_be_renamed_is_skipped(
     start: Start, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = start()
@@ -201,7 +201,7 @@ def test_retention_leaves_two_whole_ones_when_newer_ones_have_gone_bad(start: St
     assert start().load() == "first"
 
 
-def test_checkpoints_put_aside_do_not_pile_up(start: Start, place: Path) -> None:
+def test_damaged_checkpoints_do_not_accumulate(start: Start, place: Path) -> None:
     for step in range(6):
         session = start(keep=2)
         session.load()
@@ -271,8 +271,8 @@ def test_a_superseded_process_writes_nothing_at_all(
 
 
 def ages(place: Path) -> list[checkpoint_names.Age]:
-    """Newest first."""
-    return [checkpoint_names.age_of(path.name) for path in checkpoints(place)]
+    """Return the ages of the checkpoints, newest first."""
+    return [checkpoint_names.parse_age(path.name) for path in checkpoints(place)]
 
 
 def test_processes_of_one_attempt_share_a_generation(start: Start, place: Path) -> None:
@@ -294,7 +294,7 @@ def test_processes_of_one_attempt_share_a_generation(start: Start, place: Path) 
 
 
 @pytest.mark.parametrize("token", [None, ""])
-def test_without_a_token_every_process_is_an_heir(start: Start, token: str | None) -> None:
+def test_without_a_token_every_process_is_an_attempt_of_its_own(start: Start, token: str | None) -> None:
     zombie = start(token=token)
     zombie.load()
     start(token=token).load()
@@ -306,7 +306,7 @@ def claim(place: Path, generation: int, token: str) -> None:
     (place / checkpoint_names.claim_name(generation)).write_text(json.dumps({"token": token}))
 
 
-def test_a_later_claim_of_the_same_attempt_is_taken_on(start: Start, place: Path) -> None:
+def test_a_later_claim_of_the_same_attempt_is_adopted(start: Start, place: Path) -> None:
     session = start(token="t1", keep=9)
     session.load()
     assert session.save("one", step=1)
@@ -354,7 +354,7 @@ def test_a_claim_that_is_being_written_is_waited_for(
     assert (len(waited), ages(place)) == (1, [(1, 1)])
 
 
-def test_a_claim_that_was_never_written_is_another_process_s(
+def test_a_claim_without_content_belongs_to_another_process(
     start: Start, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited: list[float] = []
@@ -367,7 +367,7 @@ def test_a_claim_that_was_never_written_is_another_process_s(
     assert 0 < sum(waited) < 1
 
 
-def test_a_name_that_another_process_of_the_attempt_took_meanwhile_is_left_to_it(
+def test_a_name_taken_meanwhile_by_another_process_of_the_attempt_is_not_overwritten(
     start: Start, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = start(token="t1", keep=9)
@@ -388,7 +388,7 @@ def test_a_name_that_another_process_of_the_attempt_took_meanwhile_is_left_to_it
     assert list(place.glob(".step-*")) == []
 
 
-def test_a_save_is_made_again_if_another_process_of_the_attempt_removed_it_half_written(
+def test_a_save_is_repeated_if_another_process_of_the_attempt_removed_it_half_written(
     start: Start, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = start(token="t1")
@@ -407,7 +407,7 @@ def test_a_save_is_made_again_if_another_process_of_the_attempt_removed_it_half_
     assert ages(place) == [(2, 2)]
 
 
-def test_an_old_checkpoint_that_another_process_of_the_attempt_removes_is_no_trouble(
+def test_an_old_checkpoint_removed_by_another_process_of_the_attempt_is_no_error(
     start: Start, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     session = start(token="t1", keep=2)
@@ -448,7 +448,7 @@ def test_a_failed_save_leaves_nothing_half_written(
     assert list(place.glob(".step-*.tmp")) == []
 
 
-def test_a_read_that_fails_once_is_tried_again(
+def test_a_read_that_fails_once_is_retried(
     start: Start, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = start()
@@ -467,7 +467,7 @@ def test_a_read_that_fails_once_is_tried_again(
     assert fail == []
 
 
-def test_a_process_that_could_not_claim_at_load_does_not_push_out_one_that_could(
+def test_a_process_that_could_not_claim_at_load_does_not_supersede_one_that_could(
     start: Start, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start().save("state", step=1)
@@ -487,17 +487,17 @@ def test_a_process_that_could_not_claim_at_load_does_not_push_out_one_that_could
         late.save("late", step=2)
 
 
-def test_generations_go_on_where_only_the_checkpoints_were_copied(start: Start, place: Path) -> None:
+def test_generations_continue_if_only_the_checkpoints_were_copied(start: Start, place: Path) -> None:
     for step in range(3):
         start().save(step, step=step)
     for path in place.glob(".generation-*"):
         path.unlink()
     start().save("newest", step=0)
-    assert checkpoint_names.age_of(checkpoints(place)[0].name) == (4, 1)
+    assert checkpoint_names.parse_age(checkpoints(place)[0].name) == (4, 1)
     assert start().load() == "newest"
 
 
-def test_what_dead_processes_left_half_written_is_removed(start: Start, place: Path) -> None:
+def test_unfinished_checkpoints_of_dead_processes_are_removed(start: Start, place: Path) -> None:
     start().save(1, step=1)
     left = place / ".step-000000000002-g000001-s000002.1-abcd.tmp"
     left.mkdir()
@@ -506,20 +506,20 @@ def test_what_dead_processes_left_half_written_is_removed(start: Start, place: P
     assert not left.exists()
 
 
-def test_what_a_living_process_writes_is_not_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unfinished_checkpoints_of_running_processes_are_not_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     name = ".step-000000000002-g000007-s000002.1-abcd.tmp"
-    assert checkpoint_names.is_left_over(name, generation=8)
-    assert not checkpoint_names.is_left_over(name, generation=7)
-    assert not checkpoint_names.is_left_over(name, generation=6)
+    assert checkpoint_names.is_leftover(name, generation=8)
+    assert not checkpoint_names.is_leftover(name, generation=7)
+    assert not checkpoint_names.is_leftover(name, generation=6)
     own = checkpoint_names.temporary_name(checkpoint_names.checkpoint_name(2, (7, 2)))
-    assert checkpoint_names.is_left_over(own, generation=7)
-    # Processes on two nodes may have one number.
+    assert checkpoint_names.is_leftover(own, generation=7)
+    # Processes on two nodes can have the same pid.
     monkeypatch.setattr(checkpoint_names, "_PROCESS", "0" * 8)
-    assert not checkpoint_names.is_left_over(own, generation=7)
-    assert checkpoint_names.is_left_over(own, generation=8)
+    assert not checkpoint_names.is_leftover(own, generation=7)
+    assert checkpoint_names.is_leftover(own, generation=8)
 
 
-def test_a_directory_that_was_removed_under_a_training_is_made_again(start: Start, place: Path) -> None:
+def test_a_directory_that_was_removed_while_training_is_created_again(start: Start, place: Path) -> None:
     session = start()
     session.save(1, step=1)
     shutil.rmtree(place)
@@ -528,7 +528,7 @@ def test_a_directory_that_was_removed_under_a_training_is_made_again(start: Star
     assert start().load() == 2
 
 
-def test_files_of_others_in_the_directory_are_left_alone(start: Start, place: Path) -> None:
+def test_other_files_in_the_directory_are_left_alone(start: Start, place: Path) -> None:
     place.mkdir()
     (place / "step-100").mkdir()
     (place / "model.pt").write_bytes(b"x")
@@ -540,7 +540,7 @@ def test_files_of_others_in_the_directory_are_left_alone(start: Start, place: Pa
     assert (place / "model.pt").exists()
 
 
-def test_a_pipe_in_a_checkpoints_place_does_not_make_the_reader_wait(start: Start, place: Path) -> None:
+def test_a_pipe_in_place_of_a_checkpoint_file_does_not_block_the_reader(start: Start, place: Path) -> None:
     session = start()
     session.save("old", step=1)
     session.save("new", step=2)
@@ -561,14 +561,14 @@ def test_a_checkpoint_of_a_later_format_is_an_error_and_stays(start: Start, plac
     file_format.write(str(file), head, memoryview(content))
     with pytest.raises(CheckpointError, match="format 3"):
         start().load()
-    # Its trailer may be another one, too.
-    file.write_bytes(content + file_format.sealed({"blocks": "of another kind"}))
+    # The trailer of another format may differ, too.
+    file.write_bytes(content + file_format.make_trailer({"blocks": "of another kind"}))
     with pytest.raises(CheckpointError, match="format 3"):
         start().load()
     assert file.exists()
 
 
-def test_the_byte_with_the_format_is_believed_only_if_its_checksum_matches(start: Start, place: Path) -> None:
+def test_the_format_byte_is_trusted_only_if_its_checksum_matches(start: Start, place: Path) -> None:
     start().save("old", step=1)
     start().save("state", step=2)
     file = checkpoints(place)[0] / STATE
@@ -591,19 +591,21 @@ def test_a_library_that_is_missing_is_an_error_and_the_checkpoint_stays(
     assert len(checkpoints(place)) == 1
 
 
-def test_a_state_that_cannot_be_kept_is_refused_before_anything_is_written(start: Start, place: Path) -> None:
+def test_a_state_that_cannot_be_saved_is_refused_before_anything_is_written(
+    start: Start, place: Path
+) -> None:
     with pytest.raises(TypeError, match="object"):
         start().save({"x": object()}, step=1)
     assert not place.exists()
 
 
 @pytest.mark.parametrize(("step", "error"), [(-1, ValueError), (1.5, TypeError), ("1", TypeError)])
-def test_a_step_is_a_whole_number(start: Start, step: Any, error: type[Exception]) -> None:
+def test_a_step_must_be_an_integer_from_0(start: Start, step: Any, error: type[Exception]) -> None:
     with pytest.raises(error):
         start().save({}, step=step)
 
 
-def test_what_the_disk_garbles_is_never_loaded_and_nothing_older_is_removed_for_it(
+def test_a_checkpoint_corrupted_by_the_disk_is_never_loaded_and_nothing_older_is_removed_for_it(
     start: Start, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = start(keep=2)
@@ -623,7 +625,7 @@ def test_what_the_disk_garbles_is_never_loaded_and_nothing_older_is_removed_for_
 
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Nothing is written until it is set."""
+    """Return an event; nothing is written until it is set."""
     event, real = threading.Event(), file_format.write
 
     def write(*args: Any) -> Any:
@@ -647,25 +649,25 @@ def test_a_state_may_change_as_soon_as_save_has_returned(
     assert start().load() == {"list": [1], "bytes": bytearray(b"one")}
 
 
-def test_saves_are_told_only_when_they_are_down_and_in_order(
+def test_saves_are_reported_only_when_durable_and_in_order(
     start: Start, place: Path, held: threading.Event, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = place.parent / "progress.jsonl"
-    session = start(progress_file=str(told))
+    log = place.parent / "progress.jsonl"
+    session = start(progress_file=str(log))
     session.save("one", step=1, wait=False)
-    assert not told.exists()
+    assert not log.exists()
     releasing = threading.Timer(0.2, held.set)
     releasing.start()
-    session.save("two", step=2, wait=False)  # waits, and says so
-    assert "of step 2 has waited" in capsys.readouterr().err
+    session.save("two", step=2, wait=False)  # waits, with a warning
+    assert "of step 2 waited" in capsys.readouterr().err
     session.wait()
     releasing.join()
-    lines = [json.loads(line) for line in told.read_text().splitlines()]
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert [(line["event"], line["step"]) for line in lines] == [("saved", 1), ("saved", 2)]
     assert lines[1]["waited"] <= lines[1]["blocked"] <= lines[1]["seconds"]
 
 
-def test_a_failure_behind_the_training_reaches_it_at_the_next_call_and_no_later(
+def test_a_failure_in_the_background_is_raised_by_the_next_call(
     start: Start, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = start()
@@ -680,7 +682,7 @@ def test_a_failure_behind_the_training_reaches_it_at_the_next_call_and_no_later(
         with pytest.raises(SaveFailed, match=r"step 2 is NOT saved: .*No space left"):
             session.wait()
         TrainingSession.save(session, "lost as well", 3)
-        session._behind.wait_for_all()
+        session._background.wait_for_all()
         with pytest.raises(SaveFailed, match="step 3"):
             TrainingSession.save(session, "not begun", 4)
         TrainingSession.save(session, "lost, too", 5)
@@ -690,17 +692,17 @@ def test_a_failure_behind_the_training_reaches_it_at_the_next_call_and_no_later(
     assert start().load() == "after"
 
 
-def test_a_process_that_was_superseded_hears_it_when_it_asks_whether_to_stop(start: Start) -> None:
+def test_should_stop_raises_superseded_in_a_superseded_process(start: Start) -> None:
     zombie = start()
     zombie.load()
     start().load()
     TrainingSession.save(zombie, "zombie", 1)
-    zombie._behind.wait_for_all()
+    zombie._background.wait_for_all()
     with pytest.raises(Superseded):
         zombie.should_stop()
 
 
-def test_a_forked_child_does_not_wait_for_what_its_parent_writes(start: Start, held: threading.Event) -> None:
+def test_a_forked_child_does_not_wait_for_its_parents_saves(start: Start, held: threading.Event) -> None:
     session = start()
     session.save("parent", step=1, wait=False)
     child = os.fork()
@@ -713,7 +715,7 @@ def test_a_forked_child_does_not_wait_for_what_its_parent_writes(start: Start, h
     assert os.waitstatus_to_exitcode(status) == 7
 
 
-def test_the_trailer_says_what_a_person_wants_to_know(start: Start, place: Path) -> None:
+def test_the_trailer_has_information_for_people(start: Start, place: Path) -> None:
     start(run="digits-1", attempt="3").save({}, step=7)
     content = (checkpoints(place)[0] / STATE).read_bytes()
     trailer = json.loads(content[content.index(b'{"step"') :].splitlines()[0])
@@ -724,9 +726,11 @@ def test_the_trailer_says_what_a_person_wants_to_know(start: Start, place: Path)
 
 @pytest.mark.parametrize("shift", [0, 1], ids=["in pages", "anywhere"])
 @pytest.mark.parametrize("where", ["disk", "memory"])
-def test_large_content_is_written_as_it_is_wherever_it_lies(tmp_path: Path, where: str, shift: int) -> None:
+def test_large_content_is_written_unchanged_whatever_its_alignment(
+    tmp_path: Path, where: str, shift: int
+) -> None:
     size = (5 << 20) + 12345
-    content = CopyBuffer().lend(size + shift)[shift:]
+    content = CopyBuffer().get(size + shift)[shift:]
     content[:] = random.Random(1).randbytes(size)
     folder = tmp_path if where == "disk" else Path(tempfile.mkdtemp(dir="/dev/shm"))
     try:

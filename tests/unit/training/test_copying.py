@@ -1,4 +1,4 @@
-"""Memory copied by several threads: every byte where it belongs, and nobody copies on after it has ended."""
+"""Copying with several threads: every byte is copied to its place, and no thread copies after the end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from outlast.training.checkpoints import copy_buffer
 from outlast.training.checkpoints.copy_buffer import address_of, copy
 
-#: More than is worth a thread, and no multiple of what is shared out.
+#: More than the minimum for threads, and not a multiple of the chunk size.
 SIZE = (40 << 20) + 12_345
 
 
@@ -22,7 +22,7 @@ def memory(size: int) -> memoryview:
 
 
 @pytest.mark.parametrize("cuts", [0, 1, 7, 300])
-def test_every_byte_is_where_it_belongs(cuts: int) -> None:
+def test_every_byte_is_copied_to_its_place(cuts: int) -> None:
     chance = random.Random(cuts)
     source, target = memoryview(bytearray(chance.randbytes(SIZE))), memory(SIZE)
     ends = [*sorted(chance.randrange(SIZE) for _ in range(cuts)), SIZE]
@@ -32,14 +32,14 @@ def test_every_byte_is_where_it_belongs(cuts: int) -> None:
     assert target == source
 
 
-def test_without_threads_it_is_copied_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(copy_buffer, "start", lambda work: None)
+def test_copying_works_without_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copy_buffer, "start_thread", lambda work: None)
     source, target = memoryview(bytearray(b"\1" * SIZE)), memory(SIZE)
     copy([(address_of(target), address_of(source), SIZE)])
     assert target == source
 
 
-def test_nobody_copies_on_when_it_was_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_thread_copies_after_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
     real: Callable[..., Any] = ctypes.memmove
     main = threading.get_ident()
 
@@ -55,5 +55,5 @@ def test_nobody_copies_on_when_it_was_interrupted(monkeypatch: pytest.MonkeyPatc
     assert [thread for thread in threading.enumerate() if thread.name == "outlast"] == []
 
 
-def test_nothing_is_copied_of_nothing() -> None:
+def test_an_empty_list_of_pieces_copies_nothing() -> None:
     copy([])

@@ -28,20 +28,20 @@ def time() -> Time:
     return Time()
 
 
-def clock_of(time: Time, left: float, grace: float) -> Deadline:
+def make_deadline(time: Time, left: float, grace: float) -> Deadline:
     return Deadline(50_000.0 + left, grace, wall=lambda: 50_000.0, now=time)
 
 
-def train(clock: Deadline, time: Time, step: float, save_every: int = 0, save: float = 0.0) -> float:
-    """Runs until should_stop() and tells how much time was left for the last save."""
+def train(deadline: Deadline, time: Time, step: float, save_every: int = 0, save: float = 0.0) -> float:
+    """Train until should_stop() and return the time left for the last save."""
     for number in range(1, 1_000_000):
         time.now += step
-        if clock.should_stop():
-            return clock.time_left()
+        if deadline.should_stop():
+            return deadline.time_left()
         if save_every and number % save_every == 0:
             time.now += save
-            clock.blocked(save)
-            clock.saved(save)
+            deadline.note_blocked(save)
+            deadline.note_saved(save)
     raise AssertionError("never stopped")
 
 
@@ -54,16 +54,16 @@ def default_signals() -> Iterator[None]:
         signal.signal(number, handler)
 
 
-def test_without_a_deadline_there_is_no_end() -> None:
-    clock = Deadline()
-    assert clock.time_left() == math.inf
-    assert not clock.should_stop()
+def test_without_a_deadline_time_left_is_infinite() -> None:
+    deadline = Deadline()
+    assert deadline.time_left() == math.inf
+    assert not deadline.should_stop()
 
 
-def test_time_left_follows_the_monotonic_clock_not_the_wall(time: Time) -> None:
-    clock = clock_of(time, left=100, grace=30)
+def test_time_left_follows_the_monotonic_clock_not_the_wall_clock(time: Time) -> None:
+    deadline = make_deadline(time, left=100, grace=30)
     time.now += 40
-    assert clock.time_left() == 60
+    assert deadline.time_left() == 60
 
 
 @pytest.mark.parametrize("step", [0.1, 1.0, 20.0, 200.0])
@@ -71,96 +71,96 @@ def test_time_left_follows_the_monotonic_clock_not_the_wall(time: Time) -> None:
 def test_there_is_always_time_for_one_more_save_as_slow_as_the_slowest(
     time: Time, step: float, save: float
 ) -> None:
-    left = train(clock_of(time, left=3600, grace=30), time, step, save_every=3, save=save)
+    left = train(make_deadline(time, left=3600, grace=30), time, step, save_every=3, save=save)
     assert left >= save
 
 
 @pytest.mark.parametrize(("step", "save"), [(0.1, 0.01), (1.0, 5.0), (20.0, 50.0)])
 def test_little_time_is_wasted(time: Time, step: float, save: float) -> None:
-    left = train(clock_of(time, left=3600, grace=30), time, step, save_every=10, save=save)
+    left = train(make_deadline(time, left=3600, grace=30), time, step, save_every=10, save=save)
     assert left <= max(15.0, 2 * save + 1.1 * step) + 1e-6
 
 
-def test_before_the_first_save_half_the_grace_is_kept_for_it(time: Time) -> None:
-    left = train(clock_of(time, left=3600, grace=60), time, step=4.0)
+def test_before_the_first_save_half_the_grace_is_reserved_for_it(time: Time) -> None:
+    left = train(make_deadline(time, left=3600, grace=60), time, step=4.0)
     assert 30.0 <= left <= 34.0
 
 
-def test_where_no_signal_comes_half_the_grace_is_the_least(time: Time) -> None:
-    left = train(clock_of(time, left=3600, grace=30), time, step=0.5, save_every=3, save=0.1)
+def test_without_a_signal_half_the_grace_is_the_minimum(time: Time) -> None:
+    left = train(make_deadline(time, left=3600, grace=30), time, step=0.5, save_every=3, save=0.1)
     assert 14.0 <= left <= 15.0
 
 
 def test_a_slow_first_step_does_not_shorten_the_job_for_good(time: Time) -> None:
-    clock = clock_of(time, left=3600, grace=10)
-    clock.should_stop()
+    deadline = make_deadline(time, left=3600, grace=10)
+    deadline.should_stop()
     time.now += 600
-    assert not clock.should_stop()
-    assert train(clock, time, step=1.0) <= 6.0
+    assert not deadline.should_stop()
+    assert train(deadline, time, step=1.0) <= 6.0
 
 
 def test_the_time_of_a_save_is_not_counted_as_a_step(time: Time) -> None:
-    left = train(clock_of(time, left=1000, grace=1), time, step=0.1, save_every=5, save=50.0)
+    left = train(make_deadline(time, left=1000, grace=1), time, step=0.1, save_every=5, save=50.0)
     assert left <= 2 * 50.0 + 50.0
 
 
 def test_a_grace_longer_than_the_job_leaves_time_to_train(time: Time) -> None:
-    clock = clock_of(time, left=4, grace=30)
+    deadline = make_deadline(time, left=4, grace=30)
     time.now += 1
-    assert not clock.should_stop()
+    assert not deadline.should_stop()
 
 
 @pytest.mark.parametrize(("save", "left"), [(40.0, 70.0), (80.0, 80.0)])
 def test_a_margin_for_slow_saves_does_not_cost_more_than_half_of_the_job(
     time: Time, save: float, left: float
 ) -> None:
-    clock = clock_of(time, left=140, grace=10)
-    clock.saved(save)
-    assert train(clock, time, step=0.1) == pytest.approx(left, abs=0.3)
+    deadline = make_deadline(time, left=140, grace=10)
+    deadline.note_saved(save)
+    assert train(deadline, time, step=0.1) == pytest.approx(left, abs=0.3)
 
 
 def test_a_last_step_that_is_a_little_slower_than_the_others_is_in_time(time: Time) -> None:
-    clock = clock_of(time, left=1000, grace=2)
-    clock.saved(1.0)
-    train(clock, time, step=90.0)
+    deadline = make_deadline(time, left=1000, grace=2)
+    deadline.note_saved(1.0)
+    train(deadline, time, step=90.0)
     time.now += 90.0 * 1.05
-    assert clock.time_left() >= 1.0
+    assert deadline.time_left() >= 1.0
 
 
-def test_once_told_to_stop_it_stays_so(time: Time) -> None:
-    clock = clock_of(time, left=10, grace=2)
+def test_should_stop_stays_true(time: Time) -> None:
+    deadline = make_deadline(time, left=10, grace=2)
     time.now += 9.5
-    assert clock.should_stop()
+    assert deadline.should_stop()
     time.now -= 9
-    assert clock.should_stop()
+    assert deadline.should_stop()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2])
-def test_each_stop_signal_is_a_wish_to_stop(default_signals: None, number: int) -> None:
-    clock = Deadline()
-    clock.listen()
-    clock.listen()
-    assert not clock.should_stop()
+def test_each_stop_signal_makes_should_stop_true(default_signals: None, number: int) -> None:
+    deadline = Deadline()
+    deadline.install_handlers()
+    deadline.install_handlers()
+    assert not deadline.should_stop()
     os.kill(os.getpid(), number)
-    assert clock.should_stop()
+    assert deadline.should_stop()
     os.kill(os.getpid(), number)
-    assert clock.should_stop()
+    assert deadline.should_stop()
 
 
-def test_a_handler_that_is_already_there_is_kept(default_signals: None) -> None:
+def test_an_existing_handler_is_kept(default_signals: None) -> None:
     seen: list[int] = []
     signal.signal(signal.SIGUSR1, lambda number, frame: seen.append(number))
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
-    clock = Deadline()
-    clock.listen()
+    deadline = Deadline()
+    deadline.install_handlers()
     os.kill(os.getpid(), signal.SIGUSR1)
     os.kill(os.getpid(), signal.SIGUSR2)
     assert seen == [signal.SIGUSR1]
-    assert not clock.should_stop()
+    assert not deadline.should_stop()
 
 
-def test_outside_the_main_thread_listening_does_nothing(default_signals: None) -> None:
-    thread = threading.Thread(target=Deadline().listen)
+def test_outside_the_main_thread_no_handlers_are_installed(default_signals: None) -> None:
+    thread = threading.Thread(target=Deadline().install_handlers)
     thread.start()
     thread.join(10)
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
@@ -169,11 +169,11 @@ def test_outside_the_main_thread_listening_does_nothing(default_signals: None) -
 GROUP = """
 import os, signal, sys
 import outlast
-ready, told = os.pipe()
+ready, notify = os.pipe()
 again, release = os.pipe()
 child = os.fork()
 if child == 0:
-    os.write(told, b"x")
+    os.write(notify, b"x")
     os.read(again, 1)
     os._exit(7)
 os.read(ready, 1)

@@ -1,7 +1,8 @@
-"""What scripts rely on: the public names, the environment, and that nothing else need be installed."""
+"""Public names, environment variables and the rule of the standard library only, on which scripts rely."""
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import shutil
@@ -15,8 +16,10 @@ import pytest
 import outlast
 from outlast import training
 from outlast.exchange import attempt_log
-from outlast.node import protocol
+from outlast.node import progress_file, protocol
+from outlast.node.sandbox import layout
 from outlast.training import env
+from outlast.training.checkpoints import checkpoint_names
 from outlast.training.training_session import SessionSettings, read_settings
 
 PACKAGE = Path(outlast.__file__).parent
@@ -45,35 +48,80 @@ def test_the_public_names_are_frozen() -> None:
         assert getattr(outlast, name) is getattr(training, name)
 
 
-def test_the_environment_has_the_names_that_the_node_program_sets() -> None:
-    ours = {name: value for name, value in vars(env).items() if str(value).startswith("OUTLAST_")}
-    assert len(ours) == 16
-    assert ours == {name: getattr(protocol.Variable, name) for name in ours}
+def test_environment_variables_have_the_names_that_the_node_program_sets() -> None:
+    variables = {name: value for name, value in vars(env).items() if str(value).startswith("OUTLAST_")}
+    assert len(variables) == 16
+    assert variables == {name: getattr(protocol.Variable, name) for name in variables}
     assert env.EXIT_CONTINUE == protocol.EXIT_CONTINUE
 
 
-@pytest.mark.parametrize("name", ["/x/progress.jsonl", "told", "/x.jsonl/told.json", "a.json.jsonl"])
-def test_the_newest_progress_is_where_the_controller_looks_for_it(name: str) -> None:
-    assert env.newest_progress(name) == str(attempt_log.newest_progress(Path(name)))
-    assert env.newest_progress(name) != name
+@pytest.mark.parametrize("name", ["/x/progress.jsonl", "events", "/x.jsonl/events.json", "a.json.jsonl"])
+def test_the_controller_reads_the_newest_progress_from_the_path_that_the_training_writes(name: str) -> None:
+    assert env.newest_progress_path(name) == str(attempt_log.newest_progress(Path(name)))
+    assert env.newest_progress_path(name) != name
+
+
+@pytest.mark.parametrize("name", ["progress.jsonl", "a.json.jsonl"])
+def test_training_node_program_and_controller_agree_on_the_path_of_the_newest_progress(
+    tmp_path: Path, name: str
+) -> None:
+    events = tmp_path / name
+    newest = Path(env.newest_progress_path(str(events)))
+    newest.write_text(json.dumps({"event": "progress", "step": 7}) + "\n")
+    assert attempt_log.newest_progress(events) == newest
+    assert progress_file.newest_step(str(events)) == 7
+    found = attempt_log.last_progress(events)
+    assert found is not None and found["step"] == 7
+
+
+NAME = checkpoint_names.checkpoint_name(1234, (7, 3))
+
+
+@pytest.mark.parametrize(
+    ("name", "is_checkpoint"),
+    [
+        (NAME, True),
+        (checkpoint_names.checkpoint_name(10**12, (10**6, 10**6)), True),
+        (checkpoint_names.temporary_name(NAME), False),
+        (checkpoint_names.bad_name(NAME), False),
+        (checkpoint_names.claim_name(7), False),
+        ("." + NAME, False),
+        (NAME + "\n", False),
+        (NAME + "-copy", False),
+        (NAME.upper(), False),
+        ("step-00000001234-g000007-s000003", False),
+        ("step-000000001234-g00007-s000003", False),
+        ("step-000000001234-g000007-s00003", False),
+        ("step-100", False),
+        ("", False),
+    ],
+)
+def test_training_and_node_program_recognise_the_same_names_as_checkpoints(
+    name: str, is_checkpoint: bool
+) -> None:
+    """The pattern exists in both packages, because neither may import the other."""
+    assert checkpoint_names.is_checkpoint(name) is is_checkpoint
+    assert layout.is_checkpoint(name) is is_checkpoint
 
 
 def test_an_empty_environment_gives_the_defaults() -> None:
     assert read_settings({}) == SessionSettings("checkpoints", 3, None, 0.0, None, None, None)
 
 
-def test_the_token_in_the_environment_makes_processes_one_attempt() -> None:
+def test_processes_with_the_same_token_belong_to_the_same_attempt() -> None:
     assert read_settings({env.TOKEN: "t1"}).token == "t1"
     assert read_settings({env.TOKEN: ""}).token is None
 
 
-def test_a_number_that_is_none_is_reported_and_ignored(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_value_that_is_not_a_number_causes_a_warning_and_is_ignored(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     settings = read_settings({env.DEADLINE: "soon", env.GRACE: "nan", env.CHECKPOINT_KEEP: "5"})
     assert (settings.deadline, settings.grace, settings.keep) == (None, 0.0, 5)
-    assert capsys.readouterr().err.count("is no number") == 2
+    assert capsys.readouterr().err.count("is not a number") == 2
 
 
-def test_outside_a_job_there_is_no_end_and_no_wish_to_stop(tmp_path: Path) -> None:
+def test_outside_a_job_there_is_no_deadline_and_no_stop(tmp_path: Path) -> None:
     script = "import math, outlast; assert outlast.time_left() == math.inf; assert not outlast.should_stop()"
     environment = {key: value for key, value in os.environ.items() if not key.startswith("OUTLAST_")}
     subprocess.run([sys.executable, "-c", script], env=environment, cwd=tmp_path, check=True, timeout=60)
@@ -94,9 +142,9 @@ outlast.leave()
 
 
 def interpreters() -> list[str]:
-    """The running Python and the oldest one that is promised to work, where it is there."""
+    """Return the running Python and the oldest supported one, if that is installed."""
     found = [shutil.which("python3.8"), *map(str, Path.home().glob(".pyenv/versions/3.8.*/bin/python"))]
-    # A pyenv shim is on PATH also where it leads to no interpreter.
+    # A pyenv shim is on PATH even if it leads to no interpreter.
     old = [
         path
         for path in found

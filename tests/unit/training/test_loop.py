@@ -1,4 +1,4 @@
-"""`outlast.Training` and the files that are kept with a checkpoint, without a library or a kill."""
+"""`outlast.Training` and kept files, without a framework and without kills."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MIB = 1 << 20
 
 
 class Part:
-    """Something with a state."""
+    """An object with a state."""
 
     def __init__(self, **state: Any) -> None:
         self.state = state
@@ -34,7 +34,7 @@ class Part:
 
 
 class Numbers(Part):
-    """A loader that, loaded at the end of an epoch, gives out nothing more of it."""
+    """A loader that yields nothing more of an epoch if it is loaded at its end."""
 
     loaded = False
 
@@ -65,7 +65,7 @@ def always(place: Path, **settings: Any) -> TrainingSession:
     return session(place, plan=SavePlan(every=0.0), **settings)
 
 
-def test_it_goes_on_in_the_middle_of_an_epoch_with_the_same_random_numbers(tmp_path: Path) -> None:
+def test_a_loop_resumes_in_the_middle_of_an_epoch_with_the_same_random_numbers(tmp_path: Path) -> None:
     def run(place: Path, leave_after: int) -> list[Any]:
         loop = TrainingLoop(always(place), Numbers(), model=Part(weight=0))
         seen: list[Any] = []
@@ -74,7 +74,7 @@ def test_it_goes_on_in_the_middle_of_an_epoch_with_the_same_random_numbers(tmp_p
                 seen.append((epoch, batch, random.random()))
                 loop.step()
                 if len(seen) == leave_after:
-                    loop._between._session.wait()
+                    loop._hook._session.wait()
                     return seen
             seen.append((epoch, "end", random.random()))
         return seen
@@ -91,7 +91,7 @@ def test_it_goes_on_in_the_middle_of_an_epoch_with_the_same_random_numbers(tmp_p
         assert first + second == whole
 
 
-def test_a_loader_that_gives_out_too_little_does_not_end_the_epoch(tmp_path: Path) -> None:
+def test_a_loader_that_ends_too_early_does_not_end_the_epoch(tmp_path: Path) -> None:
     numbers = Numbers()
     numbers.load_state_dict({"given": 3})
     loop = TrainingLoop(session(tmp_path), numbers)
@@ -100,12 +100,14 @@ def test_a_loader_that_gives_out_too_little_does_not_end_the_epoch(tmp_path: Pat
             list(loop.batches())
 
 
-def test_what_was_saved_by_hand_or_with_other_parts_is_refused(tmp_path: Path) -> None:
+def test_a_checkpoint_saved_otherwise_or_with_other_parts_is_refused(tmp_path: Path) -> None:
     session(tmp_path).save({"mine": 1}, 1, wait=True)
     with pytest.raises(CheckpointError, match=r"not saved by outlast\.Training"):
         TrainingLoop(session(tmp_path), model=Part())
     TrainingLoop(session(tmp_path / "other"), model=Part()).save(wait=True)
-    with pytest.raises(CheckpointError, match="holds model, and this training consists of model, optimizer"):
+    with pytest.raises(
+        CheckpointError, match=r"holds model, but outlast\.Training was given model, optimizer"
+    ):
         TrainingLoop(session(tmp_path / "other"), model=Part(), optimizer=Part())
 
 
@@ -116,12 +118,10 @@ def test_a_part_without_a_state_is_named(tmp_path: Path) -> None:
         TrainingLoop(session(tmp_path), criterion=always)
 
 
-def test_a_save_that_fails_is_made_again_and_not_for_ever(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_save_is_repeated_but_not_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loop = TrainingLoop(always(tmp_path), model=Part(weight=1))
     loop.step()
-    loop._between._session.wait()
+    loop._hook._session.wait()
 
     def full(*_: Any) -> int:
         raise OSError(28, "No space left on device")
@@ -129,26 +129,26 @@ def test_a_save_that_fails_is_made_again_and_not_for_ever(
     with monkeypatch.context() as patch:
         patch.setattr(file_format, "write", full)
         loop.step()
-        loop._between._session._behind.wait_for_all()
+        loop._hook._session._background.wait_for_all()
     loop.step()
-    loop._between._session.wait()
+    loop._hook._session.wait()
     loop = TrainingLoop(always(tmp_path), model=Part())
     assert loop.resumed == 3
     monkeypatch.setattr(file_format, "write", full)
     with pytest.raises(SaveFailed):
         for _ in range(10):
             loop.step()
-            loop._between._session._behind.wait_for_all()
+            loop._hook._session._background.wait_for_all()
 
 
-@pytest.mark.parametrize("goes_on", [False, True])
-def test_memory_for_the_first_save_is_made_once_the_first_step_has_shown_how_much(
-    tmp_path: Path, goes_on: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("resumes", [False, True])
+def test_memory_for_the_first_save_is_allocated_once_the_first_step_shows_the_size(
+    tmp_path: Path, resumes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[int] = []
-    monkeypatch.setattr(CopyBuffer, "prepare", lambda self, size: made.append(size))
+    monkeypatch.setattr(CopyBuffer, "preallocate", lambda self, size: made.append(size))
     optimizer = Part()
-    if goes_on:
+    if resumes:
         TrainingLoop(session(tmp_path), optimizer=Part(momentum=bytes(MIB))).save(wait=True)
     loop = TrainingLoop(session(tmp_path, plan=SavePlan(every=1000.0)), optimizer=optimizer)
     assert made == []
@@ -158,7 +158,7 @@ def test_memory_for_the_first_save_is_made_once_the_first_step_has_shown_how_muc
     assert len(made) == 1 and MIB <= made[0] < 2 * MIB
 
 
-def test_a_state_that_is_saved_at_the_first_step_is_taken_once(tmp_path: Path) -> None:
+def test_a_state_that_is_saved_at_the_first_step_is_captured_once(tmp_path: Path) -> None:
     class Counting(Part):
         taken = 0
 
@@ -172,16 +172,18 @@ def test_a_state_that_is_saved_at_the_first_step_is_taken_once(tmp_path: Path) -
     assert part.taken == 1
     loop.step()
     assert part.taken == 2
-    loop._between._session.wait()
+    loop._hook._session.wait()
 
 
-def test_what_cannot_be_saved_is_said_at_the_first_step_and_not_at_the_first_save(tmp_path: Path) -> None:
+def test_a_state_that_cannot_be_saved_is_an_error_at_the_first_step_and_not_only_at_the_first_save(
+    tmp_path: Path,
+) -> None:
     loop = TrainingLoop(session(tmp_path, plan=SavePlan(every=1000.0)), model=Part(weight=object()))
     with pytest.raises(TypeError, match=r"state\['parts'\]\['model'\]\['weight'\] is a object"):
         loop.step()
 
 
-def test_kept_files_are_as_they_were_at_the_save(tmp_path: Path) -> None:
+def test_kept_files_are_restored_as_they_were_at_the_save(tmp_path: Path) -> None:
     log = tmp_path / "out" / "tb" / "events"
     flushed: list[int] = []
 
@@ -203,11 +205,11 @@ def test_kept_files_are_as_they_were_at_the_save(tmp_path: Path) -> None:
     assert log.read_text() == "1 2 3 " and not (log.parent / "later").exists()
     third = session(tmp_path, output=str(tmp_path / "elsewhere"), token="third")
     third.load()
-    third.kept.add("tb", None)  # after loading, and on a machine that has nothing of it
+    third.kept.add("tb", None)  # after loading, on a machine without the files
     assert (tmp_path / "elsewhere" / "tb" / "events").read_text() == "1 2 3 "
 
 
-def test_outside_a_job_nothing_of_others_is_removed(
+def test_outside_a_job_no_files_are_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

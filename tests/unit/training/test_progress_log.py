@@ -1,4 +1,4 @@
-"""What the training tells the node program, line by line."""
+"""The log that the training process writes for the node program and the controller."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_loads_saves_and_failures_are_told_with_both_clocks(
+def test_loads_saves_and_failures_are_logged_with_both_clocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = tmp_path / "told"
-    session = TrainingSession(SessionSettings(directory=str(tmp_path / "c"), progress_file=str(told)))
+    path = tmp_path / "events"
+    session = TrainingSession(SessionSettings(directory=str(tmp_path / "c"), progress_file=str(path)))
     session.load()
     session.save({"a": b"x" * 1000}, step=3, wait=True)
     with monkeypatch.context() as patch:
@@ -46,7 +46,7 @@ def test_loads_saves_and_failures_are_told_with_both_clocks(
         patch.setattr(os, "mkdir", full)
         with pytest.raises(SaveFailed):
             session.save({}, step=4, wait=True)
-    loaded, saved, failed = lines(told)
+    loaded, saved, failed = lines(path)
     assert (loaded["event"], loaded["step"]) == ("loaded", None)
     assert (saved["event"], saved["step"]) == ("saved", 3)
     assert saved["bytes"] > 1000
@@ -60,7 +60,7 @@ def test_progress_is_written_a_few_times_a_second_and_the_last_always(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]
-    telling = ProgressLog(str(tmp_path / "told.jsonl"), now=lambda: now[0])
+    log = ProgressLog(str(tmp_path / "events.jsonl"), now=lambda: now[0])
     seen: list[int] = []
     real = os.rename
 
@@ -70,37 +70,36 @@ def test_progress_is_written_a_few_times_a_second_and_the_last_always(
 
     monkeypatch.setattr(os, "rename", rename)
     for step in range(1000):
-        telling.progress(step, 1000, {"loss": step})
+        log.progress(step, 1000, {"loss": step})
         now[0] += 0.001
-    telling.flush()
-    telling.flush()
+    log.flush()
+    log.flush()
     assert seen == [0, 250, 500, 750, 999]
 
 
-def test_however_long_a_training_tells_of_its_progress_the_files_do_not_grow(tmp_path: Path) -> None:
+def test_the_files_do_not_grow_however_often_progress_is_reported(tmp_path: Path) -> None:
     now = [0.0]
     session = TrainingSession(
-        SessionSettings(directory=str(tmp_path / "c"), progress_file=str(tmp_path / "told.jsonl"))
+        SessionSettings(directory=str(tmp_path / "c"), progress_file=str(tmp_path / "events.jsonl"))
     )
-    session._telling._now = lambda: now[0]
+    session._progress_log._now = lambda: now[0]
     session.save({}, step=0)
     for step in range(1000):
         session.progress(step, 1000, {"loss": 0.5})
         now[0] += 1.0
-    assert [line["event"] for line in lines(tmp_path / "told.jsonl")] == ["saved"]
-    (newest,) = lines(tmp_path / "told.json")
+    assert [line["event"] for line in lines(tmp_path / "events.jsonl")] == ["saved"]
+    (newest,) = lines(tmp_path / "events.json")
     assert (newest["event"], newest["step"], newest["total"]) == ("progress", 999, 1000)
     assert newest["metrics"] == {"loss": 0.5} and newest["at"] > 1e9 and newest["mono"] > 0
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["c", "told.json", "told.jsonl"]
-    assert last_progress(tmp_path / "told.jsonl") == newest
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["c", "events.json", "events.jsonl"]
+    assert last_progress(tmp_path / "events.jsonl") == newest
 
 
 def test_the_newest_progress_is_whole_at_every_moment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = tmp_path / "told"
-    telling = ProgressLog(str(told), now=iter(range(100)).__next__)
-    telling.progress(1, None, {})
+    log = ProgressLog(str(tmp_path / "events"), now=iter(range(100)).__next__)
+    log.progress(1, None, {})
     real = os.write
 
     def half(fd: int, content: Any) -> int:
@@ -110,28 +109,28 @@ def test_the_newest_progress_is_whole_at_every_moment(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", half)
-        telling.progress(2, None, {})
-        telling.progress(3, None, {})
-    assert [line["step"] for line in lines(tmp_path / "told.json")] == [1]
-    assert [path.name for path in tmp_path.iterdir()] == ["told.json"]
+        log.progress(2, None, {})
+        log.progress(3, None, {})
+    assert [line["step"] for line in lines(tmp_path / "events.json")] == [1]
+    assert [path.name for path in tmp_path.iterdir()] == ["events.json"]
     assert capsys.readouterr().err.count("No space left") == 1
-    telling.progress(4, None, {})
-    assert [line["step"] for line in lines(tmp_path / "told.json")] == [4]
+    log.progress(4, None, {})
+    assert [line["step"] for line in lines(tmp_path / "events.json")] == [4]
 
 
 def test_a_save_is_preceded_by_the_progress_before_it(tmp_path: Path) -> None:
-    told = tmp_path / "told.jsonl"
-    session = TrainingSession(SessionSettings(directory=str(tmp_path / "c"), progress_file=str(told)))
+    path = tmp_path / "events.jsonl"
+    session = TrainingSession(SessionSettings(directory=str(tmp_path / "c"), progress_file=str(path)))
     for step in range(3):
         session.progress(step, None, {})
     session.save({}, step=2, wait=True)
-    (progress,), (saved,) = lines(tmp_path / "told.json"), lines(told)
+    (progress,), (saved,) = lines(tmp_path / "events.json"), lines(path)
     assert (progress["step"], saved["event"], saved["step"]) == (2, "saved", 2)
     assert progress["mono"] < saved["mono"]
 
 
-def test_metrics_are_made_plain_whatever_they_are(tmp_path: Path) -> None:
-    telling = ProgressLog(str(tmp_path / "told"))
+def test_metrics_of_any_type_are_converted_to_json_values(tmp_path: Path) -> None:
+    log = ProgressLog(str(tmp_path / "events"))
     metrics = {
         "a": np.float32(0.5),
         "b": 3,
@@ -142,33 +141,33 @@ def test_metrics_are_made_plain_whatever_they_are(tmp_path: Path) -> None:
         "g": Odd(),
         "h": None,
     }
-    telling.progress(1, 2, metrics)
-    (line,) = lines(tmp_path / "told.json")
+    log.progress(1, 2, metrics)
+    (line,) = lines(tmp_path / "events.json")
     assert (line["step"], line["total"]) == (1, 2)
     assert line["metrics"] == {
         "a": 0.5, "b": 3.0, "c": "nan", "d": "-inf", "e": "x" * 100, "f": "[1]", "g": "Odd", "h": "None",
     }  # fmt: skip
 
 
-def test_a_file_that_cannot_be_written_is_mentioned_once_and_the_training_goes_on(
+def test_a_file_that_cannot_be_written_causes_one_warning_and_the_training_continues(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    telling = ProgressLog(str(tmp_path / "missing" / "told"))
+    log = ProgressLog(str(tmp_path / "missing" / "events"))
     for _ in range(5):
-        telling.tell("loaded", step=None)
-        telling.progress(1, None, {})
-        telling.flush()
+        log.write_event("loaded", step=None)
+        log.progress(1, None, {})
+        log.flush()
     assert capsys.readouterr().err.count("outlast:") == 1
 
 
-def test_half_a_line_does_not_spoil_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    telling = ProgressLog(str(tmp_path / "told"))
+def test_a_torn_line_does_not_affect_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = ProgressLog(str(tmp_path / "events"))
     real = os.write
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", lambda fd, content: real(fd, content[:7]))
-        telling.tell("loaded", step=1)
-    telling.tell("saved", step=2)
-    torn, whole = (tmp_path / "told").read_text().splitlines()
+        log.write_event("loaded", step=1)
+    log.write_event("saved", step=2)
+    torn, whole = (tmp_path / "events").read_text().splitlines()
     assert len(torn) == 7
     assert json.loads(whole)["step"] == 2
 
@@ -189,8 +188,8 @@ ENDINGS = {"end": "", "leave": "outlast.leave()", "crash": "1 / 0"}
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_the_last_progress_is_written_however_the_script_ends(tmp_path: Path, ending: str) -> None:
     script = "import outlast\nfor i in range(100): outlast.progress(i, 100)\n" + ENDINGS[ending]
-    environment = {**os.environ, "OUTLAST_PROGRESS_FILE": str(tmp_path / "told")}
+    environment = {**os.environ, "OUTLAST_PROGRESS_FILE": str(tmp_path / "events")}
     subprocess.run(
         [sys.executable, "-c", script], env=environment, timeout=60, capture_output=True, check=False
     )
-    assert lines(tmp_path / "told.json")[-1]["step"] == 99
+    assert lines(tmp_path / "events.json")[-1]["step"] == 99

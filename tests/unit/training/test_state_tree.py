@@ -1,4 +1,4 @@
-"""States go through a checkpoint and come back the same, bit for bit; anything else is refused by name."""
+"""States come back from a checkpoint with the same types and bits; other values are refused by name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hypothesis.extra import numpy as hnp
 
 from outlast.training.checkpoints import file_format
 from outlast.training.checkpoints.kept_files import File
-from outlast.training.checkpoints.state_tree import MAX_DEPTH, Image, put_together, take_apart
+from outlast.training.checkpoints.state_tree import MAX_DEPTH, FlatState, flatten, unflatten
 from outlast.training.errors import Damaged
 from support.checkpoints import content_of, write
 
@@ -27,13 +27,13 @@ RELAXED = settings(deadline=None, max_examples=150, suppress_health_check=[Healt
 
 def round_trip(state: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     path = str(tmp_path_factory.mktemp("trip") / "checkpoint")
-    write(path, take_apart(state))
+    write(path, flatten(state))
     file_format.verify(path)
     return file_format.read_state(path)[0][0]
 
 
 def same(left: Any, right: Any) -> bool:
-    """Equal in type and in every bit, which == is not for NaN, -0.0, True and 1."""
+    """Return True if both have the same types and bits; == ignores NaN, -0.0 and the type of True and 1."""
     if type(left) is not type(right):
         return False
     if isinstance(left, float):
@@ -106,7 +106,7 @@ def test_any_numpy_array_and_its_scalars_come_back_the_same(
     for back, original in zip(round_trip(state, tmp_path_factory), state, strict=True):
         assert type(back) is type(original)
         assert back.dtype == original.dtype
-        # Padding between the fields of a structure holds nothing; its bytes may differ.
+        # Padding between the fields of a structure has no meaning; its bytes may differ.
         assert back.shape == original.shape
         assert same(back.tolist(), original.tolist())
 
@@ -131,7 +131,7 @@ def test_special_values_keep_their_bits(tmp_path_factory: pytest.TempPathFactory
     assert round_trip(lone, tmp_path_factory) == lone
 
 
-def test_random_states_go_on_where_they_were(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_random_states_continue_where_they_were(tmp_path_factory: pytest.TempPathFactory) -> None:
     generators = [
         np.random.Generator(kind(7)) for kind in (np.random.PCG64, np.random.MT19937, np.random.Philox)
     ]
@@ -174,7 +174,7 @@ def test_layout_byte_order_and_time_types_are_kept(tmp_path_factory: pytest.Temp
     assert all(array.flags.writeable for array in back.values() if isinstance(array, np.ndarray))
 
 
-def test_counters_and_ordered_dicts_stay_what_they_are(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_counters_and_ordered_dicts_keep_their_type(tmp_path_factory: pytest.TempPathFactory) -> None:
     state = [Counter({3: 1, 7: 2}), OrderedDict([("z", 1), ("a", 2)])]
     assert same(round_trip(state, tmp_path_factory), state)
 
@@ -212,14 +212,14 @@ SELF.append(SELF)
         ({"loop": SELF}, ["state['loop'][0]", "contains itself"]),
     ],
 )
-def test_what_cannot_be_kept_is_named_with_its_place(state: Any, words: list[str]) -> None:
+def test_a_value_that_cannot_be_saved_is_named_with_its_place(state: Any, words: list[str]) -> None:
     with pytest.raises(TypeError) as caught:
-        take_apart(state)
+        flatten(state)
     for word in words:
         assert word in str(caught.value)
 
 
-def test_depth_is_bounded_and_what_may_be_saved_can_be_loaded(
+def test_depth_is_limited_and_every_state_that_can_be_saved_can_be_loaded(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     deepest: Any = {((((1,),),),): 2**70}
@@ -229,7 +229,7 @@ def test_depth_is_bounded_and_what_may_be_saved_can_be_loaded(
     for _ in range(10):
         deepest = [deepest]
     with pytest.raises(TypeError, match="nested more than"):
-        take_apart(deepest)
+        flatten(deepest)
 
 
 @pytest.mark.parametrize(
@@ -265,17 +265,17 @@ def test_depth_is_bounded_and_what_may_be_saved_can_be_loaded(
         ["bytes"],
     ],
 )
-def test_a_hostile_tree_is_refused_before_memory_is_taken(tree: Any, tmp_path: Path) -> None:
+def test_a_hostile_tree_is_refused_before_memory_is_allocated(tree: Any, tmp_path: Path) -> None:
     path = str(tmp_path / "checkpoint")
-    taken = take_apart(np.zeros(2))
-    write(path, Image(tree, taken.files, taken.buffers, taken.size))
+    flat = flatten(np.zeros(2))
+    write(path, FlatState(tree, flat.files, flat.buffers, flat.size))
     with pytest.raises(Damaged):
         file_format.read_state(path)
 
 
 def test_a_hostile_trailer_with_a_good_seal_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint"
-    write(str(path), take_apart(np.zeros(2)))
+    write(str(path), flatten(np.zeros(2)))
     content = path.read_bytes()
     size = content.rindex(b'{"step"')
     good = json.loads(content[size:].splitlines()[0])
@@ -302,15 +302,15 @@ def test_a_hostile_trailer_with_a_good_seal_is_refused(tmp_path: Path) -> None:
 
 
 def test_buffers_are_placed_at_multiples_of_64() -> None:
-    taken = take_apart([b"abc", np.zeros(3), b"", b"x"])
-    assert [offset % 64 for offset, _ in taken.buffers] == [0, 0, 0, 0]
-    assert put_together(1, None) == 1  # type: ignore[arg-type]
+    flat = flatten([b"abc", np.zeros(3), b"", b"x"])
+    assert [offset % 64 for offset, _ in flat.buffers] == [0, 0, 0, 0]
+    assert unflatten(1, None) == 1  # type: ignore[arg-type]
 
 
 def test_arrays_that_share_memory_share_it_again(tmp_path_factory: pytest.TempPathFactory) -> None:
     base = np.arange(12.0).reshape(3, 4)
     state = {"base": base, "same": base, "row": base[1], "back": base[::-1, ::2], "other": base.copy()}
-    assert take_apart(state).size < 2 * base.nbytes + 128
+    assert flatten(state).size < 2 * base.nbytes + 128
     back = round_trip(state, tmp_path_factory)
     for name, array in state.items():
         assert np.array_equal(back[name], array)
@@ -319,29 +319,29 @@ def test_arrays_that_share_memory_share_it_again(tmp_path_factory: pytest.TempPa
         assert np.array_equal(back[name], array + 100 if name != "other" else array)
 
 
-def test_arrays_apart_in_one_memory_do_not_bring_what_lies_between() -> None:
+def test_separate_parts_of_one_array_are_saved_without_the_memory_between_them() -> None:
     base = np.zeros(1_000_000)
-    assert take_apart([base[:8], base[-8:]]).size == 128
+    assert flatten([base[:8], base[-8:]]).size == 128
 
 
-def test_what_is_loaded_may_be_changed_and_the_checkpoint_stays_as_it_is(tmp_path: Path) -> None:
+def test_changing_a_loaded_state_does_not_change_the_checkpoint(tmp_path: Path) -> None:
     path = str(tmp_path / "checkpoint")
-    write(path, take_apart(np.zeros(1000)))
+    write(path, flatten(np.zeros(1000)))
     (state, _), _ = file_format.read_state(path)
     state += 1
     file_format.verify(path)
     assert not file_format.read_state(path)[0][0].any()
 
 
-def test_a_tree_that_names_the_same_bytes_again_and_again_is_refused(tmp_path: Path) -> None:
+def test_a_tree_that_refers_to_the_same_bytes_repeatedly_is_refused(tmp_path: Path) -> None:
     path = str(tmp_path / "checkpoint")
-    taken = take_apart([bytes(1000)])
-    write(path, Image(["list"] + [["bytes", 1000, 0]] * 5, taken.files, taken.buffers, taken.size))
-    with pytest.raises(Damaged, match="more bytes than there are"):
+    flat = flatten([bytes(1000)])
+    write(path, FlatState(["list"] + [["bytes", 1000, 0]] * 5, flat.files, flat.buffers, flat.size))
+    with pytest.raises(Damaged, match="more bytes than the file has"):
         file_format.read_state(path)
 
 
-def test_a_file_of_others_comes_back_with_its_name_and_content(
+def test_a_file_comes_back_with_its_name_and_content(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     (tmp_path / "model.pt").write_bytes(b"weights")
@@ -350,14 +350,14 @@ def test_a_file_of_others_comes_back_with_its_name_and_content(
     back.copy_to(tmp_path / "copy.pt")
     assert (tmp_path / "copy.pt").read_bytes() == b"weights"
     with pytest.raises(FileNotFoundError):
-        take_apart(File(tmp_path / "nothing"))
+        flatten(File(tmp_path / "nothing"))
 
 
-def test_between_buffers_there_is_nothing_of_what_the_memory_held_before() -> None:
-    taken = take_apart({"one": b"1" * 70, "two": np.ones(3, np.uint8), "three": b"3"})
-    content = content_of(taken)
-    (first, _), (second, _), (third, _) = taken.buffers
-    begin = len(content) - taken.size
+def test_padding_between_buffers_holds_no_old_memory_content() -> None:
+    flat = flatten({"one": b"1" * 70, "two": np.ones(3, np.uint8), "three": b"3"})
+    content = content_of(flat)
+    (first, _), (second, _), (third, _) = flat.buffers
+    begin = len(content) - flat.size
     between = [content[begin + first + 70 : begin + second], content[begin + second + 3 : begin + third]]
     assert [bytes(gap).strip(b"\0") for gap in between] == [b"", b""]
     assert [len(gap) for gap in between] == [58, 61]

@@ -1,4 +1,4 @@
-"""Tensors in checkpoints; left out where torch is not installed."""
+"""Tensors in checkpoints; skipped if torch is not installed."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 
 from outlast.training.checkpoints import file_format
-from outlast.training.checkpoints.state_tree import Image, take_apart
+from outlast.training.checkpoints.state_tree import FlatState, flatten
 from outlast.training.errors import CheckpointError
 from support.checkpoints import write
 
 if "CI" in os.environ:
-    import torch  # in CI nothing may be left out
+    import torch  # in CI nothing may be skipped
 else:
     torch = pytest.importorskip("torch")
 
 
 def round_trip(state: Any, tmp_path: Path) -> Any:
     path = str(tmp_path / "checkpoint")
-    write(path, take_apart(state))
+    write(path, flatten(state))
     file_format.verify(path)
     return file_format.read_state(path)[0][0]
 
@@ -58,7 +58,7 @@ def test_parameters_come_back_as_plain_tensors_and_sizes_as_tuples(tmp_path: Pat
     assert type(back["size"]) is tuple
 
 
-def test_a_model_its_optimizer_and_the_random_state_go_on_bit_for_bit(tmp_path: Path) -> None:
+def test_a_model_its_optimizer_and_the_random_state_continue_bit_for_bit(tmp_path: Path) -> None:
     def training() -> tuple[Any, Any, Any]:
         torch.manual_seed(1)
         model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 1))
@@ -97,14 +97,14 @@ def test_a_model_its_optimizer_and_the_random_state_go_on_bit_for_bit(tmp_path: 
 )
 def test_a_tensor_that_is_not_plain_is_refused_with_its_place(make: Any, words: str) -> None:
     with pytest.raises(TypeError, match=r"state\['x'\]") as caught:
-        take_apart({"x": make()})
+        flatten({"x": make()})
     assert words in str(caught.value)
 
 
 def test_a_dtype_that_this_torch_does_not_know_is_an_error_not_damage(tmp_path: Path) -> None:
-    taken = take_apart(torch.zeros(2))
+    flat = flatten(torch.zeros(2))
     path = str(tmp_path / "checkpoint")
-    write(path, Image(["torch", "float3", [2], 8, 0], taken.files, taken.buffers, taken.size))
+    write(path, FlatState(["torch", "float3", [2], 8, 0], flat.files, flat.buffers, flat.size))
     with pytest.raises(CheckpointError, match="float3"):
         file_format.read_state(path)
 
@@ -125,7 +125,7 @@ def test_tensors_that_share_memory_share_it_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "complex64", "int64", "uint8"])
-def test_what_a_machine_with_the_other_order_of_bytes_wrote_has_the_same_values(
+def test_a_checkpoint_from_a_machine_with_the_other_byte_order_has_the_same_values(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str
 ) -> None:
     tensor = torch.arange(1, 7).to(getattr(torch, dtype))
@@ -134,20 +134,20 @@ def test_what_a_machine_with_the_other_order_of_bytes_wrote_has_the_same_values(
     foreign = raw.view(tensor.dtype).clone()
     shared = {"alone": foreign.clone(), "whole": foreign, "part": foreign[2:4]}
     monkeypatch.setattr(sys, "byteorder", "big" if sys.byteorder == "little" else "little")
-    write(str(tmp_path / "checkpoint"), take_apart(shared))
+    write(str(tmp_path / "checkpoint"), flatten(shared))
     monkeypatch.undo()
     back = file_format.read_state(str(tmp_path / "checkpoint"))[0][0]
     assert torch.equal(back["alone"], tensor)
     assert torch.equal(back["whole"], tensor) and torch.equal(back["part"], tensor[2:4])
 
 
-def test_a_tensor_of_a_device_that_is_not_here_is_given_on_the_cpu_and_that_is_said(
+def test_a_tensor_of_a_missing_device_is_loaded_on_the_cpu_with_a_warning(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    taken = take_apart([torch.ones(3), torch.ones(2)])
-    for node in taken.tree[1:]:
+    flat = flatten([torch.ones(3), torch.ones(2)])
+    for node in flat.tree[1:]:
         node.append("cuda:7")
-    write(str(tmp_path / "checkpoint"), taken)
+    write(str(tmp_path / "checkpoint"), flat)
     back = file_format.read_state(str(tmp_path / "checkpoint"))[0][0]
     assert torch.equal(back[0], torch.ones(3)) and back[1].device.type == "cpu"
-    assert capsys.readouterr().err.count("cuda:7, which is not here") == 1
+    assert capsys.readouterr().err.count("cuda:7, which does not exist here") == 1

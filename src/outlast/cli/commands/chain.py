@@ -21,9 +21,9 @@ from outlast.cli.common import (
     write_json,
 )
 from outlast.controller.submission import prepare
-from outlast.domain.describe import counted, printable
 from outlast.domain.model import EntryKind, Outcome, Spec, attempts_needed
 from outlast.errors import BadInput
+from outlast.text import counted, printable
 
 if TYPE_CHECKING:
     from outlast.journal.journal import Journal

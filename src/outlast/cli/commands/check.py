@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from outlast.cli.common import cluster_option, json_option
-from outlast.domain.describe import counted
+from outlast.text import counted
 
 if TYPE_CHECKING:
     from outlast.cli.scheduler_checks import Objections

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from outlast.cli.common import here_option, json_option, table, write_json
-from outlast.domain.describe import counted
 from outlast.errors import BadInput
+from outlast.text import counted
 
 if TYPE_CHECKING:
     from outlast.schedulers.discovery import Presence

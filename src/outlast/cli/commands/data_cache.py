@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from outlast.cli.common import clock, here_option, json_option, table, write_json
-from outlast.domain.describe import counted, printable
 from outlast.errors import BadInput
 from outlast.exchange.experiment import Experiment
+from outlast.text import counted, printable
 from outlast.units import show_size
 
 if TYPE_CHECKING:
@@ -50,7 +50,11 @@ def command(
     if clear or keep is not None:
         removed = list(_make_room(store, -1 if keep is None else _size(keep), clear))
     told = _told(
-        root, list(_entries(store)), [asdict(one) for one in store.arriving()], removed, free_space(str(root))
+        root,
+        list(_entries(store)),
+        [asdict(one) for one in store.unfinished()],
+        removed,
+        free_space(str(root)),
     )
     if as_json:
         write_json(told)

@@ -12,7 +12,7 @@ import click
 from outlast.cli import CANNOT, FAILED
 from outlast.cli.common import cluster_option, directory_argument, json_option, table, where, write_json
 from outlast.cli.source_probe import Inquiry, ProbeReply, inquire
-from outlast.domain.describe import counted, printable
+from outlast.text import counted, printable
 from outlast.units import show_size
 
 if TYPE_CHECKING:

@@ -90,12 +90,12 @@ def command(
         context.exit(INTERRUPTED)
     except FetchFailed as error:
         if as_json:
-            kind = error.trouble.kind
+            kind = error.cause.kind
             write_json({"ok": False, "error": str(error), "kind": kind.value, "advice": ADVICE[kind]})
         else:
-            kept = watch.told is not None and watch.told.done and error.trouble.kind not in FINAL
+            kept = watch.told is not None and watch.told.done and error.cause.kind not in FINAL
             again = "\nwhat has come is kept: the same command goes on from there" if kept else ""
-            click.echo("%s\n%s%s" % (error, ADVICE[error.trouble.kind], again), err=True)
+            click.echo("%s\n%s%s" % (error, ADVICE[error.cause.kind], again), err=True)
         context.exit(FAILED)
     except ValueError as error:
         raise BadInput(str(error)) from error
@@ -147,5 +147,5 @@ def _look_at(wanted: DataItem, path: str, watch: TransferDisplay) -> Receipt:
         return fetch(wanted, [FileSource(path)], Hashing(), None, watch.tell)
     except FetchFailed as error:
         raise BadInput(
-            "%s is there already, and is something else: %s; %s" % (path, error.trouble.detail, otherwise)
+            "%s is there already, and is something else: %s; %s" % (path, error.cause.detail, otherwise)
         ) from error

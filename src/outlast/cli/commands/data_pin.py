@@ -103,7 +103,7 @@ def _pin(directory: Path, index: int, item: DataItem, means: Means, trust_source
         else:
             pins, how = _hashed(unpinned, means, algorithms)
     except FetchFailed as error:
-        return Result(item.name, "failed", "%s; %s" % (error, ADVICE[error.trouble.kind]), {})
+        return Result(item.name, "failed", "%s; %s" % (error, ADVICE[error.cause.kind]), {})
     except (SourceError, ValueError) as error:
         return Result(item.name, "failed", str(error), {})
     try:

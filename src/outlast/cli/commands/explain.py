@@ -23,10 +23,10 @@ from outlast.cli.common import (
 from outlast.cli.refusal_hints import advice
 from outlast.domain import ledger
 from outlast.domain.data_costs import items_of, troubles_in
-from outlast.domain.describe import printable
 from outlast.domain.model import Attempt, AttemptState, JournalEntry, Run
 from outlast.domain.save_costs import SaveCosts
 from outlast.journal.journal import Journal
+from outlast.text import printable
 from outlast.units import show_duration, show_size
 
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import click
 
 from outlast.cli.common import find_run, here_option, locate, open_journal
-from outlast.domain.describe import counted
 from outlast.errors import BadInput
 from outlast.exchange.attempt_log import heard_in
 from outlast.exchange.experiment import Experiment
 from outlast.journal.journal import Journal
 from outlast.node.sandbox import layout
+from outlast.text import counted
 
 CHUNK = 65536
 

@@ -19,9 +19,9 @@ from outlast.cli.common import (
     write_json,
 )
 from outlast.domain.data_costs import troubles_in
-from outlast.domain.describe import counted
 from outlast.domain.ledger import MEANING, Booking, Use, book, total
 from outlast.journal.journal import Journal
+from outlast.text import counted
 from outlast.units import show_duration, show_size
 
 #: Runs listed one by one; of more only the sum is shown.

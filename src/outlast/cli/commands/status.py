@@ -23,12 +23,12 @@ from outlast.cli.common import (
     write_json,
 )
 from outlast.controller.inbox import Inbox
-from outlast.domain.describe import printable
 from outlast.domain.model import Attempt, AttemptState, Outcome, Run, RunState
 from outlast.exchange.attempt_log import heard_in, read_attempt
 from outlast.exchange.experiment import Experiment
 from outlast.journal.journal import Journal
 from outlast.journal.lease import describe, living_holder
+from outlast.text import printable
 
 #: Runs shown when there are many; `--all` shows the rest.
 SHOWN = 30

@@ -19,10 +19,10 @@ from outlast.cli.common import (
 )
 from outlast.cli.first_pass import Sending
 from outlast.controller.submission import Submitted, prepare, submit
-from outlast.domain.describe import counted
 from outlast.exchange.experiment import Experiment
 from outlast.journal.journal import Journal
 from outlast.journal.sqlite_file import is_blank
+from outlast.text import counted
 
 
 @click.command()

@@ -1,4 +1,4 @@
-"""What a reader of archives finds, in words for whoever puts it on disk."""
+"""The actions that archive readers emit and that `writer` carries out on disk."""
 
 from __future__ import annotations
 
@@ -8,56 +8,60 @@ from typing import NamedTuple
 
 from outlast.node.archives.sink import Block
 
-_NOTHING = memoryview(b"")
+_NO_CONTENT = memoryview(b"")
 
 
 class ActionKind(Enum):
-    FOLDER = "make a directory"
-    WHOLE = "write a file at once"
-    BEGIN = "begin a file"
-    KEEP = "begin an archive that is kept as it is until the end"
-    MORE = "add to the file"
-    END = "close the file"
+    MAKE_DIRECTORY = "make a directory"
+    WRITE_FILE = "write a file at once"
+    BEGIN_FILE = "begin a file"
+    BEGIN_ARCHIVE = "begin an archive that is kept as it is until the end"
+    APPEND = "add to the file"
+    END_FILE = "close the file"
 
 
 class ArchiveAction(NamedTuple):
-    do: ActionKind
+    kind: ActionKind
     path: bytes = b""
     executable: bool = False
-    content: memoryview = _NOTHING
+    content: memoryview = _NO_CONTENT
 
 
 @dataclass
 class ParserOutput:
-    """What one block comes to."""
+    """The result of parsing one block: actions for the writer, and the bytes that are in no file."""
 
-    steps: list[ArchiveAction] = field(default_factory=list)
-    #: The bytes that are in no file.
+    actions: list[ArchiveAction] = field(default_factory=list)
+    #: The bytes that are in no file: headers and padding.
     literals: list[Block] = field(default_factory=list)
-    #: Lengths: so many literal bytes, then so many of a file, and again; literal ones are left in the end.
+    #: Lengths in stream order, alternating: literal bytes, file content, literal bytes, file content, …
     runs: list[int] = field(default_factory=list)
-    literal_rest: int = 0
+    #: The number of literal bytes after the last run.
+    trailing_literals: int = 0
 
-    def literal(self, data: Block) -> None:
+    def add_literal(self, data: Block) -> None:
         self.literals.append(data)
-        self.literal_rest += len(data)
+        self.trailing_literals += len(data)
 
-    def content(self, step: ArchiveAction) -> None:
-        self.steps.append(step)
-        self.runs += (self.literal_rest, len(step.content))
-        self.literal_rest = 0
+    def add_content(self, action: ArchiveAction) -> None:
+        """Add an action whose content is the next part of the stream."""
+        self.actions.append(action)
+        self.runs += (self.trailing_literals, len(action.content))
+        self.trailing_literals = 0
 
 
 @dataclass
-class Current:
-    """The file whose content is next."""
+class CurrentFile:
+    """The file whose content comes next in the stream."""
 
     path: bytes
     executable: bool
-    kept: bool
+    #: True for a nested archive that is stored as it came: its bytes cannot be rebuilt from its members.
+    is_kept: bool
     size: int
+    #: Bytes of content that have been parsed.
     done: int = 0
 
     @property
-    def left(self) -> int:
+    def remaining(self) -> int:
         return self.size - self.done

@@ -1,8 +1,8 @@
-"""Decompression of what is pushed in: gzip, bzip2, xz, and zstd where this node has it.
+"""Streaming decompression: gzip, bzip2, xz, and zstd where this node has it.
 
-Several streams one after the other are one content, as for the programs of these names, and so are zeros at
-the end, which tapes and block devices leave. Output comes in pieces of bounded size, however much a small
-input stands for.
+As with the command-line programs, several compressed streams in a row count as one content, and zeros at the
+end, which tapes and block devices leave, are ignored. Output comes in chunks of bounded size, however far a
+small input expands.
 """
 
 from __future__ import annotations
@@ -14,41 +14,43 @@ from typing import Any, Callable, Iterator, Protocol
 from outlast.node.archives.formats import ArchiveFormat
 from outlast.node.archives.sink import BadArchive
 
-#: At most so much comes out at once.
-PIECE = 1 << 20
-#: What xz may need to decompress; its strongest usual setting needs 65 MiB.
-_MEMORY = 256 << 20
+#: The largest chunk of output, in bytes.
+MAX_CHUNK = 1 << 20
+#: Memory limit for xz, in bytes; its strongest usual preset needs 65 MiB to decompress.
+_XZ_MEMORY = 256 << 20
 
 
 class Decoder(Protocol):
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Raises BadArchive."""
+        """Yield the output for the next input. Raises BadArchive."""
 
     def finish(self) -> Iterator[bytes]:
-        """What is left. Raises BadArchive if the input is cut."""
+        """Yield the remaining output. Raises BadArchive if the input is truncated."""
 
     def close(self) -> None:
-        """Release what it holds; safe to call twice."""
+        """Release resources; safe to call twice."""
 
 
-def decoder(kind: ArchiveFormat) -> Decoder:
-    """Raises BadArchive, with what is missing, if this Python cannot do it."""
+def create_decoder(kind: ArchiveFormat) -> Decoder:
+    """Return a new decoder. Raises BadArchive, naming what is missing, if this node has none."""
     if kind is ArchiveFormat.GZIP:
-        return Streams(kind, _Gzip, zlib.error)
+        return StreamDecoder(kind, _Gzip, zlib.error)
     if kind is ArchiveFormat.BZIP2:
-        bz2 = _module("bz2", kind)
-        return Streams(kind, bz2.BZ2Decompressor, OSError)
+        bz2 = _import(kind, "bz2")
+        return StreamDecoder(kind, bz2.BZ2Decompressor, OSError)
     if kind is ArchiveFormat.XZ:
-        lzma = _module("lzma", kind)
-        return Streams(
-            kind, lambda: lzma.LZMADecompressor(format=lzma.FORMAT_XZ, memlimit=_MEMORY), lzma.LZMAError
+        lzma = _import(kind, "lzma")
+        return StreamDecoder(
+            kind,
+            lambda: lzma.LZMADecompressor(format=lzma.FORMAT_XZ, memlimit=_XZ_MEMORY),
+            lzma.LZMAError,
         )
     from outlast.node.archives import zstd
 
-    return zstd.decoder()
+    return zstd.create_decoder()
 
 
-def _module(name: str, kind: ArchiveFormat) -> Any:
+def _import(kind: ArchiveFormat, name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -59,7 +61,7 @@ def _module(name: str, kind: ArchiveFormat) -> Any:
 
 
 class _Gzip:
-    """zlib's decompressor with the manners of those of bz2 and lzma."""
+    """zlib's decompressor with the interface of those in bz2 and lzma."""
 
     def __init__(self) -> None:
         self._inner = zlib.decompressobj(wbits=31)
@@ -80,48 +82,52 @@ class _Gzip:
         return self._inner.unused_data
 
 
-class Streams:
-    """One compressed stream after the other, until nothing or only zeros are left."""
+class StreamDecoder:
+    """A decoder for a sequence of compressed streams, optionally followed by zeros."""
 
-    def __init__(self, kind: ArchiveFormat, new: Callable[[], Any], *errors: type[Exception]) -> None:
+    def __init__(
+        self, kind: ArchiveFormat, new_decompressor: Callable[[], Any], *errors: type[Exception]
+    ) -> None:
+        """`errors` are the exceptions that the decompressor raises for invalid input."""
         self._kind = kind
-        self._new = new
+        self._new_decompressor = new_decompressor
         self._errors = errors
+        #: The decompressor of the stream that is open, or None between streams.
         self._stream: Any = None
-        self._any = False
+        self._has_begun = False
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         while data:
             if self._stream is None:
-                if self._any:
+                if self._has_begun:
                     data = data.lstrip(b"\0")
                     if not data:
                         return
-                self._stream, self._any = self._new(), True
-            yield from self._one(data)
+                self._stream, self._has_begun = self._new_decompressor(), True
+            yield from self._decompress(data)
             if not self._stream.eof:
                 return
             data, self._stream = self._stream.unused_data, None
 
-    def _one(self, data: bytes) -> Iterator[bytes]:
+    def _decompress(self, data: bytes) -> Iterator[bytes]:
         stream = self._stream
         while True:
             try:
-                piece = stream.decompress(data, PIECE)
+                chunk = stream.decompress(data, MAX_CHUNK)
             except self._errors as error:
                 raise BadArchive("its %s compression is broken: %s" % (self._kind.value, error)) from error
-            if piece:
-                yield piece
+            if chunk:
+                yield chunk
             elif not data and not stream.needs_input and not stream.eof:
-                raise BadArchive("its %s compression leads nowhere" % self._kind.value)
+                raise BadArchive("its %s compression is broken: it yields no data" % self._kind.value)
             data = b""
-            # A full piece may leave more inside although no input is missing.
-            if stream.eof or (stream.needs_input and len(piece) < PIECE):
+            # A full chunk may leave more output inside although no input is pending.
+            if stream.eof or (stream.needs_input and len(chunk) < MAX_CHUNK):
                 return
 
     def finish(self) -> Iterator[bytes]:
-        if self._stream is not None or not self._any:
-            raise BadArchive("it is cut: its %s compression has no end" % self._kind.value)
+        if self._stream is not None or not self._has_begun:
+            raise BadArchive("it is truncated: its %s compression has no end" % self._kind.value)
         yield from ()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Making it visible: a tree that is whole is renamed to its target, or moved into one that is there."""
+"""The last step of unpacking: a complete tree is renamed to its target, or merged into an existing one."""
 
 from __future__ import annotations
 
@@ -8,70 +8,77 @@ import stat
 from typing import Callable, Iterator
 
 from outlast.node.archives.sink import BadArchive
-from outlast.node.archives.tar_headers import shown
+from outlast.node.archives.tar_headers import printable
 from outlast.node.archives.tree import Tree
-from outlast.node.archives.workspace import Late, Workspace
+from outlast.node.archives.workspace import PendingMove, Workspace
 from outlast.node.files import blocks, open_file, sync_directory
 from outlast.node.pulse import silent
 
 
-def check(staging: Workspace, lates: list[Late], pulse: Callable[[], None] = silent) -> None:
-    """That everything has a place of its own. Raises BadArchive, and has moved nothing then."""
-    for late in lates:
-        folder = os.path.dirname(late.path)
-        with contextlib.closing(Tree(staging.late_folder(late.parent))) as tree:
-            tree.folder(os.fsencode(folder))
-    places: set[str] = set()
-    for late in lates:
+def check_conflicts(
+    workspace: Workspace, moves: list[PendingMove], pulse: Callable[[], None] = silent
+) -> None:
+    """Create the directories that `moves` lead into, and check that nothing would be overwritten.
+
+    Raises BadArchive; nothing has been moved then.
+    """
+    for move in moves:
+        folder = os.path.dirname(move.path)
+        with contextlib.closing(Tree(workspace.members_directory(move.parent))) as tree:
+            tree.make_directory(os.fsencode(folder))
+    destinations: set[str] = set()
+    for move in moves:
         pulse()
-        place = _place(staging, late)
-        is_taken = place in places or os.path.lexists(place)
-        places.add(place)
+        destination = _destination(workspace, move)
+        is_taken = destination in destinations or os.path.lexists(destination)
+        destinations.add(destination)
         if is_taken:
             raise BadArchive(
-                "an archive inside the archive is to become %s, and there is something of that name already; "
-                "with `unpack: yes` the archives inside stay as they are" % shown(os.fsencode(late.path))
+                "a nested archive would be unpacked to %s, but the archive has that name already; "
+                "with `unpack: yes` nested archives stay as they are" % printable(os.fsencode(move.path))
             )
-    if os.path.lexists(staging.target):
-        for conflict in _conflicts(staging.tree, staging.target, pulse):
+    if os.path.lexists(workspace.target):
+        for conflict in _conflicts(workspace.tree, workspace.target, pulse):
             raise BadArchive(
-                "%s is there already, and the archive has something else; remove it, or unpack elsewhere"
-                % shown(os.fsencode(conflict))
+                "%s exists already and differs from the archive's; remove it, or unpack to another directory"
+                % printable(os.fsencode(conflict))
             )
 
 
-def move(staging: Workspace, lates: list[Late], pulse: Callable[[], None] = silent) -> None:
-    """Put everything in its place. What an earlier process has moved is passed over."""
-    # An archive has a higher number than the one that it was in, and is moved before it.
-    for late in sorted(lates, key=lambda late: -late.number):
-        source = late.kept or staging.late_folder(late.number)
+def move_into_place(
+    workspace: Workspace, moves: list[PendingMove], pulse: Callable[[], None] = silent
+) -> None:
+    """Move everything to its final place, durably. What an earlier process has moved is skipped."""
+    # A nested archive has a higher number than the one around it, and must be moved first.
+    for move in sorted(moves, key=lambda move: -move.number):
+        source = move.kept or workspace.members_directory(move.number)
         if os.path.lexists(source):
-            os.rename(source, _place(staging, late))
-    if os.path.lexists(staging.tree):
-        if os.path.lexists(staging.target):
-            _merge(staging.tree, staging.target, pulse)
+            os.rename(source, _destination(workspace, move))
+    if os.path.lexists(workspace.tree):
+        if os.path.lexists(workspace.target):
+            _merge(workspace.tree, workspace.target, pulse)
         else:
-            os.rename(staging.tree, staging.target)
-    sync_directory(os.path.dirname(staging.target))
+            os.rename(workspace.tree, workspace.target)
+    sync_directory(os.path.dirname(workspace.target))
 
 
-def _place(staging: Workspace, late: Late) -> str:
-    return os.path.join(staging.late_folder(late.parent), late.path)
+def _destination(workspace: Workspace, move: PendingMove) -> str:
+    return os.path.join(workspace.members_directory(move.parent), move.path)
 
 
 def _conflicts(source: str, target: str, pulse: Callable[[], None]) -> Iterator[str]:
-    """What is in `target` and differs from what is to be moved there."""
+    """Yield the paths in `target` that differ from what would be moved there."""
     pulse()
-    if not _is_folder(target):
+    if not _is_directory(target):
         yield target
         return
     for name in os.listdir(source):
         ours, theirs = os.path.join(source, name), os.path.join(target, name)
         if not os.path.lexists(theirs):
             continue
-        if _is_folder(ours):
+        if _is_directory(ours):
             yield from _conflicts(ours, theirs, pulse)
-        elif not _same(ours, theirs, pulse):
+        elif not _is_same_file(ours, theirs, pulse):
             yield theirs
 
 
@@ -81,22 +88,22 @@ def _merge(source: str, target: str, pulse: Callable[[], None]) -> None:
         ours, theirs = os.path.join(source, name), os.path.join(target, name)
         if not os.path.lexists(theirs):
             os.rename(ours, theirs)
-        elif _is_folder(ours) and _is_folder(theirs):
+        elif _is_directory(ours) and _is_directory(theirs):
             _merge(ours, theirs, pulse)
-        elif _same(ours, theirs, pulse):
+        elif _is_same_file(ours, theirs, pulse):
             os.unlink(ours)
         else:
-            raise BadArchive("%s came to be while the archive was unpacked" % shown(os.fsencode(theirs)))
+            raise BadArchive("%s was created while the archive was unpacked" % printable(os.fsencode(theirs)))
     os.rmdir(source)
     sync_directory(target)
 
 
-def _is_folder(path: str) -> bool:
+def _is_directory(path: str) -> bool:
     return stat.S_ISDIR(os.lstat(path).st_mode)
 
 
-def _same(one: str, other: str, pulse: Callable[[], None]) -> bool:
-    """Whether both are files with the same content."""
+def _is_same_file(one: str, other: str, pulse: Callable[[], None]) -> bool:
+    """Return True if both are regular files with the same content."""
     if any(not stat.S_ISREG(os.lstat(path).st_mode) for path in (one, other)):
         return False
     if os.path.getsize(one) != os.path.getsize(other):

@@ -1,4 +1,4 @@
-"""What an archive is, by its first bytes; and what a file claims to be, by its name."""
+"""Archive formats: detected by the first bytes, and recognised by a file's name."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class ArchiveFormat(Enum):
     OTHER = "something else"
 
 
-#: As many first bytes as it takes to tell.
-ENOUGH = tar_headers.BLOCK
+#: The number of first bytes that `detect` needs.
+HEAD_SIZE = tar_headers.BLOCK
 
 _MAGIC = (
     (b"\x1f\x8b", ArchiveFormat.GZIP),
@@ -29,8 +29,8 @@ _MAGIC = (
     (b"PK\3\4", ArchiveFormat.ZIP),
     (b"PK\5\6", ArchiveFormat.ZIP),
 )
-_TAR = b".tar"
-_COMPRESSED_TARS = (
+_TAR_SUFFIX = b".tar"
+_COMPRESSED_TAR_SUFFIXES = (
     b".tar.gz",
     b".tgz",
     b".tar.bz2",
@@ -41,12 +41,12 @@ _COMPRESSED_TARS = (
     b".tar.zst",
     b".tzst",
 )
-_ARCHIVES = (_TAR, *_COMPRESSED_TARS, b".zip")
-_SINGLE = (b".gz", b".bz2", b".xz", b".zst")
+_ARCHIVE_SUFFIXES = (_TAR_SUFFIX, *_COMPRESSED_TAR_SUFFIXES, b".zip")
+_COMPRESSION_SUFFIXES = (b".gz", b".bz2", b".xz", b".zst")
 
 
-def of(head: bytes) -> ArchiveFormat:
-    """By its first `ENOUGH` bytes, or all there are."""
+def detect(head: bytes) -> ArchiveFormat:
+    """Return the format of a file that begins with `head`: `HEAD_SIZE` bytes, or all if it is shorter."""
     for magic, kind in _MAGIC:
         if head.startswith(magic):
             return kind
@@ -54,11 +54,12 @@ def of(head: bytes) -> ArchiveFormat:
 
 
 def is_tar(head: bytes) -> bool:
+    """Return True if `head` begins with a valid tar header, or with the end mark of an empty tar."""
     if len(head) < tar_headers.BLOCK:
         return False
     block = head[: tar_headers.BLOCK]
     if block == tar_headers.END:
-        return True  # a tar without members
+        return True
     try:
         tar_headers.parse(block)
     except BadArchive:
@@ -66,28 +67,28 @@ def is_tar(head: bytes) -> bool:
     return True
 
 
-def claims_tar(path: bytes) -> bool:
-    """Whether a file is called like a tar as it is, without compression."""
-    return _claims(path, (_TAR,))
+def is_tar_name(path: bytes) -> bool:
+    """Return True if the name has the suffix of an uncompressed tar."""
+    return _has_suffix(path, (_TAR_SUFFIX,))
 
 
-def claims_archive(path: bytes) -> bool:
-    """Whether a file is called like an archive.
+def is_archive_name(path: bytes) -> bool:
+    """Return True if the name has the suffix of an archive.
 
-    A single file that is compressed is none: much software reads `.nii.gz` or `.csv.gz` as it is.
+    A single compressed file does not count: much software reads `.nii.gz` or `.csv.gz` directly.
     """
-    return _claims(path, _ARCHIVES)
+    return _has_suffix(path, _ARCHIVE_SUFFIXES)
 
 
-def _claims(path: bytes, suffixes: tuple[bytes, ...]) -> bool:
-    # A name that is nothing but the suffix leaves no name for the directory.
-    return path[-8:].lower().endswith(suffixes) and without_suffix(path).rpartition(b"/")[2] != b""
+def _has_suffix(path: bytes, suffixes: tuple[bytes, ...]) -> bool:
+    # A name that is only the suffix would leave no name for the directory.
+    return path[-8:].lower().endswith(suffixes) and strip_suffix(path).rpartition(b"/")[2] != b""
 
 
-def without_suffix(path: bytes) -> bytes:
-    """What an archive's directory, or a single file once it is decompressed, is called."""
+def strip_suffix(path: bytes) -> bytes:
+    """Return the name of an archive's directory, or of a single file after decompression."""
     lower = path.lower()
-    for suffix in (*_ARCHIVES, *_SINGLE):
+    for suffix in (*_ARCHIVE_SUFFIXES, *_COMPRESSION_SUFFIXES):
         if lower.endswith(suffix):
             return path[: -len(suffix)]
     return path

@@ -1,8 +1,8 @@
-"""The bytes of a tar, from its skeleton and the files that were unpacked.
+"""Rebuilding of a tar's bytes from its skeleton and the unpacked files, after a kill.
 
-What a kill leaves is a skeleton and files, and the files are never ahead of the skeleton. `survey` looks how
-far the two agree, by the files' sizes; if they contradict each other, as they may after a power cut, nothing
-of it can be used. `replay` then reads everything up to there.
+A kill leaves a skeleton and files, and the files are never ahead of the skeleton. `survey` finds how far the
+two agree, by the sizes of the files; if they contradict each other, as they may after a power cut, none of it
+can be used. `replay` then reads all bytes up to that point.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import errno
 import os
 from typing import Callable, Protocol
 
-from outlast.node.archives.actions import ActionKind, ArchiveAction, Current
-from outlast.node.archives.limits import LimitAccount
+from outlast.node.archives.actions import ActionKind, ArchiveAction, CurrentFile
+from outlast.node.archives.limits import ArchiveUsage
 from outlast.node.archives.sink import BadArchive, Block
 from outlast.node.archives.skeleton import Skeleton, SkeletonRecord
 from outlast.node.archives.tar_parser import TarParser
@@ -21,17 +21,22 @@ from outlast.node.archives.unpack_context import UnpackContext
 from outlast.node.archives.workspace import Workspace, count_files
 from outlast.node.archives.writer import ArchiveWriter
 
-_PIECE = 1 << 20
+_CHUNK = 1 << 20
 
 
-def survey(skeleton: Skeleton, records: list[SkeletonRecord], shelf: UnpackContext, tree: Tree) -> int | None:
-    """How many bytes of the stream can be rebuilt; None if something is there that no kill explains."""
-    parser = TarParser(LimitAccount(shelf.account.limits), shelf.nested)
-    surveyor = _Survey(tree, shelf.staging)
+def survey(
+    skeleton: Skeleton, records: list[SkeletonRecord], context: UnpackContext, tree: Tree
+) -> int | None:
+    """Return how many bytes of the stream can be rebuilt, or None if the files are in a state no kill leaves.
+
+    Missing directories and empty files are created, and files that were created but not written are removed.
+    """
+    parser = TarParser(ArchiveUsage(context.usage.limits), context.nested)
+    visitor = _SurveyVisitor(tree, context.workspace)
     try:
-        reached = _walk(skeleton, records, parser, surveyor, shelf.pulse)
-        surveyor.check(parser.current)
-    except (BadArchive, _Odd):
+        reached = _walk(skeleton, records, parser, visitor, context.pulse)
+        visitor.check(parser.current)
+    except (BadArchive, _Inconsistent):
         return None
     return reached
 
@@ -41,23 +46,24 @@ def replay(
     records: list[SkeletonRecord],
     stop: int,
     parser: TarParser,
-    placing: ArchiveWriter,
-    tell: Callable[[Block], None],
+    writer: ArchiveWriter,
+    on_bytes: Callable[[Block], None],
 ) -> None:
-    """Every byte before `stop` goes to `tell`; parser and placing are afterwards as they were there."""
-    counted = [record._replace(stop=min(record.stop, stop)) for record in records if record.start < stop]
-    _walk(skeleton, counted, parser, _Replay(placing, tell), placing.shelf.pulse)
+    """Pass every byte before `stop` to `on_bytes`, and bring `parser` and `writer` to their state there."""
+    usable = [record._replace(stop=min(record.stop, stop)) for record in records if record.start < stop]
+    _walk(skeleton, usable, parser, _ReplayVisitor(writer, on_bytes), writer.context.pulse)
 
 
-class _Odd(Exception):
+class _Inconsistent(Exception):
     """Skeleton and files contradict each other."""
 
 
 class _Visitor(Protocol):
-    def literal(self, data: bytes, steps: list[ArchiveAction]) -> None: ...
+    def visit_literal(self, data: bytes, actions: list[ArchiveAction]) -> None:
+        """Handle bytes that are in no file, and the actions that the parser derived from them."""
 
-    def content(self, current: Current, count: int) -> int:
-        """How many of the next `count` bytes are in the file."""
+    def visit_content(self, current: CurrentFile, count: int) -> int:
+        """Return how many of the next `count` bytes are in the file."""
 
 
 def _walk(
@@ -67,110 +73,110 @@ def _walk(
     visitor: _Visitor,
     pulse: Callable[[], None],
 ) -> int:
-    """Along the stream, as far as it is there; where that is."""
+    """Walk along the stream as far as it is on disk; return the offset reached."""
     for record in records:
         pulse()
         for literal, count in skeleton.runs(record):
-            visitor.literal(literal, parser.feed(literal).steps)
+            visitor.visit_literal(literal, parser.feed(literal).actions)
             if count:
                 if parser.current is None:
-                    raise _Odd
-                there = visitor.content(parser.current, count)
-                if there:
-                    parser.pass_over(there)
-                if there < count:
+                    raise _Inconsistent
+                available = visitor.visit_content(parser.current, count)
+                if available:
+                    parser.skip_content(available)
+                if available < count:
                     return parser.position
     return parser.position
 
 
-class _Survey:
-    """Looks which files are there, and how long they are."""
+class _SurveyVisitor:
+    """Checks which files exist and how long they are."""
 
-    def __init__(self, tree: Tree, staging: Workspace) -> None:
+    def __init__(self, tree: Tree, workspace: Workspace) -> None:
         self._tree = tree
-        self._staging = staging
+        self._workspace = workspace
         self._files = 0
         self._archives = 0
 
-    def literal(self, data: bytes, steps: list[ArchiveAction]) -> None:
-        """Directories and empty files leave no other trace than their names: what is missing is made."""
-        for step in steps:
-            if step.do is ActionKind.FOLDER:
-                self._tree.folder(step.path)
+    def visit_literal(self, data: bytes, actions: list[ArchiveAction]) -> None:
+        """Create missing directories and empty files: they have no content to fetch again."""
+        for action in actions:
+            if action.kind is ActionKind.MAKE_DIRECTORY:
+                self._tree.make_directory(action.path)
             else:
                 self._files += 1
-                if self._tree.size(step.path) is None:
-                    self._tree.whole(step.path, step.executable, b"")
+                if self._tree.size(action.path) is None:
+                    self._tree.write_file(action.path, action.executable, b"")
 
-    def content(self, current: Current, count: int) -> int:
+    def visit_content(self, current: CurrentFile, count: int) -> int:
         if not current.done:
-            # One that was made and has nothing in it yet begins once more.
+            # A file that was created and is still empty is created again.
             if not self._size(current, self._archives + 1):
                 self._remove(current)
                 return 0
-            self._files += not current.kept
-            self._archives += current.kept
+            self._files += not current.is_kept
+            self._archives += current.is_kept
         size = self._size(current, self._archives)
         if not current.done <= size <= current.size:
-            raise _Odd
+            raise _Inconsistent
         return min(count, size - current.done)
 
-    def check(self, current: Current | None) -> None:
-        """Raises _Odd if there is anything that was not met."""
+    def check(self, current: CurrentFile | None) -> None:
+        """Raise _Inconsistent if there are files that the walk did not visit."""
         if current is not None and current.done and self._size(current, self._archives) != current.done:
-            raise _Odd
-        kept = len(os.listdir(self._staging.kept)) if os.path.isdir(self._staging.kept) else 0
-        if self._files != count_files(self._staging.tree) or self._archives != kept:
-            raise _Odd
+            raise _Inconsistent
+        kept = len(os.listdir(self._workspace.kept)) if os.path.isdir(self._workspace.kept) else 0
+        if self._files != count_files(self._workspace.tree) or self._archives != kept:
+            raise _Inconsistent
 
-    def _size(self, current: Current, archive: int) -> int:
-        if not current.kept:
+    def _size(self, current: CurrentFile, archive: int) -> int:
+        if not current.is_kept:
             return self._tree.size(current.path) or 0
         try:
-            return os.lstat(self._staging.kept_file(archive)).st_size
+            return os.lstat(self._workspace.kept_file(archive)).st_size
         except FileNotFoundError:
             return 0
 
-    def _remove(self, current: Current) -> None:
-        if not current.kept:
+    def _remove(self, current: CurrentFile) -> None:
+        if not current.is_kept:
             self._tree.remove(current.path)
-        elif os.path.lexists(self._staging.kept_file(self._archives + 1)):
-            os.unlink(self._staging.kept_file(self._archives + 1))
+        elif os.path.lexists(self._workspace.kept_file(self._archives + 1)):
+            os.unlink(self._workspace.kept_file(self._archives + 1))
 
 
-class _Replay:
-    """Reads the files, and tells the digests and the readers of the archives inside."""
+class _ReplayVisitor:
+    """Reads the files, and feeds their bytes to the digests and to the readers of nested archives."""
 
-    def __init__(self, placing: ArchiveWriter, tell: Callable[[Block], None]) -> None:
-        self._placing = placing
-        self._tell = tell
+    def __init__(self, writer: ArchiveWriter, on_bytes: Callable[[Block], None]) -> None:
+        self._writer = writer
+        self._on_bytes = on_bytes
 
-    def literal(self, data: bytes, steps: list[ArchiveAction]) -> None:
-        self._placing.shelf.account.taken += len(data)
-        self._tell(data)
+    def visit_literal(self, data: bytes, actions: list[ArchiveAction]) -> None:
+        self._writer.context.usage.bytes_in += len(data)
+        self._on_bytes(data)
 
-    def content(self, current: Current, count: int) -> int:
-        if current.kept and not current.done:
-            self._placing.keep(current.path, current.executable)
-        kept = self._placing.kept
-        descriptor = os.open(kept.file, os.O_RDONLY) if kept else self._placing.tree.open(current.path)
+    def visit_content(self, current: CurrentFile, count: int) -> int:
+        if current.is_kept and not current.done:
+            self._writer.begin_archive(current.path, current.executable)
+        kept = self._writer.kept
+        descriptor = os.open(kept.file, os.O_RDONLY) if kept else self._writer.tree.open(current.path)
         try:
             self._read(descriptor, current.done, count)
         finally:
             os.close(descriptor)
         if kept and current.done + count == current.size:
-            self._placing.end()
+            self._writer.end_file()
         return count
 
-    def _read(self, descriptor: int, at: int, count: int) -> None:
-        end = at + count
-        while at < end:
-            self._placing.shelf.pulse()
-            piece = os.pread(descriptor, min(_PIECE, end - at), at)
-            if not piece:
+    def _read(self, descriptor: int, offset: int, count: int) -> None:
+        end = offset + count
+        while offset < end:
+            self._writer.context.pulse()
+            chunk = os.pread(descriptor, min(_CHUNK, end - offset), offset)
+            if not chunk:
                 raise OSError(errno.EIO, "a file became shorter while it was read")
-            at += len(piece)
-            self._placing.shelf.account.taken += len(piece)
-            self._tell(piece)
-            if self._placing.kept is not None:
-                self._placing.kept.read(piece)
+            offset += len(chunk)
+            self._writer.context.usage.bytes_in += len(chunk)
+            self._on_bytes(chunk)
+            if self._writer.kept is not None:
+                self._writer.kept.feed(chunk)

@@ -1,6 +1,6 @@
-"""Which names an archive may give to files: relative ones that lead downwards and can be printed.
+"""Validation of member names: relative, below the target, printable, and not too long.
 
-Names are bytes, as the archive has them and as Linux has them. One that is not UTF-8 is taken as it is: old
+Names are bytes, as in the archive and as in Linux. A name that is not UTF-8 is accepted as it is: old
 archives have names in Latin-1.
 """
 
@@ -11,35 +11,38 @@ from functools import lru_cache
 
 from outlast.node.archives.limits import ArchiveLimits
 from outlast.node.archives.sink import BadArchive
-from outlast.node.archives.tar_headers import shown
+from outlast.node.archives.tar_headers import printable
 
-#: What Linux allows for one component.
+#: The longest path component on Linux, in bytes.
 _LONGEST_PART = 255
 _CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
-#: The common case, seen at once: no slash, no backslash, no control character, not one or two dots.
+#: Fast path for the common case: no slash, no backslash, no control character, not one or two dots.
 _PLAIN = re.compile(rb"(?!\.{1,2}\Z)[^\x00-\x1f\x7f/\\]{1,255}\Z")
 
 
 def clean(name: bytes, limits: ArchiveLimits) -> bytes:
-    """The path below the target, without `.` and empty parts; empty: the target. Raises BadArchive."""
+    """Return the path below the target, without `.` and empty parts; empty if it is the target itself.
+
+    Raises BadArchive if the name is not safe.
+    """
     folder, slash, last = name.rpartition(b"/")
     if not _PLAIN.match(last):
-        return _checked(name, limits)
+        return _clean_path(name, limits)
     if not slash:
         return last
-    above = _checked(folder, limits) if folder else _refuse(name, "an absolute path")
-    path = above + b"/" + last if above else last
+    parent = _clean_path(folder, limits) if folder else _refuse(name, "an absolute path")
+    path = parent + b"/" + last if parent else last
     if len(path) > limits.path_bytes or path.count(b"/") >= limits.path_parts:
         _refuse_length(path, limits)
     return path
 
 
 @lru_cache(maxsize=256)
-def _checked(name: bytes, limits: ArchiveLimits) -> bytes:
+def _clean_path(name: bytes, limits: ArchiveLimits) -> bytes:
     if _CONTROL.search(name):
         _refuse(name, "a name with control characters")
     if b"\\" in name:
-        _refuse(name, "a name with a backslash, which is a separator to some and a letter to others")
+        _refuse(name, "a name with a backslash, which some systems read as a separator")
     if name.startswith(b"/"):
         _refuse(name, "an absolute path")
     parts = [part for part in name.split(b"/") if part not in (b"", b".")]
@@ -54,9 +57,9 @@ def _checked(name: bytes, limits: ArchiveLimits) -> bytes:
     return path
 
 
-def joined(above: bytes, path: bytes, limits: ArchiveLimits) -> bytes:
-    """`path` below the directory `above`, both clean. Raises BadArchive."""
-    whole = above + b"/" + path if above and path else above or path
+def join(parent: bytes, path: bytes, limits: ArchiveLimits) -> bytes:
+    """Return `path` below the directory `parent`; both must be clean. Raises BadArchive if it is too long."""
+    whole = parent + b"/" + path if parent and path else parent or path
     if len(whole) > limits.path_bytes or whole.count(b"/") >= limits.path_parts:
         _refuse_length(whole, limits)
     return whole
@@ -65,10 +68,10 @@ def joined(above: bytes, path: bytes, limits: ArchiveLimits) -> bytes:
 def _refuse_length(path: bytes, limits: ArchiveLimits) -> None:
     _refuse(
         path,
-        "a path of %d bytes and %d parts, and %d and %d are the limits"
+        "a path of %d bytes and %d parts, and the limits are %d and %d"
         % (len(path), path.count(b"/") + 1, limits.path_bytes, limits.path_parts),
     )
 
 
-def _refuse(name: bytes, why: str) -> bytes:
-    raise BadArchive("the archive has %s: %s" % (why, shown(name)))
+def _refuse(name: bytes, reason: str) -> bytes:
+    raise BadArchive("the archive has %s: %s" % (reason, printable(name)))

@@ -1,39 +1,39 @@
-"""Where the bytes of one item go, in their order: a file, or a tree of files that is unpacked on the way."""
+"""The destination of one item's bytes, in order: a file, or a tree of files that is unpacked on the way."""
 
 from __future__ import annotations
 
 from typing import Callable, Protocol, Union
 
-#: What passes through the fetch.
+#: A part of an item's bytes.
 Block = Union[bytes, memoryview]
 
 
 class Sink(Protocol):
-    """All of it is called by one thread at a time.
+    """Receives the bytes of one item. All methods are called by one thread at a time.
 
-    A sink survives the process: what `write` took is on disk (not necessarily durable against a power cut)
-    when it returns, or at most one buffer of it is lost. Nothing is visible under its final name before
-    `finish`, so what is visible is whole and checked.
+    A sink survives its process: when `write` returns, the bytes are on disk (not necessarily durable against
+    a power cut), except for one buffer at most. Nothing is visible under its final name before `finish`, so
+    whatever is visible is complete and verified.
     """
 
     def resume(self, identity: str, replay: Callable[[Block], None]) -> int:
-        """How many bytes, from the first on, an earlier process has left here; each of them goes to `replay`.
+        """Return how many bytes, from the first on, an earlier process left; pass all of them to `replay`.
 
-        `identity` names the bytes that are wanted. What was left for another identity is removed first.
+        `identity` names the expected bytes. What was left for another identity is removed first.
         """
 
     def write(self, block: Block) -> None:
-        """The next bytes; the block belongs to the caller again afterwards. Raises OSError or BadArchive."""
+        """Store the next bytes; the caller may reuse the block afterwards. Raises OSError or BadArchive."""
 
     def restart(self) -> None:
-        """What came so far is not to be had again from where it stops, or was wrong: all of it is removed."""
+        """Remove all bytes so far: they were wrong, or no source can continue where they end."""
 
     def finish(self) -> None:
-        """The bytes were all of them, and the right ones: make them visible, durably. Raises BadArchive."""
+        """Make the item visible, durably: all bytes have come and are verified. Raises BadArchive."""
 
     def close(self) -> None:
-        """Release descriptors; what is unfinished stays for the next process."""
+        """Release descriptors; unfinished work stays for the next process."""
 
 
 class BadArchive(ValueError):
-    """The bytes are the right ones, or nobody can tell, but they cannot be unpacked safely. For the user."""
+    """An archive that cannot be unpacked or read safely, with a message for the user."""

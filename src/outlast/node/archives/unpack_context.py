@@ -1,4 +1,4 @@
-"""What all readers of one archive, and of the archives in it, share."""
+"""State shared by the readers of one archive and of the archives inside it."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ import contextlib
 from collections import deque
 from typing import Callable, Iterator, NamedTuple
 
-from outlast.node.archives.limits import LimitAccount
+from outlast.node.archives.limits import ArchiveUsage
 from outlast.node.archives.sink import BadArchive
-from outlast.node.archives.tar_headers import shown
-from outlast.node.archives.workspace import Late, Workspace
+from outlast.node.archives.tar_headers import printable
+from outlast.node.archives.workspace import PendingMove, Workspace
 
 
 class PendingZip(NamedTuple):
-    """One that is all there, to be unpacked at the end: a zip has its table of contents at its end."""
+    """A complete zip that waits to be unpacked.
+
+    There may be thousands, so nothing is held open for any of them.
+    """
 
     file: str
-    #: Its number among the archives, and how many there are inside one another: there may be thousands, so
-    #: nothing is open for any of them before its turn.
+    #: Its number among the archives, and its nesting level.
     number: int
     depth: int
     #: Its path in the archive around it; empty for the outermost one.
@@ -25,28 +27,29 @@ class PendingZip(NamedTuple):
 
 
 class UnpackContext:
-    """What all readers of one archive share: limits, numbers, and the list of what is left for the end."""
+    """Limits, archive numbers, and the work that is left for the end."""
 
     def __init__(
-        self, staging: Workspace, account: LimitAccount, nested: bool, pulse: Callable[[], None]
+        self, workspace: Workspace, usage: ArchiveUsage, nested: bool, pulse: Callable[[], None]
     ) -> None:
-        self.staging = staging
-        self.account = account
+        self.workspace = workspace
+        self.usage = usage
         self.nested = nested
         self.pulse = pulse
-        self.lates: list[Late] = []
-        self.zips: deque[PendingZip] = deque()
-        self._last = 0
+        self.pending_moves: list[PendingMove] = []
+        self.pending_zips: deque[PendingZip] = deque()
+        self._last_number = 0
 
-    def number(self) -> int:
-        self._last += 1
-        return self._last
+    def next_number(self) -> int:
+        """Return a new number for a nested archive, counting from 1; the outermost archive is 0."""
+        self._last_number += 1
+        return self._last_number
 
 
 @contextlib.contextmanager
-def named(path: bytes) -> Iterator[None]:
-    """What is wrong with an archive inside the archive is said with its name."""
+def prefix_errors(path: bytes) -> Iterator[None]:
+    """Prefix the message of a BadArchive with the nested archive's `path`, if that is not empty."""
     try:
         yield
     except BadArchive as error:
-        raise BadArchive("%s: %s" % (shown(path), error) if path else str(error)) from error
+        raise BadArchive("%s: %s" % (printable(path), error) if path else str(error)) from error

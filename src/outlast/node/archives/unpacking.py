@@ -1,7 +1,7 @@
-"""An archive that is unpacked while it arrives, in one pass, and shown only once it is whole and was checked.
+"""The sink that unpacks an archive while it arrives, and makes the tree visible once it is complete.
 
-A tar is never on disk as such: its files are, and a skeleton from which its bytes can be had again. Anything
-else is kept as it came until the end, and what was compressed is unpacked on the way all the same.
+A tar is never on disk as such: its files are, and a skeleton from which its bytes can be rebuilt. Any other
+archive is stored until the end; a compressed one is unpacked at the same time, a zip at the end.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any, Callable
 
 from outlast.node.archives import finalize, formats, safe_names, zip_unpacker
 from outlast.node.archives.formats import ArchiveFormat
-from outlast.node.archives.limits import ArchiveLimits, LimitAccount
+from outlast.node.archives.limits import ArchiveLimits, ArchiveUsage
 from outlast.node.archives.sink import BadArchive, Block
-from outlast.node.archives.tar_headers import shown
-from outlast.node.archives.unpack_context import UnpackContext, named
+from outlast.node.archives.tar_headers import printable
+from outlast.node.archives.unpack_context import UnpackContext, prefix_errors
 from outlast.node.archives.unpack_modes import StoredUnpack, StreamingUnpack
-from outlast.node.archives.workspace import Late, Workspace
+from outlast.node.archives.workspace import PendingMove, Workspace
 from outlast.node.archives.writeback import WriteBack
 from outlast.node.archives.writer import ArchiveWriter
 from outlast.node.files import blocks, open_file
@@ -28,7 +28,7 @@ from outlast.node.pulse import silent
 class UnpackingSink:
     """The sink of one archive; see `outlast.node.archives.sink`.
 
-    After a BadArchive nothing of it is of use, and `restart` removes it.
+    After a BadArchive nothing of the archive can be used; `restart` removes it.
     """
 
     def __init__(
@@ -39,32 +39,38 @@ class UnpackingSink:
         limits: ArchiveLimits | None = None,
         pulse: Callable[[], None] = silent,
     ) -> None:
-        """`target` becomes a directory, or gets more if it is one. `name` is what the archive is called."""
-        self._staging = Workspace(target, name)
-        self.place = os.path.dirname(self._staging.path)
+        """Unpack into the directory `target`, which is created or added to.
+
+        `name` is the archive's file name. With `nested`, archives inside the archive are unpacked too.
+        """
+        self._workspace = Workspace(target, name)
+        self.place = os.path.dirname(self._workspace.path)
         self._name = name
         self._nested = nested
         self._limits = limits or ArchiveLimits()
         self._pulse = pulse
         self._identity = ""
-        #: The first bytes, until there are enough to tell what they are.
+        #: The first bytes, until there are enough to detect the format.
         self._head = b""
-        self._shelf = self._new_shelf()
-        self._reader: StreamingUnpack | StoredUnpack | None = None
-        self._write_back: WriteBack | None = None
+        self._context = self._new_context()
+        self._mode: StreamingUnpack | StoredUnpack | None = None
+        self._writeback: WriteBack | None = None
 
     def recover(self, identity: str) -> bool:
-        """Whether an earlier process had all of it and was ended while showing it: that is done now."""
+        """Move the tree into place if an earlier process completed it but was killed before that was done.
+
+        Return True if that is done, and False if there was nothing to recover.
+        """
         state = self._open()
         moves = state.get("moving")
         if moves is None or state.get("identity") != identity:
             return False
-        self._move([Late(**late) for late in moves])
+        self._move_into_place([PendingMove(**move) for move in moves])
         return True
 
     def needs(self, size: int) -> int:
-        """How many more bytes of disk it takes at least; what is compressed takes more."""
-        return size - self._shelf.account.taken
+        """Return how many more bytes of disk an archive of `size` bytes takes; more if it is compressed."""
+        return size - self._context.usage.bytes_in
 
     def resume(self, identity: str, replay: Callable[[Block], None]) -> int:
         self.close()
@@ -80,107 +86,114 @@ class UnpackingSink:
         return 0
 
     def write(self, block: Block) -> None:
-        self._shelf.account.taken += len(block)
-        if self._reader is None:
+        self._context.usage.bytes_in += len(block)
+        if self._mode is None:
             self._head += bytes(block)
-            if len(self._head) < formats.ENOUGH:
+            if len(self._head) < formats.HEAD_SIZE:
                 return
-            block = self._settle()
-        if self._reader is not None:
-            self._reader.write(block)
-            self._to_disk().wrote(len(block))
+            block = self._detect_format()
+        if self._mode is not None:
+            self._mode.write(block)
+            self._open_writeback().add(len(block))
 
     def restart(self) -> None:
-        if not self._staging.is_open:
-            self._staging.open()
+        if not self._workspace.is_open:
+            self._workspace.open()
         self._clear()
-        self._staging.remove(self._pulse)
+        self._workspace.remove(self._pulse)
 
     def finish(self) -> None:
-        if self._reader is None:
-            head = self._settle()
-            if self._reader is not None and head:
-                self._reader.write(head)
-        assert self._reader is not None
-        self._reader.finish()
-        while self._shelf.zips:
-            file, number, depth, path = self._shelf.zips.popleft()
-            with named(path), contextlib.closing(ArchiveWriter(self._shelf, number, depth)) as placing:
-                zip_unpacker.unpack(file, placing)
-        lates = self._shelf.lates
-        finalize.check(self._staging, lates, self._pulse)
-        self._to_disk().finish(self._pulse)
-        self._staging.write_state(self._identity, lates)
-        self._move(lates)
+        if self._mode is None:
+            head = self._detect_format()
+            if self._mode is not None and head:
+                self._mode.write(head)
+        assert self._mode is not None
+        self._mode.finish()
+        while self._context.pending_zips:
+            file, number, depth, path = self._context.pending_zips.popleft()
+            with prefix_errors(path), contextlib.closing(
+                ArchiveWriter(self._context, number, depth)
+            ) as writer:
+                zip_unpacker.unpack(file, writer)
+        moves = self._context.pending_moves
+        finalize.check_conflicts(self._workspace, moves, self._pulse)
+        self._open_writeback().finish(self._pulse)
+        self._workspace.write_state(self._identity, moves)
+        self._move_into_place(moves)
 
     def close(self) -> None:
-        self._let_go()
-        self._staging.close()
+        self._reset()
+        self._workspace.close()
 
     def _open(self) -> dict[str, Any]:
-        if not self._staging.is_open:
-            self._staging.open()
-        return self._staging.read_state()
+        """Open the workspace if needed, and return its state."""
+        if not self._workspace.is_open:
+            self._workspace.open()
+        return self._workspace.read_state()
 
     def _resume(self, replay: Callable[[Block], None]) -> int | None:
-        self._let_go()
-        # What was in kept archives is had again from those.
-        if os.path.lexists(self._staging.skeleton):
-            self._staging.clear(self._pulse, but=("state.json", "skeleton", "tree", "kept"))
-            self._reader = StreamingUnpack(self._shelf)
-        elif os.path.lexists(self._staging.whole):
-            self._staging.clear(self._pulse, but=("state.json", "whole"))
-            self._reader = self._new_whole()
+        self._reset()
+        # The members of kept archives are not listed: they are unpacked again from those.
+        if os.path.lexists(self._workspace.skeleton):
+            self._workspace.clear(self._pulse, keep=("state.json", "skeleton", "tree", "kept"))
+            self._mode = StreamingUnpack(self._context)
+        elif os.path.lexists(self._workspace.whole):
+            self._workspace.clear(self._pulse, keep=("state.json", "whole"))
+            self._mode = self._new_stored_unpack()
         else:
             return None
-        return self._reader.resume(replay)
+        return self._mode.resume(replay)
 
-    def _settle(self) -> bytes:
-        """What it is, by its first bytes; they are to be written then. Raises BadArchive."""
+    def _detect_format(self) -> bytes:
+        """Choose the mode by the first bytes, and return these, to be written next. Raises BadArchive."""
         head, self._head = self._head, b""
-        kind = formats.of(head)
+        kind = formats.detect(head)
         if kind is ArchiveFormat.OTHER:
             raise BadArchive(
-                "%s is no archive that can be unpacked: it begins with %s. Those are tar, tar.gz, tar.bz2, "
-                "tar.xz, tar.zst and zip; anything else is taken as it is with `unpack: no`"
-                % (self._name or "this", shown(head[:16]) or "nothing")
+                "%s is not an archive that can be unpacked: it begins with %s. tar, tar.gz, tar.bz2, tar.xz, "
+                "tar.zst and zip can be; use `unpack: no` to keep anything else as it is"
+                % (self._name or "this", printable(head[:16]) or "nothing")
             )
         self._open()
-        self._staging.write_state(self._identity)
-        self._reader = StreamingUnpack(self._shelf) if kind is ArchiveFormat.TAR else self._new_whole()
+        self._workspace.write_state(self._identity)
+        if kind is ArchiveFormat.TAR:
+            self._mode = StreamingUnpack(self._context)
+        else:
+            self._mode = self._new_stored_unpack()
         return head
 
-    def _to_disk(self) -> WriteBack:
-        if self._write_back is None:
-            self._write_back = WriteBack(self._staging.path)
-        return self._write_back
+    def _open_writeback(self) -> WriteBack:
+        if self._writeback is None:
+            self._writeback = WriteBack(self._workspace.path)
+        return self._writeback
 
-    def _new_shelf(self) -> UnpackContext:
-        return UnpackContext(self._staging, LimitAccount(self._limits), self._nested, self._pulse)
+    def _new_context(self) -> UnpackContext:
+        return UnpackContext(self._workspace, ArchiveUsage(self._limits), self._nested, self._pulse)
 
-    def _new_whole(self) -> StoredUnpack:
+    def _new_stored_unpack(self) -> StoredUnpack:
         name = os.fsencode(self._name or "data")
-        return StoredUnpack(self._shelf, safe_names.clean(formats.without_suffix(name) or name, self._limits))
+        single_name = safe_names.clean(formats.strip_suffix(name) or name, self._limits)
+        return StoredUnpack(self._context, single_name)
 
-    def _move(self, lates: list[Late]) -> None:
-        self._let_go()
-        finalize.move(self._staging, lates, self._pulse)
-        self._staging.remove(self._pulse)
+    def _move_into_place(self, moves: list[PendingMove]) -> None:
+        self._reset()
+        finalize.move_into_place(self._workspace, moves, self._pulse)
+        self._workspace.remove(self._pulse)
 
     def _clear(self) -> None:
-        self._let_go()
-        self._staging.clear(self._pulse)
+        self._reset()
+        self._workspace.clear(self._pulse)
 
-    def _let_go(self) -> None:
-        """Close what is open, and forget what came."""
+    def _reset(self) -> None:
+        """Close all files, and return to the state before the first byte."""
         self._head = b""
-        if self._reader is not None:
-            self._reader.close()
-            self._reader = None
-        if self._write_back is not None:
-            self._write_back.close()
-            self._write_back = None
-        self._shelf = self._new_shelf()
+        if self._mode is not None:
+            self._mode.close()
+            self._mode = None
+        if self._writeback is not None:
+            self._writeback.close()
+            self._writeback = None
+        self._context = self._new_context()
 
 
 def unpack_file(
@@ -190,7 +203,10 @@ def unpack_file(
     limits: ArchiveLimits | None = None,
     pulse: Callable[[], None] = silent,
 ) -> None:
-    """An archive that is on disk; goes on with what an earlier process did. Raises BadArchive and OSError."""
+    """Unpack an archive on disk into `target`, resuming what an earlier process began.
+
+    Raises BadArchive and OSError.
+    """
     sink = UnpackingSink(target, os.path.basename(path), nested, limits, pulse)
     with open_file(path) as file:
         status = os.fstat(file.fileno())
@@ -198,11 +214,11 @@ def unpack_file(
         try:
             if sink.recover(identity):
                 return
-            file.seek(sink.resume(identity, _ignored))
+            file.seek(sink.resume(identity, _ignore))
             for block in blocks(file, pulse):
                 sink.write(block)
             if file.tell() != status.st_size:
-                raise OSError(errno.EIO, "it changed while it was unpacked", path)
+                raise OSError(errno.EIO, "the archive changed while it was unpacked", path)
             sink.finish()
         except BadArchive:
             sink.restart()
@@ -211,5 +227,5 @@ def unpack_file(
             sink.close()
 
 
-def _ignored(block: Block) -> None:
-    """Nobody asks for the digest of a file that is there."""
+def _ignore(block: Block) -> None:
+    """Ignore replayed bytes: no digest of a local file is computed."""

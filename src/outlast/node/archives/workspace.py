@@ -1,16 +1,16 @@
-"""The hidden directory in which an archive is unpacked, until all of it is there and has been checked.
+"""The hidden directory in which an archive is unpacked until it is complete and verified.
 
     .NAME.unpacking/
         lock        held by the process that unpacks
-        state.json  which bytes these are, and whether only the moving is left
-        skeleton    of a tar: what is in none of its files
-        whole       of anything else: the archive as it came
-        tree/       what will be visible
-        kept/       archives inside of a tar that cannot be rebuilt from their members, as they came
-        late/       what was in those, until it is moved to its place in tree/
+        state.json  the identity of the bytes, and whether only the final moves are left
+        skeleton    of a tar: the bytes that are in none of its files
+        whole       of any other archive: the archive as it came
+        tree/       what will become visible
+        kept/       archives inside a tar whose bytes cannot be rebuilt from their members, as they came
+        late/       the members of those, until they are moved to their place in tree/
 
-It is beside the target, so that one rename makes everything visible; inside of it where the target is a file
-system of its own.
+It is beside the target, so that one rename makes everything visible; or inside the target, if that is a mount
+point or its parent is not writable.
 """
 
 from __future__ import annotations
@@ -29,24 +29,30 @@ from outlast.node.pulse import silent
 
 
 @dataclass(frozen=True)
-class Late:
-    """What is put in its place at the end: the directory `late/NUMBER`, or the file that was kept."""
+class PendingMove:
+    """A move to be made at the end: the directory `late/NUMBER`, or a kept file, to its place.
+
+    Stored in state.json.
+    """
 
     number: int
-    #: The number of the archive that it was in; 0 for the outermost one.
+    #: The number of the archive around it; 0 for the outermost one.
     parent: int
+    #: The destination, relative to the directory of the parent's members.
     path: str
-    #: Of the file, or empty for the directory.
+    #: The path of the kept file, or empty for the directory.
     kept: str = ""
 
 
 class Workspace:
     def __init__(self, target: str, name: str) -> None:
+        """Choose the path for unpacking the archive `name` into `target`; nothing is created yet."""
         self.target = os.path.realpath(target)
         folder, base = os.path.split(self.target)
-        # The archive's name is in it: several may be unpacked into one directory. No name is longer than 255.
+        # It has the archive's name because several may be unpacked into one directory, and is shorter than
+        # 255 bytes.
         hidden = ".%s" % ".".join(filter(None, (base[:100], name[-100:], "unpacking")))
-        self.path = os.path.join(self.target if _is_apart(self.target, folder) else folder, hidden)
+        self.path = os.path.join(self.target if _must_be_inside(self.target, folder) else folder, hidden)
         self.tree = os.path.join(self.path, "tree")
         self.kept = os.path.join(self.path, "kept")
         self.late = os.path.join(self.path, "late")
@@ -60,21 +66,24 @@ class Workspace:
         return self._lock >= 0
 
     def open(self) -> None:
-        """Make it ours. Raises BlockingIOError if another process unpacks here, and OSError."""
+        """Create the directory if needed, and lock it.
+
+        Raises BlockingIOError if another process unpacks here, and OSError.
+        """
         for _ in range(10):
             os.makedirs(os.path.dirname(self.path), exist_ok=True)
-            with contextlib.suppress(FileExistsError):  # the next line looks at what it is
+            with contextlib.suppress(FileExistsError):  # checked next
                 os.mkdir(self.path, 0o700)
             try:
-                _check_ours(self.path)
-                self._lock = _locked(os.path.join(self.path, "lock"))
+                _check_owner(self.path)
+                self._lock = _acquire_lock(os.path.join(self.path, "lock"))
                 return
             except FileNotFoundError:
-                continue  # the process that had it has just finished and removed it
-        raise BlockingIOError(errno.EWOULDBLOCK, "others keep unpacking here", self.path)
+                continue  # the process that held the lock has just finished and removed the directory
+        raise BlockingIOError(errno.EWOULDBLOCK, "other processes keep unpacking here", self.path)
 
     def read_state(self) -> dict[str, Any]:
-        """Empty if there is none that can be read."""
+        """Return the content of state.json; empty if it is missing or cannot be read."""
         try:
             with open(self._state, encoding="utf-8") as file:
                 state = json.load(file)
@@ -82,14 +91,14 @@ class Workspace:
             return {}
         return state if isinstance(state, dict) else {}
 
-    def write_state(self, identity: str, moving: list[Late] | None = None) -> None:
-        """`moving`: all is there and checked, and what is left is to move these and the tree.
+    def write_state(self, identity: str, moving: list[PendingMove] | None = None) -> None:
+        """Write state.json. With `moving`, the tree is complete and verified, and only these moves are left.
 
-        Only that is made durable: without it a power cut costs what was unpacked, and nothing else.
+        Only that is made durable: without it a power cut costs the unpacked files and nothing else.
         """
         state: dict[str, Any] = {"identity": identity}
         if moving is not None:
-            state["moving"] = [asdict(late) for late in moving]
+            state["moving"] = [asdict(move) for move in moving]
         temporary = self._state + ".tmp"
         with open(temporary, "w", encoding="utf-8") as file:
             json.dump(state, file)
@@ -100,32 +109,35 @@ class Workspace:
         if moving is not None:
             sync_directory(self.path)
 
-    def late_folder(self, number: int) -> str:
-        """Where the members of an archive go at first; those of the outermost one, 0, are in their place."""
+    def members_directory(self, number: int) -> str:
+        """Return where the members of archive `number` are written: tree/ for 0, the outermost one."""
         return os.path.join(self.late, str(number)) if number else self.tree
 
     def kept_file(self, number: int) -> str:
-        """The `number`th archive inside of a tar that is kept as it came."""
+        """Return the path of the `number`th archive inside a tar that is kept as it came."""
         return os.path.join(self.kept, str(number))
 
-    def clear(self, pulse: Callable[[], None] = silent, but: tuple[str, ...] = ()) -> None:
-        """Remove all but the lock, and what is named.
+    def clear(self, pulse: Callable[[], None] = silent, keep: tuple[str, ...] = ()) -> None:
+        """Remove everything but the lock and the names in `keep`.
 
-        The state goes first: a tree that is half removed must not be taken for one that is to be shown.
+        The state is removed first, so that a partly removed tree is never moved into place.
         """
         state = os.path.basename(self._state)
         for name in sorted(os.listdir(self.path), key=lambda name: name != state):
-            if name not in ("lock", *but):
+            if name not in ("lock", *keep):
                 remove(os.path.join(self.path, name), pulse)
 
     def remove(self, pulse: Callable[[], None] = silent) -> None:
-        """Leave nothing, and let others. The state goes last: until then the next process can know."""
+        """Remove the directory and release the lock.
+
+        The state is removed last: until then the next process can see that the tree is in place.
+        """
         if self.is_open:
-            self.clear(pulse, but=(os.path.basename(self._state),))
+            self.clear(pulse, keep=(os.path.basename(self._state),))
             for path in (self._state, os.path.join(self.path, "lock")):
-                with contextlib.suppress(FileNotFoundError):  # none, or somebody has tidied up by hand
+                with contextlib.suppress(FileNotFoundError):  # never written, or removed by hand
                     os.unlink(path)
-            # Not empty: another process has made its own lock in it this moment, and it is theirs now.
+            # Not empty: another process has just created its own lock, and owns the directory now.
             with contextlib.suppress(OSError):
                 os.rmdir(self.path)
             self.close()
@@ -137,7 +149,7 @@ class Workspace:
 
 
 def remove(path: str, pulse: Callable[[], None] = silent) -> None:
-    """A file or a tree, never through a link."""
+    """Remove a file or a tree, without following links."""
     pulse()
     if not stat.S_ISDIR(os.lstat(path).st_mode):
         os.unlink(path)
@@ -152,7 +164,7 @@ def remove(path: str, pulse: Callable[[], None] = silent) -> None:
 
 
 def count_files(path: str) -> int:
-    """How many entries that are no directories are below `path`."""
+    """Return the number of entries below `path` that are not directories."""
     count = 0
     with os.scandir(path) as entries:
         for entry in entries:
@@ -160,35 +172,34 @@ def count_files(path: str) -> int:
     return count
 
 
-def _is_apart(target: str, folder: str) -> bool:
-    """Whether nothing beside `target` could be renamed to what is in it."""
+def _must_be_inside(target: str, folder: str) -> bool:
+    """Return True if nothing in `folder` can be renamed into `target`: other file system, or read-only."""
     try:
         return os.stat(target).st_dev != os.stat(folder).st_dev or not os.access(folder, os.W_OK)
     except FileNotFoundError:
         return False
 
 
-def _check_ours(path: str) -> None:
+def _check_owner(path: str) -> None:
     status = os.lstat(path)
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
         raise OSError(
-            errno.EPERM, "it is in the way, and not a directory of ours; remove it, then try again", path
+            errno.EPERM, "it is in the way and is not a directory of yours; remove it, then try again", path
         )
 
 
-def _locked(path: str) -> int:
+def _acquire_lock(path: str) -> int:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         try:
-            # Where there are no locks, the scheduler's one job per attempt, and O_EXCL for every file, are
-            # what is left.
+            # Without locks on this file system, one job per attempt and O_EXCL for every file must suffice.
             lock(descriptor)
         except BlockingIOError as error:
             raise BlockingIOError(
                 errno.EWOULDBLOCK, "another process is unpacking here; wait for it, or end it", path
             ) from error
         if os.stat(path).st_ino != os.fstat(descriptor).st_ino:
-            raise FileNotFoundError(errno.ENOENT, "it was replaced meanwhile", path)
+            raise FileNotFoundError(errno.ENOENT, "the lock file was replaced", path)
     except BaseException:
         os.close(descriptor)
         raise

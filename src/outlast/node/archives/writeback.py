@@ -1,4 +1,4 @@
-"""Files put on disk while more of them arrive: the system alone would leave most of that for the end."""
+"""Background syncing of files while more arrive; the system alone would leave most of it for the end."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from typing import Callable
 
 from outlast.node.pulse import silent
 
-#: Bytes that are worth a round. Each makes the file system write its journal, too.
-EVERY = 64 << 20
+#: Bytes between two syncs. Each sync also makes the file system write its journal.
+SYNC_INTERVAL = 64 << 20
 
 
 class WriteBack:
-    """For the file system of a directory, all files at once.
+    """Syncs the file system of a directory, all files at once.
 
-    Always through the same open directory: it is told of everything that could not be written since it was
-    opened, however long ago.
+    One descriptor of the directory is used throughout, because the kernel reports through it every write
+    error since it was opened.
     """
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        self._waiting = 0
+        self._unsynced = 0
         self._thread: threading.Thread | None = None
         self._error: OSError | None = None
 
-    def wrote(self, count: int) -> None:
-        """So many bytes more are to be put on disk; nobody waits for it."""
-        self._waiting += count
-        if self._waiting >= EVERY and (self._thread is None or not self._thread.is_alive()):
-            self._begin()
+    def add(self, count: int) -> None:
+        """Count `count` written bytes, and start a sync in the background if enough have come together."""
+        self._unsynced += count
+        if self._unsynced >= SYNC_INTERVAL and (self._thread is None or not self._thread.is_alive()):
+            self._start_sync()
 
     def finish(self, pulse: Callable[[], None] = silent) -> None:
-        """Everything is on disk when this returns. Raises OSError, also for what went wrong before."""
+        """Sync everything and wait for it. Raises OSError, also for errors of earlier syncs."""
         self._wait(pulse)
-        self._begin()
+        self._start_sync()
         self._wait(pulse)
         if self._error is not None:
             raise self._error
@@ -45,12 +45,12 @@ class WriteBack:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def _begin(self) -> None:
-        self._waiting = 0
-        # A thread: nobody can say how long it takes, and the job must be heard of meanwhile. It has a
-        # descriptor of its own, since ours may be closed before it is done.
-        own = os.dup(self._descriptor)
-        self._thread = threading.Thread(target=self._work, args=(own,), name="sync", daemon=True)
+    def _start_sync(self) -> None:
+        self._unsynced = 0
+        # In a thread, because a sync may take any time and the pulse must continue. The thread has its own
+        # descriptor, since ours may be closed before it is done.
+        descriptor = os.dup(self._descriptor)
+        self._thread = threading.Thread(target=self._sync, args=(descriptor,), name="sync", daemon=True)
         self._thread.start()
 
     def _wait(self, pulse: Callable[[], None]) -> None:
@@ -58,7 +58,7 @@ class WriteBack:
             self._thread.join(0.5)
             pulse()
 
-    def _work(self, descriptor: int) -> None:
+    def _sync(self, descriptor: int) -> None:
         try:
             sync_file_system(descriptor, self._path)
         except OSError as error:
@@ -68,13 +68,13 @@ class WriteBack:
 
 
 def sync_file_system(descriptor: int, path: str) -> None:
-    """The one that an open file, called `path`, is on. Raises OSError."""
+    """Sync the file system that holds the open file `descriptor`, whose path is `path`. Raises OSError."""
     try:
         import ctypes
 
         function = ctypes.CDLL(None, use_errno=True).syncfs
     except (ImportError, OSError, AttributeError):
-        os.sync()  # a Python or a C library that has nothing better
+        os.sync()  # no ctypes, or a C library without syncfs()
         return
     if function(descriptor):
         number = ctypes.get_errno()

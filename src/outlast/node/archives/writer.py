@@ -1,4 +1,4 @@
-"""What the readers find, put on disk; and the archives inside that are read on the way."""
+"""The writer, which carries out the actions of a reader, and the reader of nested and compressed archives."""
 
 from __future__ import annotations
 
@@ -11,62 +11,63 @@ from outlast.node.archives.formats import ArchiveFormat
 from outlast.node.archives.sink import BadArchive, Block
 from outlast.node.archives.tar_parser import TarParser
 from outlast.node.archives.tree import Tree, write_all
-from outlast.node.archives.unpack_context import PendingZip, UnpackContext, named
-from outlast.node.archives.workspace import Late
+from outlast.node.archives.unpack_context import PendingZip, UnpackContext, prefix_errors
+from outlast.node.archives.workspace import PendingMove
 
 
 class ArchiveWriter:
-    """Carries out the steps of one reader, in one tree."""
+    """Carries out the actions of one archive's reader, in one tree."""
 
-    def __init__(self, shelf: UnpackContext, number: int, depth: int) -> None:
-        """`number` is that of the archive that is read, `depth` how many there are inside one another."""
-        self.shelf = shelf
+    def __init__(self, context: UnpackContext, number: int, depth: int) -> None:
+        """`number` and `depth` are the number and the nesting level of the archive that is read."""
+        self.context = context
         self.number = number
         self.depth = depth
-        folder = shelf.staging.late_folder(number)
+        folder = context.workspace.members_directory(number)
         os.makedirs(folder, mode=0o755, exist_ok=True)
         self.tree = Tree(folder)
+        #: The nested archive that is being written, if any.
         self.kept: KeptArchive | None = None
         self._archives = 0
 
-    def run(self, steps: Iterable[ArchiveAction]) -> None:
-        """Raises BadArchive and OSError."""
+    def apply(self, actions: Iterable[ArchiveAction]) -> None:
+        """Carry out these actions in order. Raises BadArchive and OSError."""
         tree = self.tree
-        for do, path, executable, content in steps:
-            if do is ActionKind.WHOLE:
-                tree.whole(path, executable, content)
-            elif do is ActionKind.MORE:
+        for kind, path, executable, content in actions:
+            if kind is ActionKind.WRITE_FILE:
+                tree.write_file(path, executable, content)
+            elif kind is ActionKind.APPEND:
                 if self.kept is None:
-                    tree.more(content)
+                    tree.append(content)
                 else:
                     self.kept.write(content)
-            elif do is ActionKind.FOLDER:
-                tree.folder(path)
-            elif do is ActionKind.BEGIN:
-                tree.begin(path, executable)
-            elif do is ActionKind.KEEP:
-                self.keep(path, executable)
+            elif kind is ActionKind.MAKE_DIRECTORY:
+                tree.make_directory(path)
+            elif kind is ActionKind.BEGIN_FILE:
+                tree.begin_file(path, executable)
+            elif kind is ActionKind.BEGIN_ARCHIVE:
+                self.begin_archive(path, executable)
             else:
-                self.end()
+                self.end_file()
 
-    def keep(self, path: bytes, executable: bool) -> None:
-        """An archive inside this one begins, or is read again from its first byte."""
-        staging, number = self.shelf.staging, self.shelf.number()
+    def begin_archive(self, path: bytes, executable: bool) -> None:
+        """Begin a nested archive, or begin to read one again from its first byte."""
+        workspace, number = self.context.workspace, self.context.next_number()
         self._archives += 1
         if self.number:
-            # It can be had again from the one around it, which is kept.
-            file = os.path.join(staging.late, "%d.kept" % number)
+            # It can be read again from the archive around it, which is kept.
+            file = os.path.join(workspace.late, "%d.kept" % number)
         else:
-            file = staging.kept_file(self._archives)
-            os.makedirs(staging.kept, mode=0o700, exist_ok=True)
+            file = workspace.kept_file(self._archives)
+            os.makedirs(workspace.kept, mode=0o700, exist_ok=True)
         self.kept = KeptArchive(self, number, path, file, executable)
 
-    def end(self) -> None:
+    def end_file(self) -> None:
         if self.kept is None:
-            self.tree.end()
+            self.tree.end_file()
         else:
             kept, self.kept = self.kept, None
-            kept.end()
+            kept.finish()
 
     def close(self) -> None:
         if self.kept is not None:
@@ -75,37 +76,39 @@ class ArchiveWriter:
 
 
 class KeptArchive:
-    """An archive inside an archive: kept as it came, and read on the way."""
+    """A nested archive that is stored as it came and, except for a zip, unpacked at the same time."""
 
     def __init__(self, outer: ArchiveWriter, number: int, path: bytes, file: str, executable: bool) -> None:
+        """`path` is its name in the archive around it, `file` where it is stored."""
         self._outer = outer
         self._number = number
         self._path = path
         self.file = file
-        how = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-        self._descriptor = os.open(file, how, 0o755 if executable else 0o644)
-        self._reader = Reader(outer.shelf, number, outer.depth + 1, file, path=path)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        self._descriptor = os.open(file, flags, 0o755 if executable else 0o644)
+        self._reader = ArchiveReader(outer.context, number, outer.depth + 1, file, path=path)
 
     def write(self, content: Block) -> None:
+        """Store the next bytes, and unpack them."""
         write_all(self._descriptor, content)
-        self.read(content)
+        self.feed(content)
 
-    def read(self, content: Block) -> None:
-        """What is in the file already."""
-        with named(self._path):
+    def feed(self, content: Block) -> None:
+        """Unpack the next bytes, which are stored already."""
+        with prefix_errors(self._path):
             self._reader.feed(content)
 
-    def end(self) -> None:
-        with named(self._path):
+    def finish(self) -> None:
+        with prefix_errors(self._path):
             kind = self._reader.finish()
         self.close()
         path = os.fsdecode(self._path)
         if kind is ArchiveFormat.OTHER:
-            late = Late(self._number, self._outer.number, path, kept=self.file)
+            move = PendingMove(self._number, self._outer.number, path, kept=self.file)
         else:
-            stem = os.fsdecode(formats.without_suffix(self._path))
-            late = Late(self._number, self._outer.number, stem)
-        self._outer.shelf.lates.append(late)
+            stem = os.fsdecode(formats.strip_suffix(self._path))
+            move = PendingMove(self._number, self._outer.number, stem)
+        self._outer.context.pending_moves.append(move)
 
     def close(self) -> None:
         if self._descriptor >= 0:
@@ -114,105 +117,120 @@ class KeptArchive:
         self._reader.close()
 
 
-class Reader:
-    """An archive of any kind, from its first byte on."""
+class ArchiveReader:
+    """Reads an archive of any format from its first byte on, and writes its members.
+
+    A zip is only registered, to be unpacked at the end.
+    """
 
     def __init__(
-        self, shelf: UnpackContext, number: int, depth: int, file: str, single: bytes = b"", path: bytes = b""
+        self,
+        context: UnpackContext,
+        number: int,
+        depth: int,
+        file: str,
+        single_name: bytes = b"",
+        path: bytes = b"",
     ) -> None:
-        """`file` is where it is kept; `single` what one compressed file that is no tar is to be called."""
-        self._shelf = shelf
+        """`file` is where the archive is stored, `path` its name in the archive around it.
+
+        `single_name` is the name for the content if that is one compressed file; without it such a file is
+        refused.
+        """
+        self._context = context
         self._number = number
         self._depth = depth
         self._file = file
-        self._single = single
+        self._single_name = single_name
         self._path = path
         self._kind: ArchiveFormat | None = None
         self._decoder: decoders.Decoder | None = None
         self._parser: TarParser | None = None
-        self._placing: ArchiveWriter | None = None
-        #: The first bytes, compressed and then not, until there are enough to tell what they are.
+        self._writer: ArchiveWriter | None = None
+        #: The first bytes, until there are enough to detect the format.
         self._head = b""
+        #: The same for the decompressed content; None once its format is known.
         self._content_head: bytes | None = b""
 
     def feed(self, data: Block) -> None:
         if self._kind is None:
             self._head += bytes(data)
-            if len(self._head) < formats.ENOUGH:
+            if len(self._head) < formats.HEAD_SIZE:
                 return
-            data = self._settle()
+            data = self._detect_format()
         if self._decoder is not None:
-            for piece in self._decoder.feed(bytes(data)):
-                self._decompressed(piece)
+            for chunk in self._decoder.feed(bytes(data)):
+                self._handle_decompressed(chunk)
         elif self._parser is not None:
-            self._parse(data)
+            self._write_content(data)
 
     def finish(self) -> ArchiveFormat:
-        """All of it has come. What it is; zips are only put on the shelf. Raises BadArchive."""
+        """Handle the end of the archive, and return its format. Raises BadArchive."""
         if self._kind is None:
-            self.feed(self._settle())
+            self.feed(self._detect_format())
         assert self._kind is not None
         if self._decoder is not None:
-            for piece in self._decoder.finish():
-                self._decompressed(piece)
+            for chunk in self._decoder.finish():
+                self._handle_decompressed(chunk)
             if self._content_head is not None:
-                self._settle_content(self._content_head)
+                self._detect_content(self._content_head)
         if self._parser is not None:
             self._parser.finish()
-        if self._placing is not None:
-            self._placing.end()
+        if self._writer is not None:
+            self._writer.end_file()
         self.close()
         return self._kind
 
     def close(self) -> None:
         if self._decoder is not None:
             self._decoder.close()
-        if self._placing is not None:
-            self._placing.close()
+        if self._writer is not None:
+            self._writer.close()
 
-    def _settle(self) -> bytes:
+    def _detect_format(self) -> bytes:
+        """Prepare for the format that the first bytes show, and return these, to be processed next."""
         head, self._head = self._head, b""
-        self._kind = formats.of(head)
+        self._kind = formats.detect(head)
         if self._kind is ArchiveFormat.OTHER:
             return head
         if self._kind is ArchiveFormat.ZIP:
-            self._shelf.zips.append(PendingZip(self._file, self._number, self._depth, self._path))
+            self._context.pending_zips.append(PendingZip(self._file, self._number, self._depth, self._path))
             return head
-        self._placing = ArchiveWriter(self._shelf, self._number, self._depth)
+        self._writer = ArchiveWriter(self._context, self._number, self._depth)
         if self._kind is ArchiveFormat.TAR:
-            self._parser = TarParser(self._shelf.account, self._shelf.nested, self._depth)
+            self._parser = TarParser(self._context.usage, self._context.nested, self._depth)
         else:
-            self._decoder = decoders.decoder(self._kind)
+            self._decoder = decoders.create_decoder(self._kind)
         return head
 
-    def _decompressed(self, piece: bytes) -> None:
-        self._shelf.account.decompressed(len(piece))
-        self._shelf.pulse()
+    def _handle_decompressed(self, chunk: bytes) -> None:
+        self._context.usage.add_decompressed(len(chunk))
+        self._context.pulse()
         if self._content_head is not None:
-            self._content_head += piece
-            if len(self._content_head) < formats.ENOUGH:
+            self._content_head += chunk
+            if len(self._content_head) < formats.HEAD_SIZE:
                 return
-            self._settle_content(self._content_head)
+            self._detect_content(self._content_head)
         else:
-            self._parse(piece)
+            self._write_content(chunk)
 
-    def _settle_content(self, head: bytes) -> None:
-        """What the compression was around: a tar, or one file."""
-        assert self._placing is not None
+    def _detect_content(self, head: bytes) -> None:
+        """Detect whether the decompressed content is a tar or a single file, and process its first bytes."""
+        assert self._writer is not None
         self._content_head = None
         if formats.is_tar(head):
-            self._parser = TarParser(self._shelf.account, self._shelf.nested, self._depth)
-        elif self._single:
-            self._shelf.account.member(self._single, 0)
-            self._placing.run([ArchiveAction(ActionKind.BEGIN, self._single)])
+            self._parser = TarParser(self._context.usage, self._context.nested, self._depth)
+        elif self._single_name:
+            self._context.usage.add_member(self._single_name, 0)
+            self._writer.apply([ArchiveAction(ActionKind.BEGIN_FILE, self._single_name)])
         else:
-            raise BadArchive("it is compressed, and there is no tar in it")
-        self._parse(head)
+            raise BadArchive("it is compressed but contains no tar")
+        self._write_content(head)
 
-    def _parse(self, data: Block) -> None:
-        assert self._placing is not None
+    def _write_content(self, data: Block) -> None:
+        assert self._writer is not None
         if self._parser is None:
-            self._shelf.account.member(self._single, len(data))
-            self._placing.run([ArchiveAction(ActionKind.MORE, content=memoryview(data))])
+            self._context.usage.add_member(self._single_name, len(data))
+            self._writer.apply([ArchiveAction(ActionKind.APPEND, content=memoryview(data))])
         else:
-            self._placing.run(self._parser.feed(data).steps)
+            self._writer.apply(self._parser.feed(data).actions)

@@ -1,8 +1,8 @@
-"""Zip archives. Their table of contents is at the end, so they are unpacked once they are all there.
+"""Unpacking of zips, once they are complete: their table of contents is at the end.
 
-The standard library reads them; what may be unpacked is decided here, by the same names and limits as for a
-tar. Members that share bytes are refused: that is how a small zip becomes enormous without a high ratio in
-any one of its members.
+The standard library reads them; names and limits are checked here, by the same rules as for a tar. Members
+that share bytes are refused: that is how a small zip expands enormously without a high compression ratio in
+any single member.
 """
 
 from __future__ import annotations
@@ -15,88 +15,90 @@ import zlib
 from outlast.node.archives import formats, safe_names
 from outlast.node.archives.actions import ActionKind, ArchiveAction
 from outlast.node.archives.sink import BadArchive
-from outlast.node.archives.tar_headers import shown
+from outlast.node.archives.tar_headers import printable
 from outlast.node.archives.writer import ArchiveWriter
 from outlast.node.files import open_file
 
-_PIECE = 1 << 20
+_CHUNK = 1 << 20
 _ENCRYPTED = 0x1
-#: Of a member's own header, before its name.
+#: The size of a member's local header, without its name, in bytes.
 _LOCAL_HEADER = 30
-#: What the reading of a broken archive may raise; OSError with no number comes from bzip2.
+#: Raised by the standard library for a broken archive; bzip2 also raises OSError without an errno.
 _BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, struct.error, ValueError, IndexError, OverflowError)
-_UNKNOWN = (NotImplementedError, RuntimeError)
+_UNSUPPORTED = (NotImplementedError, RuntimeError)
 
 
-def unpack(file: str, placing: ArchiveWriter) -> None:
-    """Raises BadArchive and OSError."""
+def unpack(file: str, writer: ArchiveWriter) -> None:
+    """Unpack the zip `file` with `writer`. Raises BadArchive and OSError."""
     try:
         with open_file(file) as raw, zipfile.ZipFile(raw) as archive:
             members = archive.infolist()
             _check_overlaps(members, archive.start_dir)
             for member in members:
-                _unpack_member(archive, member, placing)
+                _unpack_member(archive, member, writer)
     except BadArchive:
         raise
     except _BROKEN as error:
         raise BadArchive("the zip is broken: %s" % error) from error
-    except _UNKNOWN as error:
-        raise BadArchive("the zip needs what this Python does not know: %s" % error) from error
+    except _UNSUPPORTED as error:
+        raise BadArchive("the zip needs a feature that this Python does not support: %s" % error) from error
     except OSError as error:
         if error.errno is not None:
             raise
         raise BadArchive("the zip is broken: %s" % error) from error
     except Exception as error:
-        # lzma may be missing from this Python, and so may the name of its error.
+        # Compared by name because this Python may have been built without lzma.
         if type(error).__name__ != "LZMAError":
             raise
         raise BadArchive("the zip is broken: %s" % error) from error
 
 
 def _check_overlaps(members: list[zipfile.ZipInfo], end: int) -> None:
-    free = 0
+    previous_end = 0
     for member in sorted(members, key=lambda member: member.header_offset):
-        if member.header_offset < free or member.header_offset + _LOCAL_HEADER > end:
-            raise BadArchive("the zip is broken: %s is where something else is" % _shown(member))
-        free = member.header_offset + _LOCAL_HEADER + member.compress_size
-    if free > end:
-        raise BadArchive("the zip is broken: members reach into its table of contents")
+        if member.header_offset < previous_end or member.header_offset + _LOCAL_HEADER > end:
+            raise BadArchive("the zip is broken: %s overlaps something else" % _printable_name(member))
+        previous_end = member.header_offset + _LOCAL_HEADER + member.compress_size
+    if previous_end > end:
+        raise BadArchive("the zip is broken: members overlap its table of contents")
 
 
-def _unpack_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, placing: ArchiveWriter) -> None:
-    account, nested = placing.shelf.account, placing.shelf.nested
-    # The library cuts names at a NUL and has a separator of its own idea; the original has neither.
+def _unpack_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, writer: ArchiveWriter) -> None:
+    usage, nested = writer.context.usage, writer.context.nested
+    # The library truncates `filename` at a NUL and replaces separators; `orig_filename` is unchanged.
     name = member.orig_filename.encode("utf-8", "surrogateescape")
-    path = safe_names.clean(name, account.limits)
+    path = safe_names.clean(name, usage.limits)
     mode = member.external_attr >> 16
-    account.member(path, member.file_size)
+    usage.add_member(path, member.file_size)
     if stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFDIR):
         raise BadArchive(
-            "%s is a link, a device or a pipe; only files and directories are unpacked" % _shown(member)
+            "%s is a link, a device or a pipe; only files and directories are unpacked"
+            % _printable_name(member)
         )
     if name.endswith(b"/"):
         if member.file_size:
-            raise BadArchive("%s is a directory and has content" % _shown(member))
-        placing.run([ArchiveAction(ActionKind.FOLDER, path)])
+            raise BadArchive("%s is a directory with content" % _printable_name(member))
+        writer.apply([ArchiveAction(ActionKind.MAKE_DIRECTORY, path)])
         return
     if not path or stat.S_ISDIR(mode):
-        raise BadArchive("a file has the name or the mode of a directory: %s" % _shown(member))
+        raise BadArchive("a file has the name or the mode of a directory: %s" % _printable_name(member))
     if member.flag_bits & _ENCRYPTED:
-        raise BadArchive("%s is encrypted, and there is no password; pack it without" % _shown(member))
-    keep = nested and member.file_size and formats.claims_archive(path)
-    if keep:
-        account.deeper(path, placing.depth)
-    placing.run([ArchiveAction(ActionKind.KEEP if keep else ActionKind.BEGIN, path, bool(mode & 0o111))])
+        raise BadArchive("%s is encrypted; pack it without a password" % _printable_name(member))
+    is_kept = nested and member.file_size and formats.is_archive_name(path)
+    if is_kept:
+        usage.check_depth(path, writer.depth)
+    begin = ActionKind.BEGIN_ARCHIVE if is_kept else ActionKind.BEGIN_FILE
+    writer.apply([ArchiveAction(begin, path, bool(mode & 0o111))])
     with archive.open(member) as content:
         while True:
-            placing.shelf.pulse()
-            piece = content.read(_PIECE)
-            if not piece:
+            writer.context.pulse()
+            chunk = content.read(_CHUNK)
+            if not chunk:
                 break
-            account.decompressed(len(piece))
-            placing.run([ArchiveAction(ActionKind.MORE, content=memoryview(piece))])
-    placing.run([ArchiveAction(ActionKind.END)])
+            usage.add_decompressed(len(chunk))
+            writer.apply([ArchiveAction(ActionKind.APPEND, content=memoryview(chunk))])
+    writer.apply([ArchiveAction(ActionKind.END_FILE)])
 
 
-def _shown(member: zipfile.ZipInfo) -> str:
-    return shown(member.orig_filename.encode("utf-8", "surrogateescape"))
+def _printable_name(member: zipfile.ZipInfo) -> str:
+    return printable(member.orig_filename.encode("utf-8", "surrogateescape"))

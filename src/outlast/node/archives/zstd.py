@@ -1,4 +1,7 @@
-"""zstd, which Python has from 3.14 on: its own module, the package `zstandard`, or the program `zstd`."""
+"""zstd decompression by whichever this node has.
+
+Python's own module (from 3.14 on), the package `zstandard`, or the program `zstd`, in this order.
+"""
 
 from __future__ import annotations
 
@@ -9,28 +12,28 @@ import shutil
 import subprocess
 from typing import Any, Iterator
 
-from outlast.node.archives.decoders import PIECE, Decoder, Streams
+from outlast.node.archives.decoders import MAX_CHUNK, Decoder, StreamDecoder
 from outlast.node.archives.formats import ArchiveFormat
 from outlast.node.archives.sink import BadArchive
 
-#: The longest that the program may take to read or write a byte, in seconds.
-_PATIENCE = 120.0
-#: A few bytes can stand for a block of 128 KiB: the package gives all of it at once.
-_SIP = 512
+#: Seconds within which the program must read or write something.
+_TIMEOUT = 120.0
+#: Input bytes per call: the package cannot limit its output, and a few bytes can expand to 128 KiB.
+_INPUT_CHUNK = 512
 
 
-def decoder() -> Decoder:
-    """Raises BadArchive with what could be installed."""
+def create_decoder() -> Decoder:
+    """Return a new decoder. Raises BadArchive, naming what could be installed, if there is none."""
     try:
-        own = importlib.import_module("compression.zstd")
-        return Streams(ArchiveFormat.ZSTD, own.ZstdDecompressor, own.ZstdError)
+        builtin = importlib.import_module("compression.zstd")
+        return StreamDecoder(ArchiveFormat.ZSTD, builtin.ZstdDecompressor, builtin.ZstdError)
     except ImportError:
         pass  # a Python before 3.14, or one built without it
     try:
         package = importlib.import_module("zstandard")
-        return Streams(ArchiveFormat.ZSTD, lambda: _Package(package), package.ZstdError)
+        return StreamDecoder(ArchiveFormat.ZSTD, lambda: _Package(package), package.ZstdError)
     except ImportError:
-        pass  # the program, then
+        pass  # the package is not installed
     program = shutil.which("zstd")
     if program is None:
         raise BadArchive(
@@ -41,26 +44,26 @@ def decoder() -> Decoder:
 
 
 class _Package:
-    """A decompressor of `zstandard` with the manners of those of bz2 and lzma."""
+    """A decompressor of `zstandard` with the interface of those in bz2 and lzma."""
 
     def __init__(self, package: Any) -> None:
         self._inner = package.ZstdDecompressor().decompressobj()
-        self._left = b""
+        self._pending = b""
 
     def decompress(self, data: bytes, max_length: int) -> bytes:
-        data = self._left + data
-        pieces, size, at = [], 0, 0
+        data = self._pending + data
+        chunks, size, at = [], 0, 0
         while at < len(data) and size < max_length and not self._inner.eof:
-            piece = self._inner.decompress(data[at : at + _SIP])
-            at += _SIP
-            size += len(piece)
-            pieces.append(piece)
-        self._left = data[at:]
-        return b"".join(pieces)
+            chunk = self._inner.decompress(data[at : at + _INPUT_CHUNK])
+            at += _INPUT_CHUNK
+            size += len(chunk)
+            chunks.append(chunk)
+        self._pending = data[at:]
+        return b"".join(chunks)
 
     @property
     def needs_input(self) -> bool:
-        return not self._left
+        return not self._pending
 
     @property
     def eof(self) -> bool:
@@ -68,11 +71,11 @@ class _Package:
 
     @property
     def unused_data(self) -> bytes:
-        return bytes(self._inner.unused_data) + self._left
+        return bytes(self._inner.unused_data) + self._pending
 
 
 class _Program:
-    """The program, between two pipes. It ends when its input ends, or with `close`."""
+    """The program `zstd` between two pipes. It ends when its input ends, or with `close`."""
 
     def __init__(self, program: str) -> None:
         self._process = subprocess.Popen(
@@ -93,48 +96,50 @@ class _Program:
         self._selector.register(self._input, selectors.EVENT_WRITE)
         try:
             while view:
-                for key in self._ready():
+                for key in self._wait_ready():
                     if key is self._input:
                         try:
                             view = view[os.write(self._input.fileno(), view) :]
                         except BrokenPipeError:
-                            raise self._broken() from None
+                            raise self._failure() from None
                     else:
-                        piece = os.read(self._output.fileno(), PIECE)
-                        if not piece:
-                            raise self._broken()
-                        yield piece
+                        chunk = os.read(self._output.fileno(), MAX_CHUNK)
+                        if not chunk:
+                            raise self._failure()
+                        yield chunk
         finally:
             self._selector.unregister(self._input)
 
     def finish(self) -> Iterator[bytes]:
         self._input.close()
         while True:
-            self._ready()
-            piece = os.read(self._output.fileno(), PIECE)
-            if not piece:
+            self._wait_ready()
+            chunk = os.read(self._output.fileno(), MAX_CHUNK)
+            if not chunk:
                 break
-            yield piece
-        if self._process.wait(_PATIENCE):
-            raise self._broken()
+            yield chunk
+        if self._process.wait(_TIMEOUT):
+            raise self._failure()
         self.close()
 
-    def _ready(self) -> list[object]:
-        ready: list[object] = [key.fileobj for key, _ in self._selector.select(_PATIENCE)]
+    def _wait_ready(self) -> list[object]:
+        ready: list[object] = [key.fileobj for key, _ in self._selector.select(_TIMEOUT)]
         if not ready:
-            raise BadArchive("the program zstd did nothing for %d seconds" % _PATIENCE)
+            raise BadArchive("the program zstd made no progress for %d seconds" % _TIMEOUT)
         return ready
 
-    def _broken(self) -> BadArchive:
+    def _failure(self) -> BadArchive:
         self._process.kill()
         assert self._process.stderr
-        said = self._process.stderr.read(300).decode("utf-8", "replace").strip()
-        return BadArchive("its zstd compression is broken or cut: %s" % (said or "zstd ended early"))
+        message = self._process.stderr.read(300).decode("utf-8", "replace").strip()
+        return BadArchive(
+            "its zstd compression is broken or truncated: %s" % (message or "zstd exited early")
+        )
 
     def close(self) -> None:
         if self._process.poll() is None:
             self._process.kill()
-            self._process.wait(_PATIENCE)
+            self._process.wait(_TIMEOUT)
         for pipe in (self._input, self._output, self._process.stderr):
             if pipe is not None:
                 pipe.close()

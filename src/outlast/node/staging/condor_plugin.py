@@ -1,7 +1,7 @@
-"""HTCondor's file transfer plugin: the starter calls us for `transfer_input_files` that are URLs.
+"""HTCondor's file transfer plugin: the starter runs it for `transfer_input_files` that are URLs.
 
-It runs where the job will, outside of the job's container and network, in the job's directory. HTCondor has
-brought the work order there before: it says what is pinned, how patient to be, and who may have a token.
+It runs on the node in the job's directory, outside the job's container and network. HTCondor has transferred
+the work order there before: it has the pinned digests, the timeouts, and the hosts that get a token.
 """
 
 from __future__ import annotations
@@ -15,52 +15,53 @@ from typing import Any, Mapping, Sequence
 
 from outlast.node.order import read_order
 from outlast.node.staging import plugin_receipt
-from outlast.node.staging.condor_plugin_codes import METHODS, code_of
+from outlast.node.staging.condor_plugin_codes import METHODS, exit_code_of
 from outlast.node.staging.errors import FINAL, ErrorKind, FetchFailed
 from outlast.node.staging.fetch.fetch import fetch
 from outlast.node.staging.fetch.part_file import PartFile
 from outlast.node.staging.fetch.receipt import Receipt
 from outlast.node.staging.item import DataItem
 from outlast.node.staging.plan import DataPlan
-from outlast.node.staging.stager import settings_of, sources_of
+from outlast.node.staging.stager import settings_from_plan, sources_from_plan
 
 _ORDER = "order.json"
-#: Of the node's own troubles.
+#: The exit code for errors of the node itself.
 _FAILED = 1
 _KIND = "ErrorKind"
-#: In an ad, which is between square brackets; strings have backslashes before quotes.
+#: A string attribute of an ad, with quotes escaped by backslashes. An ad is enclosed in square brackets.
 _ATTRIBUTE = re.compile(r'\b(?P<name>[A-Za-z_]\w*)\s*=\s*"(?P<text>(?:[^"\\]|\\.)*)"')
-_LARGEST = 16 * 2**20
+_MAX_INPUT = 16 * 2**20
 
 
-def is_asked(argv: Sequence[str]) -> bool:
-    """Whether these are the arguments that HTCondor gives to a plugin."""
+def is_plugin_call(argv: Sequence[str]) -> bool:
+    """Return True if these are the arguments that HTCondor passes to a plugin."""
     return "-classad" in argv or "-infile" in argv
 
 
 def main(argv: Sequence[str]) -> int:
+    """Run the plugin and return its exit code: 0, or the code of the first failed transfer."""
     if "-classad" in argv:
-        print(_old(_abilities()), end="")
+        print(_format_old_ad(_capabilities()), end="")
         return 0
     options = dict(zip(argv, argv[1:]))
     with open(options["-infile"], encoding="utf-8", errors="surrogateescape") as file:
-        wishes = _ads(file.read(_LARGEST))
-    answers = [_refuse(wish) if "-upload" in argv else _bring(wish) for wish in wishes]
-    # Its space is allocated already, for the case of a full disk: it must not be truncated first.
+        requests = _parse_ads(file.read(_MAX_INPUT))
+    results = [_refuse(request) if "-upload" in argv else _download(request) for request in requests]
+    # HTCondor has allocated the space of this file in case the disk is full: do not truncate it first.
     flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
     with open(os.open(options["-outfile"], flags, 0o644), "r+b") as out:
-        out.write("".join(_new(answer) for answer in answers).encode("utf-8", "surrogateescape"))
+        out.write("".join(_format_new_ad(result) for result in results).encode("utf-8", "surrogateescape"))
         out.truncate()
-    failed = [answer for answer in answers if not answer["TransferSuccess"]]
-    return _code_of(failed[0]) if failed else 0 if answers else _FAILED
+    failed = [result for result in results if not result["TransferSuccess"]]
+    return _exit_code(failed[0]) if failed else 0 if results else _FAILED
 
 
-def _code_of(answer: Mapping[str, Any]) -> int:
-    kind = answer.get("TransferErrorData", {}).get(_KIND)
-    return _FAILED if kind is None else code_of(ErrorKind(kind))
+def _exit_code(result: Mapping[str, Any]) -> int:
+    kind = result.get("TransferErrorData", {}).get(_KIND)
+    return _FAILED if kind is None else exit_code_of(ErrorKind(kind))
 
 
-def _abilities() -> Mapping[str, Any]:
+def _capabilities() -> Mapping[str, Any]:
     return {
         "MultipleFileSupport": True,
         "PluginType": "FileTransfer",
@@ -70,10 +71,11 @@ def _abilities() -> Mapping[str, Any]:
     }
 
 
-def _bring(wish: Mapping[str, str]) -> dict[str, Any]:
-    url, path = wish.get("Url", ""), wish.get("LocalFileName", "")
+def _download(request: Mapping[str, str]) -> dict[str, Any]:
+    """Fetch one file. Return the ad that reports the result to HTCondor."""
+    url, path = request.get("Url", ""), request.get("LocalFileName", "")
     began = time.time()
-    answer: dict[str, Any] = {
+    result: dict[str, Any] = {
         "TransferUrl": url,
         "TransferFileName": os.path.basename(path),
         "TransferProtocol": url.partition(":")[0],
@@ -83,87 +85,87 @@ def _bring(wish: Mapping[str, str]) -> dict[str, Any]:
     }
     try:
         receipt = _fetch(url, path)
-        answer.update(TransferSuccess=True, TransferTotalBytes=receipt.bytes, TransferFileBytes=receipt.bytes)
-        answer.update(DeveloperData=_told(receipt))
+        result.update(TransferSuccess=True, TransferTotalBytes=receipt.bytes, TransferFileBytes=receipt.bytes)
+        result.update(DeveloperData=_summarise(receipt))
     except FetchFailed as error:
-        answer.update(TransferError=str(error), **_reason(error.trouble.kind))
+        result.update(TransferError=str(error), **_error_data(error.cause.kind))
     except (OSError, ValueError) as error:
         full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-        answer.update(
-            TransferError="%s: %s" % (path, error), **_reason(ErrorKind.DISK_FULL if full else None)
+        result.update(
+            TransferError="%s: %s" % (path, error), **_error_data(ErrorKind.DISK_FULL if full else None)
         )
-    answer.update(TransferEndTime=int(time.time()), ConnectionTimeSeconds=time.time() - began)
-    return answer
+    result.update(TransferEndTime=int(time.time()), ConnectionTimeSeconds=time.time() - began)
+    return result
 
 
 def _fetch(url: str, path: str) -> Receipt:
     folder, name = os.path.split(os.path.abspath(path))
-    plan, wanted = _plan(folder), DataItem((url,))
-    wanted = next((replace(item, urls=(url,)) for item in plan.items if item.name == wanted.name), wanted)
+    plan, item = _read_plan(folder), DataItem((url,))
+    item = next((replace(planned, urls=(url,)) for planned in plan.items if planned.name == item.name), item)
     sink = PartFile(folder, name)
     try:
-        receipt = fetch(wanted, sources_of(plan, wanted), sink, settings_of(plan))
+        receipt = fetch(item, sources_from_plan(plan, item), sink, settings_from_plan(plan))
     finally:
         sink.close()
-    final = os.path.join(folder, wanted.name)
-    if name != wanted.name and not os.path.lexists(final):
-        os.link(os.path.join(folder, name), final)  # HTCondor leaves %20 and the like in names
-    plugin_receipt.note(final, receipt)
+    final = os.path.join(folder, item.name)
+    if name != item.name and not os.path.lexists(final):
+        os.link(os.path.join(folder, name), final)  # HTCondor does not decode %20 and the like in names
+    plugin_receipt.write(final, receipt)
     return receipt
 
 
-def _plan(folder: str) -> DataPlan:
-    """What the work order says. Jobs of others, which have none, may use the plugin as well."""
+def _read_plan(folder: str) -> DataPlan:
+    """Return the plan of the work order; an empty one for jobs without a work order, which may use it too."""
     path = os.path.join(folder, _ORDER)
     return read_order(path).data if os.path.exists(path) else DataPlan()
 
 
-def _told(receipt: Receipt) -> Mapping[str, Any]:
-    troubles = receipt.costs.to_dict()
+def _summarise(receipt: Receipt) -> Mapping[str, Any]:
+    costs = receipt.costs.to_dict()
     return {
         "Digests": ", ".join("%s:%s" % pair for pair in receipt.digests.items()),
         "VouchedBy": receipt.vouched,
-        "Troubles": ", ".join("%s %d" % (kind, cost["count"]) for kind, cost in troubles.items()),
+        "Troubles": ", ".join("%s %d" % (kind, cost["count"]) for kind, cost in costs.items()),
     }
 
 
-def _reason(kind: ErrorKind | None) -> dict[str, Any]:
-    """None: the node is at fault."""
-    told = {} if kind is None else {_KIND: kind.value}
-    return {"TransferErrorData": {"ErrorType": "Transfer", "Retryable": kind not in FINAL, **told}}
+def _error_data(kind: ErrorKind | None) -> dict[str, Any]:
+    """Return the attributes of a failed transfer. `kind` is None for an error of the node itself."""
+    details = {} if kind is None else {_KIND: kind.value}
+    return {"TransferErrorData": {"ErrorType": "Transfer", "Retryable": kind not in FINAL, **details}}
 
 
-def _refuse(wish: Mapping[str, str]) -> dict[str, Any]:
+def _refuse(request: Mapping[str, str]) -> dict[str, Any]:
     return {
-        "TransferUrl": wish.get("Url", ""),
-        "TransferFileName": os.path.basename(wish.get("LocalFileName", "")),
+        "TransferUrl": request.get("Url", ""),
+        "TransferFileName": os.path.basename(request.get("LocalFileName", "")),
         "TransferSuccess": False,
-        "TransferError": "this plugin brings files to jobs; it takes none away",
+        "TransferError": "this plugin only transfers files into jobs; it does not upload",
     }
 
 
-def _ads(text: str) -> list[dict[str, str]]:
-    """Their strings, by name; the rest of an ad is not for us."""
+def _parse_ads(text: str) -> list[dict[str, str]]:
+    """Return the string attributes of each ad, by name. Other attributes are not needed."""
     found = []
     for part in re.findall(r"\[((?:[^\]\"]|\"(?:[^\"\\]|\\.)*\")*)\]", text):
         found.append({one["name"]: re.sub(r"\\(.)", r"\1", one["text"]) for one in _ATTRIBUTE.finditer(part)})
     return found
 
 
-def _value(value: object) -> str:
+def _format_value(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (int, float)):
         return repr(value)
     if isinstance(value, Mapping):
-        return "[ %s]" % "".join("%s = %s; " % (name, _value(one)) for name, one in value.items())
+        return "[ %s]" % "".join("%s = %s; " % (name, _format_value(one)) for name, one in value.items())
     text = " ".join(str(value).split())
     return '"%s"' % text.replace("\\", "\\\\").replace('"', '\\"')
 
 
-def _new(ad: Mapping[str, Any]) -> str:
-    return _value(ad) + "\n"
+def _format_new_ad(ad: Mapping[str, Any]) -> str:
+    return _format_value(ad) + "\n"
 
 
-def _old(ad: Mapping[str, Any]) -> str:
-    return "".join("%s = %s\n" % (name, _value(value)) for name, value in ad.items())
+def _format_old_ad(ad: Mapping[str, Any]) -> str:
+    return "".join("%s = %s\n" % (name, _format_value(value)) for name, value in ad.items())

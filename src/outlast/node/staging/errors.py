@@ -1,7 +1,7 @@
-"""What goes wrong between a source and a disk: each kind has a name, is counted, and has its answer.
+"""Errors of staging: their kinds, what each means for the attempt, and what they cost.
 
-Trouble            one thing that went wrong with one source; the fetch goes on, here or elsewhere
-GivenUp            nothing is left to try, or the patience is used up; carries the last Trouble
+SourceError        one error of one source; the fetch retries, with this source or another
+FetchFailed        nothing is left to try, or the patience is exhausted; `cause` is the deciding SourceError
 """
 
 from __future__ import annotations
@@ -14,27 +14,29 @@ from outlast.node.protocol import Outcome
 
 
 class ErrorKind(str, Enum):
+    """The kind of an error, as counted in event logs and reports."""
+
     NO_ANSWER = "no answer"  # no connection, or no first byte
-    STALL = "stall"  # no byte for a while
-    CRAWL = "crawl"  # far slower than this source or its siblings just were
+    STALL = "stall"  # no byte for the stall timeout
+    CRAWL = "crawl"  # far slower than this source or the others recently were
     RESET = "reset"  # the connection broke
-    TRUNCATED = "truncated"  # it ended early, in good order
-    SERVER_ERROR = "server error"  # 5xx, or a trailer that says the body is not whole
+    TRUNCATED = "truncated"  # the body ended early, without a connection error
+    SERVER_ERROR = "server error"  # 5xx, or a trailer that reports an incomplete body
     BUSY = "busy"  # 429, or 503 with Retry-After
-    REFUSED = "refused"  # 401 or 403: the token is missing, expired or not for this
-    MISSING_FOR_NOW = "missing for now"  # a 404 that nobody who knows has said
+    REFUSED = "refused"  # 401 or 403: the token is missing, expired or not valid for this path
+    MISSING_FOR_NOW = "missing for now"  # a 404 from a server that may not know all files
     MISSING = "missing"
-    CHANGED = "changed"  # another file behind the same URL
+    CHANGED = "changed"  # the URL has a different file now
     WRONG_LENGTH = "wrong length"
     WRONG_DIGEST = "wrong digest"
-    NO_RANGES = "no ranges"  # it was asked to go on, and began again
-    NONSENSE = "nonsense"  # an answer that is not HTTP, or contradicts itself
-    UNTRUSTED = "untrusted"  # its certificate proves nothing
+    NO_RANGES = "no ranges"  # the source ignored the range and began at the start
+    NONSENSE = "nonsense"  # a response that is not HTTP, or contradicts itself
+    UNTRUSTED = "untrusted"  # the certificate could not be verified
     DISK_FULL = "disk full"
     BAD_ARCHIVE = "bad archive"
 
 
-#: Asking the same source again cannot help: it is put aside for good.
+#: Retrying the same source cannot help: it is not used again.
 FINAL = frozenset(
     {
         ErrorKind.MISSING,
@@ -45,7 +47,7 @@ FINAL = frozenset(
     }
 )
 
-#: How an attempt ends whose data did not arrive for this.
+#: The outcome of an attempt whose data could not be fetched because of an error of this kind.
 OUTCOMES = {
     ErrorKind.NO_ANSWER: Outcome.NETWORK,
     ErrorKind.STALL: Outcome.STALLED,
@@ -73,7 +75,7 @@ _HOST = re.compile(r"[a-z]+://\[?([^/\]]+?)\]?(:[0-9]+)?/")
 
 
 class SourceError(Exception):
-    """`source` is its name for people: no query, no user, no token."""
+    """An error of one source. `source` is its display name, without query, user and token."""
 
     def __init__(
         self, kind: ErrorKind, detail: str, source: str = "", retry_after: float | None = None
@@ -82,7 +84,7 @@ class SourceError(Exception):
         self.kind = kind
         self.detail = detail
         self.source = source
-        #: Seconds that the source asked for.
+        #: Seconds to wait before the next request, if the source specified them.
         self.retry_after = retry_after
 
     def __str__(self) -> str:
@@ -90,27 +92,27 @@ class SourceError(Exception):
 
     @property
     def short(self) -> str:
-        """Return the detail alone if it names the source's host, else with the source's name."""
+        """The detail, preceded by the source's name unless the detail names the source's host."""
         host = _HOST.match(self.source)
         return self.detail if host and host.group(1) in self.detail else str(self)
 
 
 class FetchFailed(Exception):
-    """A sentence for the user, the trouble that decided it, and what all of them have cost."""
+    """A fetch was given up. Its text is for the user; it has the deciding error and all costs."""
 
-    def __init__(self, detail: str, trouble: SourceError, costs: ErrorCosts | None = None) -> None:
+    def __init__(self, detail: str, cause: SourceError, costs: ErrorCosts | None = None) -> None:
         super().__init__(detail)
-        self.trouble = trouble
+        self.cause = cause
         self.costs = costs or ErrorCosts()
 
     @property
     def outcome(self) -> Outcome:
-        return OUTCOMES[self.trouble.kind]
+        return OUTCOMES[self.cause.kind]
 
 
 @dataclass
 class ErrorCost:
-    """What one kind of trouble has cost: how often, bytes fetched again, seconds without a new byte."""
+    """The cost of one kind of error: its count, bytes fetched again, and seconds without a new byte."""
 
     count: int = 0
     bytes: int = 0
@@ -119,11 +121,12 @@ class ErrorCost:
 
 @dataclass
 class ErrorCosts:
-    """All of an item's troubles, by kind; in the event log, the ledger and the progress line."""
+    """The costs of all errors of one item, by kind, for the event log, the ledger and the progress line."""
 
     by_kind: dict[ErrorKind, ErrorCost] = field(default_factory=dict)
 
-    def book(self, kind: ErrorKind, lost_bytes: int = 0, seconds: float = 0.0) -> None:
+    def record(self, kind: ErrorKind, lost_bytes: int = 0, seconds: float = 0.0) -> None:
+        """Count one more error of this kind and add its costs."""
         cost = self.by_kind.setdefault(kind, ErrorCost())
         cost.count += 1
         cost.bytes += lost_bytes

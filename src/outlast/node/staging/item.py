@@ -1,4 +1,4 @@
-"""What a training wants to have: one entry of `data:` in params.yaml."""
+"""One item of data that a run needs: an entry of `data:` in params.yaml."""
 
 from __future__ import annotations
 
@@ -6,26 +6,28 @@ import posixpath
 from dataclasses import asdict, dataclass, field
 from typing import Any, Mapping
 
-#: In the order of how much each proves.
+#: The strongest first.
 ALGORITHMS = ("sha256", "sha1", "md5", "crc32c", "crc32", "adler32")
 
-#: Of 32 bits: they show what broke on the way, and do not tell one file from all others.
+#: 32 bits only: they detect transfer errors, but do not identify a file.
 CHECKSUMS = frozenset(("crc32c", "crc32", "adler32"))
 
 
-def is_path(url: str) -> bool:
-    """Whether it is no URL but the path of a file: in that `#`, `?`, `%` and `:` are letters as others."""
+def is_local_path(url: str) -> bool:
+    """Return True for a plain file path, in which `#`, `?`, `%` and `:` have no special meaning."""
     return "://" not in url and not url.startswith("file:")
 
 
 @dataclass(frozen=True)
 class DataItem:
+    """An item, its mirrors, and what is pinned. Its fields are part of the work order."""
+
     #: Mirrors of the same bytes, the preferred one first.
     urls: tuple[str, ...]
-    #: Hexadecimal, by algorithm; empty where nothing was pinned.
+    #: The pinned digests, hexadecimal, by algorithm; may be empty.
     digests: Mapping[str, str] = field(default_factory=dict)
     size: int | None = None
-    #: "no", "yes", or "nested": archives inside the archive as well.
+    #: "no", "yes", or "nested" to unpack archives inside the archive as well.
     unpack: str = "no"
     #: Relative to the data directory; empty for the data directory itself.
     to: str = ""
@@ -34,24 +36,24 @@ class DataItem:
 
     @property
     def name(self) -> str:
-        """What the file is called where it is not unpacked."""
-        # Every job imports this module with its work order, and most want no data.
+        """The file name, from the first URL; "data" if that has none."""
+        # Imported here since every job imports this module, and most need no data.
         from urllib.parse import unquote, urlsplit
 
         first = self.urls[0]
-        path = first if is_path(first) else unquote(urlsplit(first).path)
+        path = first if is_local_path(first) else unquote(urlsplit(first).path)
         name = posixpath.basename(path.rstrip("/"))
         return "data" if name in ("", ".", "..") else name
 
     @property
-    def strongest(self) -> str:
-        """The algorithm of the pinned digest that proves most; empty where nothing was pinned."""
+    def strongest_algorithm(self) -> str:
+        """The algorithm of the strongest pinned digest; empty if none is pinned."""
         return next((name for name in ALGORITHMS if name in self.digests), "")
 
     @property
     def is_named_by_digest(self) -> bool:
-        """Whether no other file, not even one made to that end, has the digest that is pinned."""
-        return bool(self.digests) and self.strongest not in CHECKSUMS
+        """True if a pinned digest identifies the file: it is more than a 32-bit checksum."""
+        return bool(self.digests) and self.strongest_algorithm not in CHECKSUMS
 
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "urls": list(self.urls), "digests": dict(self.digests)}

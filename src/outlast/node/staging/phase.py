@@ -1,4 +1,4 @@
-"""The data of an attempt on its way: brought one after the other, told to whoever watches, and booked."""
+"""The stage phase of an attempt: fetch its items one after the other, report progress, and log the costs."""
 
 from __future__ import annotations
 
@@ -17,50 +17,55 @@ if TYPE_CHECKING:
     from outlast.node.staging.fetch.receipt import FetchProgress
     from outlast.node.staging.stager import Stager
 
-#: Seconds between two lines about the progress of an item.
-_TELL = 3.0
+#: Seconds between two updates of the progress file.
+_PROGRESS_INTERVAL = 3.0
 
 
 class StagingFailed(Exception):
-    """The data did not arrive; in words, with what that means for the attempt.
+    """The data could not be staged. Its text is for the user; `outcome` is the outcome of the attempt.
 
-    `sign` tells what will be the same next time, from other things that will; empty: it may pass.
+    `failure_key` identifies a failure that would repeat in the next attempt; empty if it may be temporary.
     """
 
-    def __init__(self, outcome: Outcome, detail: str, sign: str) -> None:
+    def __init__(self, outcome: Outcome, detail: str, failure_key: str) -> None:
         super().__init__(detail)
         self.outcome = outcome
-        self.sign = sign
+        self.failure_key = failure_key
 
 
 class StagePhase:
-    """`directory` is where data goes, `telling` the file that says how far it has got."""
+    """The data of one attempt: `run` stages it, `refresh` keeps it in use, `release` ends that.
 
-    def __init__(self, plan: DataPlan, directory: str, telling: str, events: EventLog) -> None:
+    `directory` is the data directory; `progress_path` is the file with the progress of the current item.
+    """
+
+    def __init__(self, plan: DataPlan, directory: str, progress_path: str, events: EventLog) -> None:
         self._plan = plan
         self._directory = directory
-        self._telling = telling
+        self._progress_path = progress_path
         self._events = events
-        self._arrivals: Stager | None = None
-        self._told = 0.0
+        self._stager: Stager | None = None
+        self._reported_at = 0.0
 
-    def bring(self, pulse: Callable[[], None]) -> None:
-        """All items. Raises NotHere, OSError, and whatever the pulse raises."""
+    def run(self, pulse: Callable[[], None]) -> None:
+        """Stage all items. Raises StagingFailed, OSError, and anything that the pulse raises."""
         if not self._plan.items:
             return
-        # Most attempts on a laptop want no data: they need not wait for all of this to be imported.
+        # Imported here, since most attempts on a laptop have no data and should start quickly.
         from outlast.node.staging.cache.data_cache import DataCache
         from outlast.node.staging.stager import Stager
 
-        store = DataCache(self._plan.cache, self._plan.cache_size)
-        self._arrivals = Stager(self._plan, self._directory, store, pulse, self._tell, self._wait)
+        cache = DataCache(self._plan.cache, self._plan.cache_size)
+        self._stager = Stager(
+            self._plan, self._directory, cache, pulse, self._report_progress, self._report_wait
+        )
         try:
-            self._bring_all(self._arrivals)
+            self._stage_all(self._stager)
         finally:
-            with contextlib.suppress(OSError):  # it was never written, or the disk has gone
-                os.unlink(self._telling)
+            with contextlib.suppress(OSError):  # it was never written, or the disk is gone
+                os.unlink(self._progress_path)
 
-    def _bring_all(self, arrivals: Stager) -> None:
+    def _stage_all(self, stager: Stager) -> None:
         from outlast.node.staging.cache.data_cache import LockLost
         from outlast.node.staging.errors import FINAL, FetchFailed
 
@@ -68,60 +73,61 @@ class StagePhase:
             began = time.monotonic()
             self._events.write("fetching", name=item.name)
             try:
-                arrived = arrivals.bring(item)
-                self._events.write("data", **{**arrived.to_dict(), "waited": time.monotonic() - began})
-            except FetchFailed as given_up:
-                self._book(item, began, given_up.costs.to_dict())
-                kind = given_up.trouble.kind
-                sign = "%s %s" % (item.name, kind.value) if kind in FINAL else ""
-                raise StagingFailed(given_up.outcome, str(given_up), sign) from given_up
+                staged = stager.stage(item)
+                self._events.write("data", **{**staged.to_dict(), "waited": time.monotonic() - began})
+            except FetchFailed as failed:
+                self._log_failure(item, began, failed.costs.to_dict())
+                kind = failed.cause.kind
+                failure_key = "%s %s" % (item.name, kind.value) if kind in FINAL else ""
+                raise StagingFailed(failed.outcome, str(failed), failure_key) from failed
             except LockLost as lost:
                 raise StagingFailed(Outcome.NODE_TROUBLE, str(lost), "") from lost
             except ValueError as error:
                 raise StagingFailed(Outcome.CRASHED, str(error), "data") from error
             except BaseException:
-                self._book(item, began, {})
+                self._log_failure(item, began, {})
                 raise
 
-    def beat(self) -> None:
-        """What is in use must be seen to be."""
-        if self._arrivals is not None:
-            self._arrivals.beat()
+    def refresh(self) -> None:
+        """Keep the staged data marked as in use. Must be called regularly while the attempt runs."""
+        if self._stager is not None:
+            self._stager.refresh()
 
     def release(self) -> None:
-        if self._arrivals is not None:
-            self._arrivals.release()
+        """Mark the staged data as no longer in use."""
+        if self._stager is not None:
+            self._stager.release()
 
-    def _book(self, item: DataItem, began: float, troubles: dict[str, Any]) -> None:
+    def _log_failure(self, item: DataItem, began: float, costs: dict[str, Any]) -> None:
         waited = time.monotonic() - began
-        self._events.write("data", name=item.name, arrived=False, waited=waited, troubles=troubles)
+        self._events.write("data", name=item.name, arrived=False, waited=waited, troubles=costs)
 
-    def _tell(self, item: DataItem, progress: FetchProgress) -> None:
+    def _report_progress(self, item: DataItem, progress: FetchProgress) -> None:
         now = time.time()
         due = {"next_try_at": progress.next_try_in, "gives_up_at": progress.gives_up_in}
-        self._put(
+        self._write_progress(
             item,
             done=progress.done,
             total=progress.total,
             rate=round(progress.rate),
             source=progress.source,
-            trouble=progress.trouble,
+            trouble=progress.error,
             **{key: now + seconds for key, seconds in due.items() if seconds is not None},
         )
 
-    def _wait(self, item: DataItem, who: str) -> None:
-        self._put(item, waits_for=who)
+    def _report_wait(self, item: DataItem, who: str) -> None:
+        self._write_progress(item, waits_for=who)
 
-    def _put(self, item: DataItem, **told: Any) -> None:
+    def _write_progress(self, item: DataItem, **details: Any) -> None:
         now = time.monotonic()
-        if now - self._told < _TELL:
+        if now - self._reported_at < _PROGRESS_INTERVAL:
             return
-        self._told = now
-        line = {"event": "fetching", "at": time.time(), "mono": now, "name": item.name, **told}
-        temporary = self._telling + ".tmp"
+        self._reported_at = now
+        line = {"event": "fetching", "at": time.time(), "mono": now, "name": item.name, **details}
+        temporary = self._progress_path + ".tmp"
         try:
             with open(temporary, "w", encoding="ascii") as file:
                 file.write(json.dumps(line) + "\n")
-            os.replace(temporary, self._telling)
+            os.replace(temporary, self._progress_path)
         except OSError:
-            return  # a full disk is met, and told, where the data is written
+            return  # a full disk is detected and reported where the data is written

@@ -1,4 +1,4 @@
-"""What a scheduler's own transfer brought: beside a file that the plugin fetched lies what it cost."""
+"""Receipts of HTCondor's transfer plugin: beside each file that it fetched, a file with the costs."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from typing import Any
 from outlast.node.staging.cache.entry import read_json
 from outlast.node.staging.fetch.receipt import Receipt
 
-#: What `note` puts down. It lies where the job's programs could write as well.
-_TOLD = frozenset({*(one.name for one in fields(Receipt)), "troubles"})
+#: The keys that `write` writes. The job's programs can write to the same directory, so others are ignored.
+_KEYS = frozenset({*(field.name for field in fields(Receipt)), "troubles"})
 
 
-def note(path: str, receipt: Receipt) -> None:
-    """Of the file that has come to `path`. If it cannot be written, the data is there all the same."""
-    with contextlib.suppress(OSError), open(_beside(path), "w", encoding="utf-8") as file:
+def write(path: str, receipt: Receipt) -> None:
+    """Write the receipt of the file at `path`. Errors are ignored: the data is usable without it."""
+    with contextlib.suppress(OSError), open(_receipt_path(path), "w", encoding="utf-8") as file:
         json.dump(receipt.to_dict(), file)
 
 
-def told(path: str) -> dict[str, Any]:
-    """What the plugin has noted; empty where the scheduler brought the file without it."""
-    return {key: value for key, value in read_json(_beside(path)).items() if key in _TOLD}
+def read(path: str) -> dict[str, Any]:
+    """Return the receipt of the file at `path`; empty if the scheduler transferred it without the plugin."""
+    return {key: value for key, value in read_json(_receipt_path(path)).items() if key in _KEYS}
 
 
-def _beside(path: str) -> str:
+def _receipt_path(path: str) -> str:
     folder, name = os.path.split(path)
     return os.path.join(folder, ".%s.receipt" % name)

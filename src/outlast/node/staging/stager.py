@@ -1,7 +1,7 @@
-"""All data of an attempt, brought to its data directory before the training starts.
+"""Staging of one item: from its sources through the cache to links in the data directory.
 
-What arrives goes into a store and is only linked to from the data directory, so that the next attempt, and
-any other on the same node or file system, finds it there, whole or half.
+The content is kept in the cache and only linked from the data directory, so that the next attempt, and any
+other on the same node or file system, finds it there, complete or unfinished.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from outlast.node.pulse import silent
 from outlast.node.staging import plugin_receipt
 from outlast.node.staging.cache import in_place
 from outlast.node.staging.cache.data_cache import DataCache, HeldEntry
-from outlast.node.staging.cache.entry import size_of, write_entry
+from outlast.node.staging.cache.entry import total_size, write_entry
 from outlast.node.staging.cache.evicting_sink import EvictingSink
 from outlast.node.staging.fetch.fetch import fetch, identify
 from outlast.node.staging.fetch.fetch_settings import FetchSettings
@@ -33,131 +33,145 @@ from outlast.node.staging.sources.resolve import sources_for
 from outlast.node.staging.sources.tokens import Tokens
 
 
-def sources_of(plan: DataPlan, wanted: DataItem) -> list[Source]:
-    """Raises ValueError, in words for the user."""
+def sources_from_plan(plan: DataPlan, item: DataItem) -> list[Source]:
+    """Return the sources of an item, with the tokens and timeouts of the plan.
+
+    Raises ValueError, with a message for the user.
+    """
     tokens = Tokens(plan.token_hosts, plan.token_file, plan.token_command)
-    # Left a little before, so that another source's bytes are there by then.
+    # A little shorter, so that another source can deliver before `plan.stall` is over.
     stall = plan.stall - min(1.0, 0.1 * plan.stall)
-    return sources_for(wanted, HttpSettings(plan.stall, plan.stall, stall), tokens)
+    return sources_for(item, HttpSettings(plan.stall, plan.stall, stall), tokens)
 
 
-def settings_of(plan: DataPlan) -> FetchSettings:
+def settings_from_plan(plan: DataPlan) -> FetchSettings:
     return FetchSettings(patience=plan.patience, connections=plan.connections)
 
 
 @dataclass(frozen=True)
 class StagedItem:
-    """One item that is there. `receipt` is None where it was there before.
+    """An item that is in the data directory.
 
-    What the scheduler brought has `carried`, which may be empty.
+    `receipt` is None if nothing had to be fetched. `plugin_costs` is the receipt of the scheduler's transfer
+    and may be empty; it is None if the scheduler did not transfer the item.
     """
 
-    wanted: DataItem
+    item: DataItem
     path: str
     receipt: Receipt | None
-    carried: Mapping[str, Any] | None = None
+    plugin_costs: Mapping[str, Any] | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        if self.carried is not None:
-            return {"name": self.wanted.name, **self.carried, "carried": True}
-        told = self.receipt.to_dict() if self.receipt else {"bytes": 0, "seconds": 0.0, "troubles": {}}
-        return {"name": self.wanted.name, "found": self.receipt is None, **told}
+        if self.plugin_costs is not None:
+            return {"name": self.item.name, **self.plugin_costs, "carried": True}
+        costs = self.receipt.to_dict() if self.receipt else {"bytes": 0, "seconds": 0.0, "troubles": {}}
+        return {"name": self.item.name, "found": self.receipt is None, **costs}
 
 
 @dataclass
 class Stager:
-    """`tell` hears of progress, with the item it belongs to, and `waiting` for whom an item waits."""
+    """Stages items into `directory` and keeps them in use until `release`.
+
+    `on_progress` is called with each item's progress, `on_wait` with the process that an item waits for.
+    """
 
     plan: DataPlan
     directory: str
-    store: DataCache
+    cache: DataCache
     pulse: Callable[[], None] = silent
-    tell: Callable[[DataItem, FetchProgress], None] = lambda wanted, progress: None
-    waiting: Callable[[DataItem, str], None] = lambda wanted, who: None
+    on_progress: Callable[[DataItem, FetchProgress], None] = lambda item, progress: None
+    on_wait: Callable[[DataItem, str], None] = lambda item, who: None
     _held: list[HeldEntry] = field(default_factory=list)
 
-    def bring(self, wanted: DataItem) -> StagedItem:
-        """Raises GivenUp, OSError (NoRoom), ValueError for a plan that cannot be carried out."""
-        brought = plugin_receipt.told(path_of(wanted.urls[0])) if wanted.method == "native" else None
-        if wanted.method in ("shared", "native") and wanted.unpack == "no":
-            path = in_place.checked(wanted, self.store, self.pulse)
-            self._place(wanted, path)
-            return StagedItem(wanted, path, None, brought)
-        sources = sources_of(self.plan, wanted)
+    def stage(self, item: DataItem) -> StagedItem:
+        """Fetch an item, or find it in the cache, and link it into the data directory.
+
+        Raises FetchFailed, LockLost, OSError, and ValueError for a plan that cannot be carried out.
+        """
+        plugin_costs = plugin_receipt.read(path_of(item.urls[0])) if item.method == "native" else None
+        if item.method in ("shared", "native") and item.unpack == "no":
+            path = in_place.verify(item, self.cache, self.pulse)
+            self._link_item(item, path)
+            return StagedItem(item, path, None, plugin_costs)
+        sources = sources_from_plan(self.plan, item)
         receipts: list[Receipt | None] = []
 
         def fill(place: str, pulse: Callable[[], None]) -> None:
-            receipts.append(self._fetch(wanted, sources, identity, key, place, pulse))
+            receipts.append(self._fetch(item, sources, identity, key, place, pulse))
 
-        tell, settings = self._telling(wanted), settings_of(self.plan)
-        identity = identify(wanted, sources, settings, tell, self.pulse)
-        key = _key(wanted, identity)
-        held = self.store.obtain(key, fill, self.pulse, lambda who: self.waiting(wanted, who))
+        settings = settings_from_plan(self.plan)
+        identity = identify(item, sources, settings, self._progress_callback(item), self.pulse)
+        key = _cache_key(item, identity)
+        held = self.cache.obtain(key, fill, self.pulse, lambda who: self.on_wait(item, who))
         self._held.append(held)
-        self._place(wanted, held.content)
-        return StagedItem(wanted, held.content, receipts[0] if receipts else None, brought)
+        self._link_item(item, held.content)
+        return StagedItem(item, held.content, receipts[0] if receipts else None, plugin_costs)
 
-    def beat(self) -> None:
-        """The data is in use as long as this is called now and then."""
+    def refresh(self) -> None:
+        """Keep all staged items marked as in use. Must be called regularly."""
         for held in self._held:
-            held.mark.touch()
+            held.marker.touch()
 
     def release(self) -> None:
+        """Mark all staged items as no longer in use."""
         for held in self._held:
             held.release()
         self._held.clear()
 
     def _fetch(
         self,
-        wanted: DataItem,
+        item: DataItem,
         sources: list[Source],
         identity: str,
         key: str,
         place: str,
         pulse: Callable[[], None],
     ) -> Receipt | None:
-        """None: an earlier process had all of it, and was ended while it put it in its place."""
-        content, settings = os.path.join(place, "content"), settings_of(self.plan)
-        tell = self._telling(wanted)
+        """Fetch an item into the directory `place` of its unfinished cache entry.
+
+        Return None if an earlier process had fetched all of it and was killed before it added the entry.
+        """
+        content, settings = os.path.join(place, "content"), settings_from_plan(self.plan)
         sink: Sink
-        if wanted.unpack == "no":
+        if item.unpack == "no":
             sink = PartFile(place, "content")
         else:
-            sink = unpacking = UnpackingSink(content, wanted.name, wanted.unpack == "nested", pulse=pulse)
+            sink = unpacking = UnpackingSink(content, item.name, item.unpack == "nested", pulse=pulse)
             unpacking.recover(identity)
-        if os.path.lexists(content):  # it got that name only when it was whole and checked
+        if os.path.lexists(content):  # it got this name only when it was complete and verified
             sink.close()
-            write_entry(place, size_of(content, pulse), sources[0].name)
+            write_entry(place, total_size(content, pulse), sources[0].name)
             return None
-        # Another user's copy spares the network, and is checked as whatever comes from there.
-        near: list[Source] = (
-            [FileSource(path) for path in self.store.of_others(key)] if wanted.is_named_by_digest else []
-        )
-        roomy = EvictingSink(sink, self.store, settings.margin, pulse)
+        # The copy of another user saves network traffic and is verified like any other source.
+        copies: list[Source] = []
+        if item.is_named_by_digest:
+            copies += [FileSource(path) for path in self.cache.copies_of_other_users(key)]
+        evicting = EvictingSink(sink, self.cache, settings.margin, pulse)
+        on_progress = self._progress_callback(item)
         try:
-            receipt = fetch(wanted, [*near, *sources], roomy, settings, tell, pulse)
+            receipt = fetch(item, [*copies, *sources], evicting, settings, on_progress, pulse)
         finally:
             sink.close()
-        most = max(receipt.sources, default="", key=lambda name: receipt.sources[name].bytes)
-        write_entry(place, receipt.bytes, most)
+        main_source = max(receipt.sources, default="", key=lambda name: receipt.sources[name].bytes)
+        write_entry(place, receipt.bytes, main_source)
         return receipt
 
-    def _telling(self, wanted: DataItem) -> Callable[[FetchProgress], None]:
-        return lambda progress: self.tell(wanted, progress)
+    def _progress_callback(self, item: DataItem) -> Callable[[FetchProgress], None]:
+        return lambda progress: self.on_progress(item, progress)
 
-    def _place(self, wanted: DataItem, content: str) -> None:
-        """By links from the data directory; what is in the store is never written to."""
-        if wanted.unpack == "no":
-            _link(content, os.path.join(self._own_directory(wanted.to), wanted.name))
+    def _link_item(self, item: DataItem, content: str) -> None:
+        """Link the content into the data directory. The cache is never written to."""
+        if item.unpack == "no":
+            _link(content, os.path.join(self._make_directory(item.to), item.name))
             return
-        above, name = os.path.split(wanted.to)
-        if name and not os.path.lexists(os.path.join(self._own_directory(above), name)):
-            _link(content, os.path.join(self.directory, wanted.to))
+        parent, name = os.path.split(item.to)
+        if name and not os.path.lexists(os.path.join(self._make_directory(parent), name)):
+            _link(content, os.path.join(self.directory, item.to))
         else:
-            _link_all(content, self._own_directory(wanted.to))
+            _link_all(content, self._make_directory(item.to))
 
-    def _own_directory(self, to: str) -> str:
-        """A directory of this attempt's, though an item before may have had it as a link into the store."""
+    def _make_directory(self, to: str) -> str:
+        """Create a directory of this attempt, replacing links into the cache by directories of links."""
         path = self.directory
         for part in to.split("/") if to else []:
             path = os.path.join(path, part)
@@ -170,15 +184,15 @@ class Stager:
         return path
 
 
-def _key(wanted: DataItem, identity: str) -> str:
-    """What an item is called in the store."""
-    if wanted.digests:
-        key = "%s-%s" % (wanted.strongest, wanted.digests[wanted.strongest].lower())
-        if not wanted.is_named_by_digest:
-            key += "-" + _sha256([sorted(wanted.digests.items()), wanted.size, *wanted.urls])[:16]
+def _cache_key(item: DataItem, identity: str) -> str:
+    """Return the key of an item's cache entry."""
+    if item.digests:
+        key = "%s-%s" % (item.strongest_algorithm, item.digests[item.strongest_algorithm].lower())
+        if not item.is_named_by_digest:
+            key += "-" + _sha256([sorted(item.digests.items()), item.size, *item.urls])[:16]
     else:
         key = "unpinned-%s" % _sha256(identity)
-    return key if wanted.unpack == "no" else "%s-%s" % (key, _UNPACKED[wanted.unpack])
+    return key if item.unpack == "no" else "%s-%s" % (key, _UNPACKED[item.unpack])
 
 
 _UNPACKED = {"yes": "unpacked", "nested": "nested"}
@@ -193,12 +207,12 @@ def _link_all(content: str, directory: str) -> None:
         _link(os.path.join(content, name), os.path.join(directory, name))
 
 
-def _link(content: str, goal: str) -> None:
-    if os.path.islink(goal) and os.readlink(goal) == content:
-        return  # an earlier leg of this attempt has made it
+def _link(content: str, target: str) -> None:
+    if os.path.islink(target) and os.readlink(target) == content:
+        return  # made by an earlier leg of this attempt
     try:
-        os.symlink(content, goal)
+        os.symlink(content, target)
     except FileExistsError:
         raise ValueError(
-            "two entries of data: both bring %s; give one of them another `to:`" % os.path.basename(goal)
+            "two entries of data: both provide %s; give one of them another `to:`" % os.path.basename(target)
         ) from None

@@ -96,7 +96,7 @@ def by_hand(job: str, said: str) -> str:
 def explain(code: int, subcode: int, said: str) -> Hold:
     """What this hold means. `said` is HTCondor's own reason, which ends the sentence."""
     # The subcode of a failed plugin is its exit code, eight bits further up.
-    kind = condor_plugin_codes.kind_of(subcode >> 8) if code in (11, 13) else None
+    kind = condor_plugin_codes.error_kind_of(subcode >> 8) if code in (11, 13) else None
     if kind is not None:
         return _without_data(kind, said)
     hold = _meaning(code, subcode, said)

@@ -1,6 +1,6 @@
 """Arrays of any library as nodes of a tree and buffers.
 
-Those that share memory are kept in one buffer, so that they share it again after loading.
+Arrays that share memory are stored in one buffer, so that they share it again after loading.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _MAX_DIMENSIONS = 64
 
 @dataclass(frozen=True)
 class Buffer:
-    """Bytes that have to be put in order on their way into a checkpoint."""
+    """Bytes that have to be put in order when they are copied into a checkpoint."""
 
     nbytes: int
     fill: Callable[[memoryview], None]
 
 
 class RawMemory(NamedTuple):
-    """Bytes that lie at an address, in this order, for as long as there is their owner."""
+    """Bytes at an address, already in order; valid while `owner` exists."""
 
     nbytes: int
     address: int
@@ -32,55 +32,55 @@ class RawMemory(NamedTuple):
 
 
 class ArraySource:
-    """Where buffers come from when a state is put together."""
+    """The buffers of a checkpoint that is being loaded."""
 
-    #: Whether the machine that wrote them has the other order of bytes.
+    #: True if the machine that wrote them has the other byte order.
     is_swapped = False
 
     def memory(self, offset: int, nbytes: int) -> memoryview:
-        """The buffer where it lies, writable and nobody else's. Raises Damaged unless it is there."""
+        """Return a buffer as private writable memory, not copied. Raises Damaged if it is out of range."""
         raise NotImplementedError
 
     def copy(self, offset: int, nbytes: int) -> bytearray:
-        """A copy of it. Raises Damaged when copies of more than there is are asked for."""
+        """Return a copy of a buffer. Raises Damaged if copies exceed the size of the file in total."""
         raise NotImplementedError
 
-    def once(self, key: Any, make: Callable[[], Any]) -> Any:
-        """What `make` returns, made once for each key."""
+    def cached(self, key: Any, make: Callable[[], Any]) -> Any:
+        """Return what `make` returns, calling it once per key."""
         raise NotImplementedError
 
 
-Place = Callable[[Union[Buffer, RawMemory]], int]
-#: The kind of memory, and where it begins and ends.
+PlaceBuffer = Callable[[Union[Buffer, RawMemory]], int]
+#: Kind of memory, first address, end address.
 Span = Tuple[str, int, int]
 
 
 class Leaf:
-    """An array on its way into a checkpoint."""
+    """An array that is being saved."""
 
-    #: Where it lies; None for one that has no memory of its own or whose memory does not tell all of it.
+    #: The memory of the array; None if it has none of its own or if the memory alone does not determine it.
     span: Span | None = None
 
-    def dense(self, place: Place) -> list[Any]:
-        """Its node, with its elements in a buffer of its own."""
+    def dense(self, place: PlaceBuffer) -> list[Any]:
+        """Return its node, with the elements in a buffer of its own."""
         raise NotImplementedError
 
     def view(self, start: int, nbytes: int, offset: int) -> list[Any]:
-        """Its node, with its elements in a buffer that holds the memory from address `start` on."""
+        """Return its node, with the elements in a buffer that holds the memory from address `start` on."""
         raise NotImplementedError
 
     def memory(self, start: int, nbytes: int) -> Buffer | RawMemory:
-        """That buffer."""
+        """Return the buffer with the memory from address `start` on."""
         raise NotImplementedError
 
 
-def settle(leaves: Iterable[tuple[Leaf, list[Any]]], place: Place) -> None:
-    """Fill in the node of each leaf, once all of them, and so all that share memory, are known."""
+def fill_nodes(leaves: Iterable[tuple[Leaf, list[Any]]], place: PlaceBuffer) -> None:
+    """Fill in the node of each leaf. All leaves must be known, so that shared memory is found."""
     found = list(leaves)
-    together = _clusters([one.span for one, _ in found if one.span is not None])
+    clusters = _clusters([one.span for one, _ in found if one.span is not None])
     offsets: dict[Span, int] = {}
     for one, node in found:
-        cluster = together.get(one.span) if one.span is not None else None
+        cluster = clusters.get(one.span) if one.span is not None else None
         if cluster is None:
             node[:] = one.dense(place)
             continue
@@ -91,7 +91,7 @@ def settle(leaves: Iterable[tuple[Leaf, list[Any]]], place: Place) -> None:
 
 
 def _clusters(spans: list[Span]) -> dict[Span, Span]:
-    """For each span that overlaps another (or is there twice): what they cover together."""
+    """Map each span that overlaps another (or occurs twice) to the span that covers all of them."""
     found: dict[Span, Span] = {}
     members: list[Span] = []
 
@@ -100,40 +100,43 @@ def _clusters(spans: list[Span]) -> dict[Span, Span]:
             covered = (members[0][0], members[0][1], max(end for _, _, end in members))
             found.update((member, covered) for member in members)
 
-    reach = 0
+    extent = 0
     for span in sorted(spans):
-        if not members or span[0] != members[0][0] or span[1] >= reach:
+        if not members or span[0] != members[0][0] or span[1] >= extent:
             close()
             members = []
-            reach = span[2]
+            extent = span[2]
         members.append(span)
-        reach = max(reach, span[2])
+        extent = max(extent, span[2])
     close()
     return found
 
 
-def shape_of(lengths: Any) -> tuple[int, ...]:
+def parse_shape(lengths: Any) -> tuple[int, ...]:
+    """Return a saved shape as a tuple. Raises Damaged if it is not a list of sizes."""
     if type(lengths) is not list or len(lengths) > _MAX_DIMENSIONS:
-        raise Damaged("an array in it has no proper shape")
+        raise Damaged("an array has an invalid shape")
     if any(type(length) is not int or not 0 <= length < 2**62 for length in lengths):
-        raise Damaged("an array in it has no proper shape")
+        raise Damaged("an array has an invalid shape")
     return tuple(lengths)
 
 
-def count(shape: Iterable[int]) -> int:
+def element_count(shape: Iterable[int]) -> int:
+    """Return the number of elements of an array with this shape."""
     total = 1
     for length in shape:
         total *= length
     return total
 
 
-def reach(shape: Iterable[int], strides: Iterable[int]) -> tuple[int, int]:
-    """How far before and behind its first element an array with elements has others."""
+def extent(shape: Iterable[int], strides: Iterable[int]) -> tuple[int, int]:
+    """Return how far the elements of a non-empty array reach before and after its first element."""
     steps = [(length - 1) * stride for length, stride in zip(shape, strides)]
     return sum(step for step in steps if step < 0), sum(step for step in steps if step > 0)
 
 
-def library(name: str, what: str) -> Any:
+def import_library(name: str, what: str) -> Any:
+    """Import a library that a checkpoint needs. Raises CheckpointError if it is not installed."""
     try:
         return importlib.import_module(name)
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""The checkpoints of a run: the newest whole one is loaded, a new one appears whole or not at all."""
+"""The checkpoints of a run: loads the newest valid one, and saves new ones atomically."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ import shlex
 from dataclasses import dataclass
 from typing import Any, Callable, Tuple
 
-from outlast.training.checkpoints import checkpoint, checkpoint_names, durable_files, file_format, ranks
+from outlast.training.checkpoints import checkpoint, checkpoint_names, durable_files, file_format
 from outlast.training.checkpoints.file_format import PartManifest
 from outlast.training.checkpoints.generations import GenerationClaim
-from outlast.training.checkpoints.ranks import Ranks
+from outlast.training.checkpoints.ranks import Ranks, await_commit, await_parts, mark_part_failed
 from outlast.training.checkpoints.retention import Retention
 from outlast.training.errors import CheckpointError, Damaged, Superseded
 
-#: A checkpoint may vanish between listing and reading, when an older process still tidies up.
-_LISTINGS = 5
-#: How often a save is made again because another process of the attempt came between.
-_TRIES = 20
+#: A checkpoint may vanish between listing and reading, if an older process still removes old ones.
+_MAX_LISTINGS = 5
+#: How often a save is repeated because another process of the attempt interfered.
+_MAX_TRIES = 20
 
 Loaded = Tuple[Any, PartManifest]
 
 
 @dataclass(frozen=True)
-class Opening:
-    """A checkpoint that is being written: the name it will have, and where it is until then."""
+class PendingCheckpoint:
+    """A checkpoint that is being written: its final name and its temporary directory."""
 
     name: str
     temporary: str
@@ -34,7 +34,11 @@ class Opening:
 
 
 class CheckpointStore:
-    """One process's view of the directory. `warn` gets sentences for people, `aside` what was passed over."""
+    """One process's view of a checkpoint directory.
+
+    `head` returns information for the trailer of a file; `warn` prints a message for people; `report_bad` is
+    called with the name of a checkpoint that cannot be used and the reason.
+    """
 
     def __init__(
         self,
@@ -42,25 +46,25 @@ class CheckpointStore:
         keep: int,
         head: Callable[[], dict[str, Any]],
         warn: Callable[[str], None],
-        aside: Callable[[str, str], None],
+        report_bad: Callable[[str, str], None],
         token: str | None = None,
-        party: Ranks | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
-        self._party = party or Ranks()
+        self._ranks = ranks or Ranks()
         self._directory = directory
         self._head = head
         self._warn = warn
-        self._aside = aside
+        self._report_bad = report_bad
         self._claim = GenerationClaim(directory, token)
         self._retention = Retention(directory, keep)
         self._sequence = 0
 
     def load(self) -> Loaded | None:
-        """The newest whole checkpoint, None if there never was one. Raises CheckpointError."""
-        self._claim.generation = self._party.share(self._begin)
+        """Return the newest valid checkpoint, or None if there never was one. Raises CheckpointError."""
+        self._claim.generation = self._ranks.broadcast(self._claim_generation)
         bad: dict[str, str] = {}
-        for _ in range(_LISTINGS):
-            candidates = self._party.share(lambda: self._candidates(bad))
+        for _ in range(_MAX_LISTINGS):
+            candidates = self._ranks.broadcast(lambda: self._candidates(bad))
             if not candidates:
                 break
             for name in candidates:
@@ -68,17 +72,18 @@ class CheckpointStore:
                 if loaded is not None:
                     return loaded
         else:
-            raise self._none_whole(bad)
-        if self._party.share(lambda: bool(bad) or any(map(checkpoint_names.is_bad, self._listing()))):
-            raise self._none_whole(bad)
+            raise self._no_usable_checkpoint(bad)
+        if self._ranks.broadcast(lambda: bool(bad) or any(map(checkpoint_names.is_bad, self._listing()))):
+            raise self._no_usable_checkpoint(bad)
         return None
 
-    def _begin(self) -> int:
+    def _claim_generation(self) -> int:
+        """Claim a generation and return it; warn if the directory cannot be written to."""
         try:
-            self._claim.make()
-            self._remove_left_overs()
+            self._claim.acquire()
+            self._remove_leftovers()
         except OSError as error:
-            self._warn("cannot write into %s (%s); saving is tried again later" % (self._directory, error))
+            self._warn("cannot write to %s (%s); the next save tries again" % (self._directory, error))
         return self._claim.generation
 
     def _listing(self) -> list[str]:
@@ -88,146 +93,150 @@ class CheckpointStore:
             return []
         except OSError as error:
             raise CheckpointError(
-                "the checkpoints in %s cannot be looked at (%s), so nobody knows whether this training "
-                "has begun before; make the directory readable and start again" % (self._directory, error)
+                "cannot list the checkpoints in %s (%s), so it is unknown whether this run has saved "
+                "before; make the directory readable and start again" % (self._directory, error)
             ) from error
 
     def _candidates(self, bad: dict[str, str]) -> list[str]:
-        """Names of checkpoints, newest first. A sealed manifest says more about age than a name does."""
+        """Return the names of checkpoints, newest first; the age in a manifest outranks the name's."""
         found: list[tuple[checkpoint_names.Age, str]] = []
         for name in self._listing():
             path = os.path.join(self._directory, name)
-            renamed = name.startswith("step-") and checkpoint.looks_like_one(path)
+            renamed = name.startswith("step-") and checkpoint.looks_like_checkpoint(path)
             if name in bad or not (checkpoint_names.is_checkpoint(name) or renamed):
                 continue
             try:
                 manifest = checkpoint.read_manifest(path)
                 found.append(((manifest.generation, manifest.sequence), name))
             except (OSError, Damaged, CheckpointError):
-                # It is met again, and judged, when its turn to be loaded comes.
-                found.append((checkpoint_names.age_of(name), name))
+                # The error is handled when this checkpoint is loaded.
+                found.append((checkpoint_names.parse_age(name), name))
         return [name for _, name in sorted(found, reverse=True)]
 
     def _try_load(self, name: str, bad: dict[str, str]) -> Loaded | None:
-        """All processes of the training load their parts of it, or none does."""
+        """Load a checkpoint in all processes, or in none. Return None if any of them failed."""
         path = os.path.join(self._directory, name)
-        loaded, trouble = self._own_part(path)
-        troubles = [one for one in self._party.gather(trouble) if one is not None]
-        if not troubles:
+        loaded, error = self._read_own_part(path)
+        errors = [one for one in self._ranks.gather(error) if one is not None]
+        if not errors:
             self._retention.remember_whole(name)
             return loaded
-        why, is_damage = troubles[0]
-        if self._party.share(lambda: os.path.lexists(path)):
+        why, is_damage = errors[0]
+        if self._ranks.broadcast(lambda: os.path.lexists(path)):
             bad[name] = why
-            if self._party.rank == 0:
+            if self._ranks.rank == 0:
                 self._pass_over(name, why, is_damage)
         return None
 
-    def _own_part(self, path: str) -> tuple[Loaded | None, tuple[str, bool] | None]:
-        """This process's part; or what is wrong with it, and whether it is the checkpoint's fault."""
+    def _read_own_part(self, path: str) -> tuple[Loaded | None, tuple[str, bool] | None]:
+        """Return this process's part; or the error, and True if the checkpoint is damaged."""
         try:
             try:
                 return self._read(path), None
             except OSError:
-                # A network file system may need to be asked twice.
+                # A network file system may fail once.
                 return self._read(path), None
         except Damaged as error:
             return None, (str(error), True)
         except OSError as error:
-            # The disk, not the checkpoint, may be at fault: it stays where it is.
+            # The disk may be at fault, not the checkpoint, so it keeps its name.
             return None, ("cannot be read: %s" % error, False)
 
     def _read(self, path: str) -> Loaded:
         world = checkpoint.read_manifest(path).world
-        if world != self._party.world:
+        if world != self._ranks.world:
             raise CheckpointError(
-                "%s was saved by %d processes, and this training has %d; start it with as many as before"
-                % (path, world, self._party.world)
+                "%s was saved by %d processes, but this run has %d; start it with the same number as before"
+                % (path, world, self._ranks.world)
             )
-        return file_format.read_state(os.path.join(path, file_format.part_name(self._party.rank, world)))
+        return file_format.read_state(os.path.join(path, file_format.part_name(self._ranks.rank, world)))
 
     def _pass_over(self, name: str, why: str, is_damage: bool) -> None:
         if is_damage:
             self._put_aside(name, why)
         else:
-            self._warn("checkpoint %s %s; the one before is tried" % (name, why))
-            self._aside(name, why)
+            self._warn("checkpoint %s %s; trying the one before" % (name, why))
+            self._report_bad(name, why)
 
     def _put_aside(self, name: str, why: str) -> None:
-        self._warn("checkpoint %s is not whole: %s; it is put aside, the one before is tried" % (name, why))
-        self._aside(name, why)
+        self._warn(
+            "checkpoint %s is damaged: %s; renaming it to .bad-… and trying the one before" % (name, why)
+        )
+        self._report_bad(name, why)
         target = os.path.join(self._directory, checkpoint_names.bad_name(name))
         try:
             os.rename(os.path.join(self._directory, name), target)
         except OSError as error:
-            self._warn("%s cannot be renamed (%s); it stays where it is" % (name, error))
+            self._warn("cannot rename %s (%s); it keeps its name" % (name, error))
 
-    def _none_whole(self, bad: dict[str, str]) -> CheckpointError:
+    def _no_usable_checkpoint(self, bad: dict[str, str]) -> CheckpointError:
         reasons = "".join("\n  %s: %s" % item for item in bad.items())
         place = shlex.quote(self._directory)
         return CheckpointError(
-            "there are checkpoints in %s, but none of them can be used.%s\nNothing was deleted; bad ones "
-            "have names that begin with .bad- now. To start this training afresh:  mv %s %s"
+            "there are checkpoints in %s, but none of them can be used.%s\nNothing was deleted; damaged ones "
+            "now have names that begin with .bad-. To start this run from the beginning:  mv %s %s"
             % (self._directory, reasons, place, shlex.quote(self._directory + ".bad"))
         )
 
-    def open(self, step: int) -> Opening:
-        """The place where processes write their parts of a checkpoint. Raises OSError, Superseded."""
-        self._claim.make()
+    def begin(self, step: int) -> PendingCheckpoint:
+        """Create the temporary directory of a new checkpoint. Raises OSError, Superseded."""
+        self._claim.acquire()
         self._claim.check()
-        self._remove_left_overs()
+        self._remove_leftovers()
         age = self._next_age()
         name = checkpoint_names.checkpoint_name(step, age)
         temporary = os.path.join(self._directory, checkpoint_names.temporary_name(name))
         os.mkdir(temporary)
-        return Opening(name, temporary, step, age)
+        return PendingCheckpoint(name, temporary, step, age)
 
-    def save(self, content: memoryview, step: int, opening: Opening | None = None) -> int:
-        """Make a checkpoint durable; the size of this part. Raises OSError, Damaged, Superseded.
+    def save(self, content: memoryview, step: int, pending: PendingCheckpoint | None = None) -> int:
+        """Write a checkpoint durably; return the size of this process's part in bytes.
 
-        Where several processes save together, the first has opened it for all.
+        If several processes save together, `pending` is the checkpoint that the first one began for all.
+        Raises OSError, Damaged, Superseded.
         """
-        size = self._save_alone(content, step) if opening is None else self._commit(content, opening)
-        if self._party.rank == 0:
+        size = self._save_alone(content, step) if pending is None else self._commit(content, pending)
+        if self._ranks.rank == 0:
             durable_files.sync_directory(self._directory)
         return size
 
     def _save_alone(self, content: memoryview, step: int) -> int:
-        for _ in range(_TRIES):
-            opening = self.open(step)
+        for _ in range(_MAX_TRIES):
+            pending = self.begin(step)
             try:
-                return self._commit(content, opening)
+                return self._commit(content, pending)
             except (OSError, Damaged) as error:
-                # A newer process removes what older ones have half-written: that is no trouble of the disk.
+                # A newer process removes unfinished checkpoints of older ones: that is not a disk error.
                 self._claim.check()
-                taken_name = isinstance(error, OSError) and error.errno in (errno.EEXIST, errno.ENOTEMPTY)
-                if not taken_name and self._claim.generation == opening.age[0]:
+                is_name_taken = isinstance(error, OSError) and error.errno in (errno.EEXIST, errno.ENOTEMPTY)
+                if not is_name_taken and self._claim.generation == pending.age[0]:
                     raise
-        raise OSError("other processes of this attempt take every name in %s" % self._directory)
+        raise OSError("other processes of this attempt took every name in %s" % self._directory)
 
-    def tidy(self) -> None:
-        """Remove old checkpoints, once the newer ones have been read back and found whole."""
+    def remove_old(self) -> None:
+        """Remove old checkpoints if enough newer ones are valid; warn if that fails."""
         try:
             self._claim.check()
             self._retention.retire_old()
         except (OSError, Superseded) as error:
-            # The new checkpoint is safe, which is what the caller asks; old ones wait for the next save.
-            self._warn("old checkpoints in %s are not removed this time: %s" % (self._directory, error))
+            # The new checkpoint is safe. Old ones are removed after the next save.
+            self._warn("cannot remove old checkpoints in %s now: %s" % (self._directory, error))
 
     def _next_age(self) -> checkpoint_names.Age:
-        """Beyond all that processes of this attempt have saved, or are about to."""
+        """Return an age after all that processes of this attempt have saved or are saving."""
         generation = self._claim.generation
-        there = [checkpoint_names.age_of(name) for name in os.listdir(self._directory)]
-        self._sequence = 1 + max([self._sequence, *(age[1] for age in there if age[0] == generation)])
+        ages = [checkpoint_names.parse_age(name) for name in os.listdir(self._directory)]
+        self._sequence = 1 + max([self._sequence, *(age[1] for age in ages if age[0] == generation)])
         return generation, self._sequence
 
-    def _commit(self, content: memoryview, opening: Opening) -> int:
-        rank, world = self._party.rank, self._party.world
-        generation, sequence = opening.age
-        ages = {"step": opening.step, "generation": generation, "sequence": sequence}
-        head = {**ages, "rank": rank, "world": world, **self._head()}
-        final = os.path.join(self._directory, opening.name)
-        part = os.path.join(opening.temporary, file_format.part_name(rank, world))
+    def _commit(self, content: memoryview, pending: PendingCheckpoint) -> int:
+        """Write this process's part; the first process then gives the complete checkpoint its name."""
+        rank, world = self._ranks.rank, self._ranks.world
+        generation, sequence = pending.age
+        position = {"step": pending.step, "generation": generation, "sequence": sequence}
+        head = {**position, "rank": rank, "world": world, **self._head()}
+        final = os.path.join(self._directory, pending.name)
+        part = os.path.join(pending.temporary, file_format.part_name(rank, world))
         try:
             if world == 1:
                 size = file_format.write(part, head, content)
@@ -236,27 +245,27 @@ class CheckpointStore:
                 os.rename(part + ".tmp", part)
             if rank == 0:
                 if world > 1:
-                    ranks.await_parts(opening.temporary, world, self._claim.check)
-                durable_files.sync_directory(opening.temporary)
+                    await_parts(pending.temporary, world, self._claim.check)
+                durable_files.sync_directory(pending.temporary)
                 self._claim.check()
-                os.rename(opening.temporary, final)
+                os.rename(pending.temporary, final)
             else:
-                ranks.await_commit(opening.temporary, final)
+                await_commit(pending.temporary, final)
         except BaseException:
             if rank == 0:
-                self._discard(opening.temporary)
+                self._discard(pending.temporary)
             else:
-                ranks.give_up(part)
+                mark_part_failed(part)
             raise
         return size
 
-    def _remove_left_overs(self) -> None:
+    def _remove_leftovers(self) -> None:
         for name in os.listdir(self._directory):
-            if checkpoint_names.is_left_over(name, self._claim.generation):
+            if checkpoint_names.is_leftover(name, self._claim.generation):
                 self._discard(os.path.join(self._directory, name))
 
     def _discard(self, path: str) -> None:
         try:
             durable_files.remove(path)
         except OSError as error:
-            self._warn("%s cannot be removed now (%s); the next save tries again" % (path, error))
+            self._warn("cannot remove %s now (%s); the next save tries again" % (path, error))

@@ -1,6 +1,6 @@
-"""Writing, reading and removing files so that a kill at any moment leaves whole ones behind.
+"""File operations for checkpoints: writing, syncing, reading and removing.
 
-Everything goes through `os` and descriptors: each call that can fail is one a test can make fail.
+All go through `os` and file descriptors, so that a test can make each call fail.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ _CLOEXEC = getattr(os, "O_CLOEXEC", 0)
 
 
 @contextmanager
-def descriptor(path: str, flags: int) -> Iterator[int]:
+def open_descriptor(path: str, flags: int) -> Iterator[int]:
+    """Open a file and yield its descriptor; close it at the end."""
     fd = os.open(path, flags | _CLOEXEC, 0o644)
     try:
         yield fd
@@ -28,10 +29,11 @@ def descriptor(path: str, flags: int) -> Iterator[int]:
 
 
 @contextmanager
-def regular_file(path: str) -> Iterator[int]:
-    """A descriptor for reading; Damaged if the file is missing or is no regular file.
+def open_regular_file(path: str) -> Iterator[int]:
+    """Open a file for reading and yield its descriptor.
 
-    A pipe would make the reader wait for ever, hence O_NONBLOCK; it means nothing to a regular file.
+    Raises Damaged if it is missing or not a regular file. O_NONBLOCK prevents waiting for ever on a pipe; it
+    has no effect on regular files.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | _CLOEXEC)
@@ -45,19 +47,18 @@ def regular_file(path: str) -> Iterator[int]:
         os.close(fd)
 
 
-#: What a disk reads by itself has to begin and end with a multiple of this.
+#: Direct writes must begin and end at a multiple of this.
 _SECTOR = 4096
-#: Below this, memory of the system's own is as fast.
+#: Minimum bytes for direct writes: below, the page cache is as fast.
 _WORTH_IT = 4 << 20
-#: So much at a time: enough for many disks at once.
+#: Bytes per write: enough to keep many disks busy at once.
 _AT_ONCE = 64 << 20
 
 
-def write_past_cache(fd: int, content: memoryview) -> None:
-    """Like `write_all`; where the file system can, it reads large content from where it lies.
+def write_direct(fd: int, content: memoryview) -> None:
+    """Write like `write_all`, but large content without the page cache if the file system can.
 
-    The system would copy it into memory of its own first, which takes time and drives out what the training
-    reads again and again.
+    The page cache would cost a copy and evict data that the training reads again and again.
     """
     direct = getattr(os, "O_DIRECT", 0)
     whole = len(content) // _SECTOR * _SECTOR
@@ -69,7 +70,7 @@ def write_past_cache(fd: int, content: memoryview) -> None:
                 written = os.write(fd, content[: min(whole, _AT_ONCE)])
                 content, whole = content[written:], whole - written
                 if written % _SECTOR:
-                    break  # the disk is full, or nearly
+                    break  # the disk is (nearly) full
         except OSError as error:
             if error.errno not in (errno.EINVAL, errno.ENOTSUP):
                 raise
@@ -79,12 +80,13 @@ def write_past_cache(fd: int, content: memoryview) -> None:
 
 
 def write_all(fd: int, content: memoryview) -> None:
+    """Write all of `content`, with as many calls as needed."""
     while len(content):
         content = content[os.write(fd, content) :]
 
 
 def read_into(fd: int, target: memoryview, offset: int) -> None:
-    """Fill `target` with what the file has at the offset; Damaged if it ends before."""
+    """Fill `target` with the file's bytes from `offset` on. Raises Damaged if the file ends before."""
     while len(target):
         count = os.preadv(fd, [target], offset)
         if count == 0:
@@ -99,29 +101,30 @@ def read_at(fd: int, offset: int, length: int) -> bytes:
 
 
 def write_file(path: str, content: bytes) -> None:
-    """A new file, durable when this returns."""
-    with descriptor(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as fd:
+    """Create a file, durable when this returns."""
+    with open_descriptor(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as fd:
         write_all(fd, memoryview(content))
         os.fsync(fd)
 
 
 def read_file(path: str) -> bytes:
-    with regular_file(path) as fd:
+    with open_regular_file(path) as fd:
         return read_at(fd, 0, os.fstat(fd).st_size)
 
 
 def sync_directory(path: str) -> None:
-    with descriptor(path, os.O_RDONLY) as fd:
+    """Sync a directory, so that names in it are durable."""
+    with open_descriptor(path, os.O_RDONLY) as fd:
         try:
             os.fsync(fd)
         except OSError as error:
-            # Some network file systems know no such thing as syncing a directory; the files are safe.
+            # Some network file systems cannot sync a directory; the files are safe.
             if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):
                 raise
 
 
 def remove(path: str) -> None:
-    """A file, a link or a directory with all that is in it; no error if it is not there."""
+    """Remove a file, a link or a directory with its content; no error if it does not exist."""
     try:
         if stat.S_ISDIR(os.lstat(path).st_mode):
             shutil.rmtree(path)

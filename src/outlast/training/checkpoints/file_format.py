@@ -1,16 +1,16 @@
-"""One file of a checkpoint: a header with the tree, the buffers, and a trailer that vouches for every bit.
+"""The format of one checkpoint file: a header, the buffers, and a trailer with checksums::
 
-    "outlast" and the format's number                            8 bytes
-    length of the header                                         8 bytes, little end first
-    header: JSON with the tree, filled up with spaces to a multiple of 64
+    "outlast" and the format number                              8 bytes
+    length of the header                                         8 bytes, little-endian
+    header: JSON with the state's tree, padded with spaces to a multiple of 64
     buffers, each at a multiple of 64
-    trailer: JSON with a CRC32 of each block of all before it, and what is known of the checkpoint
+    trailer: JSON with a CRC32 of each block before it, and information about the checkpoint
     SHA-256 of the trailer
-    length of the trailer and its seal                           24 bytes
+    length of the trailer and its SHA-256 line                   24 bytes
 
-The trailer is written last: without it the file is no checkpoint. A file can be moved, copied and mailed;
-reading it builds plain values only and runs nothing. A checkpoint is a directory with one such file for
-each process that took part in saving it.
+The trailer is written last: a file without it is not a checkpoint. Files can be moved and copied; reading one
+builds plain values only and executes no code. A checkpoint is a directory with one such file for each process
+that saved it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from outlast.training.background import MOST
+from outlast.training.background import MAX_THREADS
 from outlast.training.checkpoints import copy_buffer, durable_files
 from outlast.training.checkpoints.arrays import RawMemory
-from outlast.training.checkpoints.checksums import BLOCK, Checksums, Mapped, check_blocks
-from outlast.training.checkpoints.state_tree import Image, aligned, put_together
+from outlast.training.checkpoints.checksums import BLOCK, BlockChecksums, MappedFile, check_blocks
+from outlast.training.checkpoints.state_tree import FlatState, align, unflatten
 from outlast.training.errors import CheckpointError, Damaged
 
 FORMAT = 2
@@ -35,18 +35,18 @@ _PREFIX = 16
 _SEAL = b"sha256 "
 _SEAL_LENGTH = len(_SEAL) + 64 + 1
 _FOOTER_LENGTH = 24
-#: The longest trailer that is looked at: a checksum for each block of a terabyte.
-_LONGEST_TRAILER = 16 * 2**20
+#: Largest trailer that is read: enough for a checksum of each block of a terabyte.
+_MAX_TRAILER = 16 * 2**20
 
 
 @dataclass(frozen=True)
 class PartManifest:
-    """What a sealed trailer says."""
+    """The content of a valid trailer."""
 
     step: int
     generation: int
     sequence: int
-    #: Which of how many processes wrote it.
+    #: The process that wrote the file, and the number of processes.
     rank: int
     world: int
     #: Bytes before the trailer.
@@ -55,22 +55,23 @@ class PartManifest:
 
 
 def part_name(rank: int = 0, world: int = 1) -> str:
+    """Return the file name of a process's part."""
     return "state.outlast" if world == 1 else "state-%05d-of-%05d.outlast" % (rank, world)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The first bytes of a file, and where its buffers begin."""
+    """The first bytes of a file and its buffers."""
 
     header: bytes
-    image: Image
+    image: FlatState
 
     @property
     def size(self) -> int:
         return len(self.header) + self.image.size
 
     def fill(self, target: memoryview) -> None:
-        """Copy the whole state out of where it lies."""
+        """Copy the state from its memory to `target`, which has `size` bytes."""
         target[: len(self.header)] = self.header
         position = len(self.header)
         address = copy_buffer.address_of(target)
@@ -84,35 +85,40 @@ class Layout:
             else:
                 buffer.fill(target[begin:position])
         copy_buffer.copy(pieces)
-        # Last, because whoever touches fresh memory first waits for it, and that is better shared as well.
+        # Last, because the first write to a new page waits for it, and `copy` shares that work among threads.
         for gap in gaps:
             target[gap] = bytes(gap.stop - gap.start)
 
 
-def lay_out(image: Image) -> Layout:
-    described = {"order": sys.byteorder, "tree": image.tree, "files": image.files}
-    text = json.dumps(described, separators=(",", ":"), allow_nan=False).encode("ascii")
-    text = text.ljust(aligned(_PREFIX + len(text)) - _PREFIX)
+def lay_out(image: FlatState) -> Layout:
+    """Return the layout of a file with this state."""
+    fields = {"order": sys.byteorder, "tree": image.tree, "files": image.files}
+    text = json.dumps(fields, separators=(",", ":"), allow_nan=False).encode("ascii")
+    text = text.ljust(align(_PREFIX + len(text)) - _PREFIX)
     return Layout(_MAGIC + bytes([FORMAT]) + len(text).to_bytes(8, "little") + text, image)
 
 
 def write(path: str, head: dict[str, Any], content: memoryview) -> int:
-    """A new file with this content and its trailer, durable but for its name; its size in bytes."""
-    with durable_files.descriptor(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as fd:
-        sums = Checksums(content)
+    """Create a file with this content and its trailer; return its size in bytes.
+
+    The content is durable when this returns, but its directory is not synced.
+    """
+    with durable_files.open_descriptor(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as fd:
+        sums = BlockChecksums(content)
         try:
-            durable_files.write_past_cache(fd, content)
+            durable_files.write_direct(fd, content)
         finally:
             crcs = sums.finish()
-        described = {**head, "size": len(content), "block": BLOCK, "crc32": crcs}
-        trailer = sealed(described)
+        fields = {**head, "size": len(content), "block": BLOCK, "crc32": crcs}
+        trailer = make_trailer(fields)
         durable_files.write_all(fd, memoryview(trailer))
         os.fsync(fd)
     return len(content) + len(trailer)
 
 
-def sealed(described: dict[str, Any]) -> bytes:
-    body = json.dumps(described, separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n"
+def make_trailer(fields: dict[str, Any]) -> bytes:
+    """Return the trailer with these fields, its SHA-256 and its length."""
+    body = json.dumps(fields, separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n"
     return body + _seal(body) + _footer(len(body) + _SEAL_LENGTH)
 
 
@@ -125,8 +131,11 @@ def _footer(length: int) -> bytes:
 
 
 def read_manifest(path: str) -> PartManifest:
-    """Raises Damaged, or CheckpointError for a whole file of a format that this version cannot read."""
-    with durable_files.regular_file(path) as fd:
+    """Return the content of a file's trailer.
+
+    Raises Damaged, or CheckpointError for a valid file in a format that this version cannot read.
+    """
+    with durable_files.open_regular_file(path) as fd:
         return _read_manifest(fd, path)
 
 
@@ -137,8 +146,8 @@ def _read_manifest(fd: int, path: str) -> PartManifest:
     if len(footer) != _FOOTER_LENGTH or not digits.isdigit() or footer != _footer(int(digits)):
         raise Damaged("its end is missing")
     size = length - _FOOTER_LENGTH - int(digits)
-    if size < _PREFIX or not _SEAL_LENGTH < int(digits) <= _LONGEST_TRAILER:
-        raise Damaged("its end is not that of a checkpoint")
+    if size < _PREFIX or not _SEAL_LENGTH < int(digits) <= _MAX_TRAILER:
+        raise Damaged("its end is not the end of a checkpoint")
     trailer = durable_files.read_at(fd, size, int(digits))
     body, seal = trailer[:-_SEAL_LENGTH], trailer[-_SEAL_LENGTH:]
     if seal != _seal(body):
@@ -149,77 +158,77 @@ def _read_manifest(fd: int, path: str) -> PartManifest:
     try:
         manifest = _parse_trailer(body, size)
     except Damaged:
-        manifest = None  # another format may have another trailer; the seal of this one is valid
+        manifest = None  # another format may have another trailer
     if manifest is not None:
-        # Its checksum covers the format byte: without this check one flipped bit looks like another version.
+        # The checksum covers the format byte: without this check one flipped bit looks like another version.
         check_blocks(fd, min(size, BLOCK), manifest.crcs[:1], threads=1)
     raise CheckpointError(
-        "%s has format %d, and this Outlast reads format %d; use the version that wrote it"
+        "%s has format %d, but this version of Outlast reads format %d; use the version that wrote it"
         % (path, prefix[7], FORMAT)
     )
 
 
 def _parse_trailer(body: bytes, size: int) -> PartManifest:
-    """Return what a sealed trailer says of a file with `size` bytes before it. Raises Damaged."""
+    """Return the content of a valid trailer of a file with `size` bytes before it. Raises Damaged."""
     try:
-        raw = _parsed(body)
+        raw = _parse_json(body)
         numbers = [raw[key] for key in ("step", "generation", "sequence", "rank", "world", "size", "block")]
         crcs = raw["crc32"]
         if any(type(number) is not int or number < 0 for number in [*numbers, *crcs]):
-            raise Damaged("its trailer has something else where a number belongs")
-        step, generation, sequence, rank, world, told, block = numbers
+            raise Damaged("its trailer has an invalid number")
+        step, generation, sequence, rank, world, stated_size, block = numbers
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise Damaged("its trailer cannot be understood: %s" % error) from error
-    if told != size or block != BLOCK or len(crcs) != -(-size // BLOCK) or rank >= world:
-        raise Damaged("its trailer is not that of this file")
+        raise Damaged("its trailer cannot be parsed: %s" % error) from error
+    if stated_size != size or block != BLOCK or len(crcs) != -(-size // BLOCK) or rank >= world:
+        raise Damaged("its trailer belongs to another file")
     return PartManifest(step, generation, sequence, rank, world, size, tuple(crcs))
 
 
-def _parsed(text: bytes) -> Any:
-    return json.loads(text, parse_int=_short_int, parse_constant=_no_constant)
+def _parse_json(text: bytes) -> Any:
+    return json.loads(text, parse_int=_parse_short_int, parse_constant=_refuse_constant)
 
 
-def _short_int(text: str) -> int:
+def _parse_short_int(text: str) -> int:
     if len(text) > 24:
-        raise ValueError("a number too long")
+        raise ValueError("a number is too long")
     return int(text)
 
 
-def _no_constant(text: str) -> float:
-    raise ValueError("%s is no number here" % text)
+def _refuse_constant(text: str) -> float:
+    raise ValueError("%s is not allowed" % text)
 
 
 def read_state(path: str) -> tuple[tuple[Any, Any], PartManifest]:
-    """The state and its files, every bit checked; arrays lie in the file until they are written to.
+    """Return the state, the kept files and the manifest, with every bit verified.
 
-    Raises Damaged, CheckpointError, OSError.
+    Arrays are mapped from the file until they are written to. Raises Damaged, CheckpointError, OSError.
     """
-    with durable_files.regular_file(path) as fd:
+    with durable_files.open_regular_file(path) as fd:
         manifest = _read_manifest(fd, path)
-        check_blocks(fd, manifest.size, manifest.crcs, threads=MOST)
-        return _revive(Mapped(fd, manifest.size)), manifest
+        check_blocks(fd, manifest.size, manifest.crcs, threads=MAX_THREADS)
+        return _revive(MappedFile(fd, manifest.size)), manifest
 
 
-def _revive(mapped: Mapped) -> Any:
+def _revive(mapped: MappedFile) -> Any:
     content = mapped.whole
     length = int.from_bytes(content[8:_PREFIX], "little")
     if bytes(content[:7]) != _MAGIC or _PREFIX + length > len(content):
-        raise Damaged("its beginning is not that of a checkpoint")
+        raise Damaged("its beginning is not the beginning of a checkpoint")
     try:
-        raw = _parsed(bytes(content[_PREFIX : _PREFIX + length]))
+        raw = _parse_json(bytes(content[_PREFIX : _PREFIX + length]))
         order, tree, kept = raw["order"], raw["tree"], raw["files"]
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise Damaged("its header cannot be understood: %s" % error) from error
+        raise Damaged("its header cannot be parsed: %s" % error) from error
     if order not in ("little", "big"):
-        raise Damaged("its header names no order of bytes")
+        raise Damaged("its header has no valid byte order")
     mapped.begin, mapped.is_swapped = _PREFIX + length, order != sys.byteorder
-    return put_together(tree, mapped), put_together(kept, mapped)
+    return unflatten(tree, mapped), unflatten(kept, mapped)
 
 
 def verify(path: str) -> PartManifest:
-    """Read the whole file back without building its state. Raises Damaged, CheckpointError, OSError."""
-    with durable_files.regular_file(path) as fd:
+    """Verify the whole file without building its state. Raises Damaged, CheckpointError, OSError."""
+    with durable_files.open_regular_file(path) as fd:
         manifest = _read_manifest(fd, path)
-        # A training has work for the other cores.
+        # The training needs the other cores.
         check_blocks(fd, manifest.size, manifest.crcs, threads=1)
     return manifest

@@ -1,8 +1,8 @@
-"""Which processes' checkpoints count: those of the attempt that claimed a generation last.
+"""Generations: only the attempt with the newest claim may save.
 
-A job that the scheduler believed dead may still live beside its successor. It finds the newer claim before
-it commits anything, and stops. Processes of one attempt (ranks, an evaluation) have one token and share
-their generation. Outside a job there is no token, and each process is an attempt of its own.
+A job that the scheduler believes dead may still run beside its successor. Before it commits a checkpoint, it
+finds the newer claim and stops. Processes of one attempt (ranks, an evaluation) have the same token and share
+a generation. Outside a job there is no token, and each process is an attempt of its own.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from typing import Any
 from outlast.training.checkpoints import checkpoint_names, durable_files
 from outlast.training.errors import Damaged, Superseded
 
-_TRIES = 100
-#: A claim is made by its name; who made it is there a moment later. Looks for it, and seconds between them.
-_LOOKS = 5
+_MAX_TRIES = 100
+#: A claim is made by creating its file; the content follows a moment later. Reads to try, and seconds
+#: between.
+_MAX_READS = 5
 _PAUSE = 0.05
 
 
@@ -29,34 +30,34 @@ class GenerationClaim:
         self._directory = directory
         self._token = token
         self.generation = 0
-        #: The newest claim there was at the first try: a later one is another process's.
-        self._seen: int | None = None
+        #: The newest claim at the first try: a later one belongs to another process.
+        self._newest_at_start: int | None = None
 
-    def make(self) -> None:
-        """Claim the next generation, or share the attempt's, once.
+    def acquire(self) -> None:
+        """Claim the next generation or share the attempt's; do nothing if that is done.
 
-        Raises OSError, or Superseded if another attempt came since.
+        Raises OSError, or Superseded if another attempt claimed one since the first try.
         """
         if not os.path.isdir(self._directory):
             os.makedirs(self._directory, exist_ok=True)
             durable_files.sync_directory(os.path.dirname(self._directory))
             if self.generation:
-                # Scratch file systems are purged while a training runs; its claim holds nevertheless.
+                # Scratch file systems are purged while jobs run; the claim still holds.
                 self._renew()
         if self.generation:
             return
         names = os.listdir(self._directory)
-        newest = max([0, *map(checkpoint_names.claimed, names)])
+        newest = max([0, *map(checkpoint_names.parse_claim, names)])
         if self._is_of_our_attempt(newest):
             self.generation = newest
             return
-        if self._seen is None:
-            self._seen = newest
-        elif newest > self._seen:
+        if self._newest_at_start is None:
+            self._newest_at_start = newest
+        elif newest > self._newest_at_start:
             raise self._superseded(newest)
         # Checkpoints may have been copied here without the hidden files.
-        number = max([newest, *(checkpoint_names.age_of(name)[0] for name in names)])
-        for _ in range(_TRIES):
+        number = max([newest, *(checkpoint_names.parse_age(name)[0] for name in names)])
+        for _ in range(_MAX_TRIES):
             number += 1
             try:
                 self._write(number)
@@ -69,8 +70,8 @@ class GenerationClaim:
         raise OSError("no free generation in %s" % self._directory)
 
     def check(self) -> None:
-        """Raises Superseded if another attempt's newer claim exists; one of our own attempt is taken on."""
-        newest = max([0, *map(checkpoint_names.claimed, os.listdir(self._directory))])
+        """Raise Superseded if another attempt has a newer claim; adopt a newer one of the same attempt."""
+        newest = max([0, *map(checkpoint_names.parse_claim, os.listdir(self._directory))])
         if newest > self.generation:
             if not self._is_of_our_attempt(newest):
                 raise self._superseded(newest)
@@ -79,12 +80,12 @@ class GenerationClaim:
     def _is_of_our_attempt(self, number: int) -> bool:
         if not self._token or number == 0:
             return False
-        for look in range(_LOOKS):
+        for attempt in range(_MAX_READS):
             try:
                 return bool(self._read(number)["token"] == self._token)
             except (OSError, ValueError, TypeError, KeyError, Damaged):
-                # Being written now, or never: the disk was full.
-                if look < _LOOKS - 1:
+                # The content is being written, or never was because the disk was full.
+                if attempt < _MAX_READS - 1:
                     time.sleep(_PAUSE)
         return False
 
@@ -108,21 +109,21 @@ class GenerationClaim:
             "host": socket.gethostname(),
             "at": time.time(),
         }
-        with durable_files.descriptor(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as fd:
+        with durable_files.open_descriptor(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as fd:
             try:
                 durable_files.write_all(fd, memoryview(json.dumps(who).encode("ascii")))
             except OSError:
-                # The disk may be full. The file's existence is the claim; without its content it is nobody's
-                # to share.
+                # The disk may be full. The existing file is the claim; without content, no other process can
+                # share it.
                 return
 
     def _remove_older(self) -> None:
         try:
             for name in os.listdir(self._directory):
-                if 0 < checkpoint_names.claimed(name) < self.generation:
+                if 0 < checkpoint_names.parse_claim(name) < self.generation:
                     durable_files.remove(os.path.join(self._directory, name))
         except OSError:
-            # Only the highest claim counts; lower ones are clutter and harmless.
+            # Only the highest claim counts; lower ones do no harm.
             return
 
     def _superseded(self, newest: int) -> Superseded:
@@ -131,10 +132,10 @@ class GenerationClaim:
             claim = self._read(newest)
             who = " (process %s on %s)" % (claim["pid"], claim["host"])
         except (OSError, ValueError, TypeError, KeyError, Damaged):
-            # Who it is only makes the sentence better.
+            # The owner only makes the message more helpful.
             who = ""
         return Superseded(
             "another process%s has taken over this run: it called outlast.load() or outlast.save() with the "
-            "checkpoints in %s later than this one. Nothing more is saved from here; end this process."
+            "checkpoints in %s later than this one. This process can no longer save; end it."
             % (who, self._directory)
         )

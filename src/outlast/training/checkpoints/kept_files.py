@@ -1,4 +1,4 @@
-"""Files that others write, as leaves of a state: what `torch.save` or a framework made is kept as it is."""
+"""Files as parts of a checkpoint: `outlast.File` in a state, and the paths given to `outlast.keep`."""
 
 from __future__ import annotations
 
@@ -11,37 +11,46 @@ from outlast.training.checkpoints import durable_files
 
 
 class File:
-    """The content of a file: `outlast.save({"model": outlast.File("model.pt")}, step=…)`.
+    """The content of a file, as a value in a state.
 
-    It is read when the state is saved. `outlast.load()` gives a File back that holds the content of then:
-    `open()` reads it, `copy_to()` writes it out.
+        torch.save(model.state_dict(), "model.pt")
+        outlast.save({"model": outlast.File("model.pt")}, step=step)
+
+        file = outlast.load()["model"]
+        model.load_state_dict(torch.load(file.open()))
+
+    The file is read when the state is saved. `outlast.load()` returns a File with that content: `open()`
+    reads it, `copy_to()` writes it to a path, and `name` is the last part of the original path.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = os.fspath(path)
-        #: The last part of its path.
+        #: The last part of the path.
         self.name = os.path.basename(self._path)
         self._content: memoryview | None = None
 
     @staticmethod
     def of(name: str, content: memoryview) -> File:
+        """Return a File with this name and content. Raises ValueError if the name is not a string."""
         if type(name) is not str:
-            raise ValueError("a file in it has no name")
+            raise ValueError("a file has no name")
         made = File(os.path.basename(name))
         made._content = content
         return made
 
     def content(self) -> memoryview:
+        """Return the content: as loaded from the checkpoint, or else of the file now. Raises OSError."""
         if self._content is not None:
             return self._content
         with open(self._path, "rb") as file:
             return memoryview(file.read())
 
     def open(self) -> BinaryIO:
-        """For reading, from the beginning."""
+        """Return a binary file object for reading the content from its beginning."""
         return io.BytesIO(self.content()) if self._content is not None else open(self._path, "rb")
 
     def copy_to(self, path: str | os.PathLike[str]) -> None:
+        """Write the content to `path`; an existing file is overwritten."""
         with open(path, "wb") as file:
             file.write(self.content())
 
@@ -49,63 +58,64 @@ class File:
         return "outlast.File(%r)" % self._path
 
 
-# Files that belong to a checkpoint though others write them: logs that grow with the training.
-#
-# What a killed attempt wrote after its last save would be there twice once the next attempt has done those
-# steps again. So the files are kept with the state, and put back as they were when it was saved.
-#: Content by path, relative to the directory that is kept.
+#: Files by their path, relative to the kept directory.
 Contents = Dict[str, File]
 
 
 class KeptFiles:
-    """The paths that `outlast.keep` was given. `is_ours`: what lies below `base` is this run's alone."""
+    """The paths given to `outlast.keep`, whose files are saved with the state and restored with it.
 
-    def __init__(self, base: str, is_ours: bool, warn: Callable[[str], None]) -> None:
+    A killed attempt may have logged steps after its last save; the next attempt repeats these steps and would
+    log them twice. `owns_base`: all files under `base` belong to this run, so extra ones may be removed.
+    """
+
+    def __init__(self, base: str, owns_base: bool, warn: Callable[[str], None]) -> None:
         self._base = base
-        self._is_ours = is_ours
+        self._owns_base = owns_base
         self._warn = warn
         self._flushes: dict[str, Callable[[], Any] | None] = {}
-        #: What the checkpoint had that was loaded; None before there was one to ask for.
+        #: Files of the loaded checkpoint; None before anything was loaded.
         self._loaded: dict[str, Contents] | None = None
 
     def add(self, path: str | os.PathLike[str], flush: Callable[[], Any] | None) -> None:
+        """Keep the files under `path`; restore them if a checkpoint was loaded already."""
         name = os.fspath(path)
         is_new = name not in self._flushes
         self._flushes[name] = flush or self._flushes.get(name)
         if is_new and self._loaded is not None:
-            self._put_back(name)
+            self._restore(name)
 
-    def take(self) -> dict[str, Contents]:
-        """All that is there now. Raises OSError."""
-        taken = {}
+    def collect(self) -> dict[str, Contents]:
+        """Flush and return all kept files. Raises OSError."""
+        contents = {}
         for name, flush in self._flushes.items():
             if flush is not None:
                 flush()
             place = os.path.join(self._base, name)
-            taken[name] = {path: File(os.path.join(place, path)) for path in _below(place)}
-        return taken
+            contents[name] = {path: File(os.path.join(place, path)) for path in _list_files(place)}
+        return contents
 
-    def loaded(self, contents: dict[str, Contents]) -> None:
-        """A checkpoint was loaded, or there was none."""
+    def restore(self, contents: dict[str, Contents]) -> None:
+        """Restore the kept files of the loaded checkpoint; `contents` is empty if there was none."""
         self._loaded = contents
         for name in self._flushes:
-            self._put_back(name)
+            self._restore(name)
 
-    def _put_back(self, name: str) -> None:
+    def _restore(self, name: str) -> None:
         assert self._loaded is not None
         place = os.path.join(self._base, name)
-        wanted = self._loaded.get(name, {})
-        extra = [path for path in _below(place) if path not in wanted]
-        if extra and (wanted or self._is_ours):
-            self._clear(place, extra)
-        for path, content in wanted.items():
+        saved = self._loaded.get(name, {})
+        extra = [path for path in _list_files(place) if path not in saved]
+        if extra and (saved or self._owns_base):
+            self._discard_extra(place, extra)
+        for path, content in saved.items():
             target = os.path.join(place, path)
             os.makedirs(os.path.dirname(target), exist_ok=True)
             content.copy_to(target)
 
-    def _clear(self, place: str, extra: list[str]) -> None:
-        """What was written after the save: it is written again. Outside a job it may be somebody else's."""
-        if self._is_ours:
+    def _discard_extra(self, place: str, extra: list[str]) -> None:
+        """Remove files written after the save; outside a job move them, as they may be somebody else's."""
+        if self._owns_base:
             for path in extra:
                 durable_files.remove(os.path.join(place, path))
             return
@@ -114,11 +124,11 @@ class KeptFiles:
             target = os.path.join(aside, path)
             os.makedirs(os.path.dirname(target), exist_ok=True)
             os.rename(os.path.join(place, path), target)
-        self._warn("what was written to %s after the last save is in %s now" % (place, aside))
+        self._warn("files written to %s after the last save were moved to %s" % (place, aside))
 
 
-def _below(place: str) -> list[str]:
-    """Regular files, relative to the place; a file is below itself under the name ''."""
+def _list_files(place: str) -> list[str]:
+    """Return the regular files under a directory, as sorted relative paths; [''] if `place` is a file."""
     if os.path.isfile(place):
         return [""]
     found = []

@@ -1,4 +1,4 @@
-"""NumPy arrays and scalars. Types are named by plain strings; shapes and sizes are checked."""
+"""NumPy arrays and scalars in checkpoints. Types are stored as strings; shapes and sizes are checked."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from outlast.training.checkpoints.arrays import (
     ArraySource,
     Buffer,
     Leaf,
-    Place,
+    PlaceBuffer,
     RawMemory,
-    count,
-    library,
-    reach,
-    shape_of,
+    element_count,
+    extent,
+    import_library,
+    parse_shape,
 )
 from outlast.training.errors import Damaged
 
@@ -22,7 +22,11 @@ _MAX_DTYPE_DEPTH = 16
 _SIMPLE_DTYPE = re.compile(r"[<>|=]?[biufcmMSUV][0-9]{0,12}(\[[0-9a-zA-Zμ]{1,24}\])?\Z")
 
 
-def leaf(numpy: Any, value: Any) -> Leaf | None:
+def make_leaf(numpy: Any, value: Any) -> Leaf | None:
+    """Return the leaf of a NumPy array or scalar; None for anything else.
+
+    Raises TypeError with the rest of a sentence ("is …") for a subclass of ndarray.
+    """
     if type(value) is numpy.ndarray:
         return _NumpyArray(numpy, value)
     if isinstance(value, numpy.generic):
@@ -36,11 +40,11 @@ def leaf(numpy: Any, value: Any) -> Leaf | None:
 
 class _NumpyScalar(Leaf):
     def __init__(self, numpy: Any, value: Any) -> None:
-        # An empty string has four bytes to tell but a type of none.
+        # `tobytes` of an empty string returns four bytes, but its type has a size of 0.
         content = value.tobytes()[: value.dtype.itemsize]
         self._node = ["numpy-scalar", _dtype_name(numpy, value.dtype), content.hex()]
 
-    def dense(self, place: Place) -> list[Any]:
+    def dense(self, place: PlaceBuffer) -> list[Any]:
         return self._node
 
 
@@ -53,16 +57,16 @@ class _NumpyArray(Leaf):
             raise TypeError("has elements without a size")
         self._address = array.__array_interface__["data"][0]
         if array.nbytes:
-            before, behind = reach(array.shape, array.strides)
+            before, behind = extent(array.shape, array.strides)
             self.span = ("numpy", self._address + before, self._address + behind + array.itemsize)
 
-    def dense(self, place: Place) -> list[Any]:
+    def dense(self, place: PlaceBuffer) -> list[Any]:
         array = self._array
         fortran = array.flags.f_contiguous and not array.flags.c_contiguous
 
         def fill(target: memoryview) -> None:
             if array.dtype.names:
-                # As bytes: what lies between the fields of a structure is copied as well.
+                # Copied as bytes, with the padding between the fields of a structure.
                 rows = self._numpy.ascontiguousarray(array)
                 target[:] = memoryview(rows.reshape(-1).view(self._numpy.uint8))
             else:
@@ -84,6 +88,7 @@ class _NumpyArray(Leaf):
 
 
 def _dtype_name(numpy: Any, dtype: Any) -> Any:
+    """Return the JSON form of a dtype. Raises TypeError if it cannot be restored from it."""
     name = None if dtype.hasobject else _dtype_node(dtype)
     try:
         kept = name is not None and _dtype(numpy, name, 0) == dtype
@@ -91,7 +96,8 @@ def _dtype_name(numpy: Any, dtype: Any) -> Any:
         kept = False
     if not kept:
         raise TypeError(
-            "has the dtype %s, which cannot be kept in a checkpoint; convert it to a plain NumPy type" % dtype
+            "has the dtype %s, which cannot be saved in a checkpoint; convert it to a plain NumPy type"
+            % dtype
         )
     return name
 
@@ -112,54 +118,54 @@ def _dtype_node(dtype: Any) -> Any:
 def _dtype(numpy: Any, node: Any, depth: int) -> Any:
     if isinstance(node, str):
         if not _SIMPLE_DTYPE.match(node):
-            raise Damaged("it names no element type: %.40r" % node)
+            raise Damaged("an array has an unknown element type: %.40r" % node)
         return numpy.dtype(node)
     if depth > _MAX_DTYPE_DEPTH:
-        raise Damaged("an element type in it is nested too deep")
+        raise Damaged("an element type is nested too deeply")
     if node[0] == "sub":
-        return numpy.dtype((_dtype(numpy, node[1], depth + 1), shape_of(node[2])))
+        return numpy.dtype((_dtype(numpy, node[1], depth + 1), parse_shape(node[2])))
     if node[0] != "struct":
-        raise Damaged("it names no element type")
+        raise Damaged("an array has an unknown element type")
     names, fields, offsets, titles = zip(*node[1]) if node[1] else ((), (), (), ())
     if not all(type(title) in (str, type(None)) for title in titles):
-        raise Damaged("it names no element type")
+        raise Damaged("an array has an unknown element type")
     formats = [_dtype(numpy, field, depth + 1) for field in fields]
     columns = {"names": names, "formats": formats, "offsets": offsets, "titles": titles}
     return numpy.dtype({**{key: list(column) for key, column in columns.items()}, "itemsize": node[2]})
 
 
 def _revive_array(node: list[Any], source: ArraySource) -> Any:
-    numpy = library("numpy", "NumPy arrays")
+    numpy = import_library("numpy", "NumPy arrays")
     name, order, lengths, nbytes, offset = node
-    dtype, shape = _dtype(numpy, name, 0), shape_of(lengths)
-    if nbytes != count(shape) * dtype.itemsize or order not in ("C", "F"):
-        raise Damaged("an array in it does not have the size of its shape")
-    if count(shape) and not nbytes:
-        raise Damaged("an array in it has an element type without a size")
+    dtype, shape = _dtype(numpy, name, 0), parse_shape(lengths)
+    if nbytes != element_count(shape) * dtype.itemsize or order not in ("C", "F"):
+        raise Damaged("an array does not have the size of its shape")
+    if element_count(shape) and not nbytes:
+        raise Damaged("an array has an element type without a size")
     memory = source.memory(offset, nbytes)
     return numpy.ndarray(shape, dtype, memory if nbytes else None, order=order)
 
 
 def _revive_view(node: list[Any], source: ArraySource) -> Any:
-    numpy = library("numpy", "NumPy arrays")
+    numpy = import_library("numpy", "NumPy arrays")
     name, lengths, strides, first, nbytes, offset = node
-    dtype, shape = _dtype(numpy, name, 0), shape_of(lengths)
+    dtype, shape = _dtype(numpy, name, 0), parse_shape(lengths)
     whole = [first, *strides]
     if len(strides) != len(shape) or any(type(n) is not int or abs(n) >= 2**62 for n in whole):
-        raise Damaged("an array in it has no proper strides")
-    before, behind = reach(shape, strides)
-    if not count(shape) or not dtype.itemsize or first + before < 0:
-        raise Damaged("an array in it is not where it should be")
+        raise Damaged("an array has invalid strides")
+    before, behind = extent(shape, strides)
+    if not element_count(shape) or not dtype.itemsize or first + before < 0:
+        raise Damaged("an array is out of the range of its buffer")
     if first + behind + dtype.itemsize > nbytes:
-        raise Damaged("an array in it is not where it should be")
+        raise Damaged("an array is out of the range of its buffer")
     return numpy.ndarray(shape, dtype, source.memory(offset, nbytes), first, strides)
 
 
 def _revive_scalar(node: list[Any], source: ArraySource) -> Any:
-    numpy = library("numpy", "NumPy scalars")
+    numpy = import_library("numpy", "NumPy scalars")
     dtype, content = _dtype(numpy, node[0], 0), bytes.fromhex(node[1])
     if dtype.itemsize != len(content):
-        raise Damaged("a scalar in it does not have the size of its type")
+        raise Damaged("a scalar does not have the size of its type")
     return numpy.frombuffer(bytearray(content), dtype)[0] if content else numpy.zeros((), dtype)[()]
 
 

@@ -1,7 +1,7 @@
-"""The processes of one training (torchrun, several ranks), and how they come to one mind.
+"""The processes of one training run (torchrun, several ranks), and how they agree.
 
-Every call here is one that all of them make at the same place of the script. They talk over a group of their
-own on the CPU, so that nothing mixes with the training's own messages or waits for a device.
+All processes make each of these calls at the same place of the script. They use a process group of their own
+on the CPU, so nothing mixes with the messages of the training or waits for a device.
 """
 
 from __future__ import annotations
@@ -12,87 +12,88 @@ import time
 from contextlib import suppress
 from typing import Any, Callable, TypeVar
 
-from outlast.training.checkpoints.durable_files import descriptor
+from outlast.training.checkpoints.durable_files import open_descriptor
 from outlast.training.checkpoints.file_format import part_name
 
 T = TypeVar("T")
 
 
 class Ranks:
-    """One process alone."""
+    """A single process; also the interface for several."""
 
     rank = 0
     world = 1
 
-    def share(self, make: Callable[[], T]) -> T:
-        """What the first process makes of it, for all: its value, or what it raises."""
+    def broadcast(self, make: Callable[[], T]) -> T:
+        """Return what `make` returns in the first process, in all of them; raise what it raises there."""
         return make()
 
     def gather(self, value: T) -> list[T]:
-        """Everybody's value, in order."""
+        """Return the values of all processes, in order of rank."""
         return [value]
 
-    def any_of(self, *flags: bool) -> tuple[bool, ...]:
-        """For each flag whether any process has it set."""
+    def any_rank(self, *flags: bool) -> tuple[bool, ...]:
+        """Return for each flag whether it is set in any process."""
         return flags
 
 
-class Group(Ranks):
+class DistributedRanks(Ranks):
+    """The processes of torch.distributed, with a gloo group of their own."""
+
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self._dist = torch.distributed
         self.rank, self.world = self._dist.get_rank(), self._dist.get_world_size()
         self._group = self._dist.new_group(backend="gloo")
 
-    def share(self, make: Callable[[], T]) -> T:
-        told: list[Any] = [None]
+    def broadcast(self, make: Callable[[], T]) -> T:
+        shared: list[Any] = [None]
         if self.rank == 0:
             try:
-                told = [(make(), None)]
+                shared = [(make(), None)]
             except Exception as error:
-                told = [(None, error)]
-        self._dist.broadcast_object_list(told, src=0, group=self._group)
-        value, failure = told[0]
+                shared = [(None, error)]
+        self._dist.broadcast_object_list(shared, src=0, group=self._group)
+        value, failure = shared[0]
         if failure is not None:
             raise failure
         return value  # type: ignore[no-any-return]
 
     def gather(self, value: T) -> list[T]:
-        told: list[Any] = [None] * self.world
-        self._dist.all_gather_object(told, value, group=self._group)
-        return told
+        shared: list[Any] = [None] * self.world
+        self._dist.all_gather_object(shared, value, group=self._group)
+        return shared
 
-    def any_of(self, *flags: bool) -> tuple[bool, ...]:
+    def any_rank(self, *flags: bool) -> tuple[bool, ...]:
         counts = self._torch.tensor([int(flag) for flag in flags])
         self._dist.all_reduce(counts, group=self._group)
         return tuple(bool(count) for count in counts.tolist())
 
 
-def find() -> Ranks:
-    """The processes that torch.distributed has brought together by now."""
+def detect_ranks() -> Ranks:
+    """Return the processes of torch.distributed, as initialized by now."""
     torch = sys.modules.get("torch")
     distributed = getattr(torch, "distributed", None)
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return Ranks()
-    return Group(torch) if distributed.get_world_size() > 1 else Ranks()
+    return DistributedRanks(torch) if distributed.get_world_size() > 1 else Ranks()
 
 
-# How the parts of one checkpoint, written by several processes, become one: by files alone.
-#
-# Messages between the processes belong to the training, which goes on meanwhile. Who finds that another has
-# died gives up; nothing counts until the directory has its name.
-#: Seconds after which a process that has not written its part is given up. A part is written in minutes.
-_PATIENCE = 1800.0
-#: Beside the name of a part: its process could not write it.
+# The parts of a checkpoint are combined through files alone, because the process group belongs to the
+# training, which continues meanwhile. If a process fails, the others give up; nothing counts until the
+# directory has its final name.
+#: Seconds to wait for the part of another process. A part is written within minutes.
+_TIMEOUT = 1800.0
+#: Suffix of a marker file: the process could not write its part.
 _FAILED = ".failed"
 _PAUSES = (0.001, 0.01, 0.05, 0.2)
 
 
 def await_parts(directory: str, world: int, check: Callable[[], None]) -> None:
-    """Until all parts are there and durable. Raises OSError, and what `check` raises."""
+    """Wait until all parts are written. Raises OSError, and what `check` raises."""
     missing = [os.path.join(directory, part_name(rank, world)) for rank in range(world)]
 
-    def there() -> bool:
+    def are_all_there() -> bool:
         if not os.path.isdir(directory):
             raise FileNotFoundError("%s was removed" % directory)
         for path in missing:
@@ -101,34 +102,41 @@ def await_parts(directory: str, world: int, check: Callable[[], None]) -> None:
         missing[:] = [path for path in missing if not os.path.exists(path)]
         return not missing
 
-    _until(there, check, lambda: "%s is not written by its process" % missing[0])
+    _poll(are_all_there, check, lambda: "%s was not written by its process" % missing[0])
 
 
-def give_up(part: str) -> None:
-    """Tell the first process not to wait for this part; where not even that can be written, it waits."""
-    with suppress(OSError), descriptor(part + _FAILED, os.O_WRONLY | os.O_CREAT):
+def mark_part_failed(part: str) -> None:
+    """Create the marker that tells the first process not to wait for this part; ignore errors."""
+    with suppress(OSError), open_descriptor(part + _FAILED, os.O_WRONLY | os.O_CREAT):
         return
 
 
 def await_commit(temporary: str, final: str) -> None:
-    """Until the first process has given the whole its name. Raises OSError."""
+    """Wait until the first process has given the checkpoint its final name. Raises OSError."""
 
-    def gone() -> None:
-        # Looked for in this order: it is renamed from the one to the other.
+    def check_not_discarded() -> None:
+        # Checked in this order, because the first is renamed to the second.
         if not os.path.exists(temporary) and not os.path.exists(final):
-            raise OSError("the first process has given up this checkpoint")
+            raise OSError("the first process has discarded this checkpoint")
 
-    _until(lambda: os.path.exists(final), gone, lambda: "%s is not finished by the first process" % final)
+    _poll(
+        lambda: os.path.exists(final),
+        check_not_discarded,
+        lambda: "the first process did not finish %s" % final,
+    )
 
 
-def _until(happened: Callable[[], bool], check: Callable[[], None], complaint: Callable[[], str]) -> None:
-    until = time.monotonic() + _PATIENCE
-    looks = 0
+def _poll(
+    happened: Callable[[], bool], check: Callable[[], None], timeout_message: Callable[[], str]
+) -> None:
+    """Poll until `happened` returns True; call `check` every 20 polls. Raises OSError at the timeout."""
+    until = time.monotonic() + _TIMEOUT
+    polls = 0
     while not happened():
         if time.monotonic() > until:
-            raise OSError(complaint())
-        pause = _PAUSES[min(looks // 20, len(_PAUSES) - 1)]
-        if looks % 20 == 19:
+            raise OSError(timeout_message())
+        pause = _PAUSES[min(polls // 20, len(_PAUSES) - 1)]
+        if polls % 20 == 19:
             check()
-        looks += 1
+        polls += 1
         time.sleep(pause)

@@ -1,4 +1,4 @@
-"""Which checkpoints may go once a newer one is safe."""
+"""Retention: which checkpoints are removed when newer ones are valid."""
 
 from __future__ import annotations
 
@@ -11,31 +11,32 @@ from outlast.training.errors import CheckpointError, Damaged
 
 
 class Retention:
-    """Keeps the newest `keep`, and never fewer than two whole ones where there were two."""
+    """Keeps the newest `keep` checkpoints, and at least two valid ones if there were two."""
 
     def __init__(self, directory: str, keep: int) -> None:
         self._directory = directory
         self._keep = max(keep, LEAST_KEEP)
-        #: Checkpoints this process has read and found whole, as their files were then.
+        #: Checkpoints that this process has verified, with the inode, size and time of their files then.
         self._whole: dict[str, Any] = {}
 
     def remember_whole(self, name: str) -> None:
+        """Record that a checkpoint was verified."""
         try:
             self._whole[name] = self._stamp(name)
         except OSError:
-            # It is then read again before it counts as whole.
+            # It is verified again before it counts as valid.
             self._whole.pop(name, None)
 
     def retire_old(self) -> None:
-        """Raises OSError; what was not removed is found again by the next call."""
-        names = sorted(os.listdir(self._directory), key=checkpoint_names.age_of, reverse=True)
+        """Remove old checkpoints. Raises OSError; the next call finds what is left."""
+        names = sorted(os.listdir(self._directory), key=checkpoint_names.parse_age, reverse=True)
         for name in self._too_old([name for name in names if checkpoint_names.is_checkpoint(name)]):
             self._retire(name)
         for name in [name for name in names if checkpoint_names.is_bad(name)][self._keep :]:
             self._retire(name)
 
     def _too_old(self, names: list[str]) -> list[str]:
-        """All but the newest `keep`; of the others the newest whole ones stay until there are two of them."""
+        """Return all but the newest `keep`; of the rest, valid ones stay until two in all are kept."""
         if len(names) <= self._keep:
             return []
         whole = 0
@@ -48,7 +49,7 @@ class Retention:
         return retired
 
     def _retire(self, name: str) -> None:
-        # Removing takes many calls; half a checkpoint must not be met under a checkpoint's name.
+        # Removing takes many calls; a half-removed checkpoint must not have a checkpoint's name.
         hidden = os.path.join(self._directory, checkpoint_names.temporary_name(name))
         self._whole.pop(name, None)
         try:
@@ -59,7 +60,7 @@ class Retention:
         durable_files.remove(hidden)
 
     def _stamp(self, name: str) -> Any:
-        parts = checkpoint.parts(os.path.join(self._directory, name))
+        parts = checkpoint.part_paths(os.path.join(self._directory, name))
         return [(status.st_ino, status.st_size, status.st_mtime_ns) for status in map(os.stat, parts)]
 
     def _is_whole(self, name: str) -> bool:

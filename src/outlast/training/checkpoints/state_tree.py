@@ -1,8 +1,8 @@
-"""A training's state as a tree of JSON values and a list of buffers, and back.
+"""The state of a training run as a tree of JSON values and a list of buffers, and back.
 
-Every container becomes a JSON array whose first element says what it was; plain scalars stay themselves.
-Arrays, tensors, bytes and files of others are named by their place among the buffers. Reading builds only
-the types listed here, whatever the file says: there is no way from a checkpoint to running code.
+Every container becomes a JSON array whose first element is its type; plain scalars stay as they are. Arrays,
+tensors, bytes and files are represented by their offset among the buffers. Loading builds only the types
+listed here, whatever the file contains: a checkpoint cannot execute code.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from outlast.training.checkpoints.arrays import ArraySource, Buffer, Leaf, RawMe
 from outlast.training.checkpoints.kept_files import File
 from outlast.training.errors import Damaged
 
-#: Deeper than any real state; a bound on recursion for states that are built wrongly or maliciously.
+#: Maximum depth, more than any real state has; limits recursion for invalid or malicious states.
 MAX_DEPTH = 100
-#: Buffers start at multiples of this, so that a reader may map them as arrays of any type.
+#: Buffers start at multiples of this, so that they can be mapped as arrays of any type.
 ALIGNMENT = 64
-_HOLDS = (
+_ALLOWED = (
     "None, bool, int, float, complex, str, bytes, list, tuple, dict, set, NumPy arrays and scalars, "
     "torch tensors and outlast.File"
 )
-_KEYS = "None, bool, int, float, str, and tuples of these"
+_ALLOWED_KEYS = "None, bool, int, float, str, and tuples of these"
 _HEX_INT = re.compile(r"-?0x[0-9a-f]+\Z")
 _SEQUENCES: dict[type, str] = {list: "list", tuple: "tuple"}
 _SETS: dict[type, str] = {set: "set", frozenset: "frozenset"}
@@ -39,67 +39,73 @@ _BYTES: dict[type, str] = {bytes: "bytes", bytearray: "bytearray"}
 Path = Tuple[Any, ...]
 
 
-def aligned(offset: int) -> int:
+def align(offset: int) -> int:
+    """Return the first multiple of ALIGNMENT from `offset` on."""
     return -(-offset // ALIGNMENT) * ALIGNMENT
 
 
 @dataclass(frozen=True)
-class Image:
-    """A state taken apart: a tree for the header, and the buffers that it names."""
+class FlatState:
+    """A flattened state: a tree for the header, and its buffers."""
 
-    #: Of the state, and of the files that are kept with it.
+    #: The trees of the state and of the kept files.
     tree: Any
     files: Any
-    #: Each with its offset, in the order of the file.
+    #: Offset and content of each buffer, in the order of the file.
     buffers: tuple[tuple[int, Buffer | RawMemory], ...]
     size: int
 
 
-def take_apart(state: Any, files: Any = None) -> Image:
-    """Raises TypeError, naming the place, for anything a checkpoint cannot hold."""
-    taker = _Taker()
+def flatten(state: Any, files: Any = None) -> FlatState:
+    """Return a state and its kept files as trees and buffers.
+
+    Raises TypeError, naming the place, for anything that a checkpoint cannot hold.
+    """
+    flattener = _Flattener()
     collects = gc.isenabled()
-    # So many new objects would make it walk through all that a training has, while the training waits.
+    # The many new objects would trigger a collection of everything the training has, while it waits.
     gc.disable()
     try:
-        tree = taker.node(state, ())
-        kept = taker.node(files or {}, ("files",))
-        taker.settle()
+        tree = flattener.node(state, ())
+        kept = flattener.node(files or {}, ("files",))
+        flattener.place_arrays()
     finally:
         if collects:
             gc.enable()
-    return Image(tree, kept, tuple(taker.buffers), taker.size)
+    return FlatState(tree, kept, tuple(flattener.buffers), flattener.size)
 
 
-def put_together(tree: Any, source: ArraySource) -> Any:
-    """The state; raises Damaged if the tree is not one that `take_apart` makes."""
+def unflatten(tree: Any, source: ArraySource) -> Any:
+    """Return the state. Raises Damaged if the tree is not one that `flatten` makes."""
     try:
-        return _Maker(source).value(tree, 0)
+        return _Unflattener(source).value(tree, 0)
     except (ValueError, TypeError, KeyError, IndexError, OverflowError, AttributeError) as error:
         raise Damaged("its tree cannot be read: %s" % error) from error
 
 
-def _where(path: Path) -> str:
+def _format_path(path: Path) -> str:
     return "state" + "".join("[%.80r]" % (key,) for key in path)
 
 
-class _Taker:
+class _Flattener:
+    """Builds the tree of a state and collects its buffers."""
+
     def __init__(self) -> None:
         self.buffers: list[tuple[int, Buffer | RawMemory]] = []
         self.size = 0
-        self._open: set[int] = set()
-        #: Arrays, whose nodes are filled in when all that share their memory are known.
+        self._ancestors: set[int] = set()
+        #: Arrays with their nodes, which are filled in when all that share memory are known.
         self._leaves: list[tuple[Leaf, list[Any], Path]] = []
 
-    def settle(self) -> None:
+    def place_arrays(self) -> None:
         try:
-            arrays.settle([(leaf, node) for leaf, node, _ in self._leaves], self.place)
+            arrays.fill_nodes([(leaf, node) for leaf, node, _ in self._leaves], self.place)
         except TypeError as error:
             path = next(path for _, node, path in self._leaves if not node)
-            raise TypeError("%s %s" % (_where(path), error)) from None
+            raise TypeError("%s %s" % (_format_path(path), error)) from None
 
     def place(self, buffer: Buffer | RawMemory) -> int:
-        offset = aligned(self.size)
+        offset = align(self.size)
         self.buffers.append((offset, buffer))
         self.size = offset + buffer.nbytes
         return offset
@@ -118,15 +124,17 @@ class _Taker:
             content = value.content()
             return ["file", value.name, *self._bytes("", content)[1:]]
         try:
-            leaf = leaf_of(value)
+            leaf = make_leaf(value)
         except TypeError as error:
-            raise TypeError("%s %s" % (_where(path), error)) from None
+            raise TypeError("%s %s" % (_format_path(path), error)) from None
         if leaf is not None:
             node: list[Any] = []
             self._leaves.append((leaf, node, path))
             return node
         hint = "; save its state_dict()" if callable(getattr(value, "state_dict", None)) else ""
-        raise TypeError("%s is a %s; a checkpoint holds %s%s" % (_where(path), _name(kind), _HOLDS, hint))
+        raise TypeError(
+            "%s is a %s; a checkpoint holds %s%s" % (_format_path(path), _type_name(kind), _ALLOWED, hint)
+        )
 
     def _bytes(self, tag: str, value: Any) -> list[Any]:
         view = memoryview(value)
@@ -137,11 +145,11 @@ class _Taker:
         return [tag, len(view), self.place(Buffer(len(view), fill))]
 
     def _container(self, kind: type, value: Any, path: Path) -> Any:
-        if id(value) in self._open:
-            raise TypeError("%s contains itself; a checkpoint holds a tree" % _where(path))
+        if id(value) in self._ancestors:
+            raise TypeError("%s contains itself; a checkpoint holds a tree" % _format_path(path))
         if len(path) >= MAX_DEPTH:
-            raise TypeError("%s… is nested more than %d deep" % (_where(path[:3]), MAX_DEPTH))
-        self._open.add(id(value))
+            raise TypeError("%s… is nested more than %d levels deep" % (_format_path(path[:3]), MAX_DEPTH))
+        self._ancestors.add(id(value))
         node: list[Any]
         if kind in _SEQUENCES:
             node = [_SEQUENCES[kind]]
@@ -150,7 +158,7 @@ class _Taker:
             node = [_MAPPINGS[kind]]
             for key, item in value.items():
                 node += [self._hashable(key, path, "as a key"), self.node(item, (*path, key))]
-        self._open.discard(id(value))
+        self._ancestors.discard(id(value))
         return node
 
     def _hashable(self, value: Any, path: Path, role: str, nested: int = 1) -> Any:
@@ -162,11 +170,12 @@ class _Taker:
         if kind is bytes and role == "in a set":
             return self._bytes("bytes", value)
         raise TypeError(
-            "%s has %.80r (a %s) %s; allowed are %s" % (_where(path), value, _name(kind), role, _KEYS)
+            "%s has %.80r (a %s) %s; allowed are %s"
+            % (_format_path(path), value, _type_name(kind), role, _ALLOWED_KEYS)
         )
 
 
-def _name(kind: type) -> str:
+def _type_name(kind: type) -> str:
     module = kind.__module__
     return kind.__qualname__ if module in ("builtins", "__main__") else module + "." + kind.__qualname__
 
@@ -204,7 +213,9 @@ _SCALARS: dict[type, Callable[[Any], Any]] = {
 _PLAIN: frozenset[type] = frozenset({type(None), bool, int, float, str})
 
 
-class _Maker:
+class _Unflattener:
+    """Builds a state from its tree."""
+
     def __init__(self, source: ArraySource) -> None:
         self._source = source
         self._revivers = REVIVERS
@@ -214,9 +225,9 @@ class _Maker:
         if kind in _PLAIN:
             return node
         if kind is not list or not node or type(node[0]) is not str:
-            raise Damaged("its tree has something unknown in it")
+            raise Damaged("its tree has an unknown node")
         if depth > MAX_DEPTH + 1:
-            raise Damaged("its tree is nested too deep")
+            raise Damaged("its tree is nested too deeply")
         tag, rest = node[0], node[1:]
         if tag in ("list", "tuple", "set", "frozenset"):
             items = [self.value(item, depth + 1) for item in rest]
@@ -238,15 +249,15 @@ class _Maker:
         if tag == "file":
             name, length, offset = rest
             return File.of(name, self._source.memory(offset, length))
-        raise Damaged("its tree has an unknown kind of value, %.40r" % tag)
+        raise Damaged("its tree has an unknown type of value, %.40r" % tag)
 
     def _mapping(self, tag: str, rest: list[Any], depth: int) -> Any:
         if len(rest) % 2:
             raise Damaged("its tree has a key without a value")
         result: Any = {"dict": dict, "ordered": OrderedDict, "counter": Counter}[tag]()
         for key, item in zip(rest[::2], rest[1::2]):
-            revived = self.value(key, depth + 1)
-            result[revived] = self.value(item, depth + 1)
+            built = self.value(key, depth + 1)
+            result[built] = self.value(item, depth + 1)
         return result
 
     def _bytes(self, tag: str, length: int, offset: int) -> Any:
@@ -254,25 +265,23 @@ class _Maker:
         return content if tag == "bytearray" else bytes(content)
 
 
-# Which library an array belongs to.
-#
-# Neither is imported by saving: an object of theirs can only be there if its library is. Reading imports the
-# one that a checkpoint needs.
-#: What makes an array of its node again, by the node's first word.
+# Saving imports no library: an object of NumPy or torch exists only if its library is imported. Loading
+# imports the one that a checkpoint needs.
+#: Functions that build an array from its node, by the node's tag.
 REVIVERS = {**numpy_arrays.REVIVERS, **torch_tensors.REVIVERS}
 
 
-def leaf_of(value: Any) -> Leaf | None:
-    """The leaf of an array, a NumPy scalar or a tensor; None for anything else.
+def make_leaf(value: Any) -> Leaf | None:
+    """Return the leaf of an array, a NumPy scalar or a tensor; None for anything else.
 
-    Raises TypeError with the rest of a sentence ("is …") for arrays that cannot be kept.
+    Raises TypeError with the rest of a sentence ("is …") for arrays that cannot be saved.
     """
     numpy = sys.modules.get("numpy")
     if numpy is not None and hasattr(numpy, "ndarray"):
-        found = numpy_arrays.leaf(numpy, value)
+        found = numpy_arrays.make_leaf(numpy, value)
         if found is not None:
             return found
     torch = sys.modules.get("torch")
     if torch is not None and hasattr(torch, "Tensor"):
-        return torch_tensors.leaf(torch, value)
+        return torch_tensors.make_leaf(torch, value)
     return None

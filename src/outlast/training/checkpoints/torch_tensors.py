@@ -1,4 +1,4 @@
-"""Torch tensors: copied out of any device in one go, and given back on the device they had."""
+"""Torch tensors in checkpoints: copied from any device, and restored on the device they had."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from outlast.training.checkpoints.arrays import (
     ArraySource,
     Buffer,
     Leaf,
-    Place,
+    PlaceBuffer,
     RawMemory,
-    count,
-    library,
-    reach,
-    shape_of,
+    element_count,
+    extent,
+    import_library,
+    parse_shape,
 )
 from outlast.training.errors import CheckpointError, Damaged
 from outlast.training.progress_log import warn
@@ -25,7 +25,11 @@ _DEVICE = re.compile(r"[a-z]{1,20}(:[0-9]{1,4})?\Z")
 _WORDS = {2: "H", 4: "I", 8: "Q"}
 
 
-def leaf(torch: Any, value: Any) -> Leaf | None:
+def make_leaf(torch: Any, value: Any) -> Leaf | None:
+    """Return the leaf of a tensor or torch.Size; None for anything else.
+
+    Raises TypeError with the rest of a sentence ("is …") for a tensor that cannot be saved.
+    """
     kind = type(value)
     if kind is not torch.Tensor and kind is not torch.nn.Parameter:
         if isinstance(value, torch.Size):
@@ -43,7 +47,7 @@ class _Size(Leaf):
     def __init__(self, size: Any) -> None:
         self._node = ["tuple", *(int(length) for length in size)]
 
-    def dense(self, place: Place) -> list[Any]:
+    def dense(self, place: PlaceBuffer) -> list[Any]:
         return self._node
 
 
@@ -58,22 +62,22 @@ class _Tensor(Leaf):
         self._is_contiguous = tensor.is_contiguous()
         if elements and not tensor.is_conj() and not tensor.is_neg():
             if not self._is_contiguous:
-                elements = reach(tensor.shape, tensor.stride())[1] + 1
+                elements = extent(tensor.shape, tensor.stride())[1] + 1
             address = tensor.data_ptr()
             self.span = (device, address, address + elements * self._size)
 
-    def _named(self) -> tuple[str, list[int]]:
+    def _dtype_and_shape(self) -> tuple[str, list[int]]:
         return str(self._tensor.dtype)[len("torch.") :], list(self._tensor.shape)
 
-    def _elsewhere(self) -> list[str]:
+    def _device_node(self) -> list[str]:
         return [] if self._device == "cpu" else [self._device]
 
-    def dense(self, place: Place) -> list[Any]:
+    def dense(self, place: PlaceBuffer) -> list[Any]:
         if self.span is not None and self._is_contiguous and self._device == "cpu":
             offset = place(RawMemory(self._nbytes, self.span[1], self._tensor))
         else:
             offset = place(Buffer(self._nbytes, self._fill))
-        return ["torch", *self._named(), self._nbytes, offset, *self._elsewhere()]
+        return ["torch", *self._dtype_and_shape(), self._nbytes, offset, *self._device_node()]
 
     def _fill(self, target: memoryview) -> None:
         tensor = self._tensor
@@ -84,9 +88,9 @@ class _Tensor(Leaf):
     def view(self, start: int, nbytes: int, offset: int) -> list[Any]:
         first = (self._tensor.data_ptr() - start) // self._size
         if (self._tensor.data_ptr() - start) % self._size:
-            raise TypeError("shares memory with another one of a wider type in an odd place; save a clone()")
+            raise TypeError("shares memory, unaligned, with a tensor of a wider type; save a clone()")
         strides = list(self._tensor.stride())
-        return ["torch-view", *self._named(), strides, first, nbytes, offset, *self._elsewhere()]
+        return ["torch-view", *self._dtype_and_shape(), strides, first, nbytes, offset, *self._device_node()]
 
     def memory(self, start: int, nbytes: int) -> Buffer | RawMemory:
         if self._device == "cpu":
@@ -110,53 +114,53 @@ def _dtype(torch: Any, name: Any) -> Any:
 
 
 def _revive_tensor(node: list[Any], source: ArraySource) -> Any:
-    torch = library("torch", "torch tensors")
+    torch = import_library("torch", "torch tensors")
     name, lengths, nbytes, offset, *device = node
-    dtype, shape = _dtype(torch, name), shape_of(lengths)
-    if nbytes != count(shape) * _size(torch, dtype):
-        raise Damaged("a tensor in it does not have the size of its shape")
+    dtype, shape = _dtype(torch, name), parse_shape(lengths)
+    if nbytes != element_count(shape) * _size(torch, dtype):
+        raise Damaged("a tensor does not have the size of its shape")
     memory = source.memory(offset, nbytes)
     if not nbytes:
-        return _on(torch, torch.empty(shape, dtype=dtype), device, source)
+        return _to_device(torch, torch.empty(shape, dtype=dtype), device, source)
     memory = swapped(memory, _unit(torch, dtype)) if source.is_swapped else memory
-    return _on(torch, torch.frombuffer(memory, dtype=dtype).view(shape), device, source)
+    return _to_device(torch, torch.frombuffer(memory, dtype=dtype).view(shape), device, source)
 
 
 def _revive_view(node: list[Any], source: ArraySource) -> Any:
-    torch = library("torch", "torch tensors")
+    torch = import_library("torch", "torch tensors")
     name, lengths, strides, first, nbytes, offset, *device = node
-    dtype, shape = _dtype(torch, name), shape_of(lengths)
+    dtype, shape = _dtype(torch, name), parse_shape(lengths)
     size = _size(torch, dtype)
     whole = [first, *strides]
     if len(strides) != len(shape) or any(type(n) is not int or not 0 <= n < 2**62 for n in whole):
-        raise Damaged("a tensor in it has no proper strides")
-    if not count(shape) or (first + reach(shape, strides)[1] + 1) * size > nbytes:
-        raise Damaged("a tensor in it is not where it should be")
+        raise Damaged("a tensor has invalid strides")
+    if not element_count(shape) or (first + extent(shape, strides)[1] + 1) * size > nbytes:
+        raise Damaged("a tensor is out of the range of its buffer")
 
-    # Where bytes are swapped, those who see the memory as another type get a memory of their own.
+    # If bytes are swapped, each view of the memory with another element size gets memory of its own.
     unit = _unit(torch, dtype) if source.is_swapped else 0
 
     def base() -> Any:
         memory = source.memory(offset, nbytes)
         memory = swapped(memory[: nbytes // unit * unit], unit) if unit else memory
-        return _on(torch, torch.frombuffer(memory, dtype=torch.uint8), device, source)
+        return _to_device(torch, torch.frombuffer(memory, dtype=torch.uint8), device, source)
 
-    shared = source.once((offset, tuple(device), unit), base)
+    shared = source.cached((offset, tuple(device), unit), base)
     return shared[: len(shared) // size * size].view(dtype).as_strided(shape, strides, first)
 
 
 def _size(torch: Any, dtype: Any) -> int:
-    """Bytes of an element. (`dtype.itemsize` is younger than many a cluster's torch.)"""
+    """Return the bytes of an element; older versions of torch have no `dtype.itemsize`."""
     return int(torch.empty(0, dtype=dtype).element_size())
 
 
 def _unit(torch: Any, dtype: Any) -> int:
-    """Bytes of a number; a complex element has two."""
+    """Return the bytes of a number; a complex element has two numbers."""
     return _size(torch, dtype) // (2 if dtype.is_complex else 1)
 
 
 def swapped(memory: memoryview, size: int) -> memoryview:
-    """A copy whose elements of `size` bytes have the other order."""
+    """Return a copy with the bytes of each element of `size` bytes reversed."""
     if size not in _WORDS:
         return memory
     words = array.array(_WORDS[size])
@@ -165,24 +169,25 @@ def swapped(memory: memoryview, size: int) -> memoryview:
     return memoryview(words).cast("B")
 
 
-def _on(torch: Any, tensor: Any, device: list[Any], source: ArraySource) -> Any:
-    """On the device it had, on another of its kind, or, where there is none here, on the CPU."""
+def _to_device(torch: Any, tensor: Any, device: list[Any], source: ArraySource) -> Any:
+    """Return the tensor on the device it had, on another of the same type, or on the CPU."""
     if not device:
         return tensor
     if len(device) > 1 or not isinstance(device[0], str) or not _DEVICE.match(device[0]):
-        raise Damaged("a tensor in it has no proper device")
-    place = source.once(("device", device[0]), lambda: _device_like(torch, device[0]))
+        raise Damaged("a tensor has an invalid device")
+    place = source.cached(("device", device[0]), lambda: _find_device(torch, device[0]))
     return tensor.to(place)
 
 
-def _device_like(torch: Any, name: str) -> Any:
+def _find_device(torch: Any, name: str) -> Any:
+    """Return the named device or the default one of its type; warn and return the CPU if there is none."""
     for candidate in (name, name.partition(":")[0]):
         try:
             torch.empty(1, device=candidate)
             return torch.device(candidate)
         except (RuntimeError, AssertionError, NotImplementedError, ImportError):
             continue
-    warn("the checkpoint's tensors were on %s, which is not here: they are given on the CPU" % name)
+    warn("the checkpoint's tensors were on %s, which does not exist here; they are loaded on the CPU" % name)
     return torch.device("cpu")
 
 

@@ -1,14 +1,14 @@
-"""Data that has arrived, kept under its digest for whoever wants it next: on a node, or on shared scratch.
+"""Staged data, kept under its digest for later attempts: on the disk of a node, or on shared scratch.
 
-    objects/KEY/content     a file, or a tree of files; whole, since it came there by one rename
-    objects/KEY/entry.json  its size and where it came from
-    objects/KEY/uses/       marks of the jobs that have it in use
-    arriving/KEY/           what is still under way, and stays there for the next process if this one dies
-    turns/KEY               who fetches it now; all others wait, and take over when that one is gone
-    doomed/                 what is being removed
-    notes/                  files elsewhere that were found to be the right ones
+    objects/KEY/content     a file or a tree of files; always complete, since it was moved there by one rename
+    objects/KEY/entry.json  its size and its source
+    objects/KEY/uses/       markers of the jobs that use it
+    arriving/KEY/           an unfinished entry; if its process dies, the next one resumes it
+    turns/KEY               the lock of the process that fetches it; all others wait and take over if it dies
+    doomed/                 entries that are being removed
+    notes/                  records of files outside the cache that have been verified
 
-Everything of one user lies below a directory of their own: nobody has to trust what another has written.
+Each user has a directory of their own, so that nobody has to trust what another user has written.
 """
 
 from __future__ import annotations
@@ -26,31 +26,33 @@ from typing import Callable
 from outlast.node import files
 from outlast.node.pulse import silent
 from outlast.node.staging.cache import in_use
-from outlast.node.staging.cache.entry import free_space, is_whole, read_entry, read_json, size_of
+from outlast.node.staging.cache.entry import free_space, is_intact, read_entry, read_json, total_size
 from outlast.node.staging.cache.fetch_lock import FetchLock
 from outlast.node.staging.errors import ErrorKind, FetchFailed, SourceError
 
-#: Seconds between two looks at what somebody else is fetching.
-_GLANCE = 0.5
-#: Somebody who has the turn and has not counted for so long is frozen; we fetch it for ourselves.
-_FROZEN = 600.0
-#: With fewer left than this, and less than a hundredth of all, room is made.
-_INODES = 10_000
-_OWN = "of-"
-#: Beside a turn: why the one who had it last gave up.
+#: Seconds between two polls of an entry that another process is fetching.
+_POLL_INTERVAL = 0.5
+#: Seconds without a refresh after which the lock's holder counts as frozen, and this process fetches a copy.
+_FROZEN_AFTER = 600.0
+#: With fewer free inodes than this, and fewer than a hundredth of all, entries are removed.
+_MIN_FREE_INODES = 10_000
+_USER_PREFIX = "of-"
+#: Suffix of the file beside a lock that records why its last holder gave up.
 _GAVE_UP = ".gave-up"
 
 
 class CacheFull(OSError):
-    """The disk has too little space, and nothing is left that could go."""
+    """The disk has too little space, and no entry is left that could be removed."""
 
 
 class LockLost(Exception):
-    """Somebody else has taken over what this process was fetching."""
+    """Another process has taken over the fetch of this process."""
 
 
 @dataclass(frozen=True)
 class CacheEntry:
+    """A complete entry."""
+
     key: str
     path: str
     size: int
@@ -62,37 +64,43 @@ class CacheEntry:
 
 @dataclass(frozen=True)
 class UnfinishedEntry:
+    """An entry whose fetch is running or was interrupted."""
+
     key: str
     size: int
-    #: Who fetches it, or did last; empty: nobody says so.
+    #: The process that fetches it, or did last; empty if unknown.
     by: str
 
 
 @dataclass(frozen=True)
 class HeldEntry:
-    """An entry in use. `content` stays where it is until `release`."""
+    """An entry in use. `content` is not removed before `release`."""
 
     content: str
-    mark: in_use.UseMarker
+    marker: in_use.UseMarker
 
     def release(self) -> None:
-        self.mark.remove()
+        self.marker.remove()
 
 
-#: Makes `content` and, by `write_entry`, `entry.json` in the directory given, and calls the pulse it is given
-#: at least every few seconds. What it leaves behind when it raises stays there for the next one.
+#: Creates `content` and, with `write_entry`, `entry.json` in the given directory, calling the given pulse at
+#: least every few seconds. Files that it leaves behind when it raises are kept for the next attempt.
 Fill = Callable[[str, Callable[[], None]], None]
 
 
 class DataCache:
-    """`limit`: the most bytes that its entries may have together; None for what the disk allows."""
+    """The cache of this user in the directory `root`, which users may share.
+
+    `limit` is the maximum size of all entries in bytes; None leaves it to the disk.
+    """
 
     def __init__(self, root: str, limit: int | None = None) -> None:
-        self._shared = root
-        self.root = os.path.join(root, f"{_OWN}{os.getuid()}")
+        """Raises PermissionError if this user's directory in `root` could be written by others."""
+        self._shared_root = root
+        self.root = os.path.join(root, f"{_USER_PREFIX}{os.getuid()}")
         self._limit = limit
         os.makedirs(root, exist_ok=True)
-        # Who may read in the cache may read what is in it.
+        # Users who can read the cache directory can read its entries.
         self._mode = stat.S_IMODE(os.stat(root).st_mode) & 0o755 | 0o700
         for place in (
             self.root,
@@ -102,16 +110,16 @@ class DataCache:
                 os.mkdir(place, self._mode)
         status = os.lstat(self.root)
         if status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode) or status.st_mode & 0o022:
-            raise PermissionError(errno.EACCES, "it is not a directory that only we can write to", self.root)
+            raise PermissionError(errno.EACCES, "not a directory that only its owner can write to", self.root)
 
-    def of_others(self, key: str) -> list[str]:
-        """Files that other users have under this key: sources as any other, to be checked as any other."""
+    def copies_of_other_users(self, key: str) -> list[str]:
+        """Return the files that other users have under this key. They are unverified sources."""
         found = []
-        for name in sorted(os.listdir(self._shared)):
-            path = os.path.join(self._shared, name, "objects", key, "content")
-            with contextlib.suppress(OSError):  # theirs to show or to hide
+        for name in sorted(os.listdir(self._shared_root)):
+            path = os.path.join(self._shared_root, name, "objects", key, "content")
+            with contextlib.suppress(OSError):  # other users decide what can be read
                 if (
-                    name.startswith(_OWN)
+                    name.startswith(_USER_PREFIX)
                     and stat.S_ISREG(os.lstat(path).st_mode)
                     and os.access(path, os.R_OK)
                 ):
@@ -119,21 +127,21 @@ class DataCache:
         return [path for path in found if not path.startswith(os.path.join(self.root, ""))]
 
     def find(self, key: str) -> HeldEntry | None:
-        """The entry, marked as in use; None where there is none."""
+        """Return the entry, marked as in use, or None if there is none or its file was modified."""
         place = self._at("objects", key)
         for _ in range(10):
             try:
                 before = os.lstat(place)
-                mark = in_use.UseMarker(os.path.join(place, "uses"))
+                marker = in_use.UseMarker(os.path.join(place, "uses"))
             except FileNotFoundError:
                 return None
-            # It may have been on its way out when it was marked.
+            # Another process may have been removing the entry while it was marked.
             with contextlib.suppress(FileNotFoundError):
-                if os.lstat(place).st_ino == before.st_ino and is_whole(place):
-                    with contextlib.suppress(OSError):  # only the order in which entries go depends on it
+                if os.lstat(place).st_ino == before.st_ino and is_intact(place):
+                    with contextlib.suppress(OSError):  # the time only decides the order of eviction
                         os.utime(place)
-                    return HeldEntry(os.path.join(place, "content"), mark)
-            mark.remove()
+                    return HeldEntry(os.path.join(place, "content"), marker)
+            marker.remove()
             time.sleep(0.05)
         return None
 
@@ -144,80 +152,83 @@ class DataCache:
         pulse: Callable[[], None] = silent,
         waiting: Callable[[str], None] = lambda who: None,
     ) -> HeldEntry:
-        """The entry; where it is not there yet, one fills it while all others wait for that one.
+        """Return the entry, marked as in use; if it is missing, one process fills it while the others wait.
 
-        `waiting` is told who that is. Where that one gives up for want of a source, so do all who waited for
-        it: their turns would only be as long. If it fails in another way the next one in the line tries.
+        `waiting` is called with the name of that process. If it gives up with `FetchFailed`, so do all that
+        waited for it, since each would need as long to fail. After any other error the next process tries.
         """
-        turn = FetchLock(self._at("turns", key))
+        lock = FetchLock(self._at("turns", key))
         try:
             place, waited_for = self._at("arriving", key), ""
             while True:
                 held = self.find(key)
                 if held is not None:
                     return held
-                if turn.take():
+                if lock.acquire():
                     break
-                if turn.silence() >= _FROZEN:
+                if lock.is_stale(_FROZEN_AFTER):
                     name = "%s.%s" % (key, os.urandom(4).hex())
-                    turn.release()
-                    turn, place = FetchLock(self._at("turns", name)), self._at("arriving", name)
-                    turn.take()
+                    lock.release()
+                    lock, place = FetchLock(self._at("turns", name)), self._at("arriving", name)
+                    lock.acquire()
                     break
-                holder = turn.holder()
-                waited_for = holder.mark or waited_for
+                holder = lock.holder()
+                waited_for = holder.owner_id or waited_for
                 waiting(str(holder) or "another job")
                 pulse()
-                time.sleep(_GLANCE)
-            held = self.find(key)  # it may have come between the look and the turn
+                time.sleep(_POLL_INTERVAL)
+            held = self.find(key)  # it may have been completed just before the lock was acquired
             if held is not None:
                 return held
             self._raise_if_given_up(key, waited_for)
             os.makedirs(place, mode=0o700, exist_ok=True)
             try:
-                fill(place, lambda: _keep(turn, pulse))
-            except FetchFailed as given_up:
-                self._tell_given_up(key, turn.mark, given_up)
+                fill(place, lambda: _refresh(lock, pulse))
+            except FetchFailed as failed:
+                self._record_given_up(key, lock.owner_id, failed)
                 raise
-            self._publish(place, key)
+            self._add(place, key)
         finally:
-            turn.release()
+            lock.release()
         held = self.find(key)
         if held is None:
-            raise FileNotFoundError(f"{self._at('objects', key)} was removed as soon as it was there")
+            raise FileNotFoundError(f"{self._at('objects', key)} was removed as soon as it was complete")
         return held
 
-    def note_of(self, path: str) -> str:
-        """Where to remember what was found out about a file that is not in the store."""
+    def verification_record(self, path: str) -> str:
+        """Return the path of the record about a file outside the cache."""
         return self._at("notes", hashlib.sha256(os.fsencode(path)).hexdigest())
 
     def make_room(self, need: int, pulse: Callable[[], None] = silent) -> None:
-        """What was used longest ago goes until `need` bytes fit; never what is in use. Raises NoRoom."""
+        """Remove unfinished and then the least recently used entries until `need` bytes fit.
+
+        Entries in use are never removed. Raises CacheFull.
+        """
         self._sweep(pulse)
         entries = self.entries()
-        held = sum(entry.size for entry in entries)
-        if not self._fits(need, held):
+        total = sum(entry.size for entry in entries)
+        if not self._fits(need, total):
             self.drop_unfinished(pulse)
         for entry in entries:
             pulse()
-            if self._fits(need, held):
+            if self._fits(need, total):
                 return
             if not entry.in_use and self.remove(entry, pulse):
-                held -= entry.size
-        if not self._fits(need, held):
+                total -= entry.size
+        if not self._fits(need, total):
             raise CacheFull(
                 errno.ENOSPC,
-                "%s more are needed, %s are free, and all that is kept there is in use"
+                "%s more are needed, %s are free, and every entry of the cache is in use"
                 % (_bytes(need), _bytes(free_space(self.root))),
                 self.root,
             )
 
     def remove(self, entry: CacheEntry, pulse: Callable[[], None] = silent) -> bool:
-        """False: somebody has it in use."""
+        """Remove an entry. Return False if it is in use or already gone."""
         if self._is_in_use(entry.path):
             return False
-        doomed = self._doom(entry.path)
-        # Whoever marked it just before must not lose it; whoever comes after does not find it.
+        doomed = self._move_to_doomed(entry.path)
+        # A process that marked it just before the rename must not lose it; later ones do not find it.
         if doomed and self._is_in_use(doomed):
             with contextlib.suppress(OSError):
                 os.rename(doomed, entry.path)
@@ -226,90 +237,93 @@ class DataCache:
         return bool(doomed)
 
     def entries(self) -> list[CacheEntry]:
-        """The one that was used longest ago first."""
-        now = in_use.clock_of(self.root)
+        """Return all complete entries, the least recently used one first."""
+        now = in_use.file_system_time(self.root)
         found = []
         for key in os.listdir(self._at("objects")):
             place = self._at("objects", key)
             with contextlib.suppress(FileNotFoundError):
                 used = os.lstat(place).st_mtime
                 size, source = read_entry(place)
-                is_used = in_use.in_use(os.path.join(place, "uses"), now)
+                is_used = in_use.is_in_use(os.path.join(place, "uses"), now)
                 found.append(CacheEntry(key, place, size, source, used, is_used))
         return sorted(found, key=lambda entry: (entry.used, entry.key))
 
-    def arriving(self) -> list[UnfinishedEntry]:
+    def unfinished(self) -> list[UnfinishedEntry]:
+        """Return the entries that are being fetched or were interrupted, by key."""
         found = []
         for key in sorted(os.listdir(self._at("arriving"))):
             holder = FetchLock(self._at("turns", key)).holder()
-            found.append(UnfinishedEntry(key, size_of(self._at("arriving", key)), str(holder)))
+            found.append(UnfinishedEntry(key, total_size(self._at("arriving", key)), str(holder)))
         return found
 
-    def _tell_given_up(self, key: str, mark: str, given_up: FetchFailed) -> None:
-        told = {"mark": mark, "kind": given_up.trouble.kind.value, "detail": str(given_up)}
+    def drop_unfinished(self, pulse: Callable[[], None] = silent) -> list[UnfinishedEntry]:
+        """Remove the unfinished entries that no process is fetching, and return them."""
+        dropped = []
+        for key in sorted(os.listdir(self._at("arriving"))):
+            lock, place = FetchLock(self._at("turns", key)), self._at("arriving", key)
+            begun_by = str(lock.holder())
+            try:
+                if lock.acquire():  # so that no other process can resume it meanwhile
+                    dropped.append(UnfinishedEntry(key, total_size(place, pulse), begun_by))
+                    self._move_to_doomed(place)
+            finally:
+                lock.release()
+        self._sweep(pulse)
+        return dropped
+
+    def _record_given_up(self, key: str, owner_id: str, failed: FetchFailed) -> None:
+        record = {"mark": owner_id, "kind": failed.cause.kind.value, "detail": str(failed)}
         path = self._at("turns", key + _GAVE_UP)
-        # If it cannot be written, each finds out for itself.
+        # If it cannot be written, each waiting process tries for itself.
         with contextlib.suppress(OSError), open(path, "w", encoding="utf-8") as file:
-            json.dump(told, file)
+            json.dump(record, file)
 
     def _raise_if_given_up(self, key: str, waited_for: str) -> None:
-        told = read_json(self._at("turns", key + _GAVE_UP))
-        if waited_for and told.get("mark") == waited_for:
-            detail = "%s (as another job that wanted it found out)" % told.get("detail")
-            raise FetchFailed(detail, SourceError(ErrorKind(told.get("kind")), detail))
+        record = read_json(self._at("turns", key + _GAVE_UP))
+        if waited_for and record.get("mark") == waited_for:
+            detail = "%s (reported by another job that was fetching the same data)" % record.get("detail")
+            raise FetchFailed(detail, SourceError(ErrorKind(record.get("kind")), detail))
 
     def _at(self, *names: str) -> str:
         return os.path.join(self.root, *names)
 
-    def _publish(self, place: str, key: str) -> None:
+    def _add(self, place: str, key: str) -> None:
+        """Move a filled directory to `objects/`, durably."""
         os.chmod(place, self._mode)
         files.sync_directory(place)
-        goal = self._at("objects", key)
-        if os.path.isdir(goal):
-            # Another's, as good as ours; or one that was changed since it came.
-            self._doom(place if is_whole(goal) else goal)
+        target = self._at("objects", key)
+        if os.path.isdir(target):
+            # Either another process was faster, or that entry was modified and is replaced.
+            self._move_to_doomed(place if is_intact(target) else target)
         if os.path.isdir(place):
-            os.rename(place, goal)
+            os.rename(place, target)
         files.sync_directory(self._at("objects"))
 
-    def drop_unfinished(self, pulse: Callable[[], None] = silent) -> list[UnfinishedEntry]:
-        """What was begun by somebody who is gone, while nobody else can begin to go on with it."""
-        dropped = []
-        for key in sorted(os.listdir(self._at("arriving"))):
-            turn, place = FetchLock(self._at("turns", key)), self._at("arriving", key)
-            begun_by = str(turn.holder())
-            try:
-                if turn.take():
-                    dropped.append(UnfinishedEntry(key, size_of(place, pulse), begun_by))
-                    self._doom(place)
-            finally:
-                turn.release()
-        self._sweep(pulse)
-        return dropped
-
-    def _fits(self, need: int, held: int) -> bool:
-        if self._limit is not None and held + need > self._limit:
+    def _fits(self, need: int, total: int) -> bool:
+        if self._limit is not None and total + need > self._limit:
             return False
         return free_space(self.root) >= need and _has_inodes(self.root)
 
     def _is_in_use(self, place: str) -> bool:
-        return in_use.in_use(os.path.join(place, "uses"), in_use.clock_of(self.root))
+        return in_use.is_in_use(os.path.join(place, "uses"), in_use.file_system_time(self.root))
 
-    def _doom(self, place: str) -> str:
-        goal = self._at("doomed", "%s.%s" % (os.path.basename(place), os.urandom(6).hex()))
+    def _move_to_doomed(self, place: str) -> str:
+        """Move a directory to `doomed/` under a new name. Return its path there, or "" if it is gone."""
+        target = self._at("doomed", "%s.%s" % (os.path.basename(place), os.urandom(6).hex()))
         try:
-            os.rename(place, goal)
+            os.rename(place, target)
         except FileNotFoundError:
             return ""
-        return goal
+        return target
 
     def _sweep(self, pulse: Callable[[], None]) -> None:
-        """Remove what is doomed, which may be a million files: the pulse is heard for each."""
+        """Delete everything in `doomed/`. The pulse is called for each file: there may be a million."""
         for place, folders, names in os.walk(self._at("doomed"), topdown=False):
-            # Links to folders count as folders here; those that are some are gone already.
+            # `folders` includes links to directories; the real directories have been removed already.
             for name in (*names, *folders):
                 pulse()
-                # Another process may be sweeping as well; what cannot be removed is tried again next time.
+                # Another process may be sweeping too; what cannot be removed is tried again next time.
                 with contextlib.suppress(OSError):
                     os.unlink(os.path.join(place, name))
             if place != self._at("doomed"):
@@ -317,17 +331,17 @@ class DataCache:
                     os.rmdir(place)
 
 
-def _keep(turn: FetchLock, pulse: Callable[[], None]) -> None:
-    if not turn.beat():
-        raise LockLost("this process stood still for so long that another one fetches the data now")
+def _refresh(lock: FetchLock, pulse: Callable[[], None]) -> None:
+    if not lock.refresh():
+        raise LockLost("this process was suspended for so long that another one has taken over the fetch")
     pulse()
 
 
 def _has_inodes(path: str) -> bool:
-    """How many files an archive has shows only when they are unpacked: some must be possible."""
+    """Return True if many more files can be created. How many an archive holds is not known beforehand."""
     status = os.statvfs(path)
-    # A file system that makes inodes as it needs them says 0.
-    return not status.f_files or status.f_favail >= min(_INODES, status.f_files // 100)
+    # A file system that creates inodes on demand reports 0.
+    return not status.f_files or status.f_favail >= min(_MIN_FREE_INODES, status.f_files // 100)
 
 
 def _bytes(number: int) -> str:

@@ -1,4 +1,4 @@
-"""What is told of an entry of the store, in its `entry.json`, and sizes of what lies on a disk."""
+"""The file `entry.json` of a cache entry, and the sizes of files and trees on disk."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from outlast.node.pulse import silent
 
 CONTENT = "content"
 _NAME = "entry.json"
-_LARGEST = 65536
+_MAX_BYTES = 65536
 
 
 def write_entry(place: str, size: int, source: str) -> None:
-    """The last thing a fill does: `content` is whole and durable."""
+    """Write `entry.json` durably. This is the last step of a fill: `content` must be complete and durable."""
     status = os.lstat(os.path.join(place, CONTENT))
     stamp = [] if stat.S_ISDIR(status.st_mode) else _stamp(status)
     with open(os.path.join(place, _NAME), "w", encoding="utf-8") as file:
@@ -27,14 +27,17 @@ def write_entry(place: str, size: int, source: str) -> None:
 
 
 def read_entry(place: str) -> tuple[int, str]:
-    """Its size, and where it came from."""
+    """Return the size of an entry and the name of its source; 0 and "" if `entry.json` cannot be read."""
     raw = read_json(os.path.join(place, _NAME))
     size = raw.get("size")
     return size if isinstance(size, int) else 0, str(raw.get("source", ""))
 
 
-def is_whole(place: str) -> bool:
-    """A file that has been changed since it came is not what its key says; trees are too large to ask."""
+def is_intact(place: str) -> bool:
+    """Return True if the content exists and, if it is a file, has not been modified since it was stored.
+
+    Trees are not compared: they are too large.
+    """
     try:
         status = os.lstat(os.path.join(place, CONTENT))
     except FileNotFoundError:
@@ -49,28 +52,29 @@ def _stamp(status: os.stat_result) -> list[int]:
 
 
 def read_json(path: str) -> dict[str, object]:
-    """Empty where there is none that can be read."""
+    """Return the JSON object in a file; empty if there is none or it cannot be read."""
     try:
         with files.open_file(path) as file:
-            raw = json.loads(file.read(_LARGEST))
+            raw = json.loads(file.read(_MAX_BYTES))
     except (OSError, ValueError):
         return {}
     return raw if isinstance(raw, dict) else {}
 
 
-def size_of(top: str, pulse: Callable[[], None] = silent) -> int:
-    """Of a file, or of all files of a tree together. Files may vanish meanwhile."""
+def total_size(top: str, pulse: Callable[[], None] = silent) -> int:
+    """Return the bytes of a file, or of all files in a tree. Files of a tree may vanish meanwhile."""
     if not os.path.isdir(top):
         return os.lstat(top).st_size
     total = 0
-    for place, _, names in os.walk(top):
+    for directory, _, names in os.walk(top):
         for name in names:
             pulse()
             with contextlib.suppress(FileNotFoundError):
-                total += os.lstat(os.path.join(place, name)).st_size
+                total += os.lstat(os.path.join(directory, name)).st_size
     return total
 
 
 def free_space(path: str) -> int:
+    """Return the bytes that this user can still write on the file system of `path`."""
     status = os.statvfs(path)
     return status.f_bavail * status.f_frsize

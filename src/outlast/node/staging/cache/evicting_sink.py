@@ -1,4 +1,4 @@
-"""A sink for which room is made, by removing from a store what nobody uses, before its bytes come."""
+"""A sink that evicts unused cache entries to make room before its bytes arrive."""
 
 from __future__ import annotations
 
@@ -7,23 +7,25 @@ from typing import Callable
 
 from outlast.node.archives.sink import Block, Sink
 from outlast.node.staging.cache.data_cache import CacheFull, DataCache
-from outlast.node.staging.fetch.disk_space import Bounded
+from outlast.node.staging.fetch.disk_space import SpaceAwareSink
 
 
 class EvictingSink:
-    def __init__(self, sink: Sink, store: DataCache, margin: int, pulse: Callable[[], None]) -> None:
+    """A sink in the cache that passes everything on to `sink`. `margin` bytes stay free beside the item."""
+
+    def __init__(self, sink: Sink, cache: DataCache, margin: int, pulse: Callable[[], None]) -> None:
         self._sink = sink
-        self._store = store
+        self._cache = cache
         self._margin = margin
         self._pulse = pulse
-        self.place = store.root
+        self.place = cache.root
 
     def needs(self, size: int) -> int:
-        need = self._sink.needs(size) if isinstance(self._sink, Bounded) else size
-        with contextlib.suppress(
-            CacheFull
-        ):  # whoever asks compares with what is free, and says it with numbers
-            self._store.make_room(need + self._margin, self._pulse)
+        """Make room for a file of `size` bytes, and return how many more bytes of disk it takes."""
+        need = self._sink.needs(size) if isinstance(self._sink, SpaceAwareSink) else size
+        # The caller compares the result with the free space and reports the numbers.
+        with contextlib.suppress(CacheFull):
+            self._cache.make_room(need + self._margin, self._pulse)
         return need
 
     def resume(self, identity: str, replay: Callable[[Block], None]) -> int:

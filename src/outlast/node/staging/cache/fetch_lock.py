@@ -1,8 +1,9 @@
-"""One process at a time, on this node or any other that sees the same directory.
+"""A lock on the fetch of one cache entry, between processes on all nodes that share the directory.
 
-The kernel's lock says at once when whoever had the turn on this host has died. Some network file systems lock
-nothing, or only within one host, so the file tells as well who has the turn, and counts: from another host
-somebody counts as gone only when the count stood still while we were looking. No two clocks are compared.
+The kernel's lock (flock) shows at once that a holder on this host has died. Some network file systems do not
+lock at all, or only within one host, so the file also names the holder and has a counter that the holder
+increases. A holder on another host is considered dead only if its counter did not change while this process
+was watching. Clocks of different hosts are never compared.
 """
 
 from __future__ import annotations
@@ -17,20 +18,20 @@ from typing import Callable
 
 from outlast.node.locks import lock, unlock
 
-#: Seconds between two counts.
-BEAT = 10.0
-#: From another host: a count that stands still this long has nobody behind it.
-SILENT = 60.0
-_LARGEST = 4096
+#: Seconds between two refreshes.
+REFRESH_INTERVAL = 10.0
+#: Seconds without a refresh after which a holder on another host is considered dead.
+STALE_AFTER = 60.0
+_MAX_BYTES = 4096
 
 
 @dataclass(frozen=True)
 class LockHolder:
-    """Who has the turn, as the file tells; empty fields where nobody does."""
+    """The holder that the lock file names; all fields are empty if nobody holds the lock."""
 
     host: str = ""
     pid: int = 0
-    mark: str = ""
+    owner_id: str = ""
     count: int = 0
 
     def __str__(self) -> str:
@@ -38,78 +39,91 @@ class LockHolder:
 
 
 class FetchLock:
-    """A descriptor is open from the first `take` to `release`; it is not inherited by programs."""
+    """A lock in the file `path`. Programs that this process starts do not inherit it.
+
+    A descriptor is open from the first `acquire` to `release`.
+    """
 
     def __init__(
-        self, path: str, host: str = "", clock: Callable[[], float] = time.monotonic, silent: float = SILENT
+        self,
+        path: str,
+        host: str = "",
+        clock: Callable[[], float] = time.monotonic,
+        stale_after: float = STALE_AFTER,
     ) -> None:
         self.path = path
         self._host = host or socket.gethostname()
         self._clock = clock
-        self._silent = silent
+        self._stale_after = stale_after
         self._descriptor: int | None = None
-        #: What tells us from others in the file.
-        self.mark = os.urandom(8).hex()
+        #: Distinguishes this lock object from all others in the file.
+        self.owner_id = os.urandom(8).hex()
         self._count = 0
-        self._beaten = 0.0
+        self._refreshed = 0.0
         self._seen: tuple[LockHolder, float] | None = None
 
-    def take(self) -> bool:
-        """True: it is ours. False: somebody has it. To be asked again; it never waits. Raises OSError."""
+    def acquire(self) -> bool:
+        """Acquire the lock without waiting. Return False if another process holds it. Raises OSError."""
         descriptor = self._open()
         try:
             locked = lock(descriptor)
         except BlockingIOError:
-            self.silence()  # begin to count how long nothing is heard
+            self._observe()  # from now on it is known how long the holder has not refreshed
             return False
         holder = self.holder()
         died_here = locked and holder.host == self._host
-        if not holder.mark or died_here or self.silence() >= self._silent:
+        if not holder.owner_id or died_here or self.is_stale(self._stale_after):
             self._count += 1
-            self._tell()
-            return locked or self.holder().mark == self.mark
+            self._write_holder()
+            return locked or self.holder().owner_id == self.owner_id
         if locked:
             unlock(descriptor)
         return False
 
-    def silence(self) -> float:
-        """Seconds for which whoever has the turn has not counted, as far as we have looked."""
-        holder, now = self.holder(), self._clock()
-        if self._seen is None or self._seen[0] != holder:
-            self._seen = (holder, now)
-        return now - self._seen[1]
+    def is_stale(self, seconds: float) -> bool:
+        """Return True if this process has watched the lock for `seconds` without seeing a refresh."""
+        return self._observe() >= seconds
 
-    def beat(self) -> bool:
-        """Count, if it is time; False when the turn has gone to somebody else meanwhile.
+    def refresh(self) -> bool:
+        """Increase the counter if it is due. Return False if another process has taken over the lock.
 
-        A process that was stopped for a while finds out here, before it writes another byte.
+        A process that was suspended learns of the takeover here, before it writes another byte.
         """
         now = self._clock()
-        if now - self._beaten < BEAT:
+        if now - self._refreshed < REFRESH_INTERVAL:
             return True
-        if self.holder().mark != self.mark:
+        if self.holder().owner_id != self.owner_id:
             return False
         self._count += 1
-        self._tell()
+        self._write_holder()
         return True
 
     def release(self) -> None:
+        """Release the lock if this process holds it, and close the file. Safe to call twice."""
         if self._descriptor is None:
             return
-        if self._beaten and self.holder().mark == self.mark:
-            with contextlib.suppress(OSError):  # the next one then waits a little longer
+        if self._refreshed and self.holder().owner_id == self.owner_id:
+            with contextlib.suppress(OSError):  # the next process then waits a little longer
                 os.ftruncate(self._descriptor, 0)
         os.close(self._descriptor)
         self._descriptor = None
 
     def holder(self) -> LockHolder:
-        """By opening the file anew: that is when a network file system looks at the server's copy."""
+        """Return the holder named in the file; empty if there is none or the file cannot be read."""
+        # The file is opened anew: that is when a network file system asks the server for changes.
         try:
             with open(self.path, "rb") as file:
-                raw = json.loads(file.read(_LARGEST))
+                raw = json.loads(file.read(_MAX_BYTES))
             return LockHolder(str(raw["host"]), int(raw["pid"]), str(raw["mark"]), int(raw["count"]))
         except (OSError, ValueError, TypeError, KeyError):
             return LockHolder()
+
+    def _observe(self) -> float:
+        """Return for how many seconds holder and counter have been seen unchanged; 0 at the first call."""
+        holder, now = self.holder(), self._clock()
+        if self._seen is None or self._seen[0] != holder:
+            self._seen = (holder, now)
+        return now - self._seen[1]
 
     def _open(self) -> int:
         if self._descriptor is None:
@@ -117,9 +131,9 @@ class FetchLock:
             self._descriptor = os.open(self.path, flags, 0o644)
         return self._descriptor
 
-    def _tell(self) -> None:
-        content = {"host": self._host, "pid": os.getpid(), "mark": self.mark, "count": self._count}
-        # Of one length, so that no reader finds the end of an older one behind it.
+    def _write_holder(self) -> None:
+        content = {"host": self._host, "pid": os.getpid(), "mark": self.owner_id, "count": self._count}
+        # Padded to a fixed length, so that no reader sees the tail of a longer, older record.
         data = json.dumps(content).encode("ascii", "replace").ljust(512)
         os.pwrite(self._open(), data, 0)
-        self._beaten = self._clock()
+        self._refreshed = self._clock()

@@ -1,4 +1,7 @@
-"""A file that is used where it lies, on a file system that the node sees: looked at once, then remembered."""
+"""Verification of files that are used where they are, on a file system that the node can read.
+
+A file is hashed once; a record in the cache spares later attempts the work until the file changes.
+"""
 
 from __future__ import annotations
 
@@ -10,69 +13,74 @@ from typing import Callable
 from outlast.node.pulse import silent
 from outlast.node.staging.cache.data_cache import DataCache
 from outlast.node.staging.errors import ErrorKind, FetchFailed, SourceError
-from outlast.node.staging.fetch.digests import PINNED, Digests, normalised, proof
+from outlast.node.staging.fetch.digests import PINNED, Digests, choose_check, normalise_digest
 from outlast.node.staging.item import DataItem
 from outlast.node.staging.sources.file_source import FileSource, path_of
 
 _BLOCK = 1 << 20
-_LARGEST = 65536
+_MAX_BYTES = 65536
 
 
-def checked(wanted: DataItem, store: DataCache, pulse: Callable[[], None] = silent) -> str:
-    """Its path, once it is known to be the right file; of a folder nothing is known. Raises GivenUp."""
-    path = path_of(wanted.urls[0])
-    if os.path.isdir(path) and not wanted.digests and wanted.size is None:
+def verify(item: DataItem, cache: DataCache, pulse: Callable[[], None] = silent) -> str:
+    """Compare a file with the pinned size and digests, and return its path. Raises FetchFailed.
+
+    A directory for which nothing is pinned is accepted as it is.
+    """
+    path = path_of(item.urls[0])
+    if os.path.isdir(path) and not item.digests and item.size is None:
         return path
     source = FileSource(path)
     try:
         size = source.version().size
-        if wanted.size is not None and size != wanted.size:
-            detail = "has %s bytes, and should have %d" % (size, wanted.size)
+        if item.size is not None and size != item.size:
+            detail = "has %s bytes, but should have %d" % (size, item.size)
             raise SourceError(ErrorKind.WRONG_LENGTH, detail, path)
-        if wanted.digests:
-            _compare(wanted, source, store, pulse)
-    except SourceError as trouble:
-        raise FetchFailed("%s cannot be used: %s" % (wanted.name, trouble), trouble) from trouble
+        if item.digests:
+            _compare_digests(item, source, cache, pulse)
+    except SourceError as error:
+        raise FetchFailed("%s cannot be used: %s" % (item.name, error), error) from error
     return path
 
 
-def _compare(wanted: DataItem, source: FileSource, store: DataCache, pulse: Callable[[], None]) -> None:
-    pinned = {name: normalised(name, value) for name, value in wanted.digests.items()}
+def _compare_digests(item: DataItem, source: FileSource, cache: DataCache, pulse: Callable[[], None]) -> None:
+    pinned = {name: normalise_digest(name, value) for name, value in item.digests.items()}
     status = os.stat(source.name)
-    seen = [status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, sorted(pinned.items())]
-    note = store.note_of(os.path.realpath(source.name))
-    if _read(note) == json.loads(json.dumps(seen)):
+    state = [status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, sorted(pinned.items())]
+    record = cache.verification_record(os.path.realpath(source.name))
+    if _read(record) == json.loads(json.dumps(state)):
         return
-    proves = proof(pinned, {}, "")
-    assert proves.vouched == PINNED
-    found = _digests(source, proves.algorithms, pulse)
-    contradiction = proves.contradiction(found)
+    check = choose_check(pinned, {}, "")
+    assert check.vouched == PINNED
+    digests = _compute_digests(source, check.algorithms, pulse)
+    contradiction = check.mismatch(digests)
     if contradiction:
         raise SourceError(ErrorKind.WRONG_DIGEST, contradiction, source.name)
-    temporary = "%s.%s" % (note, os.urandom(4).hex())
-    with contextlib.suppress(OSError):  # only the next attempt's time is saved by it
+    temporary = "%s.%s" % (record, os.urandom(4).hex())
+    with contextlib.suppress(OSError):  # the record only saves time
         with open(temporary, "w", encoding="ascii") as file:
-            json.dump(seen, file)
-        os.replace(temporary, note)
+            json.dump(state, file)
+        os.replace(temporary, record)
 
 
-def _digests(source: FileSource, algorithms: tuple[str, ...], pulse: Callable[[], None]) -> dict[str, str]:
-    hashed = Digests(algorithms)
+def _compute_digests(
+    source: FileSource, algorithms: tuple[str, ...], pulse: Callable[[], None]
+) -> dict[str, str]:
+    digests = Digests(algorithms)
     body, buffer = source.open(0), memoryview(bytearray(_BLOCK))
     try:
         while True:
             pulse()
             count = body.read_into(buffer)
             if count == 0:
-                return hashed.results()
-            hashed.replay(buffer[:count])
+                return digests.results()
+            digests.update(buffer[:count])
     finally:
         body.close()
 
 
-def _read(note: str) -> object:
+def _read(record: str) -> object:
     try:
-        with open(note, "rb") as file:
-            return json.loads(file.read(_LARGEST))
+        with open(record, "rb") as file:
+            return json.loads(file.read(_MAX_BYTES))
     except (OSError, ValueError):
         return None

@@ -1,4 +1,4 @@
-"""What all parts of one fetch share: what is wanted, from whom, and how long there is patience."""
+"""State and services that all parts of one fetch share: the item, its sources, errors, progress, patience."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 from typing import Callable, Generic, Sequence, TypeVar
 
 from outlast.node.staging.errors import ErrorKind, FetchFailed, SourceError
-from outlast.node.staging.fetch.digests import Proof
+from outlast.node.staging.fetch.digests import DigestCheck
 from outlast.node.staging.fetch.fetch_settings import FetchClock, FetchSettings
 from outlast.node.staging.fetch.file_identity import FileIdentity
 from outlast.node.staging.fetch.receipt import CostLog, FetchProgress
@@ -14,156 +14,172 @@ from outlast.node.staging.fetch.source_selection import SourceSelector
 from outlast.node.staging.item import DataItem
 from outlast.node.staging.sources.base import Source
 
-#: Seconds between two looks at the pulse while nothing comes.
-GLANCE = 0.25
+#: Seconds between two calls of the pulse while no bytes arrive.
+POLL_INTERVAL = 0.25
 #: Seconds without a byte after which the time until the fetch gives up is reported.
-QUIET = 5.0
+QUIET_SECONDS = 5.0
 
 
 class RestartFetch(Exception):
-    """What has come is wrong, or of a file that is no more: all of it is thrown away."""
+    """The bytes so far are wrong, or the file has changed: all of them must be discarded."""
 
-    def __init__(self, trouble: SourceError) -> None:
-        super().__init__(str(trouble))
-        self.trouble = trouble
+    def __init__(self, error: SourceError) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 class FetchContext:
+    """The shared state of one fetch. Sources are referred to by their index in `sources`."""
+
     def __init__(
         self,
-        wanted: DataItem,
+        item: DataItem,
         sources: Sequence[Source],
         settings: FetchSettings,
-        tell: Callable[[FetchProgress], None],
+        on_progress: Callable[[FetchProgress], None],
         pulse: Callable[[], None],
         clock: FetchClock,
     ) -> None:
-        self.wanted = wanted
+        self.item = item
         self.sources = sources
         self.settings = settings
-        self.tell = tell
         self.pulse = pulse
         self.clock = clock
-        self.known = FileIdentity(wanted)
-        self.choice = SourceSelector([source.name for source in sources], settings, clock)
-        self.books = CostLog(self.choice.names, clock.now())
-        #: What the bytes are compared with; settled before the first of them comes.
-        self.proof = Proof(())
-        self.last_trouble: SourceError | None = None
-        #: When the last new byte came, or the fetch began.
-        self.last_byte = clock.now()
-        #: Bytes that are there.
-        self.done = 0
+        self.file = FileIdentity(item)
+        self.selector = SourceSelector([source.name for source in sources], settings, clock)
+        self.cost_log = CostLog(self.selector.names, clock.now())
+        #: The digests to compute and compare; set before the first byte arrives.
+        self.digest_check = DigestCheck(())
+        #: None once new bytes have arrived.
+        self.last_error: SourceError | None = None
+        #: When the last new byte arrived, or the fetch started.
+        self.last_byte_at = clock.now()
+        #: Bytes that the sink has.
+        self.bytes_done = 0
+        self._on_progress = on_progress
 
-    def meet(self, index: int, trouble: SourceError, gained: int, slow: float = 0.0) -> None:
-        """Book it and let it count against its source. Raises GivenUp if nothing is left to try."""
-        self.last_trouble = trouble
-        self.books.trouble(trouble.kind, self.clock.now(), slow)
-        self.choice.failed(index, trouble, gained)
-        self.check_hope()
+    def record_failure(self, index: int, error: SourceError, gained: int, slow_seconds: float = 0.0) -> None:
+        """Record an error of a source. Raises FetchFailed if no source is left to try.
 
-    def check_hope(self) -> None:
-        """Raises GivenUp."""
-        verdict = self.choice.verdict()
-        if verdict is not None:
-            raise self.given_up(verdict, "")
-        idle = self.clock.now() - self.last_byte
+        `gained`: new bytes from this connection; `slow_seconds`: time lost to its low rate.
+        """
+        self.last_error = error
+        self.cost_log.add_error(error.kind, self.clock.now(), slow_seconds)
+        self.selector.record_failure(index, error, gained)
+        self.raise_if_hopeless()
+
+    def raise_if_hopeless(self) -> None:
+        """Raise FetchFailed if every source has failed for good, or if no byte came within the patience."""
+        final_error = self.selector.final_error()
+        if final_error is not None:
+            raise self.make_failure(final_error, "")
+        idle = self.clock.now() - self.last_byte_at
         if idle > self.settings.patience:
-            trouble = self.last_trouble or SourceError(ErrorKind.NO_ANSWER, "nobody has answered")
-            raise self.given_up(trouble, "no new byte for %.0f s; " % idle)
+            error = self.last_error or SourceError(ErrorKind.NO_ANSWER, "no source has responded")
+            raise self.make_failure(error, "no new byte for %.0f s; " % idle)
 
-    def given_up(self, trouble: SourceError, why: str) -> FetchFailed:
-        self.books.settle(self.clock.now())
-        others = [
-            str(standing.last)
-            for standing in self.choice.standings
-            if standing.last is not None and str(standing.last) != str(trouble)
-        ]
-        told = "".join("; " + other for other in others)
-        counts = ", ".join(
-            "%s %d×" % (kind.value, cost.count) for kind, cost in self.books.costs.by_kind.items()
+    def make_failure(self, error: SourceError, reason: str) -> FetchFailed:
+        """Return the exception that ends the fetch, with the last error of every source in its message."""
+        self.cost_log.charge_elapsed(self.clock.now())
+        costs = self.cost_log.costs
+        others = "".join(
+            "; %s" % state.last_error
+            for state in self.selector.states
+            if state.last_error is not None and str(state.last_error) != str(error)
         )
+        counts = ", ".join("%s %d×" % (kind.value, cost.count) for kind, cost in costs.by_kind.items())
         detail = "%s did not arrive: %s%s%s%s" % (
-            self.wanted.name,
-            why,
-            trouble,
-            told,
+            self.item.name,
+            reason,
+            error,
+            others,
             " (%s)" % counts if counts else "",
         )
-        return FetchFailed(detail, trouble, self.books.costs)
+        return FetchFailed(detail, error, costs)
 
-    def pause(self, until: float) -> None:
-        """Wait, with a pulse. Raises GivenUp when the patience ends first."""
+    def pause_until(self, end: float) -> None:
+        """Wait until `end`, calling the pulse. Raises FetchFailed if the patience ends before."""
         while True:
-            left = until - self.clock.now()
+            left = end - self.clock.now()
             if left <= 0:
                 return
-            self.check_hope()
-            self.report(0.0, "", 0, until)
-            self.clock.sleep(min(left, GLANCE))
+            self.raise_if_hopeless()
+            self.report_progress(0.0, "", 0, end)
+            self.clock.sleep(min(left, POLL_INTERVAL))
             self.pulse()
 
-    def report(self, rate: float, source: str, connections: int, next_try: float | None = None) -> None:
+    def report_progress(
+        self, rate: float, source: str, connections: int, next_try: float | None = None
+    ) -> None:
         """Report the progress; `next_try` is when the current pause ends."""
         now = self.clock.now()
-        trouble = self.last_trouble.short if self.last_trouble is not None else ""
+        error = self.last_error.short if self.last_error is not None else ""
         next_try_in = gives_up_in = None
         if next_try is not None:
             next_try_in = max(0.0, next_try - now)
-        if trouble or now - self.last_byte >= QUIET:
-            gives_up_in = max(0.0, self._patience_end() - now)
-        self.tell(
+        if error or now - self.last_byte_at >= QUIET_SECONDS:
+            gives_up_in = max(0.0, self._give_up_time() - now)
+        self._on_progress(
             FetchProgress(
-                self.done, self.known.size, rate, source, connections, trouble, next_try_in, gives_up_in
+                self.bytes_done,
+                self.file.size,
+                rate,
+                source,
+                connections,
+                error,
+                next_try_in,
+                gives_up_in,
             )
         )
 
-    def _patience_end(self) -> float:
-        end = self.last_byte + self.settings.patience
-        refusals_end = self.choice.refusals_end()
-        return end if refusals_end is None else min(end, refusals_end)
+    def _give_up_time(self) -> float:
+        patience_end = self.last_byte_at + self.settings.patience
+        refusal_deadline = self.selector.refusal_deadline()
+        return patience_end if refusal_deadline is None else min(patience_end, refusal_deadline)
 
-    def find_out(self) -> None:
-        """What the first source to answer says of the file, unless what is pinned says it all.
+    def identify_file(self) -> None:
+        """Ask the sources for the file's version until one responds. Do nothing if digests are pinned.
 
-        Raises GivenUp.
+        Raises FetchFailed.
         """
-        while not self.known.pinned and self.known.version is None:
-            turn = self.choice.next(0)
-            assert turn is not None, "hope was checked"
-            self.pause(turn.not_before)
-            source = self.sources[turn.index]
-            asked = BackgroundCall(source.version)
-            while not asked.wait(GLANCE):
+        while not self.file.pinned and self.file.version is None:
+            pick = self.selector.pick(0)
+            assert pick is not None, "raise_if_hopeless has raised otherwise"
+            self.pause_until(pick.not_before)
+            source = self.sources[pick.index]
+            call = BackgroundCall(source.version)
+            while not call.wait(POLL_INTERVAL):
                 self.pulse()
-                self.check_hope()
-                self.report(0.0, source.name, 1)
+                self.raise_if_hopeless()
+                self.report_progress(0.0, source.name, 1)
             try:
-                self.known.hear(turn.index, source.name, asked.result())
-            except SourceError as trouble:
-                self.meet(turn.index, trouble, 0)
+                self.file.add_version(pick.index, source.name, call.result())
+            except SourceError as error:
+                self.record_failure(pick.index, error, 0)
 
 
-# A call that may take its time, in a thread, while the caller stays able to hear and be heard.
 T = TypeVar("T")
 
 
 class BackgroundCall(Generic[T]):
-    """Who loses interest simply leaves it: the call is bounded, and so is its thread."""
+    """A call in a thread of its own, so that the caller can go on polling. It may be abandoned at any time.
+
+    The call must end by itself: its thread lives that long.
+    """
 
     def __init__(self, call: Callable[[], T]) -> None:
         self._call = call
         self._value: T | None = None
         self._error: BaseException | None = None
         self._ended = threading.Event()
-        threading.Thread(target=self._run, name="beside", daemon=True).start()
+        threading.Thread(target=self._run, name="background call", daemon=True).start()
 
     def wait(self, seconds: float) -> bool:
-        """Whether it has ended."""
+        """Return True if the call has ended, after at most `seconds`."""
         return self._ended.wait(seconds)
 
     def result(self) -> T:
-        """Once it has ended; raises what the call raised."""
+        """Return the call's result, or raise its exception. Only after `wait` has returned True."""
         if self._error is not None:
             raise self._error
         return self._value  # type: ignore[return-value]  # None only where T is

@@ -1,6 +1,6 @@
-"""CRC-32C (Castagnoli), which federations and object stores vouch with and the standard library lacks.
+"""CRC-32C (Castagnoli), which federations and object stores report and the standard library lacks.
 
-A package if one is installed, the kernel's own if it may be used, else tables: right, and slow.
+Computed by a package if one is installed, else by the kernel if it allows that, else by slow tables.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from array import array
 from typing import Any, Callable, Protocol
 
 _POLYNOMIAL = 0x82F63B78
-#: "123456789" and what every correct implementation makes of it.
-_PROBE, _PROBED = b"123456789", 0xE3069283
+#: The standard check input and its CRC.
+_CHECK_INPUT, _CHECK_CRC = b"123456789", 0xE3069283
 
 
 class Crc32c(Protocol):
@@ -24,16 +24,19 @@ class Crc32c(Protocol):
     def hexdigest(self) -> str: ...
 
 
-def new() -> Crc32c:
-    return _best()()
+def new_digest() -> Crc32c:
+    """Return a new digest of the fastest implementation that works here."""
+    return _fastest()()
 
 
 def is_slow() -> bool:
-    """Whether it would hold a transfer up here."""
-    return _best() is ByTable
+    """Return True if only tables are available, which would slow a transfer down."""
+    return _fastest() is ByTable
 
 
 class ByPackage:
+    """Computed by a package; `extend` returns the CRC of the data so far and further data."""
+
     def __init__(self, extend: Callable[[int, Any], int]) -> None:
         self._extend = extend
         self._crc = 0
@@ -46,7 +49,7 @@ class ByPackage:
 
 
 class ByKernel:
-    """The kernel's hash, over a socket: it copies nothing, and computes without the interpreter's lock."""
+    """Computed by the kernel, over a socket: without a copy, and without holding the interpreter lock."""
 
     def __init__(self) -> None:
         with socket.socket(socket.AF_ALG, socket.SOCK_SEQPACKET, 0) as algorithm:
@@ -67,7 +70,7 @@ class ByKernel:
 
 
 class ByTable:
-    """Two bytes at a step."""
+    """Computed with tables, two bytes per step."""
 
     def __init__(self) -> None:
         self._crc = 0xFFFFFFFF
@@ -92,6 +95,7 @@ class ByTable:
 
 @functools.lru_cache(maxsize=None)
 def _tables() -> tuple[list[int], array[int]]:
+    """Return the tables for one byte and for two bytes at a time."""
     single = []
     for crc in range(256):
         for _ in range(8):
@@ -102,15 +106,15 @@ def _tables() -> tuple[list[int], array[int]]:
 
 
 @functools.lru_cache(maxsize=None)
-def _best() -> Callable[[], Crc32c]:
+def _fastest() -> Callable[[], Crc32c]:
     for make in (_by_google, _by_package, ByKernel):
         try:
             candidate = make()
-            candidate.update(memoryview(_PROBE)[:4])
-            candidate.update(_PROBE[4:])
-            if int(candidate.hexdigest(), 16) == _PROBED:
+            candidate.update(memoryview(_CHECK_INPUT)[:4])
+            candidate.update(_CHECK_INPUT[4:])
+            if int(candidate.hexdigest(), 16) == _CHECK_CRC:
                 return make
-        except Exception:  # whatever a package or a kernel does here, there is the next one
+        except Exception:  # whatever a package or a kernel raises, the next one is tried
             continue
     return ByTable
 
@@ -118,10 +122,10 @@ def _best() -> Callable[[], Crc32c]:
 def _by_google() -> Crc32c:
     module = importlib.import_module("google_crc32c")
     if module.implementation != "c":
-        raise ImportError("google_crc32c without its library is slower than our own table")
+        raise ImportError("google_crc32c without its C library is slower than our tables")
 
     def extend(crc: int, data: bytes | memoryview) -> int:
-        # It takes nothing but bytes.
+        # It accepts only bytes.
         return int(module.extend(crc, data if isinstance(data, bytes) else bytes(data)))
 
     return ByPackage(extend)

@@ -1,4 +1,4 @@
-"""What proves that the bytes are the right ones, computed while they pass, by a thread of its own."""
+"""Digests: which ones to compute and compare, and their computation in a thread while bytes pass."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Callable, Mapping, Protocol, Union
 
 from outlast.node.staging.fetch import crc32c
-from outlast.node.staging.http.headers import hexadecimal
+from outlast.node.staging.http.headers import digest_to_hex
 from outlast.node.staging.item import ALGORITHMS
 
-#: Who says what the digest must be.
+#: Who vouches for the expected digest.
 PINNED, SOURCE, NOBODY = "pinned", "source", "nobody"
 
 Data = Union[bytes, memoryview]
@@ -25,46 +25,49 @@ class Digest(Protocol):
     def hexdigest(self) -> str: ...
 
 
-def normalised(algorithm: str, text: str) -> str:
-    """Hexadecimal in lower case, from that or from base64. Raises ValueError."""
+def normalise_digest(algorithm: str, text: str) -> str:
+    """Return a digest in lower-case hexadecimal; `text` may be base64 as well. Raises ValueError."""
     if algorithm not in ALGORITHMS:
-        raise ValueError("%s is not a digest known here; known are %s" % (algorithm, ", ".join(ALGORITHMS)))
-    found = hexadecimal(algorithm, text.strip())
-    if not found:
-        raise ValueError("%r is no %s digest" % (text, algorithm))
-    return found
+        raise ValueError("%s is not a known digest; known are %s" % (algorithm, ", ".join(ALGORITHMS)))
+    digest = digest_to_hex(algorithm, text.strip())
+    if not digest:
+        raise ValueError("%r is not a valid %s digest" % (text, algorithm))
+    return digest
 
 
 @dataclass(frozen=True)
-class Proof:
-    """Which digests are computed, what they must be, and who says so."""
+class DigestCheck:
+    """The digests to compute, their expected values by algorithm, and who vouches for these."""
 
     algorithms: tuple[str, ...]
     expected: Mapping[str, str] = field(default_factory=dict)
     vouched: str = NOBODY
 
-    def contradiction(self, found: Mapping[str, str]) -> str:
-        """In words; empty if there is none."""
+    def mismatch(self, results: Mapping[str, str]) -> str:
+        """Return a phrase about the first digest that is not as expected; empty if all are."""
         for algorithm, value in self.expected.items():
-            if found.get(algorithm) != value:
-                return "its %s is %s, and should be %s" % (algorithm, found.get(algorithm), value)
+            if results.get(algorithm) != value:
+                return "its %s is %s, expected %s" % (algorithm, results.get(algorithm), value)
         return ""
 
 
-def proof(pinned: Mapping[str, str], offered: Mapping[str, str], fallback: str) -> Proof:
-    """All that is pinned; else the strongest that the source vouches for; else the fallback."""
+def choose_check(pinned: Mapping[str, str], offered: Mapping[str, str], fallback: str) -> DigestCheck:
+    """Check all pinned digests; else the strongest that the source offers; else only compute the fallback.
+
+    An empty fallback stands for none.
+    """
     if pinned:
-        quick = tuple(name for name in ALGORITHMS if name in pinned and not _slow(name))
-        # What is slow here is left out only where something stronger is pinned as well.
-        chosen = quick if quick and quick[0] in _stronger_than_crc32c() else tuple(pinned)
-        return Proof(chosen, {name: pinned[name] for name in chosen}, PINNED)
-    ranked = sorted((name for name in ALGORITHMS if name in offered), key=_slow)
+        fast = tuple(name for name in ALGORITHMS if name in pinned and not _is_slow(name))
+        # A slow digest is left out only if a stronger one is pinned as well.
+        chosen = fast if fast and fast[0] in _stronger_than_crc32c() else tuple(pinned)
+        return DigestCheck(chosen, {name: pinned[name] for name in chosen}, PINNED)
+    ranked = sorted((name for name in ALGORITHMS if name in offered), key=_is_slow)
     if ranked:
-        return Proof((ranked[0],), {ranked[0]: offered[ranked[0]]}, SOURCE)
-    return Proof((fallback,) if fallback else ())
+        return DigestCheck((ranked[0],), {ranked[0]: offered[ranked[0]]}, SOURCE)
+    return DigestCheck((fallback,) if fallback else ())
 
 
-def _slow(algorithm: str) -> bool:
+def _is_slow(algorithm: str) -> bool:
     return algorithm == "crc32c" and crc32c.is_slow()
 
 
@@ -73,54 +76,60 @@ def _stronger_than_crc32c() -> tuple[str, ...]:
 
 
 class Digests:
+    """Computes several digests of the same bytes."""
+
     def __init__(self, algorithms: tuple[str, ...]) -> None:
-        self._states = [(name, _new(name)) for name in algorithms]
+        self._states = [(name, _new_digest(name)) for name in algorithms]
         self._blocks: queue.SimpleQueue[tuple[Data, Callable[[], None]] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
 
-    def replay(self, data: Data) -> None:
-        """At once, by the calling thread; only before the first `feed`."""
+    def update(self, data: Data) -> None:
+        """Hash `data` in the calling thread. Only before the first `update_in_background`."""
         for _, state in self._states:
             state.update(data)
 
-    def feed(self, data: Data, done: Callable[[], None]) -> None:
-        """Hand it over; `done` is called, by the thread, when its memory may be used again."""
+    def update_in_background(self, data: Data, on_done: Callable[[], None]) -> None:
+        """Let the thread hash `data` and then call `on_done`; until then the memory must not change."""
         if not self._states:
-            done()
+            on_done()
             return
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="digests", daemon=True)
+            self._thread = threading.Thread(target=self._run, name="digests", daemon=True)
             self._thread.start()
-        self._blocks.put((data, done))
+        self._blocks.put((data, on_done))
 
     def close(self) -> None:
-        """Wait for what was fed, and end the thread. What is under way is a few blocks: it ends."""
+        """Wait until all data is hashed, a few blocks at most, and end the thread."""
         if self._thread is not None:
             self._blocks.put(None)
             self._thread.join()
             self._thread = None
 
     def results(self) -> dict[str, str]:
+        """Return the digests in hexadecimal, by algorithm. Raises what the thread raised."""
         self.close()
         if self._error is not None:
             raise self._error
         return {name: state.hexdigest() for name, state in self._states}
 
-    def _work(self) -> None:
+    def _run(self) -> None:
         while True:
-            item = self._blocks.get()
-            if item is None:
+            block = self._blocks.get()
+            if block is None:
                 return
+            data, on_done = block
             try:
                 if self._error is None:
-                    self.replay(item[0])
-            except BaseException as error:  # told by `results`; the blocks must go round meanwhile
+                    self.update(data)
+            except BaseException as error:  # `results` raises it; buffers must be released all the same
                 self._error = error
-            item[1]()
+            on_done()
 
 
-class _Rolling:
+class _Checksum:
+    """A checksum from a function of the data and the value so far."""
+
     def __init__(self, function: Callable[[Data, int], int], start: int) -> None:
         self._function = function
         self._value = start
@@ -132,15 +141,15 @@ class _Rolling:
         return "%08x" % self._value
 
 
-def _new(algorithm: str) -> Digest:
+def _new_digest(algorithm: str) -> Digest:
     if algorithm == "crc32c":
-        return crc32c.new()
+        return crc32c.new_digest()
     if algorithm == "crc32":
-        return _Rolling(zlib.crc32, 0)
+        return _Checksum(zlib.crc32, 0)
     if algorithm == "adler32":
-        return _Rolling(zlib.adler32, 1)
+        return _Checksum(zlib.adler32, 1)
     try:
-        # Some systems forbid md5 and sha1 for anything but this.
+        # Systems in FIPS mode allow md5 and sha1 only with this.
         return hashlib.new(algorithm, usedforsecurity=False)
     except TypeError:  # Python 3.8
         return hashlib.new(algorithm)

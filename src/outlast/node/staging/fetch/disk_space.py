@@ -1,4 +1,4 @@
-"""Whether there is room for it: looked at first, and told with numbers when there is none."""
+"""Free disk space: checked before a file is written, and reported with numbers when it runs out."""
 
 from __future__ import annotations
 
@@ -8,73 +8,77 @@ from typing import Protocol, runtime_checkable
 
 from outlast.node.staging.errors import ErrorKind, FetchFailed, SourceError
 
-#: No space, no quota, or no file as large as that.
-FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+#: No space, no quota, or a file larger than allowed.
+DISK_FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 @runtime_checkable
-class Bounded(Protocol):
-    """A sink that can say what it needs."""
+class SpaceAwareSink(Protocol):
+    """A sink that knows how much disk it needs."""
 
     #: The directory in which it writes.
     place: str
 
     def needs(self, size: int) -> int:
-        """How many more bytes of disk a file of `size` bytes takes; after `resume`."""
+        """Return how many more bytes of disk a file of `size` bytes takes. Only after `resume`."""
 
 
-def check(sink: object, size: int, margin: int) -> None:
-    """Raises GivenUp."""
-    if not isinstance(sink, Bounded):
+def require_space(sink: object, size: int, margin: int) -> None:
+    """Raise FetchFailed if the disk is too small for a file of `size` bytes and `margin` free bytes.
+
+    Sinks that do not know what they need are not checked.
+    """
+    if not isinstance(sink, SpaceAwareSink):
         return
     need = sink.needs(size)
     if need <= 0:
         return
-    free = _free(sink.place)
+    free = _free_bytes(sink.place)
     if free is not None and free < need + margin:
         detail = (
-            "it needs %s more, and %s is to stay free; %s has %s. Make room, or choose another place."
+            "it needs %s more disk space, and %s must stay free, but %s has %s. Free some space or choose "
+            "another directory."
             % (
-                _in_words(need),
-                _in_words(margin),
+                _format_size(need),
+                _format_size(margin),
                 sink.place,
-                _in_words(free),
+                _format_size(free),
             )
         )
         raise FetchFailed(detail, SourceError(ErrorKind.DISK_FULL, detail))
 
 
-def full(sink: object, error: OSError, done: int, size: int | None) -> FetchFailed:
-    """What is there stays: the next try goes on from it."""
-    place = sink.place if isinstance(sink, Bounded) else "the disk"
-    free = _free(place) if isinstance(sink, Bounded) else None
-    detail = "%s: %s after %s%s%s. Make room, or choose another place; what has come is kept." % (
+def disk_full_error(sink: object, error: OSError, done: int, size: int | None) -> FetchFailed:
+    """Return the exception for a disk that is full after `done` bytes, which the sink keeps."""
+    place = sink.place if isinstance(sink, SpaceAwareSink) else "the disk"
+    free = _free_bytes(place) if isinstance(sink, SpaceAwareSink) else None
+    detail = "%s: %s after %s%s%s. Free some space or choose another directory; what has arrived is kept." % (
         place,
         os.strerror(error.errno or errno.ENOSPC),
-        _in_words(done),
-        " of %s" % _in_words(size) if size is not None else "",
-        "" if free is None else ", %s free%s" % (_in_words(free), _without_inodes(place)),
+        _format_size(done),
+        " of %s" % _format_size(size) if size is not None else "",
+        "" if free is None else ", %s free%s" % (_format_size(free), _inode_hint(place)),
     )
     return FetchFailed(detail, SourceError(ErrorKind.DISK_FULL, detail))
 
 
-def _free(place: str) -> int | None:
+def _free_bytes(place: str) -> int | None:
     try:
         found = os.statvfs(place)
     except OSError:
-        return None  # then it shows when it is written
+        return None  # not checked: a full disk shows when it is written
     return found.f_bavail * found.f_frsize
 
 
-def _without_inodes(place: str) -> str:
+def _inode_hint(place: str) -> str:
     try:
         found = os.statvfs(place)
     except OSError:
-        return ""  # then the number of bytes has to do
-    return ", but no more files can be made" if found.f_files and not found.f_favail else ""
+        return ""
+    return ", but no more files can be created" if found.f_files and not found.f_favail else ""
 
 
-def _in_words(count: int) -> str:
+def _format_size(count: int) -> str:
     if count < 10_000_000:
         return "%d bytes" % count
     return "%.1f GB" % (count / 1e9) if count >= 1e9 else "%.0f MB" % (count / 1e6)

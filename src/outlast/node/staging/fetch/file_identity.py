@@ -1,4 +1,4 @@
-"""What is known of the file: what is pinned, and what the sources say of it, which must not contradict."""
+"""The identity of the file: its pinned digests and size, and what the sources report about it."""
 
 from __future__ import annotations
 
@@ -9,85 +9,91 @@ from dataclasses import replace
 from urllib.parse import urlsplit
 
 from outlast.node.staging.errors import ErrorKind, SourceError
-from outlast.node.staging.fetch.digests import normalised
+from outlast.node.staging.fetch.digests import normalise_digest
+from outlast.node.staging.file_version import FileVersion
 from outlast.node.staging.item import DataItem
-from outlast.node.staging.sources.base import FileVersion
 
 
 class FileIdentity:
-    """Receivers tell it what their sources say, from several threads."""
+    """The file that a fetch transfers. Receivers report what their sources have, from several threads.
 
-    def __init__(self, wanted: DataItem) -> None:
-        self._wanted = wanted
+    `version` is the first report and `first_source` its source, None before; `size` is None if unknown.
+    """
+
+    def __init__(self, item: DataItem) -> None:
+        self._item = item
         self.pinned: dict[str, str] = {
-            name: normalised(name, value) for name, value in wanted.digests.items()
+            name: normalise_digest(name, value) for name, value in item.digests.items()
         }
         self._lock = threading.Lock()
-        self.forget()
+        self.reset()
 
-    def forget(self) -> None:
-        """The file has changed: what was said of it counts no longer."""
+    def reset(self) -> None:
+        """Forget all reports of the sources; pinned values stay."""
         with self._lock:
             self.version: FileVersion | None = None
-            #: Who said so first.
-            self.by: int | None = None
-            self.size = self._wanted.size
-            self._said: dict[int, FileVersion] = {}
+            self.first_source: int | None = None
+            self.size = self._item.size
+            self._by_source: dict[int, FileVersion] = {}
 
-    def hear(self, index: int, name: str, said: FileVersion) -> None:
-        """Raises Trouble if it contradicts what is pinned, or what this source or another said before."""
-        said = replace(said, digests=_sound(said))
+    def add_version(self, index: int, name: str, version: FileVersion) -> None:
+        """Add a source's report about its file.
+
+        Raises SourceError if it contradicts pinned values or an earlier report of any source.
+        """
+        version = replace(version, digests=_readable_digests(version))
         with self._lock:
-            self._compare_with_pins(name, said)
-            before = self._said.get(index)
-            if before is not None and _differ(before, said):
+            self._compare_with_pins(name, version)
+            before = self._by_source.get(index)
+            if before is not None and _has_changed(before, version):
+                raise SourceError(ErrorKind.CHANGED, "its file has changed since the last request", name)
+            if self.version is not None and self.version.contradicts(version):
                 raise SourceError(
-                    ErrorKind.CHANGED, "the file has changed since it was last asked for it", name
+                    ErrorKind.CHANGED, "its file is not the one that this fetch started with", name
                 )
-            if self.version is not None and self.version.contradicts(said):
-                raise SourceError(ErrorKind.CHANGED, "its file is not the one that was begun", name)
-            # What it says of digests may come once only.
-            self._said[index] = said if before is None else replace(said, digests=before.digests)
+            # Later responses may lack the digests, so the first ones are kept.
+            self._by_source[index] = version if before is None else replace(version, digests=before.digests)
             if self.version is None:
-                self.version, self.by = said, index
+                self.version, self.first_source = version, index
             if self.size is None:
-                self.size = said.size
+                self.size = version.size
 
-    def tolerate(self, index: int) -> None:
-        """Listen to this source as if for the first time: the digest decides about its bytes."""
+    def forget_source(self, index: int) -> None:
+        """Forget this source's reports, so that it may have changed: the digest decides about its bytes."""
         with self._lock:
-            self._said.pop(index, None)
+            self._by_source.pop(index, None)
 
-    def ends_at(self, size: int) -> None:
-        """Nobody knew the size, and the file has ended."""
+    def set_size_if_unknown(self, size: int) -> None:
         with self._lock:
             if self.size is None:
                 self.size = size
 
     @property
-    def is_told_apart(self) -> bool:
-        """Whether it would show if another file of the same size came to be behind the same URLs."""
+    def is_distinguishable(self) -> bool:
+        """True if another file of the same size behind the same URLs would be noticed."""
         version = self.version or FileVersion()
         return bool(self.pinned or version.etag or version.modified or version.digests)
 
     def identity(self) -> str:
-        """The same for two processes that want the same bytes. No word of a URL can be read from it."""
+        """Return a text that is the same for all processes that need the same bytes. It reveals no URL."""
         if self.pinned:
             return " ".join("%s:%s" % pair for pair in sorted(self.pinned.items()))
         version = self.version or FileVersion()
-        telling = self.is_told_apart
-        # A signed URL has another query each time; where nothing else tells two files apart it counts.
-        urls = [urlsplit(url)._replace(query="").geturl() if telling else url for url in self._wanted.urls]
-        said = [urls, self.size, version.etag, version.modified, sorted(version.digests.items())]
-        return hashlib.sha256(json.dumps(said).encode()).hexdigest()
+        # A signed URL has another query each time, so queries count only where nothing else distinguishes.
+        urls = [
+            urlsplit(url)._replace(query="").geturl() if self.is_distinguishable else url
+            for url in self._item.urls
+        ]
+        facts = [urls, self.size, version.etag, version.modified, sorted(version.digests.items())]
+        return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
-    def _compare_with_pins(self, name: str, said: FileVersion) -> None:
-        if self._wanted.size is not None and said.size not in (None, self._wanted.size):
-            detail = "its file has %s bytes, and should have %d" % (said.size, self._wanted.size)
+    def _compare_with_pins(self, name: str, version: FileVersion) -> None:
+        if self._item.size is not None and version.size not in (None, self._item.size):
+            detail = "its file has %s bytes, expected %d" % (version.size, self._item.size)
             raise SourceError(ErrorKind.WRONG_LENGTH, detail, name)
-        for algorithm, value in said.digests.items():
+        for algorithm, value in version.digests.items():
             if self.pinned.get(algorithm, value) != value:
-                detail = "it says that its file's %s is %s, and it should be %s" % (
+                detail = "it reports the %s of its file as %s, expected %s" % (
                     algorithm,
                     value,
                     self.pinned[algorithm],
@@ -95,7 +101,8 @@ class FileIdentity:
                 raise SourceError(ErrorKind.WRONG_DIGEST, detail, name)
 
 
-def _differ(before: FileVersion, now: FileVersion) -> bool:
+def _has_changed(before: FileVersion, now: FileVersion) -> bool:
+    """Return True if two reports of one source are about different files. Dates count only without ETags."""
     if before.etag and now.etag:
         return before.etag != now.etag or before.contradicts(now)
     return before.contradicts(now) or bool(
@@ -103,12 +110,12 @@ def _differ(before: FileVersion, now: FileVersion) -> bool:
     )
 
 
-def _sound(said: FileVersion) -> dict[str, str]:
-    """The digests that can be understood; a source may know more kinds than we do."""
-    sound = {}
-    for algorithm, value in said.digests.items():
+def _readable_digests(version: FileVersion) -> dict[str, str]:
+    """Return the valid digests of known algorithms, normalised."""
+    readable = {}
+    for algorithm, value in version.digests.items():
         try:
-            sound[algorithm] = normalised(algorithm, value)
-        except ValueError:  # it vouches for nothing that we could check
+            readable[algorithm] = normalise_digest(algorithm, value)
+        except ValueError:  # a digest that could not be checked is ignored
             continue
-    return sound
+    return readable

@@ -1,8 +1,8 @@
-"""The bytes of one file in their order, from one connection or from several side by side.
+"""The bytes of one file in order, from one connection or from several in parallel.
 
-With one connection the whole rest is one span. With several each claims the next segment, in ascending
-order, and has buffers of its own for all of it: what comes early waits in them, so memory is bounded, and
-whoever has the segment that is due always has room to go on.
+A single connection fetches the whole rest as one range. Of several, each claims the next segment, in
+ascending order, and has buffers for a whole segment: chunks that arrive early wait there. So memory is
+bounded, and the connection with the segment that is due next always has a free buffer.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from outlast.node.staging.fetch.receiver import (
 )
 from outlast.node.staging.sources.base import Body, Source
 
-#: Seconds that ended connections have to leave. One that is still being opened leaves when it is.
-_FAREWELL = 1.0
+#: Seconds that `close` waits for each receiver. One that is still connecting ends after that, by itself.
+_JOIN_TIMEOUT = 1.0
 
 
 class Slot:
-    """A place for one connection: its buffers, and what it still has to bring if one has failed."""
+    """A place for one connection: its buffers, and the range that a failed connection has left."""
 
     def __init__(self, buffers: BufferPool) -> None:
         self.buffers = buffers
@@ -40,201 +40,211 @@ class Slot:
 
 
 @dataclass
-class Given:
-    """Bytes of one source, and when the first and the last of them came."""
+class WrittenBytes:
+    """Bytes of one source that were written, and when the first and the last chunk of them arrived."""
 
-    first: float
-    last: float
-    bytes: int = 0
+    first_at: float
+    last_at: float
+    count: int = 0
 
 
 class OrderedStream:
-    """Whoever brings the bytes that are due writes them, and what waits behind them: nothing is handed from
-    thread to thread on the way, and `write` is called by one thread at a time, in the order of the file.
+    """Writes the chunks of all receivers in file order.
 
-    `position`: the first byte that is not written.
+    The receiver that brings the chunk that is due writes it, and then the early chunks that follow it. So no
+    data is handed from thread to thread, and `write` is called by one thread at a time, in file order.
+
+    `check_body` and `write` are called by receivers; `size` returns the file's size, or None if unknown.
     """
 
     def __init__(
         self,
         position: int,
         settings: FetchSettings,
-        admit: Callable[[int, ByteRange, Body], None],
+        check_body: Callable[[int, ByteRange, Body], None],
         write: Callable[[Chunk], None],
         size: Callable[[], int | None],
         now: Callable[[], float],
     ) -> None:
+        #: The first byte that is not written.
         self.position = position
-        #: Bytes that came, in order or not yet.
+        #: Bytes received, written or not.
         self.received = 0
-        #: Sources whose bytes were written, or would have been.
+        #: Sources whose bytes were written, or failed to be.
         self.contributors: set[int] = set()
-        self._given: dict[int, Given] = {}
-        self.slots: list[Slot] = [Slot(BufferPool(settings.blocks, settings.block))]
+        self._written: dict[int, WrittenBytes] = {}
+        self.slots: list[Slot] = [Slot(BufferPool(settings.block_count, settings.block_size))]
         self._settings = settings
-        self._admit = admit
+        self._check_body = check_body
         self._write = write
         self._size = size
         self._now = now
-        self._arrivals: queue.SimpleQueue[ReceiverEvent] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[ReceiverEvent] = queue.SimpleQueue()
+        #: Chunks that wait for those before them, by offset.
         self._early: dict[int, Chunk] = {}
         self._lock = threading.Lock()
-        self._written = threading.Condition(self._lock)
-        self._writing = False
-        #: The first byte that nobody has claimed; None: all is claimed, to the end.
-        self._cursor: int | None = position
-        self._wanted = 1
+        self._writing_ended = threading.Condition(self._lock)
+        self._is_writing = False
+        #: The first byte that is not claimed; None: everything to the end is claimed.
+        self._unclaimed: int | None = position
+        self._target_connections = 1
+        #: Receivers that still claim ranges.
         self._active = 0
-        self._wide = False
+        self._is_segmented = False
         self._closed = False
 
     @property
-    def waited(self) -> float:
-        return sum(slot.buffers.waited for slot in self.slots)
+    def seconds_waited(self) -> float:
+        """Seconds that connections waited for a free buffer, in total."""
+        return sum(slot.buffers.seconds_waited for slot in self.slots)
 
     @property
-    def is_wide(self) -> bool:
-        return self._wide
+    def is_segmented(self) -> bool:
+        """True while the file is fetched in segments, over several connections."""
+        return self._is_segmented
 
     @property
     def connections(self) -> int:
         return sum(slot.receiver is not None for slot in self.slots)
 
-    def receiver_due(self) -> Receiver | None:
-        """Whose bytes come next."""
+    def due_receiver(self) -> Receiver | None:
+        """Return the receiver whose bytes come next in the file; None if there is no connection."""
         busy = [slot.receiver for slot in self.slots if slot.receiver is not None]
-        return min(busy, key=lambda receiver: receiver.at) if busy else None
+        return min(busy, key=lambda receiver: receiver.position) if busy else None
 
-    def begin(self, slot: Slot, index: int, source: Source) -> None:
-        """Let this source bring what the slot has pending, and go on from there."""
+    def start_receiver(self, slot: Slot, index: int, source: Source) -> None:
+        """Let this source fetch the slot's pending range, then further ranges."""
         with self._lock:
             self._active += 1
         slot.receiver = Receiver(
             index,
             source,
             slot.buffers,
-            self._arrivals,
+            self._events,
             lambda: self._claim(slot),
-            self._admit,
-            self._bring,
+            self._check_body,
+            self._accept,
             self._size,
-            lambda at: self._cut(slot, at),
+            lambda position: self._start_segments(slot, position),
         )
         slot.last_receiver = slot.receiver
         slot.receiver.start()
 
-    def slot_of(self, receiver: Receiver) -> Slot:
+    def slot_for(self, receiver: Receiver) -> Slot:
         return next(slot for slot in self.slots if slot.last_receiver is receiver)
 
-    def next(self, timeout: float) -> ReceiverEvent | None:
-        """What became of a connection. None: nothing for so long."""
+    def next_event(self, timeout: float) -> ReceiverEvent | None:
+        """Return the next event of a receiver; None after `timeout` seconds without one."""
         try:
-            arrival = self._arrivals.get(timeout=timeout)
+            event = self._events.get(timeout=timeout)
         except queue.Empty:
             return None
-        if isinstance(arrival, (ReceiverFailed, ReceiverDone)):
-            self._vacate(arrival)
-        return arrival
+        if isinstance(event, (ReceiverFailed, ReceiverDone)):
+            self._free_slot(event)
+        return event
 
-    def take_news(self) -> dict[int, Given]:
-        """What was written since this was last asked, by source."""
+    def pop_written(self) -> dict[int, WrittenBytes]:
+        """Return what was written since the last call, by source."""
         with self._lock:
-            given, self._given = self._given, {}
-            return given
+            written, self._written = self._written, {}
+            return written
 
-    def release(self, piece: Chunk) -> None:
-        """Its bytes were used; from any thread."""
-        if piece.buffer is not None:
-            piece.receiver.buffers.give(piece.buffer)
+    def release(self, chunk: Chunk) -> None:
+        """Make the chunk's buffer available again. May be called from any thread."""
+        if chunk.buffer is not None:
+            chunk.receiver.buffers.release(chunk.buffer)
 
-    def widen(self, connections: int) -> None:
-        """More connections; `vacant` has their slots once the first one has been cut, at its next block."""
-        self._wanted = connections
-        if not self._wide:
+    def add_connections(self, target: int) -> None:
+        """Allow `target` connections; `free_slots` has their slots once the first receiver has split."""
+        self._target_connections = target
+        if not self._is_segmented:
             for slot in self.slots:
                 if slot.receiver is not None:
-                    slot.receiver.cut()
+                    slot.receiver.request_split()
 
-    def narrow(self, connections: int = 1) -> None:
-        """Fewer: who has brought their segment leaves."""
+    def reduce_connections(self, target: int = 1) -> None:
+        """Allow only `target` connections: receivers above that end after their current segment."""
         with self._lock:
-            self._wanted = connections
-            self._wide = connections > 1
+            self._target_connections = target
+            self._is_segmented = target > 1
 
-    def vacant(self) -> list[Slot]:
-        """Slots for which a connection may begin now."""
+    def free_slots(self) -> list[Slot]:
+        """Return the slots in which a further connection may start now."""
         with self._lock:
-            if not self._wide or self._cursor is None or self._at_end(self._cursor):
+            if not self._is_segmented or self._unclaimed is None or self._is_at_end(self._unclaimed):
                 return []
-        while len(self.slots) < self._wanted:
-            self.slots.append(Slot(BufferPool(self._settings.segment_blocks, self._settings.block)))
-        room = self._wanted - self.connections
+        while len(self.slots) < self._target_connections:
+            self.slots.append(Slot(BufferPool(self._settings.segment_blocks, self._settings.block_size)))
+        missing = self._target_connections - self.connections
         idle = [slot for slot in self.slots if slot.receiver is None and slot.pending is None]
-        return idle[: max(0, room)]
+        return idle[: max(0, missing)]
 
     def close(self) -> None:
-        """End all connections. What came early is lost. Nothing is written any more when this returns."""
+        """End all connections and drop early chunks. Nothing is written after this returns."""
         with self._lock:
             self._closed = True
-            while self._writing:
-                # As long as the disk takes for one block: nobody could end that any sooner.
-                self._written.wait()
+            while self._is_writing:
+                # As long as the disk takes for one block, which cannot be interrupted.
+                self._writing_ended.wait()
         busy = [slot.receiver for slot in self.slots if slot.receiver is not None]
         for receiver in busy:
             receiver.close()
         for slot in self.slots:
             slot.buffers.close()
         for receiver in busy:
-            receiver.join(_FAREWELL)
+            receiver.join(_JOIN_TIMEOUT)
 
-    def _vacate(self, arrival: ReceiverFailed | ReceiverDone) -> None:
-        slot = self.slot_of(arrival.receiver)
+    def _free_slot(self, event: ReceiverFailed | ReceiverDone) -> None:
+        slot = self.slot_for(event.receiver)
         slot.receiver = None
-        if isinstance(arrival, ReceiverFailed):
+        if isinstance(event, ReceiverFailed):
             with self._lock:
                 self._active -= 1
-            slot.pending = ByteRange(arrival.at, arrival.receiver.span.stop)
+            slot.pending = ByteRange(event.position, event.receiver.byte_range.stop)
 
     # Called by receivers
 
-    def post(self, arrival: ReceiverEvent) -> None:
-        self._arrivals.put(arrival)
+    def post_event(self, event: ReceiverEvent) -> None:
+        self._events.put(event)
 
     def _claim(self, slot: Slot) -> ByteRange | None:
+        """Return the next range for the slot's receiver; None if it should end."""
         with self._lock:
             pending, slot.pending = slot.pending, None
             if pending is not None:
                 return pending
-            all_claimed = self._cursor is None or self._at_end(self._cursor)
-            if self._closed or all_claimed or self._active > self._wanted:
+            all_claimed = self._unclaimed is None or self._is_at_end(self._unclaimed)
+            if self._closed or all_claimed or self._active > self._target_connections:
                 self._active -= 1
                 return None
-            assert self._cursor is not None, "something is left to claim"
-            start, self._cursor = self._cursor, None
-            if not self._wide:
+            assert self._unclaimed is not None, "something is left to claim"
+            start, self._unclaimed = self._unclaimed, None
+            if not self._is_segmented:
                 return ByteRange(start)
             size = self._size()
-            assert size is not None, "segments are for files whose size is known"
-            self._cursor = min(size, start + self._settings.segment_blocks * self._settings.block)
-            return ByteRange(start, self._cursor)
+            assert size is not None, "only files of known size are fetched in segments"
+            segment = self._settings.segment_blocks * self._settings.block_size
+            self._unclaimed = min(size, start + segment)
+            return ByteRange(start, self._unclaimed)
 
-    def _bring(self, piece: Chunk) -> bool:
+    def _accept(self, chunk: Chunk) -> bool:
+        """Write the chunk, or keep it until it is due. Return False if the receiver should end."""
         with self._lock:
             if self._closed:
                 return False
-            self.received += len(piece.data)
-            assert piece.offset >= self.position, "nobody claims what is written already"
-            if piece.offset != self.position:
-                self._early[piece.offset] = self._compact(piece)
+            self.received += len(chunk.data)
+            assert chunk.offset >= self.position, "written bytes are not claimed again"
+            if chunk.offset != self.position:
+                self._early[chunk.offset] = self._compact(chunk)
                 return True
-            self._writing = True
-        due: Chunk | None = piece
+            self._is_writing = True
+        due: Chunk | None = chunk
         while due is not None:
             self.contributors.add(due.receiver.index)
             try:
                 self._write(due)
-            except BaseException as error:  # raised again where the fetch was called
-                self._arrivals.put(ReceiverBroken(error, due))
+            except BaseException as error:  # the thread that called the fetch raises it
+                self._events.put(ReceiverBroken(error, due))
                 with self._lock:
                     self._closed = True
                     self._stop_writing()
@@ -242,39 +252,40 @@ class OrderedStream:
             due = self._advance(due)
         return True
 
-    def _advance(self, written: Chunk) -> Chunk | None:
-        """The piece behind it, if it is there."""
+    def _advance(self, chunk: Chunk) -> Chunk | None:
+        """Record a written chunk and return the early chunk that follows it, if there is one."""
         with self._lock:
-            index, count = written.receiver.index, written.length
+            index, count = chunk.receiver.index, chunk.length
             self.position += count
-            came = self._now() - written.age
-            given = self._given.setdefault(index, Given(came, came))
-            given.bytes += count
-            given.last = came
+            arrived = self._now() - chunk.age
+            written = self._written.setdefault(index, WrittenBytes(arrived, arrived))
+            written.count += count
+            written.last_at = arrived
             due = None if self._closed else self._early.pop(self.position, None)
             if due is None:
                 self._stop_writing()
             return due
 
     def _stop_writing(self) -> None:
-        self._writing = False
-        self._written.notify_all()
+        self._is_writing = False
+        self._writing_ended.notify_all()
 
-    def _compact(self, piece: Chunk) -> Chunk:
-        """What waits and fills little of its buffer does not keep it."""
-        if piece.buffer is None or 2 * len(piece.data) > len(piece.buffer):
-            return piece
-        copy = Chunk(piece.offset, memoryview(bytes(piece.data)), None, piece.receiver)
-        self.release(piece)
+    def _compact(self, chunk: Chunk) -> Chunk:
+        """Copy a chunk that fills at most half of its buffer, and release the buffer."""
+        if chunk.buffer is None or 2 * len(chunk.data) > len(chunk.buffer):
+            return chunk
+        copy = Chunk(chunk.offset, memoryview(bytes(chunk.data)), None, chunk.receiver)
+        self.release(chunk)
         return copy
 
-    def _cut(self, slot: Slot, at: int) -> None:
+    def _start_segments(self, slot: Slot, position: int) -> None:
+        """Fetch the file in segments from `position` on, where the only receiver has ended its range."""
         with self._lock:
             slot.buffers.grow(self._settings.segment_blocks)
-            self._cursor = at
-            self._wide = True
+            self._unclaimed = position
+            self._is_segmented = True
 
-    def _at_end(self, cursor: int) -> bool:
+    def _is_at_end(self, offset: int) -> bool:
         size = self._size()
-        # An empty file must be asked for, too: that it is there is known from the answer only.
-        return size is not None and cursor >= size > 0
+        # An empty file must be requested, too: only a response proves that it exists.
+        return size is not None and offset >= size > 0

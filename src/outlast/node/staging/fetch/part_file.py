@@ -1,6 +1,6 @@
-"""The sink for one plain file: `.NAME.part` beside it grows, and gets the name when it is whole.
+"""The sink for one plain file: it is written as `.NAME.part` and renamed when it is complete.
 
-What is in it is told by `.NAME.part.json`. Its length is all there is to know of how far it got.
+`.NAME.part.json` holds the identity of its bytes. The length of the part is the only record of progress.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from outlast.node.archives.sink import Block
 from outlast.node.locks import lock
 
 _BLOCK = 1 << 20
-_LARGEST_NOTE = 65536
+_MAX_NOTE_BYTES = 65536
 _FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-#: How often what lies there may be replaced by somebody while we look at it.
+#: How often the part may be replaced by another process while it is opened.
 _TRIES = 10
 
 
@@ -27,7 +27,7 @@ class PartInUse(OSError):
 
 
 class PartFile:
-    """All names are taken relative to one descriptor of the directory, and no link is followed."""
+    """A file that grows. All names are relative to one directory descriptor, and links are not followed."""
 
     def __init__(self, directory: str, name: str) -> None:
         self.place = directory
@@ -39,18 +39,21 @@ class PartFile:
         self._descriptor: int | None = None
 
     def needs(self, size: int) -> int:
-        """How many more bytes of disk the whole of `size` bytes takes."""
+        """Return how many more bytes of disk the complete file of `size` bytes takes."""
         return size - (os.fstat(self._descriptor).st_size if self._descriptor is not None else 0)
 
     def resume(self, identity: str, replay: Callable[[Block], None]) -> int:
-        """Raises PartInUse, OSError."""
+        """Open and lock the part, replay its bytes, and return their number; 0 if it is of another identity.
+
+        Raises PartInUse, OSError.
+        """
         if self._directory is None:
             os.makedirs(self.place, exist_ok=True)
             self._directory = os.open(self.place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         if self._descriptor is None:
             self._descriptor = self._open_part(self._directory)
         if self._read_note() != identity:
-            # Emptied before it is called otherwise: a crash in between leaves nothing under a wrong name.
+            # Truncated before the note changes: a crash in between leaves no bytes under a wrong identity.
             os.ftruncate(self._descriptor, 0)
             self._write_note(identity)
         return self._replay(self._descriptor, replay)
@@ -75,7 +78,7 @@ class PartFile:
         try:
             os.fsync(self._directory)
         except OSError as error:
-            # Some network file systems know no such thing as syncing a directory; the file is safe.
+            # Some network file systems cannot sync a directory; the file itself is safe.
             if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):
                 raise
         self.close()
@@ -87,11 +90,12 @@ class PartFile:
         self._descriptor = self._directory = None
 
     def _open_part(self, directory: int) -> int:
+        """Return a locked descriptor of the part, replacing what must not be written. Raises PartInUse."""
         for _ in range(_TRIES):
             try:
                 descriptor = os.open(self._part, os.O_RDWR | os.O_CREAT | _FLAGS, 0o666, dir_fd=directory)
             except OSError as error:
-                # A link, a socket, or a file of somebody else's that we may not write.
+                # A link, a socket, or a file of another user.
                 if error.errno not in (errno.ELOOP, errno.ENXIO, errno.EACCES, errno.EPERM):
                     raise
                 os.unlink(self._part, dir_fd=directory)
@@ -103,25 +107,28 @@ class PartFile:
                 os.close(descriptor)
                 raise
             os.close(descriptor)
-        raise OSError(errno.EBUSY, "it is replaced again and again by somebody", self._part_path())
+        raise OSError(errno.EBUSY, "another process keeps replacing it", self._part_path())
 
     def _is_ours(self, descriptor: int, directory: int) -> bool:
-        """Locked, and really the file of that name; what must not be written to goes. Raises PartInUse."""
+        """Lock the part and return True if it still has its name and is a regular file of this user.
+
+        Remove it if it is not a regular file of this user. Raises PartInUse if another process has locked it.
+        """
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_nlink > 1:
             os.unlink(self._part, dir_fd=directory)
             return False
         try:
-            # Where there are no locks, whoever shares it between processes has to see to turns.
+            # On file systems without locks this does nothing: callers must take turns by other means.
             lock(descriptor)
         except BlockingIOError:
             raise PartInUse(
-                errno.EBUSY, "another process is fetching it; wait for that one to end", self._part_path()
+                errno.EBUSY, "another process is fetching this file; wait until it ends", self._part_path()
             ) from None
         try:
             named = os.stat(self._part, dir_fd=directory, follow_symlinks=False)
         except FileNotFoundError:
-            return False  # its writer has just finished it: it has its final name now
+            return False  # its writer has just finished it and given it its final name
         return (named.st_dev, named.st_ino) == (found.st_dev, found.st_ino)
 
     def _replay(self, descriptor: int, replay: Callable[[Block], None]) -> int:
@@ -136,22 +143,22 @@ class PartFile:
             offset += count
 
     def _read_note(self) -> str:
-        """Empty where there is none that can be read."""
+        """Return the identity in the note; empty if there is no readable note."""
         try:
             descriptor = os.open(self._note, os.O_RDONLY | _FLAGS, dir_fd=self._directory)
         except OSError:
-            return ""  # none, a link, or not ours: what is in the part is not known then
+            return ""  # absent, a link, or of another user: the part's identity is unknown
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 return ""
-            return str(json.loads(os.read(descriptor, _LARGEST_NOTE))["identity"])
+            return str(json.loads(os.read(descriptor, _MAX_NOTE_BYTES))["identity"])
         except (OSError, ValueError, KeyError, TypeError):
             return ""
         finally:
             os.close(descriptor)
 
     def _write_note(self, identity: str) -> None:
-        temporary = self._note + ".tmp"  # nobody else's: we have the lock
+        temporary = self._note + ".tmp"  # no other process writes it: we have the lock
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary, dir_fd=self._directory)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FLAGS
@@ -163,7 +170,7 @@ class PartFile:
                 os.close(descriptor)
             os.rename(temporary, self._note, src_dir_fd=self._directory, dst_dir_fd=self._directory)
         except BaseException:
-            with contextlib.suppress(OSError):  # the first error is the one to tell
+            with contextlib.suppress(OSError):  # the first error is the one to raise
                 os.unlink(temporary, dir_fd=self._directory)
             raise
 

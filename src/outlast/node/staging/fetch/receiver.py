@@ -1,4 +1,4 @@
-"""One connection: a thread that asks a source for one span after the other and fills buffers with it."""
+"""One connection: a thread that requests one byte range after the other from a source and fills buffers."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ from typing import Callable, Union
 from outlast.node.staging.errors import ErrorKind, SourceError
 from outlast.node.staging.sources.base import Body, Source
 
-#: A buffer that is not full after so many seconds goes on as it is: what is slow is not to be held back.
-_LINGER = 0.5
-#: This part of a buffer is worth passing on.
+#: Seconds after which a partly filled buffer is delivered, so that slow data is not held back.
+_MAX_FILL_SECONDS = 0.5
+#: A buffer filled to 1 / _ENOUGH is delivered.
 _ENOUGH = 4
 
 
 class Receiver:
-    """`claim` gives the next span; `admit` looks at what a source answers, and may raise Trouble; `bring`
-    takes a piece, and says whether more is wanted.
+    """A thread that reads from one source until there is no range left, an error occurs or it is closed.
 
-    `size`: of the whole file, as far as it is known; not a byte beyond it is passed on.
+    `claim` returns the next range, or None to end; `check_body` raises SourceError if a source is about to
+    send another file or range; `deliver` accepts a chunk and returns False to end; `size` returns the file's
+    size or None, and no byte beyond it is delivered; `on_split` is called with the position at which
+    `request_split` has ended a range.
     """
 
     def __init__(
@@ -30,28 +32,29 @@ class Receiver:
         index: int,
         source: Source,
         buffers: BufferPool,
-        arrivals: queue.SimpleQueue[ReceiverEvent],
+        events: queue.SimpleQueue[ReceiverEvent],
         claim: Callable[[], ByteRange | None],
-        admit: Callable[[int, ByteRange, Body], None],
-        bring: Callable[[Chunk], bool],
+        check_body: Callable[[int, ByteRange, Body], None],
+        deliver: Callable[[Chunk], bool],
         size: Callable[[], int | None],
-        cut: Callable[[int], None],
+        on_split: Callable[[int], None],
     ) -> None:
         self.index = index
         self.name = source.name
-        #: The next byte that it will pass on.
-        self.at = 0
+        #: The next byte to deliver.
+        self.position = 0
+        #: Bytes delivered so far.
         self.gained = 0
-        self.span = ByteRange(0)
-        self._source = source
+        self.byte_range = ByteRange(0)
         self.buffers = buffers
-        self._arrivals = arrivals
+        self._source = source
+        self._events = events
         self._claim = claim
-        self._admit = admit
-        self._bring = bring
+        self._check_body = check_body
+        self._deliver = deliver
         self._size = size
-        self._cut = cut
-        self._cut_wanted = False
+        self._on_split = on_split
+        self._split_requested = False
         self._body: Body | None = None
         self._interruption: SourceError | None = None
         self._closed = False
@@ -60,14 +63,14 @@ class Receiver:
     def start(self) -> None:
         self._thread.start()
 
-    def interrupt(self, trouble: SourceError) -> None:
-        """End the connection for this reason; what it has passed on counts."""
-        self._interruption = trouble
+    def interrupt(self, error: SourceError) -> None:
+        """End the connection as if this error had occurred; delivered bytes count."""
+        self._interruption = error
         self._close_body()
 
-    def cut(self) -> None:
-        """End the span at the next block; `cut` of the stream is told where, and the next is claimed."""
-        self._cut_wanted = True
+    def request_split(self) -> None:
+        """End the current range at the next block, report the position to `on_split`, and claim again."""
+        self._split_requested = True
 
     def close(self) -> None:
         self._closed = True
@@ -84,120 +87,120 @@ class Receiver:
     def _run(self) -> None:
         try:
             while not self._closed:
-                span = self._claim()
-                if span is None:
+                byte_range = self._claim()
+                if byte_range is None:
                     break
-                self._pull(span)
-            self._arrivals.put(ReceiverDone(self))
-        except SourceError as trouble:
-            self._arrivals.put(ReceiverFailed(self, self._interruption or trouble, self.at))
+                self._fetch_range(byte_range)
+            self._events.put(ReceiverDone(self))
+        except SourceError as error:
+            self._events.put(ReceiverFailed(self, self._interruption or error, self.position))
         except BaseException as error:
             if self._closed:
-                return  # whatever a body does when it is closed under its reader, nobody wants it any more
+                return  # closing a body under its reader may raise anything, and the result is not needed
             if self._interruption is not None:
-                self._arrivals.put(ReceiverFailed(self, self._interruption, self.at))
+                self._events.put(ReceiverFailed(self, self._interruption, self.position))
             else:
-                self._arrivals.put(ReceiverBroken(error))
+                self._events.put(ReceiverBroken(error))
 
-    def _pull(self, span: ByteRange) -> None:
-        self.span, self.at = span, span.start
-        body = self._body = self._source.open(span.start, span.stop)
+    def _fetch_range(self, byte_range: ByteRange) -> None:
+        self.byte_range, self.position = byte_range, byte_range.start
+        body = self._body = self._source.open(byte_range.start, byte_range.stop)
         try:
             if not self._closed and self._interruption is None:
-                self._admit(self.index, span, body)
-                self._skip(body, span.start - body.start)
-                self._read(body, span)
+                self._check_body(self.index, byte_range, body)
+                self._skip(body, byte_range.start - body.start)
+                self._read(body, byte_range)
         finally:
             self._body = None
             body.close()
         if self._interruption is not None:
             raise self._interruption
 
-    def _read(self, body: Body, span: ByteRange) -> None:
+    def _read(self, body: Body, byte_range: ByteRange) -> None:
+        """Read the body to the end of the range and deliver it. Raises SourceError if it ends too early."""
         more = True
         while more and not self._closed and self._interruption is None:
-            if self._cut_wanted and span.stop is None:
-                self._cut_wanted = False
-                self._cut(self.at)
+            if self._split_requested and byte_range.stop is None:
+                self._split_requested = False
+                self._on_split(self.position)
                 return
-            stop = self._stop(span)
-            if stop == self.at:
-                if span.stop is None:
+            end = self._end_of(byte_range)
+            if end == self.position:
+                if byte_range.stop is None:
                     self._confirm_end(body)
                 return
-            buffer = self.buffers.take()
+            buffer = self.buffers.acquire()
             if buffer is None:
                 return
-            limit = len(buffer) if stop is None else min(len(buffer), stop - self.at)
-            # To ask for the last bit that fits, while more waits, costs as much as to ask for all of it. Of
-            # several connections each has room for full buffers only.
-            enough = limit if span.stop is not None else min(limit, max(1, len(buffer) // _ENOUGH))
+            limit = len(buffer) if end is None else min(len(buffer), end - self.position)
+            # Reading a small remainder costs as much as reading a full buffer, so a partly filled one is
+            # delivered. With segments, buffers must be filled: there are only as many as a segment needs.
+            enough = limit if byte_range.stop is not None else min(limit, max(1, len(buffer) // _ENOUGH))
             more = self._fill(body, buffer[:limit], buffer, enough)
         if more or self._closed or self._interruption is not None:
             return
-        stop = self._stop(span)
-        if stop is not None and self.at < stop:
-            detail = "it ended after %d bytes, of %d" % (self.at, stop)
+        end = self._end_of(byte_range)
+        if end is not None and self.position < end:
+            detail = "the data ended after %d of %d bytes" % (self.position, end)
             raise SourceError(ErrorKind.TRUNCATED, detail, self.name)
-        self._arrivals.put(EndOfFile(self, self.at))
+        self._events.put(EndOfFile(self, self.position))
 
-    def _fill(self, body: Body, room: memoryview, buffer: memoryview, enough: int) -> bool:
-        """Pass on what came, also when something goes wrong. False: the body is at its end."""
-        filled, began, now, age = 0, 0.0, 0.0, 0.0
+    def _fill(self, body: Body, free: memoryview, buffer: memoryview, enough: int) -> bool:
+        """Read at least `enough` bytes and deliver them, also if an error occurs. Return False at the end."""
+        filled, first_at, last_at, age = 0, 0.0, 0.0, 0.0
         try:
             while filled < enough:
-                count = body.read_into(room[filled:])
+                count = body.read_into(free[filled:])
                 if count == 0:
                     return False
                 filled += count
                 if filled < enough:
-                    now = time.monotonic()
-                    began = began or now
-                    if now - began > _LINGER:
+                    last_at = time.monotonic()
+                    first_at = first_at or last_at
+                    if last_at - first_at > _MAX_FILL_SECONDS:
                         break
             return True
         except SourceError:
-            age = time.monotonic() - now
+            age = time.monotonic() - last_at
             raise
         finally:
             if filled:
-                offset, self.at = self.at, self.at + filled
+                offset, self.position = self.position, self.position + filled
                 self.gained += filled
-                if not self._bring(Chunk(offset, buffer[:filled], buffer, self, age)):
+                if not self._deliver(Chunk(offset, buffer[:filled], buffer, self, age)):
                     self._closed = True
             else:
-                self.buffers.give(buffer)
+                self.buffers.release(buffer)
 
-    def _stop(self, span: ByteRange) -> int | None:
-        return span.stop if span.stop is not None else self._size()
+    def _end_of(self, byte_range: ByteRange) -> int | None:
+        return byte_range.stop if byte_range.stop is not None else self._size()
 
     def _confirm_end(self, body: Body) -> None:
-        """All bytes are there: the source must say so, too."""
+        """Check that the source, too, ends where the file ends. Raises SourceError."""
         if body.read_into(memoryview(bytearray(1))):
-            detail = "it sends more than the %d bytes that the file has" % self.at
+            detail = "it sends more than the %d bytes of the file" % self.position
             raise SourceError(ErrorKind.WRONG_LENGTH, detail, self.name)
-        self._arrivals.put(EndOfFile(self, self.at))
+        self._events.put(EndOfFile(self, self.position))
 
     def _skip(self, body: Body, count: int) -> None:
-        """Read over what is there already."""
+        """Read and drop the first `count` bytes, which have been written already. Raises SourceError."""
         if count <= 0:
             return
-        scratch, done = memoryview(bytearray(self.buffers.size)), 0
+        scratch, skipped = memoryview(bytearray(self.buffers.size)), 0
         try:
-            while done < count and not self._closed and self._interruption is None:
-                got = body.read_into(scratch[: min(len(scratch), count - done)])
+            while skipped < count and not self._closed and self._interruption is None:
+                got = body.read_into(scratch[: min(len(scratch), count - skipped)])
                 if got == 0:
-                    detail = "it ended after %d bytes, and gave %d before" % (done, count)
+                    detail = "the data ended after %d bytes, %d were received before" % (skipped, count)
                     raise SourceError(ErrorKind.TRUNCATED, detail, self.name)
-                done += got
+                skipped += got
         finally:
-            self._arrivals.put(Skipped(done, self))
+            self._events.put(Skipped(skipped, self))
 
 
-# What a connection is asked for, and what it tells: bytes, and what became of it.
 @dataclass(frozen=True)
 class ByteRange:
-    """From `start` up to, not including, `stop`; None: to the end."""
+    """The bytes from `start` up to, not including, `stop`; None: to the end of the file."""
 
     start: int
     stop: int | None = None
@@ -205,12 +208,14 @@ class ByteRange:
 
 @dataclass(frozen=True)
 class Chunk:
+    """Consecutive bytes of the file, as one receiver delivers them."""
+
     offset: int
     data: memoryview
-    #: What `data` is a part of, to be given back; None: it is a copy.
+    #: The buffer that `data` is part of, to be released after use; None: `data` is a copy.
     buffer: memoryview | None
     receiver: Receiver
-    #: Seconds since its last byte came: in vain was more awaited.
+    #: Seconds between its last byte and the error that ended the wait for more; 0 without an error.
     age: float = 0.0
 
     @property
@@ -218,14 +223,17 @@ class Chunk:
         return len(self.data)
 
 
+# Events, from receivers to the thread that runs the transfer
+
+
 @dataclass(frozen=True)
 class SizeKnown:
-    """How large the file is was heard for the first time, and whoever heard it waits until there is room."""
+    """A receiver has learnt the file's size and waits until the disk has been checked."""
 
 
 @dataclass(frozen=True)
 class Skipped:
-    """So many bytes came that were there already, from a source that cannot begin elsewhere."""
+    """Bytes were received again, from a source that ignores ranges."""
 
     count: int
     receiver: Receiver
@@ -233,80 +241,81 @@ class Skipped:
 
 @dataclass(frozen=True)
 class ReceiverFailed:
-    """The receiver has ended; what is left of its span begins at `at`."""
+    """The receiver has ended with an error; the rest of its range begins at `position`."""
 
     receiver: Receiver
-    trouble: SourceError
-    at: int
+    error: SourceError
+    position: int
 
 
 @dataclass(frozen=True)
 class EndOfFile:
-    """The source says that the file ends at `at`."""
+    """According to the source the file ends at `position`."""
 
     receiver: Receiver
-    at: int
+    position: int
 
 
 @dataclass(frozen=True)
 class ReceiverDone:
-    """The receiver has ended: there is nothing more for it to do."""
+    """The receiver has ended because no range was left for it."""
 
     receiver: Receiver
 
 
 @dataclass(frozen=True)
 class ReceiverBroken:
-    """The sink would not take a piece, or a source has a defect: for whoever called the fetch."""
+    """The sink raised an error, or a source has a defect; `error` is raised to the caller of the fetch."""
 
     error: BaseException
-    #: What the sink would not take.
-    piece: Chunk | None = None
+    #: The chunk that the sink did not accept; None for a defect of a source.
+    chunk: Chunk | None = None
 
 
 ReceiverEvent = Union[SizeKnown, Skipped, ReceiverFailed, EndOfFile, ReceiverDone, ReceiverBroken]
 
 
-# Memory between a connection and the disk.
 class BufferPool:
-    """Blocks that go round between one connection, the sink and the digests. Made when first needed.
+    """The buffers that circulate between one connection, the sink and the digests; allocated on first use.
 
-    The one that came back last goes out first: it is still in the processor's cache.
+    The buffer released last is acquired first, because it is still in the processor's cache.
     """
 
     def __init__(self, count: int, size: int) -> None:
         self.size = size
         self._free: deque[memoryview] = deque()
-        #: One entry for each that is free, and one for the end.
-        self._returned: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._unmade = count
+        #: One entry for each free buffer, and one after `close`.
+        self._available: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._unallocated = count
         self._count = count
         self._closed = False
-        #: Seconds for which there was none: the disk, or a digest, is slower than the network.
-        self.waited = 0.0
+        #: Seconds without a free buffer: the disk or a digest is slower than the network.
+        self.seconds_waited = 0.0
 
-    def take(self) -> memoryview | None:
-        """Waits for one; None: closed."""
+    def acquire(self) -> memoryview | None:
+        """Return a free buffer, waiting for one if necessary; None if the pool is closed."""
         try:
-            self._returned.get_nowait()
+            self._available.get_nowait()
         except queue.Empty:
-            if self._unmade:
-                self._unmade -= 1
+            if self._unallocated:
+                self._unallocated -= 1
                 return memoryview(bytearray(self.size))
-            began = time.monotonic()
-            self._returned.get()
-            self.waited += time.monotonic() - began
+            started = time.monotonic()
+            self._available.get()
+            self.seconds_waited += time.monotonic() - started
         return None if self._closed else self._free.pop()
 
     def grow(self, count: int) -> None:
-        """So many in all; called by whoever takes."""
-        self._unmade += max(0, count - self._count)
+        """Allow `count` buffers in total. Only for the thread that acquires."""
+        self._unallocated += max(0, count - self._count)
         self._count = max(self._count, count)
 
-    def give(self, buffer: memoryview) -> None:
+    def release(self, buffer: memoryview) -> None:
+        """Make a buffer available again. May be called from any thread."""
         self._free.append(buffer)
-        self._returned.put(None)
+        self._available.put(None)
 
     def close(self) -> None:
+        """Let the current or next `acquire` return None."""
         self._closed = True
-        self._returned.put(None)
+        self._available.put(None)

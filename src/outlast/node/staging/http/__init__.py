@@ -1,15 +1,13 @@
-"""One request over HTTP/1.1 and its answer, with nothing but the standard library.
+"""A small HTTP/1.1 client on the standard library: one request, one response, no retries.
 
-url          an http(s) URL, taken apart, that can be shown
-limits       how long to wait for what
-proxies      which proxy the environment asks for
-trust        which certificates prove who a server is
-addresses    a host's name becomes a connected socket
-connection   that socket, with TLS and proxy; closed from any thread
-stream       bytes and lines that arrive over it
-frames       where a body ends
-answer       status and headers
-request      one request, one answer; redirects are not followed
-statuses     what an answer's status means for a fetch
-vouchers     what an answer's headers say of the file
+request        send one request and read the head of the response; redirects are not followed
+body           the bytes of a response's body, from a known offset of the file
+headers        which error a status means, and what the headers reveal about the file
+response       the response's head and the framing of its body, read from a connection
+connect        name resolution, TCP connection, proxy tunnel
+connection     one socket, with or without TLS; any thread may close it
+tls            the certificates to trust
+proxies        the proxy that the environment selects for a URL
+url            parsed http and https URLs
+http_settings  timeouts and size limits
 """

@@ -1,4 +1,7 @@
-"""A host's name becomes a connected socket: the first of its addresses that answers, in bounded time."""
+"""Connections to the host of a URL, directly or through a proxy, within a time limit.
+
+All addresses of a host are tried, staggered; the first that accepts wins.
+"""
 
 from __future__ import annotations
 
@@ -14,32 +17,92 @@ from typing import Any, Tuple, cast
 
 from outlast.node.staging.errors import ErrorKind, SourceError
 from outlast.node.staging.http.connection import Connection
-from outlast.node.staging.http.http_settings import ADDRESSES, HttpSettings
+from outlast.node.staging.http.http_settings import MAX_ADDRESSES, HttpSettings
 from outlast.node.staging.http.proxies import BadProxy, Proxy, proxy_for
 from outlast.node.staging.http.response import ConnectionReader, read_head
 from outlast.node.staging.http.url import Url
 
-#: Seconds after which the next address is tried beside those that have not answered: a network that swallows
-#: one kind of packets costs no more than this.
+#: Seconds after which the next address is tried beside those still pending. A network that drops, say, all
+#: IPv6 packets delays the connection by no more than this.
 STAGGER = 0.25
 
-_Found = Tuple[socket.AddressFamily, Any]
+_Address = Tuple[socket.AddressFamily, Any]
 _REFUSED = os.strerror(errno.ECONNREFUSED)
-_ON_ITS_WAY = (0, errno.EINPROGRESS, errno.EAGAIN)
+_CONNECT_PENDING = (0, errno.EINPROGRESS, errno.EAGAIN)
+
+
+def open_connection(url: Url, settings: HttpSettings) -> tuple[Connection, Proxy | None]:
+    """Return a connection for requests to `url`, with TLS if it is https. Raises SourceError.
+
+    The proxy is returned only if it needs the full URL as the request target (plain http); else None.
+    """
+    deadline = time.monotonic() + settings.connect_timeout
+    try:
+        proxy = proxy_for(url)
+    except BadProxy as error:
+        raise SourceError(ErrorKind.NO_ANSWER, str(error)) from None
+    connection = _connect_to(url, proxy, deadline)
+    try:
+        if url.is_tls:
+            if proxy is not None:
+                _open_tunnel(connection, url, proxy, settings, deadline)
+            connection.start_tls(url.host, settings.ca_file, deadline)
+            return connection, None
+    except BaseException:
+        connection.close()
+        raise
+    return connection, proxy
+
+
+def _connect_to(url: Url, proxy: Proxy | None, deadline: float) -> Connection:
+    if proxy is None:
+        return Connection(connect(url.host, url.port, deadline), url.authority)
+    try:
+        plain = connect(proxy.host, proxy.port, deadline)
+    except SourceError as error:
+        raise SourceError(error.kind, "the proxy for %s: %s" % (url.authority, error.detail)) from None
+    return Connection(plain, "%s (through the proxy %s)" % (url.authority, proxy.name))
+
+
+def _open_tunnel(
+    connection: Connection, url: Url, proxy: Proxy, settings: HttpSettings, deadline: float
+) -> None:
+    """Ask the proxy to forward the connection to the URL's host, without reading it. Raises SourceError."""
+    host = "[%s]" % url.host if ":" in url.host else url.host
+    target = "%s:%d" % (host, url.port)
+    lines = ["CONNECT %s HTTP/1.1" % target, "Host: " + target]
+    if proxy.authorization:
+        lines.append("Proxy-Authorization: " + proxy.authorization)
+    try:
+        connection.send("\r\n".join([*lines, "", ""]).encode("ascii"), settings.connect_timeout)
+    except OSError:
+        raise SourceError(ErrorKind.NO_ANSWER, "the proxy %s broke the connection" % proxy.name) from None
+    reader = ConnectionReader(connection)
+    status = read_head(reader, settings.connect_timeout, deadline).status
+    if status == 407:
+        raise SourceError(
+            ErrorKind.REFUSED,
+            "the proxy %s rejects the user or password in $https_proxy" % proxy.name,
+        )
+    if status != 200 or reader.has_buffered:
+        raise SourceError(
+            ErrorKind.NO_ANSWER,
+            "the proxy %s responds with %d and does not connect to %s" % (proxy.name, status, target),
+        )
 
 
 def connect(host: str, port: int, deadline: float) -> socket.socket:
-    """A connected socket, non-blocking. `deadline` is one of time.monotonic(). Raises Trouble."""
-    begun = time.monotonic()
+    """Return a connected, non-blocking socket. `deadline` is a time.monotonic() value. Raises SourceError."""
+    started = time.monotonic()
     waiting = resolve(host, port, deadline)[::-1]
-    said = ""
+    reason = ""
     opened: list[socket.socket] = []
     winner = None
     try:
         with selectors.DefaultSelector() as selector:
             while (waiting or selector.get_map()) and time.monotonic() < deadline:
                 if waiting:
-                    attempt, said = _begin(waiting.pop(), said)
+                    attempt, reason = _start_connecting(waiting.pop(), reason)
                     if attempt is None:
                         continue
                     opened.append(attempt)
@@ -48,121 +111,67 @@ def connect(host: str, port: int, deadline: float) -> socket.socket:
                 for key, _ in selector.select(max(0.0, min(STAGGER, left) if waiting else left)):
                     ready = cast(socket.socket, key.fileobj)
                     selector.unregister(ready)
-                    error = ready.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-                    if error == 0:
+                    code = ready.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+                    if code == 0:
                         winner = ready
                         return winner
-                    said = os.strerror(error)
+                    reason = os.strerror(code)
     finally:
         for attempt in opened:
             if attempt is not winner:
                 attempt.close()
-    place = "%s:%d" % ("[%s]" % host if ":" in host else host, port)
-    if said == _REFUSED:
-        raise SourceError(ErrorKind.NO_ANSWER, "connection refused by %s" % place)
-    if said:
-        raise SourceError(ErrorKind.NO_ANSWER, "no connection to %s: %s" % (place, said.lower()))
-    spent = time.monotonic() - begun
-    raise SourceError(ErrorKind.NO_ANSWER, "%s does not answer: no connection in %.3g s" % (place, spent))
+    address = "%s:%d" % ("[%s]" % host if ":" in host else host, port)
+    if reason == _REFUSED:
+        raise SourceError(ErrorKind.NO_ANSWER, "connection refused by %s" % address)
+    if reason:
+        raise SourceError(ErrorKind.NO_ANSWER, "no connection to %s: %s" % (address, reason.lower()))
+    elapsed = time.monotonic() - started
+    detail = "%s does not respond: no connection within %.3g s" % (address, elapsed)
+    raise SourceError(ErrorKind.NO_ANSWER, detail)
 
 
-def _begin(found: _Found, said: str) -> tuple[socket.socket | None, str]:
-    family, address = found
+def _start_connecting(address: _Address, reason: str) -> tuple[socket.socket | None, str]:
+    """Return a socket that is connecting, or None, and the latest failure: a new one, or `reason`."""
+    family, socket_address = address
     try:
-        begun = socket.socket(family, socket.SOCK_STREAM)
+        attempt = socket.socket(family, socket.SOCK_STREAM)
     except OSError as error:  # a kernel without IPv6
-        return None, said or str(error.strerror)
-    begun.setblocking(False)
-    code = begun.connect_ex(address)
-    if code in _ON_ITS_WAY:
-        return begun, said
-    begun.close()
+        return None, reason or str(error.strerror)
+    attempt.setblocking(False)
+    code = attempt.connect_ex(socket_address)
+    if code in _CONNECT_PENDING:
+        return attempt, reason
+    attempt.close()
     return None, os.strerror(code)
 
 
-def resolve(host: str, port: int, deadline: float) -> list[_Found]:
-    """Its addresses, both families in turn. Raises Trouble.
+def resolve(host: str, port: int, deadline: float) -> list[_Address]:
+    """Return the addresses of `host`, IPv4 and IPv6 alternating. Raises SourceError.
 
-    The resolver has limits of its own, longer than ours, and cannot be interrupted: it runs in a thread that
-    nobody waits for.
+    The system's resolver has longer timeouts than ours and cannot be interrupted, so it runs in a thread that
+    is abandoned at the deadline.
     """
-    answers: queue.Queue[list[_Found] | OSError] = queue.Queue()
+    results: queue.Queue[list[_Address] | OSError] = queue.Queue()
 
-    def ask() -> None:
+    def look_up() -> None:
         try:
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-            answers.put([(family, address) for family, _, _, _, address in found])
+            results.put([(family, address) for family, _, _, _, address in found])
         except OSError as error:
-            answers.put(error)
+            results.put(error)
 
-    threading.Thread(target=ask, name="resolver", daemon=True).start()
+    threading.Thread(target=look_up, name="resolver", daemon=True).start()
     try:
-        answer = answers.get(timeout=max(0.0, deadline - time.monotonic()))
+        result = results.get(timeout=max(0.0, deadline - time.monotonic()))
     except queue.Empty:
         raise SourceError(
-            ErrorKind.NO_ANSWER, "no address for %s: the name service does not answer" % host
+            ErrorKind.NO_ANSWER, "no address for %s: the name service does not respond" % host
         ) from None
-    if isinstance(answer, OSError):
+    if isinstance(result, OSError):
         raise SourceError(
-            ErrorKind.NO_ANSWER, "no address for %s: %s" % (host, (answer.strerror or "unknown").lower())
+            ErrorKind.NO_ANSWER, "no address for %s: %s" % (host, (result.strerror or "unknown").lower())
         )
-    six = [found for found in answer if found[0] == socket.AF_INET6]
-    others = [found for found in answer if found[0] != socket.AF_INET6]
-    pairs = zip_longest(six, others) if answer and answer[0] in six else zip_longest(others, six)
-    return [found for pair in pairs for found in pair if found is not None][:ADDRESSES]
-
-
-# From a URL to a connection that takes requests for it: directly, or through the environment's proxy.
-def dial(url: Url, settings: HttpSettings) -> tuple[Connection, Proxy | None]:
-    """The connection, and the proxy that wants to be asked for the whole URL. Raises Trouble."""
-    deadline = time.monotonic() + settings.connect_limit
-    try:
-        proxy = proxy_for(url)
-    except BadProxy as error:
-        raise SourceError(ErrorKind.NO_ANSWER, str(error)) from None
-    connection = _reach(url, proxy, deadline)
-    try:
-        if url.is_tls:
-            if proxy is not None:
-                _tunnel(connection, url, proxy, settings, deadline)
-            connection.secure(url.host, settings.ca_file, deadline)
-            return connection, None
-    except BaseException:
-        connection.close()
-        raise
-    return connection, proxy
-
-
-def _reach(url: Url, proxy: Proxy | None, deadline: float) -> Connection:
-    if proxy is None:
-        return Connection(connect(url.host, url.port, deadline), url.authority)
-    try:
-        plain = connect(proxy.host, proxy.port, deadline)
-    except SourceError as trouble:
-        raise SourceError(trouble.kind, "the proxy for %s: %s" % (url.authority, trouble.detail)) from None
-    return Connection(plain, "%s (through the proxy %s)" % (url.authority, proxy.name))
-
-
-def _tunnel(connection: Connection, url: Url, proxy: Proxy, settings: HttpSettings, deadline: float) -> None:
-    """What follows goes to the host itself: the proxy passes it on unread."""
-    host = "[%s]" % url.host if ":" in url.host else url.host
-    place = "%s:%d" % (host, url.port)
-    lines = ["CONNECT %s HTTP/1.1" % place, "Host: " + place]
-    if proxy.authorization:
-        lines.append("Proxy-Authorization: " + proxy.authorization)
-    try:
-        connection.send("\r\n".join([*lines, "", ""]).encode("ascii"), settings.connect_limit)
-    except OSError:
-        raise SourceError(ErrorKind.NO_ANSWER, "the proxy %s broke the connection" % proxy.name) from None
-    incoming = ConnectionReader(connection)
-    status = read_head(incoming, settings.connect_limit, deadline).status
-    if status == 407:
-        raise SourceError(
-            ErrorKind.REFUSED,
-            "the proxy %s wants another user or password than $https_proxy gives" % proxy.name,
-        )
-    if status != 200 or incoming.has_rest:
-        raise SourceError(
-            ErrorKind.NO_ANSWER,
-            "the proxy %s answers %d and does not connect to %s" % (proxy.name, status, place),
-        )
+    ipv6 = [address for address in result if address[0] == socket.AF_INET6]
+    others = [address for address in result if address[0] != socket.AF_INET6]
+    pairs = zip_longest(ipv6, others) if result and result[0] in ipv6 else zip_longest(others, ipv6)
+    return [address for pair in pairs for address in pair if address is not None][:MAX_ADDRESSES]

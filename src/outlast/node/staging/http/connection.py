@@ -1,4 +1,4 @@
-"""One connection, with TLS where that is wanted. One thread reads it, any may close it."""
+"""One socket, with or without TLS. One thread reads from it; any thread may close it."""
 
 from __future__ import annotations
 
@@ -14,31 +14,37 @@ from outlast.node.staging.http.tls import BadCertificates, context_for
 
 
 class Connection:
-    """`close` wakes the thread that reads; the descriptor is closed by whoever of the two leaves last."""
+    """A connection to `peer`, the host as it is named in errors.
 
-    def __init__(self, plain: socket.socket, who: str) -> None:
+    `close` wakes a thread that is reading, which then closes the descriptor itself.
+    """
+
+    def __init__(self, plain: socket.socket, peer: str) -> None:
         self._socket = plain
         self._lock = threading.Lock()
-        self._busy = False
+        self._is_reading = False
         self._closed = False
         self._is_tls = False
         self._timeout = -1.0
-        self._late: OSError | None = None
+        #: An error that followed bytes which were returned; raised by the next read.
+        self._deferred_error: OSError | None = None
         self._poller = select.poll()
-        #: The host, for sentences.
-        self.who = who
+        self.peer = peer
 
     def receive_into(self, buffer: memoryview, seconds: float) -> int:
-        """0 at the end of the connection. Raises OSError; socket.timeout after `seconds` without a byte."""
+        """Read at least one byte and return the count; 0 at the end of the connection.
+
+        Raises OSError; socket.timeout after `seconds` without a byte.
+        """
         with self._lock:
             if self._closed:
                 raise ConnectionAbortedError("closed on this side")
-            self._busy = True
+            self._is_reading = True
         count = 0
         try:
             if self._is_tls:
                 self._set_timeout(0.0)
-                count = self._fill(buffer, seconds)
+                count = self._read_tls(buffer, seconds)
             else:
                 self._set_timeout(seconds)
                 count = self._socket.recv_into(buffer)
@@ -47,21 +53,21 @@ class Connection:
                 raise
         finally:
             with self._lock:
-                self._busy = False
+                self._is_reading = False
                 if self._closed:
                     self._socket.close()
         if self._closed:
             raise ConnectionAbortedError("closed on this side")
         return count
 
-    def _fill(self, buffer: memoryview, seconds: float) -> int:
-        """A TLS record holds 16 KiB at most: all that have come make one read, which is far cheaper.
+    def _read_tls(self, buffer: memoryview, seconds: float) -> int:
+        """Read all TLS records that have arrived (16 KiB at most each): far cheaper than one per call.
 
-        What goes wrong after the first of them is for the next call: these bytes are good.
+        An error after the first record is raised by the next call, because these bytes are good.
         """
-        if self._late is not None:
-            late, self._late = self._late, None
-            raise late
+        if self._deferred_error is not None:
+            error, self._deferred_error = self._deferred_error, None
+            raise error
         filled, deadline = 0, 0.0
         while filled < len(buffer):
             try:
@@ -69,27 +75,27 @@ class Connection:
             except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as want:
                 if filled:
                     break
-                # Bits of a record may trickle in for ever, and are no byte of the file.
+                # Parts of a record can trickle in for ever; only a complete one resets the timeout.
                 deadline = deadline or time.monotonic() + seconds
-                self._wait(isinstance(want, ssl.SSLWantReadError), deadline - time.monotonic())
+                self._wait_until_ready(isinstance(want, ssl.SSLWantReadError), deadline - time.monotonic())
                 continue
-            except OSError as error:
+            except OSError as broken:
                 if not filled:
                     raise
-                self._late = error
+                self._deferred_error = broken
                 break
             if count == 0:
                 break
             filled += count
         return filled
 
-    def _wait(self, for_reading: bool, seconds: float) -> None:
+    def _wait_until_ready(self, for_reading: bool, seconds: float) -> None:
         self._poller.register(self._socket, select.POLLIN if for_reading else select.POLLOUT)
         if seconds <= 0 or not self._poller.poll(seconds * 1000):
             raise socket.timeout("timed out")
 
     def send(self, data: bytes, seconds: float) -> None:
-        """Raises OSError."""
+        """Send all of `data`. Raises OSError."""
         self._set_timeout(seconds)
         self._socket.sendall(data)
 
@@ -103,35 +109,35 @@ class Connection:
             if self._closed:
                 return
             self._closed = True
-            if not self._busy:
+            if not self._is_reading:
                 self._socket.close()
                 return
-            # SSLSocket's own shutdown takes TLS away from under the reader, which would then get the
-            # ciphertext as if it were the file. A connection that has ended anyway has nobody to wake.
+            # SSLSocket.shutdown would remove the TLS layer under the reader, which would then return
+            # ciphertext as file content. If the connection has already ended, no reader needs waking.
             with contextlib.suppress(OSError):
                 socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
-    def secure(self, host: str, ca_file: str, deadline: float) -> None:
-        """TLS from here on. Raises Trouble."""
+    def start_tls(self, host: str, ca_file: str, deadline: float) -> None:
+        """Perform the TLS handshake; everything after it is encrypted. Raises SourceError."""
         try:
             context = context_for(ca_file)
         except BadCertificates as error:
             raise SourceError(ErrorKind.UNTRUSTED, str(error)) from None
         self._set_timeout(max(0.01, deadline - time.monotonic()))
         try:
-            # A connection that ends without a goodbye was cut, by whomever.
+            # An end without close_notify is an error: the data may have been cut off.
             self._socket = context.wrap_socket(self._socket, server_hostname=host, suppress_ragged_eofs=False)
             self._is_tls = True
         except ssl.SSLCertVerificationError as error:
             raise SourceError(
                 ErrorKind.UNTRUSTED,
-                "%s does not prove that it is that host: %s. If its certificate is signed by an authority of "
-                "your site, name that authority's file in SSL_CERT_FILE"
-                % (self.who, error.verify_message.rstrip(".")),
+                "the certificate of %s is not trusted: %s. If it is signed by an authority of your site, set "
+                "SSL_CERT_FILE to that authority's certificate file"
+                % (self.peer, error.verify_message.rstrip(".")),
             ) from None
         except socket.timeout:
             raise SourceError(
-                ErrorKind.NO_ANSWER, "%s took the connection, and no TLS came of it in time" % self.who
+                ErrorKind.NO_ANSWER, "%s accepted the connection, but the TLS handshake timed out" % self.peer
             ) from None
         except ssl.SSLError as error:
             if error.reason in (
@@ -140,9 +146,15 @@ class Connection:
                 "UNKNOWN_PROTOCOL",
                 "RECORD_LAYER_FAILURE",
             ):
-                raise SourceError(ErrorKind.NONSENSE, "%s speaks no TLS there" % self.who) from None
-            reason = (error.reason or "it broke off").replace("_", " ").lower()
-            raise SourceError(ErrorKind.NO_ANSWER, "no TLS with %s: %s" % (self.who, reason)) from None
+                raise SourceError(
+                    ErrorKind.NONSENSE, "%s does not speak TLS on this port" % self.peer
+                ) from None
+            reason = (error.reason or "the connection broke").replace("_", " ").lower()
+            raise SourceError(
+                ErrorKind.NO_ANSWER, "the TLS handshake with %s failed: %s" % (self.peer, reason)
+            ) from None
         except OSError as error:
-            reason = (error.strerror or "it broke off").lower()
-            raise SourceError(ErrorKind.NO_ANSWER, "no TLS with %s: %s" % (self.who, reason)) from None
+            reason = (error.strerror or "the connection broke").lower()
+            raise SourceError(
+                ErrorKind.NO_ANSWER, "the TLS handshake with %s failed: %s" % (self.peer, reason)
+            ) from None

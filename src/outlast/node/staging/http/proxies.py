@@ -1,4 +1,4 @@
-"""Which proxy the environment asks for: http_proxy, https_proxy, all_proxy, no_proxy."""
+"""The proxy that the environment selects for a URL: http_proxy, https_proxy, all_proxy, no_proxy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from outlast.node.staging.http.url import Url
 
 
 class BadProxy(ValueError):
-    """A sentence for the user, without the proxy's password."""
+    """A proxy variable cannot be used. The message is for the user and does not contain the password."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class Proxy:
 
 
 def proxy_for(url: Url, environment: Mapping[str, str] = os.environ) -> Proxy | None:
-    """Raises BadProxy."""
-    # HTTP_PROXY is left alone, as curl does: a web server makes it of a request's `Proxy:` header.
+    """Return the proxy for `url`, or None for a direct connection. Raises BadProxy."""
+    # HTTP_PROXY is ignored, as in curl: under CGI a request's `Proxy:` header sets it.
     names = ["https_proxy", "HTTPS_PROXY"] if url.is_tls else ["http_proxy"]
     for name in [*names, "all_proxy", "ALL_PROXY"]:
         value = environment.get(name, "").strip()
@@ -44,10 +44,10 @@ def _parse(variable: str, value: str) -> Proxy:
         parts = urlsplit(value if "://" in value else "http://" + value)
         port = parts.port
     except ValueError:
-        raise BadProxy("the proxy in $%s cannot be read: write http://HOST:PORT" % variable) from None
+        raise BadProxy("the proxy in $%s is not valid: write http://HOST:PORT" % variable) from None
     if parts.scheme != "http" or not parts.hostname:
         raise BadProxy(
-            "the proxy in $%s is not of the only kind that is known here, http://HOST:PORT: it is %s:"
+            "the proxy in $%s is of an unsupported kind (%s:): write http://HOST:PORT"
             % (variable, parts.scheme)
         )
     authorization = ""
@@ -58,18 +58,18 @@ def _parse(variable: str, value: str) -> Proxy:
 
 
 def _is_exempt(url: Url, environment: Mapping[str, str]) -> bool:
-    entries = environment.get("no_proxy", "") or environment.get("NO_PROXY", "")
-    return any(_matches(url, entry.strip().lower()) for entry in entries.split(",") if entry.strip())
+    patterns = environment.get("no_proxy", "") or environment.get("NO_PROXY", "")
+    return any(_matches(url, pattern.strip().lower()) for pattern in patterns.split(",") if pattern.strip())
 
 
-def _matches(url: Url, entry: str) -> bool:
-    if entry == "*":
+def _matches(url: Url, pattern: str) -> bool:
+    if pattern == "*":
         return True
     try:
-        return ipaddress.ip_address(url.host) in ipaddress.ip_network(entry.strip("[]"), strict=False)
+        return ipaddress.ip_address(url.host) in ipaddress.ip_network(pattern.strip("[]"), strict=False)
     except ValueError:
-        pass  # one of the two is a name
-    name, _, port = entry.partition(":")
+        pass  # the host or the pattern is a name, not an address
+    name, _, port = pattern.partition(":")
     if port and port != str(url.port):
         return False
     domain = name.lstrip("*").lstrip(".")

@@ -1,4 +1,4 @@
-"""One request, one answer. Redirects are not followed, nothing is retried."""
+"""One request and its response. Redirects are not followed, nothing is retried."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Mapping
 
 from outlast.node.staging.errors import ErrorKind, SourceError
-from outlast.node.staging.http.connect import dial
+from outlast.node.staging.http.connect import open_connection
 from outlast.node.staging.http.http_settings import HttpSettings
 from outlast.node.staging.http.response import (
     BodyFraming,
@@ -22,79 +22,89 @@ from outlast.node.staging.http.response import (
 )
 from outlast.node.staging.http.url import Url
 
-_COUNT = re.compile(r"[0-9]{1,18}")
+_DIGITS = re.compile(r"[0-9]{1,18}")
 
 
 @dataclass(frozen=True)
 class Response:
+    """A response whose head has been read; the body is still on the connection."""
+
     url: Url
     head: ResponseHead
-    incoming: ConnectionReader
+    reader: ConnectionReader
 
     @property
-    def length(self) -> int | None:
-        """What Content-Length says. Raises Trouble."""
+    def content_length(self) -> int | None:
+        """The value of Content-Length; None if it is absent. Raises SourceError if it is invalid."""
         text = self.head.headers.get("content-length")
         if text is None:
             return None
         values = {value.strip() for value in text.split(",")}
-        if len(values) > 1 or not _COUNT.fullmatch(min(values)):
-            raise SourceError(ErrorKind.NONSENSE, "%s sends a Content-Length that is no length" % self.who)
+        if len(values) > 1 or not _DIGITS.fullmatch(min(values)):
+            raise SourceError(ErrorKind.NONSENSE, "%s sends an invalid Content-Length" % self.peer)
         return int(min(values))
 
-    def frame(self) -> BodyFraming:
-        """How the body ends. Raises Trouble."""
+    def framing(self) -> BodyFraming:
+        """Return a reader of the body that knows where it ends. Raises SourceError."""
         coding = self.head.headers.get("transfer-encoding", "").strip().lower()
         if coding == "chunked":
-            return ChunkedFraming(self.incoming)
+            return ChunkedFraming(self.reader)
         if coding not in ("", "identity"):
-            raise SourceError(ErrorKind.NONSENSE, "%s sends in a coding that nobody asked for" % self.who)
-        length = self.length
-        return CloseFraming(self.incoming) if length is None else LengthFraming(self.incoming, length)
+            raise SourceError(ErrorKind.NONSENSE, "%s sends an unsupported Transfer-Encoding" % self.peer)
+        length = self.content_length
+        return CloseFraming(self.reader) if length is None else LengthFraming(self.reader, length)
 
-    def content(self, limit: int, settings: HttpSettings) -> bytes:
-        """All of a small body; closes the connection. Raises Trouble, also for more than `limit` bytes."""
+    def read_body(self, limit: int, settings: HttpSettings) -> bytes:
+        """Return the whole of a small body and close the connection.
+
+        Raises SourceError, also for more than `limit` bytes.
+        """
         buffer = memoryview(bytearray(limit + 1))
         filled = 0
-        deadline = time.monotonic() + settings.first_byte_limit + settings.stall_limit
+        deadline = time.monotonic() + settings.first_byte_timeout + settings.stall_timeout
         try:
-            frame = self.frame()
+            framing = self.framing()
             while filled <= limit and time.monotonic() < deadline:
-                count = frame.read_into(buffer[filled:], settings.stall_limit)
+                count = framing.read_into(buffer[filled:], settings.stall_timeout)
                 if count == 0:
                     return bytes(buffer[:filled])
                 filled += count
         except TruncatedBody:
             raise SourceError(
-                ErrorKind.TRUNCATED, "%s ended after %d bytes of its answer" % (self.who, filled)
+                ErrorKind.TRUNCATED,
+                "%s closed the connection after %d bytes of its response" % (self.peer, filled),
             ) from None
         except OSError:
             raise SourceError(
-                ErrorKind.RESET, "%s broke off in the middle of its answer" % self.who
+                ErrorKind.RESET, "%s broke the connection in the middle of its response" % self.peer
             ) from None
         finally:
             self.close()
         if filled > limit:
             raise SourceError(
-                ErrorKind.NONSENSE, "%s answers more than the %d bytes expected" % (self.who, limit)
+                ErrorKind.NONSENSE, "%s sends more than the expected %d bytes" % (self.peer, limit)
             )
-        raise SourceError(ErrorKind.STALL, "%s takes too long over a short answer" % self.who)
+        raise SourceError(ErrorKind.STALL, "%s takes too long to send a short response" % self.peer)
 
     @property
-    def who(self) -> str:
-        return self.incoming.connection.who
+    def peer(self) -> str:
+        """The host, as it is named in errors."""
+        return self.reader.connection.peer
 
     def close(self) -> None:
-        self.incoming.connection.close()
+        self.reader.connection.close()
 
 
-def ask(
+def send_request(
     method: str, url: Url, headers: Mapping[str, str], settings: HttpSettings, secret: str = ""
 ) -> Response:
-    """`secret` is the value of Authorization; it is sent over TLS or not at all. Raises Trouble."""
-    connection, proxy = dial(url, settings)
+    """Send a request and return the response once its head has arrived. Raises SourceError.
+
+    `secret` is the value of Authorization; it is sent only over TLS.
+    """
+    connection, proxy = open_connection(url, settings)
     try:
-        target = url.target if proxy is None else url.whole
+        target = url.target if proxy is None else url.full
         fields = {
             "Host": url.authority,
             "User-Agent": "outlast",
@@ -111,16 +121,16 @@ def ask(
         if proxy is not None and proxy.authorization:
             fields["Proxy-Authorization"] = proxy.authorization
         lines = ["%s %s HTTP/1.1" % (method, target), *("%s: %s" % pair for pair in fields.items())]
-        deadline = time.monotonic() + settings.first_byte_limit
+        deadline = time.monotonic() + settings.first_byte_timeout
         try:
-            connection.send("\r\n".join([*lines, "", ""]).encode("latin-1"), settings.first_byte_limit)
+            connection.send("\r\n".join([*lines, "", ""]).encode("latin-1"), settings.first_byte_timeout)
         except OSError as error:
-            reason = (error.strerror or "it broke off").lower()
+            reason = (error.strerror or "the connection broke").lower()
             raise SourceError(
-                ErrorKind.NO_ANSWER, "%s did not take the request: %s" % (connection.who, reason)
+                ErrorKind.NO_ANSWER, "%s did not accept the request: %s" % (connection.peer, reason)
             ) from None
-        incoming = ConnectionReader(connection)
-        return Response(url, read_head(incoming, settings.first_byte_limit, deadline), incoming)
+        reader = ConnectionReader(connection)
+        return Response(url, read_head(reader, settings.first_byte_timeout, deadline), reader)
     except BaseException:
         connection.close()
         raise

@@ -1,4 +1,7 @@
-"""Status and headers of an answer, or trailers: read with limits on time and size, and by the letter."""
+"""The head of a response and the framing of its body, read from a connection.
+
+Status line, headers and trailers are parsed strictly, with limits on time and size.
+"""
 
 from __future__ import annotations
 
@@ -10,136 +13,145 @@ from typing import Mapping, Protocol
 
 from outlast.node.staging.errors import ErrorKind, SourceError
 from outlast.node.staging.http.connection import Connection
-from outlast.node.staging.http.http_settings import HEAD, LINE
+from outlast.node.staging.http.http_settings import MAX_CHUNK_LINE, MAX_HEADER_BYTES
 
-_STATUS = re.compile(rb"HTTP/1\.[01] ([1-5][0-9][0-9])(?: |$)")
-_NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-#: "100 Continue" and the like: not the answer yet.
-_INTERIM = 10
+_STATUS_LINE = re.compile(rb"HTTP/1\.[01] ([1-5][0-9][0-9])(?: |$)")
+_HEADER_NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+#: Most interim responses ("100 Continue") before the final one.
+_MAX_INTERIM = 10
 
 
 @dataclass(frozen=True)
 class ResponseHead:
     status: int
-    #: Names in lower case; values of a name that came twice are joined with ", ".
+    #: Names are in lower case; the values of a repeated name are joined with ", ".
     headers: Mapping[str, str]
 
 
-def read_head(incoming: ConnectionReader, seconds: float, deadline: float) -> ResponseHead:
-    """Raises Trouble. `deadline`: when `seconds` are over, which the sentence then names."""
-    who = incoming.connection.who
+def read_head(reader: ConnectionReader, seconds: float, deadline: float) -> ResponseHead:
+    """Read the head of the final response. Raises SourceError.
+
+    `deadline` is the time.monotonic() value at which `seconds` have passed; `seconds` is for the message.
+    """
+    peer = reader.connection.peer
     try:
-        for _ in range(_INTERIM):
-            line = incoming.read_line(HEAD, deadline)
-            found = _STATUS.match(line)
+        for _ in range(_MAX_INTERIM):
+            line = reader.read_line(MAX_HEADER_BYTES, deadline)
+            found = _STATUS_LINE.match(line)
             if not found:
-                raise SourceError(ErrorKind.NONSENSE, "%s answers something that is not HTTP" % who)
-            headers = read_fields(incoming, deadline)
+                raise SourceError(ErrorKind.NONSENSE, "%s sends a response that is not HTTP" % peer)
+            headers = read_fields(reader, deadline)
             status = int(found.group(1))
             if status >= 200:
                 return ResponseHead(status, headers)
-    except ConnectionClosed as end:
-        if end.empty:
+    except ConnectionClosed as closed:
+        if closed.before_first_byte:
             raise SourceError(
-                ErrorKind.NO_ANSWER, "%s closed the connection without an answer" % who
+                ErrorKind.NO_ANSWER, "%s closed the connection without a response" % peer
             ) from None
         raise SourceError(
-            ErrorKind.TRUNCATED, "%s closed the connection in the middle of its headers" % who
+            ErrorKind.TRUNCATED, "%s closed the connection in the middle of its headers" % peer
         ) from None
     except LineTooLong:
         raise SourceError(
-            ErrorKind.NONSENSE, "%s sends headers of more than %d KiB" % (who, HEAD // 1024)
+            ErrorKind.NONSENSE, "%s sends headers of more than %d KiB" % (peer, MAX_HEADER_BYTES // 1024)
         ) from None
     except socket.timeout:
-        raise SourceError(
-            ErrorKind.NO_ANSWER, "%s did not answer the request within %g s" % (who, seconds)
-        ) from None
+        raise SourceError(ErrorKind.NO_ANSWER, "%s did not respond within %g s" % (peer, seconds)) from None
     except OSError as error:
-        reason = (error.strerror or "it broke off").lower()
+        reason = (error.strerror or "the connection broke").lower()
         raise SourceError(
-            ErrorKind.NO_ANSWER, "%s broke the connection before an answer: %s" % (who, reason)
+            ErrorKind.NO_ANSWER, "%s broke the connection before its response: %s" % (peer, reason)
         ) from None
-    raise SourceError(ErrorKind.NONSENSE, "%s says again and again that its answer is to come" % who)
+    raise SourceError(ErrorKind.NONSENSE, "%s sends only interim responses" % peer)
 
 
-def read_fields(incoming: ConnectionReader, deadline: float) -> dict[str, str]:
-    """Header or trailer lines up to the empty one. Raises OSError, Ended, TooLong; Trouble for nonsense."""
+def read_fields(reader: ConnectionReader, deadline: float) -> dict[str, str]:
+    """Read header or trailer lines up to the empty line.
+
+    Raises OSError, ConnectionClosed, LineTooLong; SourceError for invalid lines.
+    """
     fields: dict[str, str] = {}
-    room = HEAD
+    room = MAX_HEADER_BYTES
     while True:
         try:
-            line = incoming.read_line(room, deadline)
+            line = reader.read_line(room, deadline)
         except ConnectionClosed:
-            raise ConnectionClosed(empty=False) from None  # something came before these lines
+            raise ConnectionClosed(
+                before_first_byte=False
+            ) from None  # the status line or a chunk came before
         if not line:
             return fields
         room -= len(line)
         name, colon, value = line.partition(b":")
-        if not colon or not _NAME.fullmatch(name):
-            raise SourceError(
-                ErrorKind.NONSENSE, "%s sends a line that is no header" % incoming.connection.who
-            )
+        if not colon or not _HEADER_NAME.fullmatch(name):
+            raise SourceError(ErrorKind.NONSENSE, "%s sends an invalid header line" % reader.connection.peer)
         key, text = name.decode("ascii").lower(), value.strip().decode("latin-1")
         fields[key] = "%s, %s" % (fields[key], text) if key in fields else text
 
 
-# What arrives over a connection: lines first, then bytes into the caller's own buffers.
-_PIECE = 16 * 1024
+# Lines and bytes from a connection
+
+_READ_SIZE = 16 * 1024
 
 
 class LineTooLong(Exception):
-    """More bytes without an end of the line, or of the headers, than there may be."""
+    """A line, or all headers together, exceed their size limit."""
 
 
 class ConnectionClosed(Exception):
-    """The connection ended inside a line; `empty`: before the first byte of it."""
+    """The connection ended within a line, or before its first byte."""
 
-    def __init__(self, empty: bool) -> None:
+    def __init__(self, before_first_byte: bool) -> None:
         super().__init__("the connection ended")
-        self.empty = empty
+        self.before_first_byte = before_first_byte
 
 
 class ConnectionReader:
-    """Everything raises OSError, and socket.timeout when nothing comes in time."""
+    """Reads lines, and bytes into the caller's buffers.
+
+    All reads raise OSError, and socket.timeout if nothing arrives in time.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        self._rest = b""
+        self._buffered = b""
 
     def read_into(self, buffer: memoryview, seconds: float) -> int:
-        """0: the connection ended."""
-        if self._rest:
-            count = min(len(self._rest), len(buffer))
-            buffer[:count] = self._rest[:count]
-            self._rest = self._rest[count:]
+        """Read at least one byte and return the count; 0 if the connection has ended."""
+        if self._buffered:
+            count = min(len(self._buffered), len(buffer))
+            buffer[:count] = self._buffered[:count]
+            self._buffered = self._buffered[count:]
             return count
         return self.connection.receive_into(buffer, seconds)
 
     def read_line(self, limit: int, deadline: float) -> bytes:
-        """Without its end. Raises TooLong, Ended."""
+        """Return the next line without its line ending. Raises LineTooLong, ConnectionClosed."""
         while True:
-            line, found, rest = self._rest.partition(b"\n")
+            line, found, rest = self._buffered.partition(b"\n")
             if len(line) > limit:
                 raise LineTooLong
             if found:
-                self._rest = rest
+                self._buffered = rest
                 return line.rstrip(b"\r")
-            piece = memoryview(bytearray(_PIECE))
-            count = self.connection.receive_into(piece, max(0.001, deadline - time.monotonic()))
+            chunk = memoryview(bytearray(_READ_SIZE))
+            count = self.connection.receive_into(chunk, max(0.001, deadline - time.monotonic()))
             if count == 0:
-                raise ConnectionClosed(empty=not self._rest)
-            self._rest += piece[:count]
+                raise ConnectionClosed(before_first_byte=not self._buffered)
+            self._buffered += chunk[:count]
 
     @property
-    def has_rest(self) -> bool:
-        return bool(self._rest)
+    def has_buffered(self) -> bool:
+        """True if bytes after the last line have been received and not read."""
+        return bool(self._buffered)
 
 
-# Where a body ends: after so many bytes, after the last chunk, or where the connection does.
-#
-# A frame gives at least one byte, or 0 at the end that was announced. All raise OSError.
-_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;.*)?")
-_SECRET = re.compile(r"[^\s,;:'\"()]{24,}")
+# Body framing: a body ends after Content-Length bytes, after its last chunk, or when the connection closes
+
+_CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;.*)?")
+#: As long as a token could be.
+_POSSIBLE_SECRET = re.compile(r"[^\s,;:'\"()]{24,}")
 
 
 class TruncatedBody(Exception):
@@ -148,20 +160,21 @@ class TruncatedBody(Exception):
 
 class BodyFraming(Protocol):
     def read_into(self, buffer: memoryview, seconds: float) -> int:
-        """Raises OSError, CutOff, and Trouble for what the server says or should not have said."""
+        """Read at least one byte and return the count; 0 at the end of the body.
+
+        Raises OSError, TruncatedBody; SourceError for invalid data or a failure that the server reports.
+        """
 
 
 class LengthFraming:
-    def __init__(self, incoming: ConnectionReader, length: int) -> None:
-        self._incoming = incoming
+    def __init__(self, reader: ConnectionReader, length: int) -> None:
+        self._reader = reader
         self._left = length
 
     def read_into(self, buffer: memoryview, seconds: float) -> int:
         if self._left == 0:
             return 0
-        count = self._incoming.read_into(
-            buffer[: self._left] if self._left < len(buffer) else buffer, seconds
-        )
+        count = self._reader.read_into(buffer[: self._left] if self._left < len(buffer) else buffer, seconds)
         if count == 0:
             raise TruncatedBody
         self._left -= count
@@ -169,20 +182,22 @@ class LengthFraming:
 
 
 class CloseFraming:
-    def __init__(self, incoming: ConnectionReader) -> None:
-        self._incoming = incoming
+    """A body of unannounced length. If it is truncated, nothing shows it."""
+
+    def __init__(self, reader: ConnectionReader) -> None:
+        self._reader = reader
 
     def read_into(self, buffer: memoryview, seconds: float) -> int:
-        return self._incoming.read_into(buffer, seconds)
+        return self._reader.read_into(buffer, seconds)
 
 
 class ChunkedFraming:
-    """Ends only with its last chunk and a trailer that does not say that the transfer failed."""
+    """A chunked body. Its trailer may report that the transfer failed, which is an error."""
 
-    def __init__(self, incoming: ConnectionReader) -> None:
-        self._incoming = incoming
-        self._chunk = LengthFraming(incoming, 0)
-        self._begun = False
+    def __init__(self, reader: ConnectionReader) -> None:
+        self._reader = reader
+        self._chunk = LengthFraming(reader, 0)
+        self._has_chunk = False
         self._ended = False
 
     def read_into(self, buffer: memoryview, seconds: float) -> int:
@@ -192,39 +207,39 @@ class ChunkedFraming:
         if count:
             return count
         try:
-            size = self._next_size(time.monotonic() + seconds)
+            size = self._read_chunk_size(time.monotonic() + seconds)
             if size:
-                self._chunk = LengthFraming(self._incoming, size)
+                self._chunk = LengthFraming(self._reader, size)
                 return self._chunk.read_into(buffer, seconds)
-            trailers = read_fields(self._incoming, time.monotonic() + seconds)
+            trailers = read_fields(self._reader, time.monotonic() + seconds)
         except ConnectionClosed:
             raise TruncatedBody from None
         except LineTooLong:
-            raise self._nonsense("a chunk or trailer without end") from None
+            raise self._invalid("a chunk or trailer line that is too long") from None
         status = trailers.get("x-transfer-status", "200")
         if not re.match(r"200\b", status):
             raise SourceError(
                 ErrorKind.SERVER_ERROR,
-                "%s gave up in the middle and said so at the end: %s"
-                % (self._incoming.connection.who, harmless(status)),
+                "%s reports in its trailer that the transfer failed: %s"
+                % (self._reader.connection.peer, redact(status)),
             )
         self._ended = True
         return 0
 
-    def _next_size(self, deadline: float) -> int:
-        if self._begun and self._incoming.read_line(LINE, deadline):
-            raise self._nonsense("a chunk of another length than it announced")
-        self._begun = True
-        found = _SIZE.fullmatch(self._incoming.read_line(LINE, deadline))
+    def _read_chunk_size(self, deadline: float) -> int:
+        if self._has_chunk and self._reader.read_line(MAX_CHUNK_LINE, deadline):
+            raise self._invalid("a chunk of another length than announced")
+        self._has_chunk = True
+        found = _CHUNK_SIZE.fullmatch(self._reader.read_line(MAX_CHUNK_LINE, deadline))
         if not found:
-            raise self._nonsense("something that is no chunk")
+            raise self._invalid("an invalid chunk header")
         return int(found.group(1), 16)
 
-    def _nonsense(self, what: str) -> SourceError:
-        return SourceError(ErrorKind.NONSENSE, "%s sends %s" % (self._incoming.connection.who, what))
+    def _invalid(self, what: str) -> SourceError:
+        return SourceError(ErrorKind.NONSENSE, "%s sends %s" % (self._reader.connection.peer, what))
 
 
-def harmless(text: str) -> str:
-    """What a server says, short, printable, and without anything as long as a token it might be quoting."""
+def redact(text: str) -> str:
+    """Return a server's text for a message: short, printable, without words long enough to be a token."""
     printable = "".join(character if character.isprintable() else " " for character in text)
-    return _SECRET.sub("…", printable)[:120]
+    return _POSSIBLE_SECRET.sub("…", printable)[:120]

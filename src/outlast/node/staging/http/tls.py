@@ -1,4 +1,4 @@
-"""Which certificates prove who a server is. There is no way to do without."""
+"""The certificates to trust. Verification cannot be turned off."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import ssl
 import threading
 
-#: Where systems keep their certificates; a Python that was built elsewhere does not look there.
+#: Where distributions keep their certificates: a Python built elsewhere may not search there.
 _BUNDLES = (
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -14,46 +14,47 @@ _BUNDLES = (
     "/etc/ssl/ca-bundle.pem",
     "/etc/ssl/cert.pem",
 )
-_FOLDERS = ("/etc/ssl/certs", "/etc/pki/tls/certs", "/etc/grid-security/certificates")
+_DIRECTORIES = ("/etc/ssl/certs", "/etc/pki/tls/certs", "/etc/grid-security/certificates")
 
 _lock = threading.Lock()
-_made: dict[tuple[str, str, str], ssl.SSLContext] = {}
+_contexts: dict[tuple[str, str, str], ssl.SSLContext] = {}
 
 
 class BadCertificates(ValueError):
-    """A sentence for the user: the certificates to trust cannot be read."""
+    """The certificates to trust cannot be read. The message is for the user."""
 
 
 def context_for(ca_file: str) -> ssl.SSLContext:
-    """One context for each choice of certificates: reading the system's takes longer than a handshake.
+    """Return a TLS context, cached because reading the system's certificates takes longer than a handshake.
 
-    `ca_file` goes before SSL_CERT_FILE and SSL_CERT_DIR, and these before the system's. Raises BadTrust.
+    `ca_file` takes precedence over SSL_CERT_FILE and SSL_CERT_DIR, and these over the system's certificates.
+    Raises BadCertificates.
     """
     key = (ca_file, os.environ.get("SSL_CERT_FILE", ""), os.environ.get("SSL_CERT_DIR", ""))
     with _lock:
-        if key not in _made:
-            _made[key] = _make(*key)
-        return _made[key]
+        if key not in _contexts:
+            _contexts[key] = _make_context(*key)
+        return _contexts[key]
 
 
-def _make(ca_file: str, env_file: str, env_folder: str) -> ssl.SSLContext:
+def _make_context(ca_file: str, env_file: str, env_directory: str) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # checks certificate and host name
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
-    if ca_file or env_file or env_folder:
-        # OpenSSL says nothing of a variable that points nowhere, and then trusts nobody.
-        origin = "the setting for certificates" if ca_file else "SSL_CERT_FILE or SSL_CERT_DIR"
-        folder = "" if ca_file else env_folder
+    if ca_file or env_file or env_directory:
+        # OpenSSL silently ignores a variable that points nowhere, and then trusts no server at all.
+        origin = "the CA file setting" if ca_file else "SSL_CERT_FILE or SSL_CERT_DIR"
+        directory = "" if ca_file else env_directory
         try:
-            context.load_verify_locations(ca_file or env_file or None, folder or None)
+            context.load_verify_locations(ca_file or env_file or None, directory or None)
         except (OSError, ssl.SSLError) as error:
-            place = ca_file or env_file or env_folder
+            path = ca_file or env_file or env_directory
             raise BadCertificates(
-                "the certificates in %s, named by %s, cannot be read: %s"
+                "the certificates in %s, set by %s, cannot be read: %s"
                 % (
-                    place,
+                    path,
                     origin,
-                    getattr(error, "strerror", None) or "it is no file of certificates in PEM format",
+                    getattr(error, "strerror", None) or "it is not a PEM file of certificates",
                 )
             ) from None
         return context
@@ -65,7 +66,7 @@ def _make(ca_file: str, env_file: str, env_folder: str) -> ssl.SSLContext:
                 context.load_verify_locations(bundle)
                 break
         else:
-            for folder in _FOLDERS:
-                if os.path.isdir(folder):
-                    context.load_verify_locations(capath=folder)
+            for directory in _DIRECTORIES:
+                if os.path.isdir(directory):
+                    context.load_verify_locations(capath=directory)
     return context

@@ -1,4 +1,4 @@
-"""An http or https URL, taken apart. What may be shown of it is its `name`: no user, no query."""
+"""Parsed http and https URLs. Messages and logs show a URL by its `name`: no user, no query."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from urllib.parse import quote, urljoin, urlsplit
 
 _PORTS = {"http": 80, "https": 443}
 _FORBIDDEN = re.compile(r"[\x00-\x20\x7f]")
-#: Labels of up to 63 letters; what the resolver or TLS would choke on is none. IPv6 is left to them.
+#: Labels of 1 to 63 characters: the resolver and TLS raise odd errors for others. IPv6 is not checked.
 _HOST = re.compile(r"[^.]{1,63}(\.[^.]{1,63})*\.?")
-#: Left as they are in a path or query that is already quoted.
+#: Not quoted again: the path or query may be quoted already.
 _SAFE = "/%:@!$&'()*+,;=~?[]"
 
 
 class BadUrl(ValueError):
-    """A sentence for the user. It does not quote what could be a secret."""
+    """The URL is not valid. The message is for the user and does not quote what could be a secret."""
 
 
 @dataclass(frozen=True)
@@ -24,32 +24,33 @@ class Url:
     host: str
     port: int
     path: str
-    #: May be a signature that opens a file to whoever has it.
+    #: May be a signature that gives access to the file.
     query: str = field(default="", repr=False)
 
     @staticmethod
     def parse(text: str) -> Url:
+        """Parse a URL. Raises BadUrl."""
         try:
             parts = urlsplit(text)
             port = parts.port
         except ValueError:
-            raise BadUrl("a URL of data cannot be read: its host or port is no host or port") from None
+            raise BadUrl("a data URL has an invalid host or port") from None
         shown = "%s://%s%s" % (parts.scheme, parts.hostname or "", parts.path)
         if parts.scheme not in _PORTS or not parts.hostname:
-            raise BadUrl("%s is no http or https URL with a host" % shown)
+            raise BadUrl("%s is not an http or https URL with a host" % shown)
         if parts.username is not None or parts.password is not None:
             raise BadUrl(
-                "the URL of %s holds a user or password, which everybody who sees the experiment could read: "
-                "leave it out and give a token by file or command in the cluster's profile" % shown
+                "the URL of %s contains a user or password, which everybody who sees the experiment could "
+                "read: remove it and configure a token file or command in the cluster's profile" % shown
             )
         if _FORBIDDEN.search(text):
-            raise BadUrl("the URL of %s holds a space or control character: write it as %%20" % shown)
+            raise BadUrl("the URL of %s contains a space or control character: write it as %%20" % shown)
         try:
             host = parts.hostname if parts.hostname.isascii() else parts.hostname.encode("idna").decode()
         except UnicodeError:
             host = ""
         if ":" not in host and not _HOST.fullmatch(host):
-            raise BadUrl("the host of %s is no name that a host can have" % shown)
+            raise BadUrl("the host of %s is not a valid host name" % shown)
         return Url(
             scheme=parts.scheme,
             host=host.lower(),
@@ -59,12 +60,12 @@ class Url:
         )
 
     def join(self, location: str) -> Url:
-        """Where a redirect leads. Raises BadUrl."""
+        """Return the URL that a redirect's `location` leads to. Raises BadUrl."""
         try:
-            whole = urljoin(self.whole, location.strip())
+            joined = urljoin(self.full, location.strip())
         except ValueError:
-            raise BadUrl("a redirect leads to something that is no URL") from None
-        return Url.parse(whole)
+            raise BadUrl("a redirect leads to an invalid URL") from None
+        return Url.parse(joined)
 
     @property
     def is_tls(self) -> bool:
@@ -78,13 +79,15 @@ class Url:
 
     @property
     def target(self) -> str:
+        """Path and query, as in a request line."""
         return "%s?%s" % (self.path, self.query) if self.query else self.path
 
     @property
-    def whole(self) -> str:
-        """With its query: never shown."""
+    def full(self) -> str:
+        """The URL with its query, which must not be shown."""
         return "%s://%s%s" % (self.scheme, self.authority, self.target)
 
     @property
     def name(self) -> str:
+        """The URL without its query, for messages and logs."""
         return "%s://%s%s" % (self.scheme, self.authority, self.path)

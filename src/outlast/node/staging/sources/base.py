@@ -1,55 +1,43 @@
-"""One place that has the bytes: an HTTP server, a cache of a federation, a file.
+"""The interface of sources: an HTTP server, a federation's cache, or a file that has the bytes.
 
-A source is asked for a range and gives a body, which is read into the caller's buffers. Whatever goes wrong
-comes as a `Trouble` that names the source; neither a source nor a body retries, waits for better times or
-knows of its siblings: that is the fetch's work.
+A source returns a body for a range; the body is read into the caller's buffers. Every failure is raised as a
+`SourceError` that names the source. Neither sources nor bodies retry, wait or know of other sources: that is
+the job of the fetch.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Mapping, Protocol
+from typing import Protocol
 
-
-@dataclass(frozen=True)
-class FileVersion:
-    """What a source says of the whole file. None and empty: it does not say."""
-
-    size: int | None = None
-    #: A strong ETag; weak ones prove nothing about bytes and are left out.
-    etag: str = ""
-    modified: str = ""
-    #: Hexadecimal, by algorithm.
-    digests: Mapping[str, str] = field(default_factory=dict)
-
-    def contradicts(self, other: FileVersion) -> bool:
-        """Whether both say something of the file, and not the same."""
-        if self.size is not None and other.size is not None and self.size != other.size:
-            return True
-        return any(other.digests.get(name, value) != value for name, value in self.digests.items())
+from outlast.node.staging.file_version import FileVersion
 
 
 class Body(Protocol):
-    #: Where in the file it begins. 0 although another start was asked for: the source knows no ranges.
+    """The bytes of one range of a file, as they arrive."""
+
+    #: Offset of the first byte in the file. 0, although another start was requested, if the source does not
+    #: support ranges.
     start: int
     version: FileVersion
 
     def read_into(self, buffer: memoryview) -> int:
-        """At least one byte, or 0 at the end that the source had announced.
+        """Read at least one byte and return the count, or return 0 at the end that the source announced.
 
-        Raises Trouble. Never waits longer than the stall limit for the next byte.
+        Raises SourceError. Never waits longer than the stall timeout for the next byte.
         """
 
     def close(self) -> None:
-        """Ends the connection if it is not at its end. Safe to call twice, and from another thread."""
+        """Close the connection if it is still open. Safe to call twice, and from another thread."""
 
 
 class Source(Protocol):
-    #: For people and logs: scheme, host and path; no query, no user, no token.
+    """A place that has the bytes of an item."""
+
+    #: Display name: scheme, host and path, without query, user and token.
     name: str
 
     def open(self, start: int, stop: int | None = None) -> Body:
-        """The bytes from `start` up to, not including, `stop` (None: to the end). Raises Trouble."""
+        """Request the bytes from `start` to `stop`, exclusive (None: to the end). Raises SourceError."""
 
     def version(self) -> FileVersion:
-        """What it says of the file without sending it, with digests where it has them. Raises Trouble."""
+        """Return what the source reports about the file, with digests if it has them. Raises SourceError."""

@@ -1,4 +1,4 @@
-"""A file that the node can see, as a source like any other: `file:` URLs and plain paths."""
+"""The source for files that the node can read: `file:` URLs and plain paths."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import threading
 from urllib.parse import unquote, urlsplit
 
 from outlast.node.staging.errors import ErrorKind, SourceError
-from outlast.node.staging.sources.base import FileVersion
+from outlast.node.staging.file_version import FileVersion
 
-_KINDS = {
+_KIND_BY_ERRNO = {
     errno.ENOENT: ErrorKind.MISSING,
     errno.ENOTDIR: ErrorKind.MISSING,
     errno.EACCES: ErrorKind.REFUSED,
@@ -20,22 +20,22 @@ _KINDS = {
 
 
 def path_of(url: str) -> str:
-    """Raises ValueError for a file of another machine's."""
+    """Return the path of a `file:` URL, or a plain path unchanged. Raises ValueError for other machines."""
     if not url.startswith("file:"):
         return url
     parts = urlsplit(url)
     if parts.netloc not in {"", "localhost"}:
         raise ValueError(
-            "%s names a file of the machine %s; write file:///PATH for one that the node sees"
+            "%s names a file on the machine %s; write file:///PATH for a file that the node can read"
             % (url, parts.netloc)
         )
     return unquote(parts.path)
 
 
 class FileSource:
-    """Regular files only: a pipe or a device has no size and no second reading.
+    """A regular file. Pipes and devices are refused, since they have no size and cannot be read again.
 
-    Reads are as patient as the file system is: no limit of ours reaches one that hangs.
+    Reads have no timeout: a file system that hangs blocks them.
     """
 
     def __init__(self, path: str) -> None:
@@ -48,7 +48,7 @@ class FileSource:
             size = version.size or 0
             if start > size:
                 raise SourceError(
-                    ErrorKind.CHANGED, "has %d bytes, %d were read before" % (size, start), self.name
+                    ErrorKind.CHANGED, "has %d bytes, but %d were read before" % (size, start), self.name
                 )
             return FileBody(self.name, descriptor, start, size if stop is None else min(stop, size), version)
         except BaseException:
@@ -64,12 +64,12 @@ class FileSource:
 
     def _open(self) -> int:
         try:
-            # Opening a pipe that nobody writes to would wait without O_NONBLOCK; regular files do not care.
+            # Without O_NONBLOCK, opening a pipe without a writer would block. Regular files ignore the flag.
             descriptor = os.open(self.name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:
-            raise _trouble(error, ErrorKind.NO_ANSWER, self.name) from error
+            raise _source_error(error, ErrorKind.NO_ANSWER, self.name) from error
         except ValueError as error:
-            raise SourceError(ErrorKind.MISSING, "no file has such a name: %s" % error, self.name) from error
+            raise SourceError(ErrorKind.MISSING, "is not a valid file name: %s" % error, self.name) from error
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
             raise SourceError(ErrorKind.NONSENSE, "is not a regular file", self.name)
@@ -77,6 +77,8 @@ class FileSource:
 
 
 class FileBody:
+    """The bytes of one range of a file. `close` may be called from another thread during a read."""
+
     def __init__(self, name: str, descriptor: int, start: int, stop: int, version: FileVersion) -> None:
         self.start = start
         self.version = version
@@ -85,23 +87,23 @@ class FileBody:
         self._position = start
         self._stop = stop
         self._closing = False
-        #: Held while the descriptor is in use: its number may be another file's as soon as it is closed.
-        self._using = threading.Lock()
+        #: Held during reads: once the descriptor is closed, its number may belong to another file.
+        self._reading = threading.Lock()
 
     def read_into(self, buffer: memoryview) -> int:
-        wanted = min(len(buffer), self._stop - self._position)
-        if wanted <= 0:
+        size = min(len(buffer), self._stop - self._position)
+        if size <= 0:
             return 0
         try:
-            with self._using:
+            with self._reading:
                 if self._closing:
                     raise SourceError(ErrorKind.RESET, "was closed", self._name)
-                count = os.preadv(self._descriptor, [buffer[:wanted]], self._position)
+                count = os.preadv(self._descriptor, [buffer[:size]], self._position)
         except OSError as error:
-            raise _trouble(error, ErrorKind.RESET, self._name) from error
+            raise _source_error(error, ErrorKind.RESET, self._name) from error
         finally:
             if self._closing:
-                self.close()  # it was asked for while the descriptor was in use
+                self.close()  # `close` was called during the read and could not close the descriptor
         if count == 0:
             raise SourceError(
                 ErrorKind.TRUNCATED, "ends after %d of %d bytes" % (self._position, self._stop), self._name
@@ -111,19 +113,19 @@ class FileBody:
 
     def close(self) -> None:
         self._closing = True
-        if self._using.acquire(blocking=False):
+        if self._reading.acquire(blocking=False):
             try:
                 descriptor, self._descriptor = self._descriptor, -1
                 if descriptor >= 0:
                     os.close(descriptor)
             finally:
-                self._using.release()
+                self._reading.release()
 
 
 def _version(status: os.stat_result) -> FileVersion:
     return FileVersion(size=status.st_size, modified=str(status.st_mtime_ns))
 
 
-def _trouble(error: OSError, otherwise: ErrorKind, name: str) -> SourceError:
-    kind = _KINDS.get(error.errno or 0, otherwise)
+def _source_error(error: OSError, default: ErrorKind, name: str) -> SourceError:
+    kind = _KIND_BY_ERRNO.get(error.errno or 0, default)
     return SourceError(kind, "cannot be read: %s" % (error.strerror or error), name)

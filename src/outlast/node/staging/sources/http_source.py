@@ -1,4 +1,4 @@
-"""A file behind an http or https URL, as a source: one request, one body, no second try."""
+"""The source for http and https URLs: one request per `open`, with redirects and without retries."""
 
 from __future__ import annotations
 
@@ -7,35 +7,36 @@ from dataclasses import replace
 from typing import Mapping
 
 from outlast.node.staging.errors import ErrorKind, SourceError
+from outlast.node.staging.file_version import FileVersion
 from outlast.node.staging.http.body import (
     HttpBody,
-    announced_range,
-    nothing_left,
-    ranged_body,
-    size_of_nothing,
-    whole_body,
+    make_empty_body,
+    make_ranged_body,
+    make_whole_body,
+    parse_content_range,
+    size_from_empty_range,
 )
-from outlast.node.staging.http.headers import REDIRECTS, WANTED, trouble_of, version_of
-from outlast.node.staging.http.http_settings import HOPS, HttpSettings
-from outlast.node.staging.http.request import Response, ask
-from outlast.node.staging.http.response import CloseFraming, harmless
+from outlast.node.staging.http.headers import REDIRECTS, WANT_DIGEST_HEADERS, error_for_status, parse_version
+from outlast.node.staging.http.http_settings import MAX_REDIRECTS, HttpSettings
+from outlast.node.staging.http.request import Response, send_request
+from outlast.node.staging.http.response import CloseFraming, redact
 from outlast.node.staging.http.url import BadUrl, Url
-from outlast.node.staging.sources.base import FileVersion
 from outlast.node.staging.sources.tokens import Tokens
 
-#: A file that ends so is compressed itself; servers like to announce that as a coding of the transfer.
+#: Suffixes of compressed files: servers often label these with a Content-Encoding.
 _COMPRESSED = (".gz", ".tgz", ".bz2", ".tbz2", ".xz", ".txz", ".zst", ".tzst", ".z")
-#: HEAD is answered so where only GET is allowed, by a signed URL for example.
+#: The response to HEAD if only GET is allowed, for example by a signed URL.
 _NO_HEAD = frozenset({400, 403, 405, 501})
-#: What a question for digests meets where XRootD has no checksums, or computes them first: the file
-#: may be there all the same.
+#: Errors that a request for digests causes if XRootD has no checksums, or has to compute them first. The file
+#: may exist nevertheless.
 _NO_DIGEST = frozenset({ErrorKind.MISSING_FOR_NOW, ErrorKind.NO_ANSWER, ErrorKind.SERVER_ERROR})
 
 
 class HttpSource:
-    """`headers` go to every host on the way, so nothing in them may be secret.
+    """A file on an HTTP server.
 
-    `trailers`: ask a server of XRootD's to say at the end whether the transfer failed.
+    `headers` are sent to every host that a redirect leads to, so they must not contain secrets. `trailers`
+    requests XRootD's trailer, which reports whether the transfer failed.
     """
 
     def __init__(
@@ -62,112 +63,116 @@ class HttpSource:
         if start or stop is not None:
             headers["Range"] = "bytes=%d-%s" % (start, "" if stop is None else stop - 1)
         elif self._trailers:
-            # Never with a range: XRootD up to 5.6.1 then sends a chunk's frame as if it were content.
+            # Never with a range: XRootD up to 5.6.1 would send the framing of chunks as content.
             headers.update({"X-Transfer-Status": "true", "TE": "trailers"})
         try:
-            answer, token = self._follow("GET", headers)
+            response, token = self._follow("GET", headers)
             try:
-                size = size_of_nothing(answer, start) if stop is None else None
+                size = size_from_empty_range(response, start) if stop is None else None
                 if size is None:
-                    body = self._body(answer, token, start, stop)
+                    body = self._body(response, token, start, stop)
                     body.source = self.name
                     return body
             except BaseException:
-                answer.close()
+                response.close()
                 raise
-            answer.close()
-        except SourceError as trouble:
-            trouble.source = self.name
+            response.close()
+        except SourceError as error:
+            error.source = self.name
             raise
         return self.open(start, size)
 
     def version(self) -> FileVersion:
         try:
-            answer, token = self._follow("HEAD", WANTED)
-            answer.close()
-            if answer.head.status == 200:
-                return version_of(answer.head.headers, answer.length, is_whole=True)
-            if answer.head.status not in _NO_HEAD:
-                raise trouble_of(answer, self.name, token)
-        except SourceError as trouble:
-            trouble.source = self.name
-            if trouble.kind not in _NO_DIGEST:
+            response, token = self._follow("HEAD", WANT_DIGEST_HEADERS)
+            response.close()
+            if response.head.status == 200:
+                return parse_version(response.head.headers, response.content_length, is_whole=True)
+            if response.head.status not in _NO_HEAD:
+                raise error_for_status(response, self.name, token)
+        except SourceError as error:
+            error.source = self.name
+            if error.kind not in _NO_DIGEST:
                 raise
         body = self.open(0, 1)
         body.close()
         return body.version
 
     def _follow(self, method: str, headers: Mapping[str, str]) -> tuple[Response, str]:
-        """The first answer that is no redirect, and which token went along, in words."""
+        """Send a request and follow redirects. Return the final response and a clause about its token."""
         url = self._url
-        for _ in range(HOPS + 1):
-            # Looked up for each host: what the first one may have is nothing to the one it sends us to.
+        for _ in range(MAX_REDIRECTS + 1):
+            # Looked up for each host: the target of a redirect must not get the token of the first host.
             token = self._tokens.token_for(url.host, url.port) if url.is_tls else None
             secret = token.authorization if token is not None else ""
-            answer = ask(method, url, {**self._headers, **headers}, self._settings, secret)
-            if answer.head.status not in REDIRECTS:
-                return answer, token.state(time.time()) if token is not None else self._no_token(url)
-            answer.close()
-            url = _next(answer)
+            response = send_request(method, url, {**self._headers, **headers}, self._settings, secret)
+            if response.head.status not in REDIRECTS:
+                return response, token.describe(time.time()) if token is not None else self._why_no_token(url)
+            response.close()
+            url = _redirect_target(response)
         raise SourceError(
             ErrorKind.NONSENSE,
-            "was sent from one place to the next %d times, last to %s" % (HOPS, url.authority),
+            "redirected more than %d times, last to %s" % (MAX_REDIRECTS, url.authority),
         )
 
-    def _no_token(self, url: Url) -> str:
+    def _why_no_token(self, url: Url) -> str:
         if not self._tokens.is_for(url.host, url.port):
-            return "no token was sent, none is meant for this host"
+            return "no token was sent, since none is configured for this host"
         if not url.is_tls:
-            return "no token was sent, since that would need https"
+            return "no token was sent, since that requires https"
         return "no token was found"
 
-    def _body(self, answer: Response, token: str, start: int, stop: int | None) -> HttpBody:
-        head = answer.head
+    def _body(self, response: Response, token: str, start: int, stop: int | None) -> HttpBody:
+        head = response.head
         if head.status == 416:
-            return nothing_left(answer, start, self._settings)
+            return make_empty_body(response, start, self._settings)
         if head.status not in (200, 206):
-            raise trouble_of(answer, self.name, token)
-        self._refuse_coding(answer)
+            raise error_for_status(response, self.name, token)
+        self._refuse_compression(response)
         if head.status == 206:
-            version = _of_body(version_of(head.headers, announced_range(answer)[2], is_whole=False))
-            return ranged_body(answer, start, stop, version, self._settings)
-        if isinstance(answer.frame(), CloseFraming) and not self._settings.unannounced_end:
+            version = _without_digests(
+                parse_version(head.headers, parse_content_range(response)[2], is_whole=False)
+            )
+            return make_ranged_body(response, start, stop, version, self._settings)
+        if isinstance(response.framing(), CloseFraming) and not self._settings.allow_unknown_length:
             raise SourceError(
                 ErrorKind.NONSENSE,
-                "%s announces no length, so nobody could tell whether all of it came; give the file's sha256 "
-                "and it is taken" % answer.who,
+                "%s announces no length, so a truncated file could not be detected; pin the file's sha256 "
+                "to accept it" % response.peer,
             )
-        version = _of_body(version_of(head.headers, answer.length, is_whole=True))
-        return whole_body(answer, stop, version, self._settings)
+        version = _without_digests(parse_version(head.headers, response.content_length, is_whole=True))
+        return make_whole_body(response, stop, version, self._settings)
 
-    def _refuse_coding(self, answer: Response) -> None:
-        coding = answer.head.headers.get("content-encoding", "identity").strip().lower()
+    def _refuse_compression(self, response: Response) -> None:
+        coding = response.head.headers.get("content-encoding", "identity").strip().lower()
         if coding not in ("", "identity") and not self._url.path.lower().endswith(_COMPRESSED):
             raise SourceError(
                 ErrorKind.NONSENSE,
-                "%s compresses on the way (%s), asked not to" % (answer.who, harmless(coding)),
+                "%s compresses the response (%s), although the request forbids it"
+                % (response.peer, redact(coding)),
             )
 
 
-def _of_body(version: FileVersion) -> FileVersion:
-    """XRootD 5.5 puts the digest that an earlier request asked for, of whatever file, in an answer to GET."""
+def _without_digests(version: FileVersion) -> FileVersion:
+    # XRootD 5.5 may send, with a GET, the digest that an earlier request for another file requested.
     return replace(version, digests={})
 
 
-def _next(answer: Response) -> Url:
-    location = answer.head.headers.get("location", "")
+def _redirect_target(response: Response) -> Url:
+    """Return the URL that a redirect leads to. Raises SourceError if it is missing, invalid or insecure."""
+    location = response.head.headers.get("location", "")
     if not location:
-        raise SourceError(ErrorKind.NONSENSE, "%s sends elsewhere, and does not say where" % answer.who)
+        raise SourceError(ErrorKind.NONSENSE, "%s redirects without a Location" % response.peer)
     try:
-        url = answer.url.join(location)
+        url = response.url.join(location)
     except BadUrl:
         raise SourceError(
-            ErrorKind.NONSENSE, "%s sends to a place that is no http or https URL" % answer.who
+            ErrorKind.NONSENSE, "%s redirects to something that is not an http or https URL" % response.peer
         ) from None
-    if answer.url.is_tls and not url.is_tls:
+    if response.url.is_tls and not url.is_tls:
         raise SourceError(
             ErrorKind.UNTRUSTED,
-            "%s sends from https to plain http at %s, where anybody could answer"
-            % (answer.who, url.authority),
+            "%s redirects from https to plain http at %s, which cannot be trusted"
+            % (response.peer, url.authority),
         )
     return url

@@ -1,7 +1,7 @@
-"""What the director of a Pelican federation says: where it is, and which servers have an object.
+"""Parsers for the responses of a Pelican federation: where its director is, and which servers have an object.
 
 discovery   https://HOST/.well-known/pelican-configuration names the director
-director    DIRECTOR/PATH redirects to a cache, and lists all caches in a `Link` header, the best one first
+director    DIRECTOR/PATH redirects to a cache and lists all caches in a `Link` header, the best one first
 origins     DIRECTOR/api/v1.0/director/origin/PATH does the same with the servers that caches fetch from
 """
 
@@ -16,8 +16,8 @@ from outlast.node.staging.http.url import BadUrl, Url
 
 DISCOVERY = "/.well-known/pelican-configuration"
 ORIGINS = "/api/v1.0/director/origin"
-#: Servers of one answer that are taken note of.
-MOST_SERVERS = 16
+#: Servers of one response that are used.
+MAX_SERVERS = 16
 
 _LINK = re.compile(r"<([^<>\s]+)>([^<]*)")
 _PRIORITY = re.compile(r';\s*pri\s*=\s*"?(\d{1,6})\b', re.IGNORECASE)
@@ -25,50 +25,52 @@ _RELATION = re.compile(r';\s*rel\s*=\s*(?:"([^"]*)"|([^\s;,]+))', re.IGNORECASE)
 
 
 class MalformedResponse(ValueError):
-    """An answer that no director would give; a sentence without anything secret in it."""
+    """A response that is not valid for a director. Its text contains no secrets."""
 
 
 @dataclass(frozen=True)
 class Directions:
-    #: URLs of the object, the best server first. They may hold a query: never shown.
+    """The servers that have an object."""
+
+    #: URLs of the object, the best server first. They may contain a query, which is never shown.
     servers: tuple[str, ...]
     needs_token: bool
 
 
-def director_of(body: bytes) -> str:
-    """The director's URL without a slash at its end, from what discovery answered."""
+def parse_discovery(body: bytes) -> str:
+    """Return the director's URL, without a trailing slash. Raises MalformedResponse."""
     try:
-        said = json.loads(body.decode("utf-8"))
+        configuration = json.loads(body.decode("utf-8"))
     except (ValueError, RecursionError):
-        raise MalformedResponse("its description of the federation is no JSON") from None
-    endpoint = said.get("director_endpoint") if isinstance(said, dict) else None
+        raise MalformedResponse("its description of the federation is not JSON") from None
+    endpoint = configuration.get("director_endpoint") if isinstance(configuration, dict) else None
     if not isinstance(endpoint, str) or not endpoint:
         raise MalformedResponse("its description of the federation names no director")
     parts = _split(endpoint)
     if parts is None or parts[0] != "https":
-        raise MalformedResponse("the director it names is no https URL")
+        raise MalformedResponse("the director that it names is not an https URL")
     return endpoint.split("?", 1)[0].split("#", 1)[0].rstrip("/")
 
 
-def directions(headers: Mapping[str, str]) -> Directions:
-    """From the headers of a redirect; keys are in small letters."""
+def parse_directions(headers: Mapping[str, str]) -> Directions:
+    """Return the servers that a redirect names. Keys are in lower case. Raises MalformedResponse."""
     needs_token = _needs_token(headers.get("x-pelican-namespace", ""))
-    named = _linked(headers.get("link", "")) or [headers.get("location", "").strip()]
+    urls = _parse_links(headers.get("link", "")) or [headers.get("location", "").strip()]
     servers: list[str] = []
-    for url in named:
+    for url in urls:
         parts = _split(url)
-        # Where a token is needed, a server without TLS could only be asked in vain.
+        # If a token is needed, a server without TLS is of no use: it would not get one.
         if parts is not None and url not in servers and (parts[0] == "https" or not needs_token):
             servers.append(url)
     if not servers:
         raise MalformedResponse(
             "it names no server%s" % (" with TLS, and a token is needed" if needs_token else "")
         )
-    return Directions(tuple(servers[:MOST_SERVERS]), needs_token)
+    return Directions(tuple(servers[:MAX_SERVERS]), needs_token)
 
 
-def _linked(header: str) -> list[str]:
-    """In the order of `pri`; without one, last."""
+def _parse_links(header: str) -> list[str]:
+    """Return the duplicates in a `Link` header, in the order of `pri`; those without one come last."""
     found = []
     for url, parameters in _LINK.findall(header):
         relation = _RELATION.search(parameters)
@@ -84,7 +86,7 @@ def _needs_token(header: str) -> bool:
 
 
 def _split(url: str) -> tuple[str, str] | None:
-    """Scheme and host; None for what is no http(s) URL."""
+    """Return scheme and host, or None if it is not an http(s) URL."""
     try:
         parsed = Url.parse(url)
     except BadUrl:

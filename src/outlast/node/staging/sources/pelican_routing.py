@@ -1,4 +1,4 @@
-"""Which servers of a federation are asked for an object, in which order; when the director is asked again."""
+"""The order in which the servers of a federation are used, and when the director is queried again."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from outlast.node.staging.sources.pelican_responses import Directions
 
 #: Caches that are tried before the origin, as many as Pelican's own client tries.
 CACHES = 3
-#: Seconds that an answer of the director's is good for.
-FRESH = 300.0
+#: Seconds after which a response of the director expires.
+MAX_AGE = 300.0
 
 
 class DirectorClient(Protocol):
-    """Both raise Trouble."""
+    """Queries for the servers of one object. Both methods raise SourceError."""
 
     def caches(self) -> Directions: ...
 
@@ -23,71 +23,78 @@ class DirectorClient(Protocol):
 
 
 class Route:
-    """Choice 0 … CACHES - 1 is a cache as long as there are so many, every later one an origin.
+    """The servers of one object, by choice. Safe to use from several threads.
 
-    A choice stays with its server while the director names it: what was held against the one is not held
-    against the other. The director is asked again when its answer is old, or all that it named have failed.
+    Choices 0 … CACHES - 1 are caches as far as there are enough, all others are origins. A choice keeps its
+    server while the director names it, so that errors of one server are not attributed to another. The
+    director is queried again when its response has expired or all servers that it named have failed.
     """
 
     def __init__(self, director: DirectorClient, clock: Callable[[], float] = time.monotonic) -> None:
         self._director = director
         self._clock = clock
         self._lock = threading.Lock()
-        self._caches: _DirectorAnswer | None = None
-        self._origins: _DirectorAnswer | None = None
-        self._held: dict[int, str] = {}
+        self._caches: _ServerList | None = None
+        self._origins: _ServerList | None = None
+        self._assigned: dict[int, str] = {}
 
     def server(self, choice: int) -> ObjectServer:
-        """Raises Trouble."""
+        """Return the server of this choice; queries the director if necessary. Raises SourceError."""
         with self._lock:
             if choice < CACHES:
-                self._caches = self._fresh(self._caches) or _DirectorAnswer(
+                self._caches = self._valid(self._caches) or _ServerList(
                     self._director.caches(), self._clock()
                 )
-                found = self._take(choice, self._caches)
+                found = self._assign(choice, self._caches)
                 if found is not None:
                     return found
-            self._origins = self._fresh(self._origins) or _DirectorAnswer(
-                self._director.origins(), self._clock()
-            )
-            found = self._take(choice, self._origins)
-            # More choices than origins: the best one has more than one of them.
-            return found or ObjectServer(self._origins.said.servers[0], self._origins.said.needs_token)
+            self._origins = self._valid(self._origins) or _ServerList(self._director.origins(), self._clock())
+            found = self._assign(choice, self._origins)
+            # With more choices than origins, several choices share the best origin.
+            directions = self._origins.directions
+            return found or ObjectServer(directions.servers[0], directions.needs_token)
 
-    def failed(self, server: ObjectServer) -> None:
+    def mark_failed(self, server: ObjectServer) -> None:
+        """Record an error of a server. It stays in use until all servers of the same response have failed."""
         with self._lock:
-            for answer in (self._caches, self._origins):
-                if answer is not None:
-                    answer.failed.add(server.url)
+            for servers in (self._caches, self._origins):
+                if servers is not None:
+                    servers.failed.add(server.url)
 
-    def _fresh(self, answer: _DirectorAnswer | None) -> _DirectorAnswer | None:
+    def _valid(self, servers: _ServerList | None) -> _ServerList | None:
+        """Return the list, or None if the director must be queried again."""
         if (
-            answer is None
-            or self._clock() - answer.when > FRESH
-            or answer.failed.issuperset(answer.said.servers)
+            servers is None
+            or self._clock() - servers.received_at > MAX_AGE
+            or servers.failed.issuperset(servers.directions.servers)
         ):
             return None
-        return answer
+        return servers
 
-    def _take(self, choice: int, answer: _DirectorAnswer) -> ObjectServer | None:
-        servers = answer.said.servers
-        if self._held.get(choice) not in servers:
-            others = [url for holder, url in self._held.items() if holder != choice]
-            free: list[str] = [url for url in servers if url not in others]
+    def _assign(self, choice: int, servers: _ServerList) -> ObjectServer | None:
+        """Return the server of this choice, newly assigned if necessary; None if all servers are assigned."""
+        urls = servers.directions.servers
+        if self._assigned.get(choice) not in urls:
+            others = [url for other, url in self._assigned.items() if other != choice]
+            free: list[str] = [url for url in urls if url not in others]
             if not free:
                 return None
-            self._held[choice] = free[0]
-        return ObjectServer(self._held[choice], answer.said.needs_token)
+            self._assigned[choice] = free[0]
+        return ObjectServer(self._assigned[choice], servers.directions.needs_token)
 
 
 class ObjectServer:
+    """A server that has the object."""
+
     def __init__(self, url: str, needs_token: bool) -> None:
         self.url = url
         self.needs_token = needs_token
 
 
-class _DirectorAnswer:
-    def __init__(self, said: Directions, when: float) -> None:
-        self.said = said
-        self.when = when
+class _ServerList:
+    """A response of the director, and which of its servers have failed."""
+
+    def __init__(self, directions: Directions, received_at: float) -> None:
+        self.directions = directions
+        self.received_at = received_at
         self.failed: set[str] = set()

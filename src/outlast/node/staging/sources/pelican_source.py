@@ -1,6 +1,6 @@
-"""osdf: and pelican: URLs: a source for each of an object's caches, and one for its origin.
+"""The sources for `osdf:` and `pelican:` URLs: one for each cache of an object, and one for its origin.
 
-Who they are is asked at the first `open`: nothing is sent before something is wanted.
+The federation is queried at the first `open` or `version`; nothing is sent before.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
 from outlast.node.staging.errors import ErrorKind, SourceError
+from outlast.node.staging.file_version import FileVersion
 from outlast.node.staging.http.http_settings import HttpSettings
 from outlast.node.staging.http.url import Url
-from outlast.node.staging.sources.base import Body, FileVersion
+from outlast.node.staging.sources.base import Body
 from outlast.node.staging.sources.http_source import HttpSource
 from outlast.node.staging.sources.pelican_director import Federation, PelicanDirector
 from outlast.node.staging.sources.pelican_routing import CACHES, ObjectServer, Route
@@ -22,6 +23,8 @@ OSDF = "osg-htc.org"
 
 @dataclass(frozen=True)
 class PelicanUrl:
+    """A parsed URL of an object. `name` can be shown: it has no query and no user."""
+
     #: Host of the federation, with its port if it has one.
     federation: str
     path: str
@@ -30,10 +33,10 @@ class PelicanUrl:
 
     @staticmethod
     def parse(url: str, osdf: str = OSDF) -> PelicanUrl:
-        """Raises ValueError, in words for the user, who may have a secret in the query."""
+        """Parse an `osdf:` or `pelican:` URL. Raises ValueError, with a message that omits the query."""
         parts = urlsplit(url)
         if parts.scheme == "osdf":
-            # osdf://some/path is written as often as osdf:///some/path, and means the same.
+            # osdf://some/path is as common as osdf:///some/path and means the same.
             federation, path = osdf, ("/" + parts.netloc if parts.netloc else "") + parts.path
             name = "osdf://" + path
         else:
@@ -46,18 +49,19 @@ class PelicanUrl:
 
     @property
     def from_origin(self) -> bool:
+        """True if the query has `directread`: only the origin is used."""
         return "directread" in [pair.split("=", 1)[0] for pair in self.query.split("&")]
 
 
 def sources(address: PelicanUrl, federation: Federation, tokens: Tokens) -> list[PelicanSource]:
-    """The best cache first, the origin last; only that if the URL says `?directread`."""
+    """Return the sources: the best cache first, the origin last; only the origin with `?directread`."""
     route = Route(PelicanDirector(federation, address.path, address.query, address.name))
     choices = range(CACHES, CACHES + 1) if address.from_origin else range(CACHES + 1)
     return [PelicanSource(address, route, choice, federation, tokens) for choice in choices]
 
 
 class PelicanSource:
-    """One choice of a route. `name` is the server's as soon as the director has named it."""
+    """The server of one choice of a route. `name` changes to the server's once the director has named it."""
 
     def __init__(
         self, address: PelicanUrl, route: Route, choice: int, federation: Federation, tokens: Tokens
@@ -75,30 +79,30 @@ class PelicanSource:
         server, source = self._resolve()
         try:
             if start and stop is None:
-                # XRootD 5.5 answers a range without an end with nothing at all, so the end is named.
+                # XRootD 5.5 sends nothing for a range without an end, so the end is given.
                 stop = self._size = self._size or source.version().size
                 if stop is not None and start >= stop:
-                    return self._nothing_left(start, stop)
+                    return self._empty_body(start, stop)
             body = source.open(start, stop)
         except SourceError:
-            self._route.failed(server)
+            self._route.mark_failed(server)
             raise
         self._size = body.version.size or self._size
-        return _Reported(body, self._route, server)
+        return _MonitoredBody(body, self._route, server)
 
-    def _nothing_left(self, start: int, size: int) -> Body:
+    def _empty_body(self, start: int, size: int) -> Body:
         if start > size:
-            self._size = None  # asked for anew next time: it may grow again
+            self._size = None  # queried again next time: the file may grow again
             detail = "has a file of %d bytes now, too short for byte %d" % (size, start)
             raise SourceError(ErrorKind.CHANGED, detail, self.name)
-        return _NoServer(size)
+        return _EmptyBody(size)
 
     def version(self) -> FileVersion:
         server, source = self._resolve()
         try:
             found = source.version()
         except SourceError:
-            self._route.failed(server)
+            self._route.mark_failed(server)
             raise
         self._size = found.size
         return found
@@ -110,16 +114,16 @@ class PelicanSource:
         return server, source
 
     def _tokens_for(self, server: ObjectServer) -> Tokens:
-        """The federation's token, for this one server, which the federation's director has named."""
+        """Return the federation's token, restricted to this server, which its director has named."""
         url = Url.parse(server.url)
-        asked = self._tokens.is_for(self._federation.host, self._federation.port)
-        if not server.needs_token or not (asked or self._tokens.is_for(url.host, url.port)):
+        is_for_federation = self._tokens.is_for(self._federation.host, self._federation.port)
+        if not server.needs_token or not (is_for_federation or self._tokens.is_for(url.host, url.port)):
             return Tokens()
         return replace(self._tokens, hosts=("%s:%d" % (url.host, url.port),))
 
 
-class _NoServer:
-    """All that is left of a file after its last byte."""
+class _EmptyBody:
+    """The body of the empty range at the end of a file, for which no request is sent."""
 
     def __init__(self, size: int) -> None:
         self.start = size
@@ -129,11 +133,11 @@ class _NoServer:
         return 0
 
     def close(self) -> None:
-        """It has nothing open."""
+        """Do nothing: there is no connection."""
 
 
-class _Reported:
-    """A body whose troubles are held against the server."""
+class _MonitoredBody:
+    """A body whose errors mark its server as failed."""
 
     def __init__(self, body: Body, route: Route, server: ObjectServer) -> None:
         self.start = body.start
@@ -147,5 +151,5 @@ class _Reported:
         try:
             return self._body.read_into(buffer)
         except SourceError:
-            self._route.failed(self._server)
+            self._route.mark_failed(self._server)
             raise

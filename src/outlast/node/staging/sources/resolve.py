@@ -1,4 +1,4 @@
-"""From the URLs of an item to its sources. Nothing is asked of anybody here: that is for the first `open`."""
+"""Resolution of the URLs of an item into sources. Nothing is sent before the first `open`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Mapping
 from urllib.parse import urlsplit
 
 from outlast.node.staging.http.http_settings import HttpSettings
-from outlast.node.staging.item import DataItem, is_path
+from outlast.node.staging.item import DataItem, is_local_path
 from outlast.node.staging.sources import pelican_source
 from outlast.node.staging.sources.base import Source
 from outlast.node.staging.sources.file_source import FileSource, path_of
@@ -16,21 +16,24 @@ from outlast.node.staging.sources.http_source import HttpSource
 from outlast.node.staging.sources.pelican_director import Federation
 from outlast.node.staging.sources.tokens import Tokens
 
-#: The host that describes the OSDF, if it is another than the real one; Pelican's own client knows it too.
+#: Overrides the host that describes the OSDF. Pelican's own client uses the same variable.
 DISCOVERY_VARIABLE = "OSDF_FEDERATION_DISCOVERYURL"
 SCHEMES = ("https", "http", "osdf", "pelican", "file")
 
 
 def sources_for(
-    wanted: DataItem, settings: HttpSettings, tokens: Tokens, environment: Mapping[str, str] = os.environ
+    item: DataItem, settings: HttpSettings, tokens: Tokens, environment: Mapping[str, str] = os.environ
 ) -> list[Source]:
-    """In the order of the URLs; several for one of a federation. Raises ValueError, in words for the user."""
-    # A body whose end nobody announced may have been cut: with a digest that shows.
-    settings = replace(settings, unannounced_end=bool(wanted.digests))
+    """Return the sources of an item in the order of its URLs; a federation's URL has several.
+
+    Raises ValueError, with a message for the user.
+    """
+    # A body without an announced length may be truncated; only a digest can detect that.
+    settings = replace(settings, allow_unknown_length=bool(item.digests))
     federations: dict[str, Federation] = {}
     found: list[Source] = []
-    for url in wanted.urls:
-        scheme = "file" if is_path(url) else urlsplit(url).scheme.lower()
+    for url in item.urls:
+        scheme = "file" if is_local_path(url) else urlsplit(url).scheme.lower()
         if scheme in {"http", "https"}:
             found.append(HttpSource(url, settings, tokens))
         elif scheme in {"osdf", "pelican"}:
@@ -41,17 +44,18 @@ def sources_for(
             found.append(FileSource(path_of(url)))
         else:
             raise ValueError(
-                "%s: URLs of the kind %s are not known; these are: %s"
-                % (wanted.name, scheme, ", ".join(SCHEMES))
+                "%s: URLs with the scheme %s are not supported; use one of %s"
+                % (item.name, scheme, ", ".join(SCHEMES))
             )
     return found
 
 
 def osdf_host(environment: Mapping[str, str] = os.environ) -> str:
-    said = environment.get(DISCOVERY_VARIABLE, "").strip()
-    if not said:
+    """Return the host, with its port if it has one, that describes the OSDF. Raises ValueError."""
+    configured = environment.get(DISCOVERY_VARIABLE, "").strip()
+    if not configured:
         return pelican_source.OSDF
-    parts = urlsplit(said if "://" in said else "https://" + said)
+    parts = urlsplit(configured if "://" in configured else "https://" + configured)
     if parts.scheme != "https" or not parts.netloc:
-        raise ValueError("%s=%s is no https URL with a host" % (DISCOVERY_VARIABLE, said))
+        raise ValueError("%s=%s is not an https URL with a host" % (DISCOVERY_VARIABLE, configured))
     return parts.netloc

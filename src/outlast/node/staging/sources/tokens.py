@@ -1,7 +1,7 @@
-"""The bearer token of a source: found and read anew at every try, and given to the hosts it is meant for.
+"""Bearer tokens: read again for every request, and sent only to the hosts that they are meant for.
 
-Tokens run out in the middle of a transfer, and something on the node renews the file: nothing is remembered.
-A token is in no exception, name, representation or log.
+Tokens expire during long transfers and are renewed by other programs on the node, so nothing is cached.
+No exception, name, representation or log contains a token.
 """
 
 from __future__ import annotations
@@ -21,51 +21,53 @@ from typing import Callable, Iterable, Iterator, Mapping, Sequence
 from outlast.node.staging.errors import ErrorKind, SourceError
 
 #: Seconds that a command may take to print a token.
-COMMAND_LIMIT = 60.0
+COMMAND_TIMEOUT = 60.0
 #: Seconds by which the clocks of a node and of a server may differ.
 _SKEW = 300.0
-#: Where tokens are kept without a runtime directory.
+#: The directory of tokens if there is no runtime directory.
 COMMON_FOLDER = "/tmp"
-_LARGEST = 64 * 1024
-_FORM = re.compile(r"[A-Za-z0-9._~+/-]+=*")
+_MAX_BYTES = 64 * 1024
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 
 
 @dataclass(frozen=True)
 class Token:
+    """A token, and where it comes from."""
+
     value: str = field(repr=False)
-    #: Where it comes from, for people.
+    #: File, command or variable, for messages.
     origin: str
-    #: When it runs out, in seconds since 1970, if it says so.
+    #: Expiry time in seconds since 1970; None if the token has none.
     expires: float | None = None
 
     @property
     def authorization(self) -> str:
         return "Bearer " + self.value
 
-    def state(self, now: float) -> str:
-        """In words, for an answer that refuses it."""
+    def describe(self, now: float) -> str:
+        """Return a clause about the token, for the message about a request that was refused."""
         if self.expires is None:
-            return "the token from %s was sent; it does not say when it runs out" % self.origin
+            return "the token from %s was sent; it has no expiry time" % self.origin
         if self.expires <= now:
-            return "the token from %s ran out %s ago" % (self.origin, _span(now - self.expires))
+            return "the token from %s expired %s ago" % (self.origin, _duration(now - self.expires))
         return (
-            "the token from %s was sent, and is good for another %s: it may be for other hosts or paths"
+            "the token from %s was sent and is valid for another %s; it may be for other hosts or paths"
             % (
                 self.origin,
-                _span(self.expires - now),
+                _duration(self.expires - now),
             )
         )
 
 
 class TokenRejected(Exception):
-    """Why a token cannot be used, in a sentence without the token."""
+    """A token cannot be used. The text gives the reason and does not contain the token."""
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """Where a token is, and for which hosts: names, `*.names` or name:port. No host: nobody gets one.
+    """The places of a token, and its hosts: names, `*.names` or name:port. Without hosts, none is sent.
 
-    With neither file nor command the usual places are looked through.
+    With neither file nor command, the usual places are searched.
     """
 
     hosts: tuple[str, ...] = ()
@@ -73,46 +75,51 @@ class Tokens:
     command: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
 
-    def meant_also_for(self, hosts: Iterable[str]) -> Tokens:
+    def with_hosts(self, hosts: Iterable[str]) -> Tokens:
+        """Return a copy that is for these hosts, too."""
         return replace(self, hosts=(*self.hosts, *hosts))
 
     def is_for(self, host: str, port: int) -> bool:
-        return any(_covers(pattern.lower(), host.lower(), port) for pattern in self.hosts)
+        """Return True if the host may get the token."""
+        return any(_matches(pattern.lower(), host.lower(), port) for pattern in self.hosts)
 
     def token_for(self, host: str, port: int, now: Callable[[], float] = time.time) -> Token | None:
-        """None: it is not for this host, or there is none. Raises Trouble (refused) for one that is unfit."""
+        """Return the token for a host, or None if it is not for this host or none is found.
+
+        Raises SourceError (REFUSED) if only unusable tokens are found.
+        """
         if not self.is_for(host, port):
             return None
-        complaint = ""
-        for place in self._places():
+        reason = ""
+        for read in self._readers():
             try:
-                token = place()
-            except TokenRejected as unfit:
-                complaint = complaint or str(unfit)
+                token = read()
+            except TokenRejected as rejected:
+                reason = reason or str(rejected)
                 continue
             if token is None:
                 continue
             if token.expires is None or token.expires + _SKEW > now():
                 return token
-            complaint = complaint or token.state(now())
-        if complaint:
-            raise SourceError(ErrorKind.REFUSED, "no token for %s: %s" % (host, complaint))
+            reason = reason or token.describe(now())
+        if reason:
+            raise SourceError(ErrorKind.REFUSED, "no token for %s: %s" % (host, reason))
         return None
 
-    def _places(self) -> Iterator[Callable[[], Token | None]]:
+    def _readers(self) -> Iterator[Callable[[], Token | None]]:
         if self.command:
             yield lambda: from_command(self.command)
         elif self.file:
-            yield lambda: _must_be_there(self.file)
+            yield lambda: _from_required_file(self.file)
         else:
-            yield from _usual_places(self.environment)
+            yield from _usual_readers(self.environment)
 
 
-def _usual_places(environment: Mapping[str, str]) -> Iterator[Callable[[], Token | None]]:
-    """As other tools for grid data look for one: WLCG's order, then HTCondor's folder."""
+def _usual_readers(environment: Mapping[str, str]) -> Iterator[Callable[[], Token | None]]:
+    """Yield a reader for each usual place: in the order of WLCG Bearer Token Discovery, then HTCondor's."""
     value = environment.get("BEARER_TOKEN", "")
     if value.strip():
-        yield lambda: _parsed(value, "$BEARER_TOKEN")
+        yield lambda: _parse(value, "$BEARER_TOKEN")
     named = environment.get("BEARER_TOKEN_FILE", "")
     runtime = environment.get("XDG_RUNTIME_DIR", "")
     usual = "bt_u%d" % os.geteuid()
@@ -126,15 +133,18 @@ def _usual_places(environment: Mapping[str, str]) -> Iterator[Callable[[], Token
         yield lambda path=path: from_file(path)  # type: ignore[misc]
 
 
-def _must_be_there(path: str) -> Token:
+def _from_required_file(path: str) -> Token:
     token = from_file(path)
     if token is None:
-        raise TokenRejected("the token file %s is not there" % path)
+        raise TokenRejected("the token file %s does not exist" % path)
     return token
 
 
 def from_file(path: str) -> Token | None:
-    """None: there is no such file. Raises Unfit for one that others can read, or that is no token."""
+    """Return the token in a file, or None if it does not exist.
+
+    Raises TokenRejected if others can read the file, or if it does not contain a token.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     except FileNotFoundError:
@@ -143,28 +153,31 @@ def from_file(path: str) -> Token | None:
         raise TokenRejected("the token file %s cannot be read: %s" % (path, error.strerror)) from None
     try:
         _refuse_unsafe(path, os.fstat(descriptor))
-        raw = os.read(descriptor, _LARGEST + 1)
+        raw = os.read(descriptor, _MAX_BYTES + 1)
     except OSError as error:
         raise TokenRejected("the token file %s cannot be read: %s" % (path, error.strerror)) from None
     finally:
         os.close(descriptor)
-    return _parsed(_text(raw, path), path)
+    return _parse(_decode(raw, path), path)
 
 
-def _refuse_unsafe(path: str, found: os.stat_result) -> None:
-    if not stat.S_ISREG(found.st_mode):
-        raise TokenRejected("the token file %s is no file" % path)
-    if found.st_uid not in (os.geteuid(), 0):
-        raise TokenRejected("the token file %s belongs to somebody else (user %d)" % (path, found.st_uid))
-    if found.st_mode & 0o077:
+def _refuse_unsafe(path: str, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise TokenRejected("the token file %s is not a regular file" % path)
+    if status.st_uid not in (os.geteuid(), 0):
+        raise TokenRejected("the token file %s belongs to another user (uid %d)" % (path, status.st_uid))
+    if status.st_mode & 0o077:
         raise TokenRejected(
-            "others can read the token file %s (mode %03o), so it is not used: chmod 600 %s"
-            % (path, found.st_mode & 0o777, path)
+            "others can read the token file %s (mode %03o), so it is not used; run: chmod 600 %s"
+            % (path, status.st_mode & 0o777, path)
         )
 
 
-def from_command(command: Sequence[str], limit: float = COMMAND_LIMIT) -> Token:
-    """What the command prints. Its complaints are not read: they could quote a secret. Raises Unfit."""
+def from_command(command: Sequence[str], timeout: float = COMMAND_TIMEOUT) -> Token:
+    """Run a command and return the token that it prints. Raises TokenRejected.
+
+    Its standard error is discarded, since it could contain a secret.
+    """
     origin = "the command %s" % command[0]
     try:
         process = subprocess.Popen(
@@ -178,40 +191,42 @@ def from_command(command: Sequence[str], limit: float = COMMAND_LIMIT) -> Token:
         raise TokenRejected("%s cannot be run: %s" % (origin, error.strerror)) from None
     with process:
         try:
-            raw, _ = process.communicate(timeout=limit)
+            raw, _ = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
-            raise TokenRejected("%s printed no token within %g s" % (origin, limit)) from None
+            raise TokenRejected("%s printed no token within %g s" % (origin, timeout)) from None
         finally:
             if process.returncode is None:
-                os.killpg(process.pid, signal.SIGKILL)  # with all it started, which may hold the pipe
+                os.killpg(
+                    process.pid, signal.SIGKILL
+                )  # with its child processes, which may keep the pipe open
     if process.returncode != 0:
         raise TokenRejected(
-            "%s failed with status %d: run it by hand to see why" % (origin, process.returncode)
+            "%s failed with exit code %d; run it by hand to see why" % (origin, process.returncode)
         )
-    return _parsed(_text(raw, origin), origin)
+    return _parse(_decode(raw, origin), origin)
 
 
-def _text(raw: bytes, origin: str) -> str:
-    if len(raw) > _LARGEST:
-        raise TokenRejected("%s holds more than a token" % origin)
+def _decode(raw: bytes, origin: str) -> str:
+    if len(raw) > _MAX_BYTES:
+        raise TokenRejected("%s has more than %d bytes, too many for a token" % (origin, _MAX_BYTES))
     return raw.decode("utf-8", "replace")
 
 
-def _parsed(text: str, origin: str) -> Token:
+def _parse(text: str, origin: str) -> Token:
     value = text.strip()
     if value.startswith("{"):  # HTCondor's .use files
         try:
             value = str(json.loads(value)["access_token"])
         except (ValueError, KeyError):
             raise TokenRejected("%s is JSON without an access_token" % origin) from None
-    if not _FORM.fullmatch(value):
-        what = "is empty" if not value else "holds something that is no bearer token"
-        raise TokenRejected("%s %s" % (origin, what))
-    return Token(value, origin, _expiry(value))
+    if not _TOKEN.fullmatch(value):
+        problem = "is empty" if not value else "does not contain a bearer token"
+        raise TokenRejected("%s %s" % (origin, problem))
+    return Token(value, origin, _expiry_time(value))
 
 
-def _expiry(value: str) -> float | None:
-    """A JSON Web Token says when it runs out; others do not. The signature is the server's to check."""
+def _expiry_time(value: str) -> float | None:
+    """Return the expiry time of a JSON Web Token, None for other tokens. The signature is not verified."""
     parts = value.split(".")
     if len(parts) != 3:
         return None
@@ -219,10 +234,10 @@ def _expiry(value: str) -> float | None:
         claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
         return float(claims["exp"])
     except (binascii.Error, ValueError, KeyError, TypeError):
-        return None  # three parts by chance, or a token without an end
+        return None  # not a JSON Web Token, or one without an expiry time
 
 
-def _covers(pattern: str, host: str, port: int) -> bool:
+def _matches(pattern: str, host: str, port: int) -> bool:
     name, colon, number = pattern.rpartition(":")
     if colon and number.isdigit() and not name.endswith(":") and (":" not in name or name.endswith("]")):
         if number != str(port):
@@ -234,7 +249,7 @@ def _covers(pattern: str, host: str, port: int) -> bool:
     return host == pattern
 
 
-def _span(seconds: float) -> str:
+def _duration(seconds: float) -> str:
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length:
             return "%d %s" % (seconds // length, unit)
