@@ -185,7 +185,7 @@ def test_a_job_that_somebody_put_on_hold_or_that_is_being_spooled_waits() -> Non
     ("code", "subcode", "said", "outcome", "releasable"),
     [
         (12, 2, "reading from file /x/travel: (errno 2) No such file", Outcome.NODE_TROUBLE, True),
-        (12, 28, "writing to file /x: (errno 28) No space left on device", Outcome.OUT_OF_DISK, True),
+        (12, 28, "writing to file /x: (errno 28) No space left on device", Outcome.OUT_OF_DISK, False),
         (12, 0, "Failed to send files", Outcome.NETWORK, True),
         (13, 2, "reading from file /x/order.json: (errno 2) No such file", Outcome.NOT_FOUND, False),
         (13, 256, "URL http://a/b: 404 Not Found", Outcome.NOT_FOUND, False),

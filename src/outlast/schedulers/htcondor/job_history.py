@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from outlast.domain.model import Outcome
+from outlast.domain.model import Cause, Outcome
 from outlast.schedulers.base import JobPhase, JobView
 from outlast.schedulers.htcondor.holds import BY_HAND, NOT_YET, by_hand, explain
 
@@ -56,6 +56,7 @@ class JobHistory:
     outcome: Outcome | None = None
     releasable: bool = False
     lasting: str = ""
+    cause: Cause | None = None
     memory: int | None = None
 
     def view(self) -> JobView:
@@ -77,6 +78,7 @@ class JobHistory:
             restarts=max(0, self.starts - 1),
             releasable=self.releasable,
             lasting=self.lasting,
+            cause=self.cause,
             memory=self.memory,
         )
 
@@ -110,6 +112,7 @@ def _executes(story: JobHistory, event: Event) -> JobHistory:
         outcome=None,
         releasable=False,
         lasting="",
+        cause=None,
     )
 
 
@@ -220,6 +223,7 @@ def held(story: JobHistory, code: int, subcode: int, said: str) -> JobHistory:
         reason=hold.words,
         releasable=hold.releasable,
         lasting=hold.lasting,
+        cause=hold.cause,
     )
 
 
@@ -230,6 +234,7 @@ def _released(story: JobHistory, event: Event) -> JobHistory:
         outcome=None,
         releasable=False,
         lasting="",
+        cause=None,
         reason="was released and waits for a slot",
     )
 
