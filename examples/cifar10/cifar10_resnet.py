@@ -134,7 +134,7 @@ class ResidualBlock(nn.Module):
 
 
 class ResNet(nn.Module):
-    """A convolution, three stages of residual blocks, each but the first at half the size, and a linear layer."""
+    """A convolution, three stages of residual blocks, each at half the last size, and a linear layer."""
 
     def __init__(self, width, blocks, classes):
         super().__init__()
@@ -182,7 +182,10 @@ def test(model, loader, device):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
-        "--data", default="cifar-10-python.tar.gz", metavar="FILE", help="a path, or a name in the job's data directory"
+        "--data",
+        default="cifar-10-python.tar.gz",
+        metavar="FILE",
+        help="a path, or a name in the job's data",
     )
     parser.add_argument("--epochs", type=int, default=30)
     parser.add_argument("--batch-size", type=int, default=128)
@@ -193,7 +196,7 @@ def main():
     parser.add_argument(
         "--workers", type=int, default=0, help="processes that prepare images; the result is the same"
     )
-    parser.add_argument("--seed", type=int, default=1, help="for the initial weights and the order of the images")
+    parser.add_argument("--seed", type=int, default=1, help="for the initial weights and the order")
     given = parser.parse_args()
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -172,7 +172,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=int, default=60)
     parser.add_argument("--lr", type=float, default=0.05, help="the learning rate at the start")
-    parser.add_argument("--seed", type=int, default=1, help="for the initial weights and the order of the images")
+    parser.add_argument("--seed", type=int, default=1, help="for the initial weights and the order")
     parser.add_argument("--hidden", type=int, default=128, help="the width of the hidden layer")
     settings = vars(parser.parse_args())
 

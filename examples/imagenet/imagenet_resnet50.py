@@ -72,7 +72,7 @@ class CustomImageNetDataset(Dataset):
 
 
 class PlainTransform:
-    """Resizes, mirrors at random and normalises an image, with the same result as torchvision, bit for bit."""
+    """Resizes, randomly mirrors and normalises an image; bit for bit the same result as torchvision."""
 
     def __init__(self, size, mirror):
         self.size = size
@@ -212,7 +212,7 @@ def main():
     parser.add_argument(
         "--workers", type=int, default=0, help="processes that decode images; the result is the same"
     )
-    parser.add_argument("--seed", type=int, default=1, help="for the initial weights and the order of the images")
+    parser.add_argument("--seed", type=int, default=1, help="for the initial weights and the order")
     parser.add_argument("--save-model", action="store_true", help="write imagenet_resnet50.pt at the end")
     given = parser.parse_args()
 

@@ -1,4 +1,4 @@
-"""Looks at finished models before they are accepted: all weights, of the right shape, with finite numbers."""
+"""Checks finished models before they are accepted: all weights, the right shapes, finite numbers."""
 
 import os
 import sys
@@ -11,5 +11,5 @@ if __name__ == "__main__":
     for name in sys.argv[1:]:
         try:
             read_model(output / name)
-        except BadModel as wrong:
-            sys.exit("%s %s" % (name, wrong))
+        except BadModel as error:
+            sys.exit("%s %s" % (name, error))

@@ -1,8 +1,8 @@
 """Draws small pages of a book of chants and marks them: staff lines, square notes, text, parchment.
 
-The files are those of a real page (see `marked.py`). Only the last page is marked in full; of the others a
-part is, as by a person who has no time for more. The ink has bled into the parchment, that of the page
-behind shines through, and no two pages have the same inks. The same seed draws the same pages.
+They have the files of real pages (see `marked.py`). Only the last page is marked completely, the others in
+part, as people do. The ink bleeds into the parchment, ink from the back of the page shines through, and the
+inks of all pages differ. The same seed draws the same pages.
 """
 
 import argparse
@@ -19,18 +19,18 @@ except ModuleNotFoundError as error:
 
 from marked import PREFIX, layer_of_page, picture_of, pixels_of
 
-#: What is drawn, each over those before it; the background is what remains.
+#: The layers that are drawn, each over the ones before it; the rest is the background.
 DRAWN = "Staff lines layer", "Music symbol layer", "Text"
 INKS = {"Staff lines layer": (150, 60, 45), "Music symbol layer": (50, 36, 30), "Text": (72, 46, 34)}
 PARCHMENT = 226, 208, 172
-FINER = 4  # lines are drawn so many times larger than the page and shrunk, for smooth edges
+FINER = 4  # lines are drawn this many times larger than the page and shrunk, for smooth edges
 LINES = 4  # of a staff
 GAP = 6  # pixels between the lines of a staff
 STAFF = 56  # pixels from one staff to the next
 
 
 def draw_ink(width, height, chance):
-    """For each kind of ink the part of each pixel that it covers, from 0 to 1."""
+    """Return for each layer the part of each pixel that its ink covers, from 0 to 1."""
     sheets = {kind: Image.new("L", (width * FINER, height * FINER)) for kind in DRAWN}
     pens = [ImageDraw.Draw(sheets[kind]) for kind in DRAWN]
     margin = 14
@@ -48,7 +48,7 @@ def fine(*numbers):
 
 
 def draw_staff(pen, left, right, top, chance):
-    """Lines by a ruler that slipped a little, thicker and thinner as the pen was full or empty."""
+    """Draw lines that are slightly uneven and vary in thickness."""
     slope = chance.uniform(-0.008, 0.008)
     for line in range(LINES):
         x, y = left, top + line * GAP + chance.uniform(-0.5, 0.5)
@@ -60,7 +60,7 @@ def draw_staff(pen, left, right, top, chance):
 
 
 def draw_notes(pen, left, right, top, chance):
-    """Square notes, alone or joined to a neighbour by a stem; first of all a clef."""
+    """Draw a clef, then square notes, alone or in groups, some with a stem."""
     x = left + 3
     pen.rectangle(fine(x, top, x + 2, top + 2 * GAP), 255)
     x += 10
@@ -77,7 +77,7 @@ def draw_notes(pen, left, right, top, chance):
 
 
 def draw_text(pen, left, right, baseline, chance):
-    """Words of letters that nobody can read: strokes, bows, and some that rise or fall beyond the others."""
+    """Draw words of illegible letters: strokes and bows, some with ascenders or descenders."""
     x = left + chance.uniform(0, 10)
     thick = round(FINER * chance.uniform(1.2, 1.6))
     while x < right - 16:
@@ -94,13 +94,13 @@ def draw_text(pen, left, right, baseline, chance):
 
 
 def noise(height, width, coarse, generator):
-    """Clouds of a size: random numbers about 0, one for so many pixels, made smooth in between."""
+    """Return smooth noise about 0: one random number for each `coarse` pixels, interpolated."""
     rough = torch.randn(1, 1, height // coarse + 2, width // coarse + 2, generator=generator)
     return torch.nn.functional.interpolate(rough, size=(height, width), mode="bilinear")[0]
 
 
 def blurred(coverage, radius):
-    """Ink that has bled into its surroundings."""
+    """Return the coverage of ink that has bled into its surroundings."""
     picture = picture_of((coverage[None] * 255).to(torch.uint8))
     return pixels_of(picture.filter(ImageFilter.GaussianBlur(radius))) / 255
 
@@ -114,7 +114,7 @@ def parchment(height, width, generator):
 
 
 def draw_page(width, height, seed, whole):
-    """The files of a page: pictures by their names."""
+    """Return the files of a page: pictures by name. With `whole`, all of it is marked, else a part."""
     chance, generator = random.Random(seed), torch.Generator().manual_seed(seed)
     coverage = draw_ink(width, height, chance)
     behind = sum(draw_ink(width, height, chance).values()).clamp(0, 1).flip(-1)
@@ -143,14 +143,14 @@ def draw_page(width, height, seed, whole):
 
 
 def make_data(path, pages=4, width=192, height=180, seed=1):
-    """A ZIP of pages 001, 002, …; the last is marked in full, so that models can be held against it."""
+    """Write a ZIP of pages 001, 002, …; the last is marked completely, so that models can be tested on it."""
     with zipfile.ZipFile(path, "x") as archive:
         for number in range(1, pages + 1):
             files = draw_page(width, height, 1000 * seed + number, whole=number == pages)
             for name, picture in sorted(files.items()):
                 raw = io.BytesIO()
                 picture.save(raw, "PNG", optimize=True)
-                # Without a time of its own each file would have this moment's, and each ZIP another digest.
+                # ZipInfo has a fixed time; the current time would give each ZIP another digest.
                 archive.writestr(zipfile.ZipInfo("%03d/%s" % (number, name)), raw.getvalue())
 
 
@@ -165,7 +165,7 @@ def main():
     try:
         make_data(**vars(given))
     except FileExistsError:
-        sys.exit("%s is there already; nothing was drawn over it" % given.path)
+        sys.exit("%s exists already and was not changed" % given.path)
     print("%s: %d pages" % (given.path, given.pages))
 
 

@@ -1,4 +1,4 @@
-"""The network that finds one layer of a page, and the separation of a whole page by several of them."""
+"""The network that finds one layer of a page, and the separation of a whole page with several of them."""
 
 from pickle import UnpicklingError
 
@@ -6,18 +6,18 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-#: The network makes a page so many times smaller.
+#: The factor by which the network shrinks a page.
 SHRINKING = 4
-#: How far a pixel's surroundings reach in the network; a multiple of that.
+#: Pixels around a pixel that affect its score; a multiple of SHRINKING.
 MARGIN = 20
-#: A page is separated in squares of so many pixels: a page of a book does not fit into memory at once.
+#: Side of the squares in which a page is separated, in pixels: a whole page may not fit into memory.
 SQUARE = 256
 
 
 class AutoEncoder(nn.Module):
-    """Shrinks a patch twice by two and unfolds it again; tells for each pixel how likely it is of the layer.
+    """Shrinks a patch twice by two and enlarges it again; scores how likely each pixel is in the layer.
 
-    What was seen on the way down is added on the way up: a staff line is too thin to survive the shrinking.
+    Features on the way down are added on the way up: a staff line is too thin to survive the shrinking.
     """
 
     def __init__(self, width):
@@ -30,7 +30,7 @@ class AutoEncoder(nn.Module):
         self.verdict = nn.Conv2d(width, 1, 1)
 
     def forward(self, pixels):
-        """Bytes (patch, colour, row, column) to scores (patch, row, column); above 0 it is of the layer."""
+        """Return scores (patch, row, column) of bytes (patch, colour, row, column); above 0: in the layer."""
         ink = 1 - pixels.float() / 255
         outer = self.outer(ink)
         middle = self.middle(functional.max_pool2d(outer, 2))
@@ -48,11 +48,11 @@ def twice_as_large(features):
 
 
 class BadModel(Exception):
-    """What a file holds is no model of a layer; the message goes on after the file's name."""
+    """A file is not a valid model of a layer; the message continues a sentence after the file's name."""
 
 
 def read_model(path):
-    """A model out of its file: all of its weights are there, of the right shape, and finite."""
+    """Read a model from a file. Raises BadModel unless it has all weights, of the right shape, and finite."""
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
         channels = state["verdict.weight"].shape[1]
@@ -84,11 +84,11 @@ def kind_of(value):
 
 @torch.inference_mode()
 def scores_of(model, image):
-    """The scores of all pixels of a page, square by square."""
+    """Return the scores of all pixels of a page; they are computed square by square."""
     training, device = model.training, next(model.parameters()).device
     model.eval()
     height, width = image.shape[1:]
-    # As far beyond each edge as the network looks, and on to the next size that it can shrink.
+    # Padded by the margin on each side, and up to a size that the network can shrink.
     beyond = MARGIN, MARGIN + -width % SHRINKING, MARGIN, MARGIN + -height % SHRINKING
     wide = functional.pad(image[None].float(), beyond, mode="replicate").to(torch.uint8)
     scores = torch.empty(height, width)
@@ -103,7 +103,7 @@ def scores_of(model, image):
 
 
 def separate(models, image):
-    """For each layer, the pixels that belong to it. Of several, the one that is surest of a pixel has it."""
+    """Return the pixels of each layer. Of several layers, a pixel is in the one with the highest score."""
     scores = {layer: scores_of(model, image) for layer, model in models.items()}
     if len(scores) == 1:
         return {layer: score > 0 for layer, score in scores.items()}

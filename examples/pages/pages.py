@@ -1,8 +1,8 @@
-"""Learns from marked pages to separate the layers of others: background, notes, staff lines, text.
+"""Learns from marked pages to separate the layers of other pages: background, notes, staff lines, text.
 
-There is one network for each layer. All are trained at once, on the same patches, in one training: it is
-interrupted, goes on and ends as one. However often it is interrupted, in the middle of an epoch too, it ends
-with the same weights, bit for bit, on the same kind of processor with the same number of threads.
+There is one network for each layer. All are trained together, on the same patches, in one run with one
+checkpoint. However often it is interrupted, even in the middle of an epoch, it ends with the same weights,
+bit for bit, on the same type of processor with the same number of threads.
 """
 
 import argparse
@@ -23,12 +23,12 @@ except ModuleNotFoundError as error:
 from marked import NotMarked, Patches, read_pages
 from model import SHRINKING, AutoEncoder, separate
 
-#: What may change from attempt to attempt: it makes no other models.
+#: Options that do not affect the models, and may change between attempts.
 HARMLESS = "data", "workers"
 
 
 class Settings:
-    """The first part of a checkpoint to be loaded: the others would not fit a training that is another."""
+    """The first part of a checkpoint to be loaded: with other settings, the other parts would not fit."""
 
     def __init__(self, given):
         self.values = {name: value for name, value in vars(given).items() if name not in HARMLESS}
@@ -40,28 +40,28 @@ class Settings:
         changed = sorted(name for name, value in self.values.items() if before.get(name) != value)
         if changed:
             was = ", ".join("--%s %s" % (name.replace("_", "-"), before.get(name)) for name in changed)
-            sys.exit("the checkpoints are of a training with %s; use the same, or move them away" % was)
+            sys.exit("the checkpoints were saved with %s; use the same, or move them away" % was)
 
 
 def divided(pages):
-    """The pages to learn from, and those that the models are held against."""
+    """Return the pages for training, and the pages for the test."""
     if len(pages) == 1:
-        print("there is one page: the models are held against the page that they learn from", flush=True)
+        print("there is only one page: it is used for training and for the test", flush=True)
         return pages, pages
     return pages[:-1], pages[-1:]
 
 
 def layers_of(given, page):
-    """The layers to learn, in the order of the page: all that are marked, or those that were asked for."""
+    """Return the layers to train, in the order of the page: all that are marked, or the requested ones."""
     unknown = set(given.layers) - set(page.layers)
     if unknown:
         names = ", ".join(sorted(unknown)), ", ".join(page.layers)
-        raise NotMarked("there is no layer %s; those that are marked are %s" % names)
+        raise NotMarked("there is no layer %s; the marked layers are %s" % names)
     return [layer for layer in page.layers if not given.layers or layer in given.layers]
 
 
 def new_models(given, page, layers):
-    """A model for each layer. Its first weights do not depend on which others are trained beside it."""
+    """Return a model for each layer. Its initial weights do not depend on the other layers."""
     models = {}
     for number, layer in enumerate(page.layers):
         torch.manual_seed(1000 * given.seed + number)
@@ -72,19 +72,19 @@ def new_models(given, page, layers):
 
 
 def losses_of(models, pixels, marks, selected):
-    """What each model got wrong. What nobody marked is neither right nor wrong."""
-    told = selected.float()
+    """Return the loss of each model. Pixels that were not marked do not count."""
+    weight = selected.float()
     return {
         layer: functional.binary_cross_entropy_with_logits(
-            model(pixels), marks[:, index].float(), weight=told, reduction="sum"
+            model(pixels), marks[:, index].float(), weight=weight, reduction="sum"
         )
-        / told.sum()
+        / weight.sum()
         for index, (layer, model) in enumerate(models.items())
     }
 
 
 def measure(models, pages):
-    """F1 of each layer where these pages are marked."""
+    """Return the F1 score of each layer in the marked parts of these pages."""
     right, wrong = dict.fromkeys(models, 0), dict.fromkeys(models, 0)
     for page in pages:
         for layer, found in separate(models, page.image).items():
@@ -95,13 +95,13 @@ def measure(models, pages):
 
 
 def train(given, patches, held_out):
-    """The models, and how good each is."""
+    """Return the trained models and their metrics."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     loader = outlast.data.Loader(
         patches, given.batch_size, shuffle=True, seed=given.seed, num_workers=given.workers
     )
     models = torch.nn.ModuleDict(new_models(given, patches.pages[0], patches.layers)).to(device)
-    # One optimizer for all: it changes a weight by its own gradient, which comes from its model's loss alone.
+    # One optimizer for all: it changes a weight by its own gradient, which depends only on its model's loss.
     optimizer = torch.optim.Adam(models.parameters(), lr=given.lr)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, given.epochs * len(loader))
 
@@ -119,17 +119,17 @@ def train(given, patches, held_out):
             scheduler.step()
             training.step(**{"loss_" + layer: loss for layer, loss in losses.items()})
         f1 = measure(models, held_out)
-        told = ", ".join("%s %.3f" % pair for pair in f1.items())
-        print("epoch %d of %d: F1 of %s" % (epoch + 1, given.epochs, told), flush=True)
+        scores = ", ".join("%s %.3f" % pair for pair in f1.items())
+        print("epoch %d of %d: F1 of %s" % (epoch + 1, given.epochs, scores), flush=True)
     return models, {"f1": f1, "epochs": given.epochs, "steps": training.steps}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
-        "--data", default="book.zip", metavar="PATH", help="marked pages, here or in the job's data"
+        "--data", default="book.zip", metavar="PATH", help="marked pages: a path, or a name in the job's data"
     )
-    parser.add_argument("--layers", nargs="+", default=[], metavar="LAYER", help="learn these; default: all")
+    parser.add_argument("--layers", nargs="+", default=[], metavar="LAYER", help="train these; default: all")
     parser.add_argument("--epochs", type=int, default=15)
     parser.add_argument("--samples", type=int, default=32, help="patches per layer and epoch")
     parser.add_argument("--patch-height", type=int, default=48)
@@ -138,9 +138,9 @@ def main():
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--lr", type=float, default=0.01, help="the learning rate at the start")
     parser.add_argument(
-        "--workers", type=int, default=0, help="processes that cut patches; any number, same result"
+        "--workers", type=int, default=0, help="processes that cut patches; the result is the same"
     )
-    parser.add_argument("--seed", type=int, default=1, help="other first weights and other patches")
+    parser.add_argument("--seed", type=int, default=1, help="for the initial weights and the patches")
     given = parser.parse_args()
     size = given.patch_height, given.patch_width
     if size[0] % SHRINKING or size[1] % SHRINKING:

@@ -1,6 +1,6 @@
-"""Separates a page into its layers, by the models that `pages.py` has made.
+"""Separates a page into its layers, with the models that `pages.py` has trained.
 
-The new folder is a page as `marked.py` describes it: corrected by hand, it is one more to learn from.
+The new folder is a page as `marked.py` describes it: corrected by hand, it is one more page for training.
 """
 
 import argparse
@@ -13,18 +13,18 @@ from model import BadModel, read_model, separate
 
 
 def read_models(folder):
-    """The models in a folder and in those below it, by the names of their layers."""
+    """Return the models in a folder and its subfolders, by the names of their layers."""
     paths = sorted(folder.rglob("*.pt"))
     if not paths:
-        sys.exit("%s holds no model: no file ends in .pt" % folder)
+        sys.exit("%s has no model: no file ends in .pt" % folder)
     models = {}
     for path in paths:
         if path.stem in models:
-            sys.exit("%s is a second model of that layer; name a folder with one" % path)
+            sys.exit("%s is a second model of that layer; choose a folder with only one" % path)
         try:
             models[path.stem] = read_model(path)
-        except BadModel as wrong:
-            sys.exit("%s %s" % (path, wrong))
+        except BadModel as error:
+            sys.exit("%s %s" % (path, error))
     return models
 
 

@@ -28,15 +28,15 @@ FETCH = (
     """
 import sys
 from outlast.node.staging.fetch.fetch import fetch
-from outlast.node.staging.fetch.settings import FetchSettings
-from outlast.node.staging.sources.http import HttpSource
+from outlast.node.staging.fetch.fetch_settings import FetchSettings
+from outlast.node.staging.sources.http_source import HttpSource
 from outlast.node.staging.fetch.part_file import PartFile
-from outlast.node.staging.item import Wanted
+from outlast.node.staging.item import DataItem
 
 url, folder, sha256 = sys.argv[1:]
-settings = FetchSettings(block=%d, blocks=2, margin=0)
-wanted = Wanted((url,), {"sha256": sha256})
-print(fetch(wanted, [HttpSource(url)], PartFile(folder, "a"), settings).resumed_from)
+settings = FetchSettings(block_size=%d, block_count=2, margin=0)
+item = DataItem((url,), {"sha256": sha256})
+print(fetch(item, [HttpSource(url)], PartFile(folder, "a"), settings).resumed_from)
 """
     % BLOCK
 )

@@ -190,4 +190,4 @@ def test_submitting_says_by_which_way_data_comes(tmp_path: Path) -> None:
     (tmp_path / "params.yaml").write_text("command: sh -c true\ndata: [own.csv]\ncluster: slurm\n")
     code, _, err = typed("submit", tmp_path, PATH="/nowhere")
     assert code == 0
-    assert "data: own.csv comes by shared: it is read where it lies: jobs of Slurm see" in err
+    assert "data: own.csv comes by shared: it is read in place: jobs of Slurm see" in err

@@ -1,4 +1,4 @@
-"""Which files of the experiment directory the runs need, and whether they travel with the job."""
+"""The files of the experiment directory that the runs need and that travel with the job."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from outlast.spec.mistakes import shorten
 
-#: Kept by Outlast inside the experiment; never part of the code.
+#: Outlast's own directories inside the experiment; never part of the code.
 OWN_DIRECTORIES = frozenset({"logs", "results", "params", "workdir"})
 JOURNAL = "journal.sqlite"
 _INTERPRETER = re.compile(r"(python[0-9.]*|pypy[0-9.]*|bash|sh|dash|zsh|ksh|perl|ruby|julia|Rscript|node)")
@@ -19,7 +19,7 @@ _MOST_PARSED = 1 << 20
 
 
 def relative_path_mistake(path: str) -> str:
-    """Why `path` cannot be a path below a directory; empty if it can."""
+    """Return why `path` is not a path below a directory; an empty text if it is one."""
     if posixpath.isabs(path) or path.startswith("~"):
         return "must be relative, below the experiment directory"
     if ".." in path.split("/"):
@@ -30,7 +30,7 @@ def relative_path_mistake(path: str) -> str:
 
 
 def code_mistake(entry: str, directory: Path) -> tuple[str, str]:
-    """Why `entry` cannot be part of the code, and what to do; empty if it can."""
+    """Return why `entry` cannot be part of the code, and a hint; two empty texts if it can."""
     shown = shorten(entry)
     wrong = relative_path_mistake(entry)
     if wrong:
@@ -42,39 +42,40 @@ def code_mistake(entry: str, directory: Path) -> tuple[str, str]:
     path = directory / entry
     try:
         if not path.exists():
-            return f'"{shown}" is not there', "a link that leads nowhere" if path.is_symlink() else ""
+            return f'"{shown}" does not exist', "it is a broken symbolic link" if path.is_symlink() else ""
         if not (path.is_file() or path.is_dir()):
             return f'"{shown}" is neither a file nor a folder', ""
     except (OSError, ValueError) as error:
-        return f'"{shown}" cannot be looked at: {getattr(error, "strerror", None) or error}', ""
+        return f'"{shown}" cannot be accessed: {getattr(error, "strerror", None) or error}', ""
     if not os.access(path, os.R_OK):
         return f'"{shown}" cannot be read', f"chmod u+r {shown}"
     return "", ""
 
 
-def normal(paths: Iterable[str]) -> tuple[str, ...]:
-    """Each path once, without `./` and trailing slashes."""
+def normalise(paths: Iterable[str]) -> tuple[str, ...]:
+    """Return each path once, without `./` and trailing slashes."""
     return tuple(dict.fromkeys(posixpath.normpath(path) for path in paths))
 
 
 def covers(code: Sequence[str], path: str) -> bool:
-    """Whether `path` is in the code: itself, a folder around it, or (for a package) something in it."""
+    """Return True if the code has `path`, a folder that contains it, or (for a package) a file in it."""
     return any(
         path == entry or path.startswith(f"{entry}/") or entry.startswith(f"{path}/")
-        for entry in normal(code)
+        for entry in normalise(code)
     )
 
 
 def is_file(directory: Path, path: str) -> bool:
+    """Return True if `path` is a file in `directory`; False for texts that cannot be a path."""
     try:
         return (directory / path).is_file()
     except (OSError, ValueError):
-        # A word of a command may be anything: too long for a name, or with a NUL in it.
+        # A word of a command can be too long for a file name, or contain a NUL.
         return False
 
 
 def missing_script(words: Sequence[str], directory: Path) -> str | None:
-    """The script that the command starts with, if it is not there."""
+    """Return the script that the command runs if it does not exist; else None."""
     script = None
     if words and "/" in words[0]:
         script = words[0]
@@ -86,7 +87,7 @@ def missing_script(words: Sequence[str], directory: Path) -> str | None:
 
 
 def named_files(words: Sequence[str], directory: Path) -> list[str]:
-    """The files of the directory that a command line names, also as `--option=file` and `-m module`."""
+    """Return the files in `directory` that a command line names, also as `--option=file` and `-m module`."""
     found: list[str] = []
     for index, word in enumerate(words):
         if index and words[index - 1] == "-m":
@@ -99,7 +100,7 @@ def named_files(words: Sequence[str], directory: Path) -> list[str]:
 
 
 def imported_files(paths: Iterable[str], directory: Path) -> list[str]:
-    """The neighbours that Python files among `paths` import, and what those import in turn."""
+    """Return the files in `directory` that the Python files in `paths` import, also indirectly."""
     found: dict[str, None] = {}
     waiting = [path for path in paths if path.endswith(".py")]
     while waiting:
@@ -115,7 +116,7 @@ def imported_files(paths: Iterable[str], directory: Path) -> list[str]:
 
 
 def _module(parts: Sequence[str], directory: Path) -> list[str]:
-    """Where a Python module of the directory lies: its file, or the package at its top."""
+    """Return the path of a Python module in `directory`: its file or top-level package; else nothing."""
     if not all(part.isidentifier() for part in parts):
         return []
     if len(parts) == 1 and is_file(directory, f"{parts[0]}.py"):
@@ -127,13 +128,13 @@ def _module(parts: Sequence[str], directory: Path) -> list[str]:
 
 
 def _imports(path: Path) -> list[str]:
-    """The top-level names that a Python file imports; none, if it cannot be parsed."""
+    """Return the top-level names that a Python file imports; none if it cannot be parsed."""
     try:
         if path.stat().st_size > _MOST_PARSED:
             return []
         tree = ast.parse(path.read_bytes())
     except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
-        # The training itself will say what is wrong with it, better than a guess here.
+        # Python reports the error when the script runs.
         return []
     names: list[str] = []
     for node in ast.walk(tree):

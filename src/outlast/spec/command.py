@@ -1,4 +1,4 @@
-"""The command line of a run: split as a shell would, then filled in. Standard library only."""
+"""The command line of a run: splitting as a shell does, and placeholders. Standard library only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _OPERATOR = re.compile(r"\|\|?|&&?|;|>>?|<|`|\$\(|\n")
 
 
 def split(command: str) -> list[str]:
-    """Words as a shell would split them, with a backslash at a line's end joining it to the next.
+    """Split a command into words as a shell does; a backslash at the end of a line joins it to the next.
 
     Raises ValueError if a quote is not closed.
     """
@@ -20,40 +20,42 @@ def split(command: str) -> list[str]:
 
 
 def arguments(command: str, params: Mapping[str, str]) -> tuple[str, ...]:
-    """The argument list of one run. A value is put in after splitting, so it never becomes two arguments."""
+    """Return the arguments of one run. Values are filled in after splitting: each stays one argument."""
     return tuple(fill(word, params) for word in split(command))
 
 
 def fill(word: str, params: Mapping[str, str]) -> str:
-    def put(match: re.Match[str]) -> str:
+    """Replace the placeholders in a word by their values."""
+
+    def replace(match: re.Match[str]) -> str:
         literal, name = match.groups()
         return f"{{{literal}}}" if literal else params[name]
 
-    return _PLACEHOLDER.sub(put, word)
+    return _PLACEHOLDER.sub(replace, word)
 
 
 def placeholders(command: str) -> list[str]:
-    """The names that must be filled in, each once, in their order."""
+    """Return the names of the placeholders, each once, in their order."""
     return list(dict.fromkeys(name for _, name in _PLACEHOLDER.findall(command) if name))
 
 
 def shell_operator(command: str) -> str | None:
-    """The first thing outside quotes that only a shell would understand."""
-    bare = "".join(_bare(command.replace("\\\n", " ").strip()))
+    """Return the first shell operator outside quotes, or None."""
+    bare = "".join(_outside_quotes(command.replace("\\\n", " ").strip()))
     found = _OPERATOR.search(bare)
     return found[0] if found else None
 
 
 def shell_variable(command: str) -> str | None:
-    """The first `$NAME` or `${NAME}` that a shell would replace and nothing here does."""
+    """Return the first `$NAME` or `${NAME}` that only a shell would expand; None if the command runs one."""
     if split(command)[:1] in (["bash"], ["sh"]):
         return None
-    found = re.search(r"\$\{?[A-Za-z_][A-Za-z0-9_]*\}?", "".join(_bare(command, keep_double=True)))
+    found = re.search(r"\$\{?[A-Za-z_][A-Za-z0-9_]*\}?", "".join(_outside_quotes(command, keep_double=True)))
     return found[0] if found else None
 
 
-def _bare(command: str, *, keep_double: bool = False) -> Iterator[str]:
-    """The characters outside quotes; what is quoted is left out, or only what is in single quotes."""
+def _outside_quotes(command: str, *, keep_double: bool = False) -> Iterator[str]:
+    """Yield the characters outside quotes; with `keep_double`, also those in double quotes."""
     quote = ""
     escaped = False
     for character in command:

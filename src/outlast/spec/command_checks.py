@@ -1,4 +1,4 @@
-"""What can be wrong with a command line before anything is run."""
+"""Checks of a command line before it is run."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
 
 
 def command_mistakes(command: str, directory: Path) -> list[tuple[str, str]]:
-    """Sentences and hints about a command (or a check) that cannot be run as it is written."""
+    """Return messages and hints about a command (or a check) that cannot be run as it is written."""
     try:
         words = commands.split(command)
     except ValueError:
         return [("a quote is opened and not closed", "")]
     if not words or not words[0]:
         return [("is empty", "write the command that trains, such as python train.py")]
-    found = list(_not_a_shell(command, words))
+    found = list(_shell_syntax(command, words))
     return found or list(_script(words, directory))
 
 
-def _not_a_shell(command: str, words: list[str]) -> Iterator[tuple[str, str]]:
+def _shell_syntax(command: str, words: list[str]) -> Iterator[tuple[str, str]]:
     operator = commands.shell_operator(command)
     if operator == "\n":
-        yield "has several lines and is not run by a shell", "put them into a script, and list it under code"
+        yield "has several lines, but is not run by a shell", "put them into a script, and list it under code"
     elif operator is not None:
         hint = "put it into a script, list it under code, or write bash -c '…'; quote it if it is a value"
-        yield f'"{operator}" is for a shell, and the command is not run by one', hint
+        yield f'"{operator}" is shell syntax, but the command is not run by a shell', hint
     if _ASSIGNMENT.fullmatch(words[0]):
-        yield f"{shorten(words[0])} is for a shell", f"write env {shorten(words[0])} …"
+        yield f"{shorten(words[0])} is shell syntax", f"write env {shorten(words[0])} …"
 
 
 def _script(words: list[str], directory: Path) -> Iterator[tuple[str, str]]:
@@ -56,7 +56,7 @@ def _script(words: list[str], directory: Path) -> Iterator[tuple[str, str]]:
 
 
 def command_warnings(command: str, directory: Path) -> Iterator[tuple[str, str]]:
-    """What a command that can be split may yet not mean."""
+    """Yield messages and hints about a command that can be run but probably means something else."""
     try:
         words = commands.split(command)
         variable = commands.shell_variable(command)
@@ -64,7 +64,7 @@ def command_warnings(command: str, directory: Path) -> Iterator[tuple[str, str]]
         return
     if variable is not None:
         yield (
-            f"{shorten(variable)} is passed on as it is, since no shell runs the command",
+            f"{shorten(variable)} is passed literally, because the command is not run by a shell",
             "write bash -c '…'",
         )
     if words and "/" not in words[0] and "{" not in words[0] and not code_files.is_file(directory, words[0]):
@@ -78,7 +78,7 @@ def command_warnings(command: str, directory: Path) -> Iterator[tuple[str, str]]
 
 
 def _python_instead() -> str:
-    """Which one `outlast.node.environment.with_python` takes where there is no `python`."""
+    """Return which Python `outlast.node.environment.with_python` uses if there is no `python`."""
     if shutil.which("python3"):
         return "python3 is used instead"
     return f"{sys.executable}, which runs Outlast, is used instead"
@@ -88,5 +88,5 @@ def _names(directory: Path) -> list[str]:
     try:
         return sorted(entry.name for entry in directory.iterdir())
     except OSError:
-        # Only a suggestion is lost.
+        # Then there is no suggestion.
         return []

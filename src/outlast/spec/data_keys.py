@@ -1,11 +1,11 @@
-"""`data:` of a params.yaml: what has to be there before the training starts, and by which way it comes."""
+"""The `data:` section of params.yaml: the data items, the method for each, and all mistakes."""
 
 from __future__ import annotations
 
 import os
 import posixpath
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from outlast.node.staging.fetch.digests import normalise_digest
@@ -19,19 +19,19 @@ from outlast.spec.schema import DataKeys
 from outlast.units import show_size
 
 _EXAMPLE = "write {url: https://data.example.org/train.tar, unpack: yes, to: data}"
-_PIN = "`outlast data pin` fills in a digest"
-#: What else is in a job's directory.
-_TAKEN = ("order.json", "travel", "committed", "arrived")
-#: So many characters has a digest in hexadecimal.
+_PIN = "`outlast data pin` adds a digest"
+#: Names that Outlast uses in a job's directory.
+_RESERVED = ("order.json", "travel", "committed", "arrived")
+#: The number of hexadecimal digits of a digest.
 _DIGITS = {"sha256": 64, "sha1": 40, "md5": 32, "crc32c": 8, "crc32": 8, "adler32": 8}
 
 
 @dataclass
 class DataFound:
-    """`items` and `ways` go together. With a mistake they are not all there."""
+    """The result of reading `data:`. `items` and `methods` have equal length; invalid entries are missing."""
 
     items: list[DataItem] = field(default_factory=list)
-    ways: list[DataMethod] = field(default_factory=list)
+    methods: list[DataMethod] = field(default_factory=list)
     mistakes: list[Mistake] = field(default_factory=list)
     warnings: list[Mistake] = field(default_factory=list)
 
@@ -39,20 +39,21 @@ class DataFound:
 def read_data(
     document: Document, entries: Sequence[DataKeys], directory: Path, scheduler: str, disk: int
 ) -> DataFound:
-    """`scheduler` is empty where a mistake keeps it from being known."""
+    """Read all entries. `scheduler` is empty if another mistake hides it; `disk` is in bytes."""
     found = DataFound()
-    reading = _DataReader(document, directory, scheduler, found)
+    reader = _DataReader(document, directory, scheduler, found)
     for index, keys in enumerate(entries):
-        reading.entry(index, keys)
-    reading.collisions()
-    pinned = sum(item.size or 0 for item in found.items if way_takes_disk(item))
+        reader.read_entry(index, keys)
+    reader.check_collisions()
+    pinned = sum(item.size or 0 for item in found.items if needs_disk(item))
     if pinned > disk:
         text = f"{show_size(pinned)} do not fit into resources.disk, {show_size(disk)}"
-        found.warnings.append(document.mistake(("data",), text, "ask for more disk"))
+        found.warnings.append(document.mistake(("data",), text, "request more disk"))
     return found
 
 
-def way_takes_disk(item: DataItem) -> bool:
+def needs_disk(item: DataItem) -> bool:
+    """Return True if the item takes space on the node; data that is read in place does not."""
     return not (item.method == "shared" and item.unpack == "no")
 
 
@@ -62,44 +63,44 @@ class _DataReader:
         self._directory = directory
         self._scheduler = scheduler
         self._found = found
-        #: Where each item was written.
-        self._places: list[tuple[int, DataItem]] = []
-        #: By the name under which HTCondor puts them into a job's directory: where they were written.
-        self._carried: dict[str, int] = {}
+        #: Valid items with the index of their entry.
+        self._valid: list[tuple[int, DataItem]] = []
+        #: The entry's index by the file name that HTCondor gives it in a job's directory.
+        self._native_names: dict[str, int] = {}
 
-    def entry(self, index: int, keys: DataKeys) -> None:
+    def read_entry(self, index: int, keys: DataKeys) -> None:
         at: Path_ = ("data", index)
         before = len(self._found.mistakes)
         node = self._document.find(at)
         if isinstance(node, Mapping) and "url" not in node.entries:
-            self._mistake(at, "says no url", _EXAMPLE)
+            self._mistake(at, "url is missing", _EXAMPLE)
         if "url" not in keys.model_fields_set or not all(keys.url):
-            return  # it was wrong, and that has been said
+            return  # invalid, and already reported
         if not keys.url:
             self._mistake((*at, "url"), "is an empty list", _EXAMPLE)
         for number, url in enumerate(keys.url):
             text, hint = urls.mistake_in(url)
             if text:
-                self._mistake(self._place(index, number), text, hint)
+                self._mistake(self._url_path(index, number), text, hint)
         digests = dict(self._digests(at, keys))
-        to = self._to(at, keys)
+        to = self._target(at, keys)
         if len(self._found.mistakes) > before:
             return
-        wanted = DataItem(
-            tuple(urls.located(url, self._directory) for url in keys.url),
+        item = DataItem(
+            tuple(urls.absolute_url(url, self._directory) for url in keys.url),
             digests,
             keys.size if "size" in keys.model_fields_set else None,
             keys.unpack,
             to,
             keys.method,
         )
-        self._warnings(index, wanted)
+        self._warnings(index, item)
         if self._scheduler:
-            self._way(index, wanted)
-        self._places.append((index, wanted))
+            self._choose_method(index, item)
+        self._valid.append((index, item))
 
-    def _place(self, index: int, number: int) -> Path_:
-        """As it was written: an entry may be a URL by itself, and `url:` one or a list."""
+    def _url_path(self, index: int, number: int) -> Path_:
+        """Return the path of a URL as written: the entry itself, its `url:`, or an item of that list."""
         at: Path_ = ("data", index)
         if isinstance(self._document.find(at), Scalar):
             return at
@@ -112,101 +113,93 @@ class _DataReader:
                 continue
             written = self._document.text((*at, name))
             if not written:
-                # "Has no value" is said of keys that have a type; these are read here.
+                # Pydantic reports this only for keys that have a type.
                 self._mistake((*at, name), "has no value", "write one, or remove the line")
                 continue
             try:
                 yield name, normalise_digest(name, written)
             except ValueError:
-                text = f'"{shorten(written, 70)}" is no {name} digest ({len(written)} characters)'
-                hint = f"it has {_DIGITS[name]} hexadecimal digits, or is base64 of as many bits"
+                text = f'"{shorten(written, 70)}" is not a {name} digest ({len(written)} characters)'
+                hint = f"write {_DIGITS[name]} hexadecimal digits, or the same bits as base64"
                 self._mistake((*at, name), text, hint)
 
-    def _to(self, at: Path_, keys: DataKeys) -> str:
+    def _target(self, at: Path_, keys: DataKeys) -> str:
         to = posixpath.normpath(keys.to) if keys.to else ""
         if to in ("", "."):
             return ""
         wrong = code_files.relative_path_mistake(keys.to)
         if wrong:
             wrong = wrong.replace("the experiment directory", "the data directory")
-            self._mistake((*at, "to"), f'"{shorten(keys.to)}" {wrong}', "it begins in $OUTLAST_DATA_DIR")
+            self._mistake((*at, "to"), f'"{shorten(keys.to)}" {wrong}', "it starts from $OUTLAST_DATA_DIR")
         return to
 
-    def _way(self, index: int, wanted: DataItem) -> None:
+    def _choose_method(self, index: int, item: DataItem) -> None:
         try:
-            way = data_methods.choose(wanted.urls, wanted.method, self._scheduler)
-        except NoDataMethod as none:
+            chosen = data_methods.choose(item.urls, item.method, self._scheduler)
+        except NoDataMethod as error:
             written = self._document.find(("data", index, "method")) is not None
-            path: Path_ = ("data", index, "method") if written else self._place(index, 0)
-            # The path that leads the sentence says `method` already.
-            self._mistake(path, none.text.removeprefix("method: ") if written else none.text, none.hint)
+            path: Path_ = ("data", index, "method") if written else self._url_path(index, 0)
+            # The message begins with the path, which names `method` already.
+            self._mistake(path, error.text.removeprefix("method: ") if written else error.text, error.hint)
             return
-        if self._scheduler in data_methods.SHARING or way.method == "native":
-            self._missing_files(index, wanted, way.method)
-        if way.method == "native" and len(wanted.urls) > 1:
-            text = "HTCondor's own transfer takes one URL: the other mirrors are not used"
-            self._warn(self._place(index, 1), text, "write method: auto to have them used")
-        if way.method == "native":
-            self._carry(index, wanted.name)
-        item = DataItem(wanted.urls, wanted.digests, wanted.size, wanted.unpack, wanted.to, way.method)
-        self._found.items.append(item)
-        self._found.ways.append(way)
+        if self._scheduler in data_methods.SHARING or chosen.method == "native":
+            self._missing_files(index, item, chosen.method)
+        if chosen.method == "native" and len(item.urls) > 1:
+            text = "HTCondor's file transfer takes one URL: the other mirrors are not used"
+            self._warn(self._url_path(index, 1), text, "write method: auto to use them")
+        if chosen.method == "native":
+            self._check_native_name(index, item.name)
+        self._found.items.append(replace(item, method=chosen.method))
+        self._found.methods.append(chosen)
 
-    def _carry(self, index: int, name: str) -> None:
-        """All that HTCondor brings lies side by side, whatever `to` says."""
-        if name in self._carried:
-            first = self._document.line(("data", self._carried[name]))
-            text = f"HTCondor brings {name} to the same place as that of line {first}"
+    def _check_native_name(self, index: int, name: str) -> None:
+        """Check that the name is free: HTCondor puts all files into one directory, whatever `to` is."""
+        if name in self._native_names:
+            first = self._document.line(("data", self._native_names[name]))
+            text = f"HTCondor would put {name} in the same place as the entry in line {first}"
             self._mistake(("data", index), text, "give one of them another name")
-        elif name in _TAKEN:
-            text = f"HTCondor brings it under its own name, and a job has another {name}"
+        elif name in _RESERVED:
+            text = f"HTCondor would transfer it as {name}, a name that Outlast uses in every job"
             self._mistake(("data", index), text, "give it another name")
-        self._carried.setdefault(name, index)
+        self._native_names.setdefault(name, index)
 
-    def _missing_files(self, index: int, wanted: DataItem, method: str) -> None:
-        for number, url in enumerate(wanted.urls):
+    def _missing_files(self, index: int, item: DataItem, method: str) -> None:
+        for number, url in enumerate(item.urls):
             if urls.kind_of(url) != "file":
                 continue
-            path, place = Path(path_of(url)), self._place(index, number)
-            text, hint = _file_mistake(path, wanted, method)
+            path, at = Path(path_of(url)), self._url_path(index, number)
+            text, hint = _file_mistake(path, item, method)
             if text:
-                self._mistake(place, text, hint)
+                self._mistake(at, text, hint)
             elif path.is_dir():
-                continue  # a folder on a shared file system is used as it is
-            elif wanted.size is not None and path.stat().st_size != wanted.size:
-                text = f"has {path.stat().st_size:,} bytes, and size says {wanted.size:,}"
-                self._mistake(place, text, "remove what is pinned, and `outlast data pin` writes it anew")
+                continue  # a folder on a shared file system is used in place
+            elif item.size is not None and path.stat().st_size != item.size:
+                text = f"has {path.stat().st_size:,} bytes, but size is {item.size:,}"
+                self._mistake(at, text, "remove the digests and the size, then run `outlast data pin`")
 
-    def _warnings(self, index: int, wanted: DataItem) -> None:
-        if wanted.digests:
+    def _warnings(self, index: int, item: DataItem) -> None:
+        if item.digests:
             return
-        place = self._place(index, 0)
-        if any(urls.scheme_of(url) == "http" for url in wanted.urls):
-            self._warn(
-                place, "plain http and no digest: anybody on the way could put other bytes there", _PIN
-            )
+        at = self._url_path(index, 0)
+        if any(urls.scheme_of(url) == "http" for url in item.urls):
+            self._warn(at, "http without a digest: anybody on the network path can replace the data", _PIN)
             return
-        but = "" if urls.kind_of(wanted.urls[0]) == "file" else ", unless the source tells a digest itself"
-        if wanted.size is not None:
-            but = f", and a size proves little{but}"
-        self._warn(place, f"nothing proves that these bytes are the right ones{but}", _PIN)
+        checked = "the file is not verified" if item.size is None else "only the size is verified"
+        unless = "" if urls.kind_of(item.urls[0]) == "file" else ", unless the server sends a checksum"
+        self._warn(at, f"no digest: {checked}{unless}", _PIN)
 
-    def collisions(self) -> None:
-        """Two entries that would lie at the same place."""
+    def check_collisions(self) -> None:
+        """Report entries with the same target."""
         taken: dict[str, int] = {}
-        for index, wanted in self._places:
-            path = posixpath.join(wanted.to, wanted.name)
-            if wanted.unpack != "no":
-                # Several archives may be unpacked into one folder; the same one twice is a slip.
-                path = "\0".join((wanted.to, *wanted.urls))
+        for index, item in self._valid:
+            path = posixpath.join(item.to, item.name)
+            if item.unpack != "no":
+                # Several archives may be unpacked into one folder, but the same one twice is a mistake.
+                path = "\0".join((item.to, *item.urls))
             if path in taken:
                 first = self._document.line(("data", taken[path]))
-                what = (
-                    f"brings {path}"
-                    if wanted.unpack == "no"
-                    else "unpacks the same archive to the same place"
-                )
-                text = f"{what}, as the entry of line {first} does"
+                what = f"is stored as {path}" if item.unpack == "no" else "unpacks the same archive"
+                text = f"{what}, like the entry in line {first}"
                 self._mistake(("data", index), text, "give one of them another to:")
             taken.setdefault(path, index)
 
@@ -217,28 +210,28 @@ class _DataReader:
         self._found.warnings.append(self._document.mistake(path, text, hint))
 
 
-def _file_mistake(path: Path, wanted: DataItem, method: str) -> tuple[str, str]:
+def _file_mistake(path: Path, item: DataItem, method: str) -> tuple[str, str]:
     try:
         if not path.exists():
             near = did_you_mean(path.name, _names(path.parent))
-            variable = "variables such as $SCRATCH are not put in here" if "$" in str(path) else ""
-            return f"{path} is not there", variable or near or "a relative path begins beside params.yaml"
+            variable = "variables such as $SCRATCH are not expanded here" if "$" in str(path) else ""
+            return f"{path} does not exist", variable or near or "a relative path starts from params.yaml"
         if path.is_dir():
-            return _folder_mistake(path, wanted, method)
+            return _folder_mistake(path, item, method)
         if not path.is_file():
             return f"{path} is not a file", ""
     except (OSError, ValueError) as error:
-        return f"{path} cannot be looked at: {getattr(error, 'strerror', None) or error}", ""
+        return f"{path} cannot be accessed: {getattr(error, 'strerror', None) or error}", ""
     return ("", "") if os.access(path, os.R_OK) else (f"{path} cannot be read", f"chmod u+r {path}")
 
 
-def _folder_mistake(path: Path, wanted: DataItem, method: str) -> tuple[str, str]:
-    """A folder that the node sees is used as it is."""
+def _folder_mistake(path: Path, item: DataItem, method: str) -> tuple[str, str]:
+    """Return the mistake and a hint for a folder, which is valid only if it is used in place."""
     if method != "shared":
         return f"{path} is a folder", "pack it into a tar and write unpack: yes"
-    if wanted.unpack != "no":
-        return f"{path} is a folder, there is nothing to unpack", "remove unpack:"
-    if wanted.digests or wanted.size is not None:
+    if item.unpack != "no":
+        return f"{path} is a folder: there is nothing to unpack", "remove unpack:"
+    if item.digests or item.size is not None:
         return f"{path} is a folder, which has neither digest nor size", "remove them, or pack it into a tar"
     return "", ""
 
@@ -247,5 +240,5 @@ def _names(folder: Path) -> list[str]:
     try:
         return sorted(entry.name for entry in folder.iterdir())
     except OSError:
-        # Only a suggestion is lost.
+        # Then there is no suggestion.
         return []

@@ -73,7 +73,7 @@ class Document:
         return node.text if isinstance(node, Scalar) else None
 
     def line(self, path: Path_, *, of_key: bool = False) -> int | None:
-        """Return the line of the value (or key) at `path`, or of its nearest parent that exists; else None."""
+        """Return the line of the value (or key) at `path`, or of the nearest parent that exists."""
         while path:
             parent, node = self.find(path[:-1]), self.find(path)
             if node is not None:

@@ -1,6 +1,6 @@
-"""Digests and sizes put into a params.yaml, which stays as it was otherwise, comments and all.
+"""Writing digests and sizes into a params.yaml without changing anything else, comments included.
 
-Only the characters that change are touched. The result is read again and compared before anybody gets it.
+The result is parsed again and compared with the expected content before it is returned.
 """
 
 from __future__ import annotations
@@ -15,13 +15,16 @@ from outlast.spec.document import plain, resolve
 from outlast.spec.mistakes import BadSpec
 from outlast.spec.yamlfile import parse
 
+_FORM = "this entry of params.yaml is written in a form that cannot be edited; add the lines by hand"
+_CHANGED = "params.yaml has changed in the meantime; run the command again"
+
 
 class CannotPin(ValueError):
-    """The entry is written in a way that cannot be added to; a sentence for the user."""
+    """The entry has a form that cannot be edited; the text is a message for the user."""
 
 
 def pin(text: str, index: int, pins: Mapping[str, str | int]) -> str:
-    """The file's text with `pins` in entry `index` of `data:`, in place of what it had. Raises CannotPin."""
+    """Return the file's text with `pins` set in entry `index` of `data:`. Raises CannotPin."""
     node = _entry(text, index)
     edits = _added(text, node, pins)
     for key, value in _pairs(node):
@@ -30,8 +33,8 @@ def pin(text: str, index: int, pins: Mapping[str, str | int]) -> str:
     pinned = text
     for start, end, new in sorted(edits, reverse=True):
         pinned = pinned[:start] + new + pinned[end:]
-    if _meaning(pinned) != _wanted(text, index, pins):
-        raise CannotPin("this entry of params.yaml is written in a way that cannot be added to")
+    if _content(pinned) != _expected_content(text, index, pins):
+        raise CannotPin(_FORM)
     return pinned
 
 
@@ -39,10 +42,10 @@ def _entry(text: str, index: int) -> Node:
     try:
         root = YAML(typ="safe", pure=True).compose(text)
     except YAMLError as error:
-        raise CannotPin("params.yaml is no longer what it was") from error
+        raise CannotPin(_CHANGED) from error
     entries = dict(_pairs(root)).get("data")
     if not isinstance(entries, SequenceNode) or index >= len(entries.value):
-        raise CannotPin("params.yaml is no longer what it was")
+        raise CannotPin(_CHANGED)
     entry: Node = entries.value[index]
     return entry
 
@@ -52,7 +55,7 @@ def _pairs(node: Node) -> list[tuple[str, Node]]:
 
 
 def _added(text: str, node: Node, pins: Mapping[str, str | int]) -> list[tuple[int, int, str]]:
-    """For what the entry does not have: where to put it, and the text."""
+    """Return the insertions (start, end, text) for keys that the entry does not have yet."""
     has = dict(_pairs(node))
     new = ["%s: %s" % (key, value) for key, value in pins.items() if key not in has]
     if not new:
@@ -63,7 +66,7 @@ def _added(text: str, node: Node, pins: Mapping[str, str | int]) -> list[tuple[i
     if node.flow_style:
         end = text.rindex("}", 0, node.end_mark.index)
         last = _end(list(has.values())[-1])
-        # A comma may stand behind the last one already.
+        # There may be a trailing comma already.
         gap = "" if text[last:end].strip().startswith(",") else ", "
         place = last if gap else last + text[last:end].index(",") + 1
         return [(place, place, (gap or " ") + ", ".join(new))]
@@ -74,12 +77,12 @@ def _added(text: str, node: Node, pins: Mapping[str, str | int]) -> list[tuple[i
 
 
 def _from_scalar(text: str, node: ScalarNode, new: list[str]) -> tuple[int, int, str]:
-    """`- https://…` becomes a group of keys."""
+    """Return the edit that turns `- https://…` into a group of keys."""
     start, end = node.start_mark.index, node.end_mark.index
     before = text[text.rfind("\n", 0, start) + 1 : start]
     written = text[start:end]
     if before.strip() == "-":
-        # What stands behind the URL, such as a comment, stays there.
+        # A comment behind the URL stays there.
         line_end = text.find("\n", end)
         line_end = line_end if line_end >= 0 else len(text)
         indent = "\n" + " " * node.start_mark.column
@@ -88,28 +91,24 @@ def _from_scalar(text: str, node: ScalarNode, new: list[str]) -> tuple[int, int,
 
 
 def _end(node: Node) -> int:
-    """Behind its last character. A block list's own mark is only at whatever follows."""
+    """Return the index behind the node's last character; a block list's own mark is too far."""
     if isinstance(node, SequenceNode) and not node.flow_style and node.value:
         return _end(node.value[-1])
     return int(node.end_mark.index)
 
 
-def _meaning(text: str) -> object:
+def _content(text: str) -> object:
     try:
         return plain(parse(text, "params.yaml").root)
     except BadSpec as error:
-        raise CannotPin("this entry of params.yaml is written in a way that cannot be added to") from error
+        raise CannotPin(_FORM) from error
 
 
-def _wanted(text: str, index: int, pins: Mapping[str, str | int]) -> object:
-    wanted = _meaning(text)
-    assert isinstance(wanted, dict)
-    entry = wanted["data"][index]
+def _expected_content(text: str, index: int, pins: Mapping[str, str | int]) -> object:
+    expected = _content(text)
+    assert isinstance(expected, dict)
+    entry = expected["data"][index]
     entry = {"url": entry} if isinstance(entry, str) else entry
-    # As the file will be read: a digest of digits alone is a number to YAML.
-    wanted["data"][index] = {**entry, **{key: _read(value) for key, value in pins.items()}}
-    return wanted
-
-
-def _read(value: str | int) -> object:
-    return resolve(str(value))
+    # As YAML reads it: a digest that consists of decimal digits is a number.
+    expected["data"][index] = {**entry, **{key: resolve(str(value)) for key, value in pins.items()}}
+    return expected

@@ -1,4 +1,4 @@
-"""One profile of a `clusters.yaml`: from its keys to a `ClusterProfile`, or what is wrong with them."""
+"""Reading one profile of a `clusters.yaml` into a `ClusterProfile`, with its mistakes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from outlast.spec.validate import validate
 
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 _BATCH = ("slurm", "sge", "htcondor")
-#: Which schedulers a key is for; those that are not here are for all.
+#: The schedulers that a key is for; a key that is not listed is for all.
 _FOR: Mapping[str, tuple[str, ...]] = {
     "hosts": ("local",),
     **dict.fromkeys(("project", "account", "gpus", "modules", "before", "environment"), _BATCH),
@@ -34,53 +34,55 @@ _FOR: Mapping[str, tuple[str, ...]] = {
     "lag": ("slurm", "sge"),
     **dict.fromkeys(("largest_transfer", "commit", "commit_every"), ("htcondor",)),
 }
-#: What to write instead, or why there is no need to.
+#: Hints for a key that is not for a scheduler.
 _INSTEAD: Mapping[tuple[str, str], str] = {
     ("hosts", "slurm"): "remove it: Slurm knows its own",
     ("hosts", "sge"): "remove it: Grid Engine knows its own",
     ("hosts", "htcondor"): "remove it: HTCondor knows its own",
-    ("queue", "htcondor"): "remove it: HTCondor has none; narrow its choice under directives",
-    ("scratch", "htcondor"): "remove it: a job's own directory is scratch there",
+    ("queue", "htcondor"): "remove it: HTCondor has no queues; restrict its choice under directives",
+    ("scratch", "htcondor"): "remove it: HTCondor gives each job a scratch directory",
     ("partition", "sge"): "write queue:",
     **{
-        (key, one): "remove it: resources in params.yaml say it"
+        (key, one): "remove it: resources in params.yaml set it"
         for key in ("cpus", "memory")
         for one in _BATCH
     },
 }
-#: Two words for one thing.
+#: Keys with the same meaning.
 _ALIASES = {"account": "project", "partition": "queue"}
 
 
 @dataclass(frozen=True)
 class ClusterProfile:
+    """A named cluster: its scheduler, its hosts if it is local, and the settings of its site."""
+
     name: str
-    #: local, slurm, sge or htcondor; empty where a mistake keeps that from being known.
+    #: local, slurm, sge or htcondor; empty if the profile has none that is valid.
     scheduler: str
-    #: For local: names that stand for machines. Empty: this machine, under its own name.
+    #: For local: virtual hosts by name. Empty: this machine, under its own name.
     hosts: Mapping[str, Host] = field(default_factory=dict)
-    #: What is known of the site; its own `name` is left empty.
+    #: The settings of the site; `site.name` stays empty.
     site: Profile = field(default_factory=Profile)
 
     def as_json(self) -> dict[str, Any]:
-        """What `Spec.profile` holds: only what differs from the defaults. `Profile.of` reads it."""
-        told: dict[str, Any] = {"scheduler": self.scheduler}
+        """Return the values that differ from the defaults, for `Spec.profile`; `Profile.of` reads them."""
+        values: dict[str, Any] = {"scheduler": self.scheduler}
         if self.hosts:
-            told["hosts"] = {name: asdict(host) for name, host in self.hosts.items()}
+            values["hosts"] = {name: asdict(host) for name, host in self.hosts.items()}
         for one in fields(Profile):
             value = getattr(self.site, one.name)
             if value != one.default:
-                told[one.name] = list(value) if isinstance(value, tuple) else value
-        return told
+                values[one.name] = list(value) if isinstance(value, tuple) else value
+        return values
 
 
 def is_for(key: str, scheduler: str) -> bool:
-    """Whether a key means something to a scheduler."""
+    """Return True if a key is for this scheduler."""
     return scheduler in _FOR.get(key, SCHEDULERS)
 
 
 def read_profile(name: str, document: Document, folder: Path) -> tuple[ClusterProfile, list[Mistake]]:
-    """The profile called `name`; paths in it are relative to `folder`, where the file is."""
+    """Return the profile called `name` and its mistakes; paths in it are relative to `folder`."""
     keys, mistakes = validate(ProfileKeys, document, (name,))
     node = document.find((name,))
     written = isinstance(node, MappingNode) and "scheduler" in node.entries
@@ -89,8 +91,8 @@ def read_profile(name: str, document: Document, folder: Path) -> tuple[ClusterPr
         scheduler = name
     elif not written and isinstance(node, MappingNode):
         hint = f"add scheduler: with {one_of(SCHEDULERS)}"
-        mistakes.append(document.mistake((name,), "does not say which scheduler it is", hint, of_key=True))
-    # One that is misspelt does not hide what else is wrong.
+        mistakes.append(document.mistake((name,), "scheduler is missing", hint, of_key=True))
+    # A misspelt scheduler does not hide other mistakes.
     meant = scheduler or nearest(document.text((name, "scheduler")) or "", SCHEDULERS)
     if meant:
         mistakes += [
@@ -110,7 +112,7 @@ def read_profile(name: str, document: Document, folder: Path) -> tuple[ClusterPr
 
 
 def _misplaced(keys: ProfileKeys, scheduler: str) -> Iterator[tuple[Path_, str, str]]:
-    """Keys that mean nothing to this scheduler, and keys that say the same."""
+    """Yield keys that are not for this scheduler, and keys with the same meaning."""
     given = keys.model_fields_set
     for key in ProfileKeys.model_fields:
         if key in given and not is_for(key, scheduler):
@@ -118,11 +120,11 @@ def _misplaced(keys: ProfileKeys, scheduler: str) -> Iterator[tuple[Path_, str, 
             yield (key,), text, _INSTEAD.get((key, scheduler), "remove it")
     for alias, word in _ALIASES.items():
         if {alias, word} <= given:
-            yield (alias,), f"is another word for {word}, which is given as well", "keep one of them"
+            yield (alias,), f"means the same as {word}, which is also set", "keep one of them"
 
 
 def _unfit(keys: ProfileKeys, scheduler: str) -> Iterator[tuple[Path_, str, str]]:
-    """Values that this scheduler cannot read."""
+    """Yield values that this scheduler cannot read."""
     if scheduler == "slurm" and any(character.isspace() for character in keys.gpus):
         yield ("gpus",), f'"{keys.gpus}" has a space in it', "write it like gpu:a100:{gpus}"
     if scheduler in _BATCH:
@@ -140,30 +142,30 @@ def _hosts_mistakes(name: str, document: Document, keys: ProfileKeys) -> Iterato
     for host in keys.hosts:
         if not _HOST.fullmatch(host):
             hint = "use letters, digits, ., _ and -"
-            yield document.mistake((name, "hosts", host), "is not a host's name", hint, of_key=True)
+            yield document.mistake((name, "hosts", host), "is not a valid host name", hint, of_key=True)
 
 
 def _site(keys: ProfileKeys, folder: Path, scheduler: str) -> Profile:
-    told = keys.model_dump(exclude_unset=True)
+    values = keys.model_dump(exclude_unset=True)
     for alias, word in _ALIASES.items():
         if alias in keys.model_fields_set:
-            told.setdefault(word, getattr(keys, alias))
-    if environment := told.get("environment"):
+            values.setdefault(word, getattr(keys, alias))
+    if environment := values.get("environment"):
         # Without a slash it is the name of a conda environment.
-        told["environment"] = _located(environment, folder) if "/" in environment else environment
-    if container := told.get("container"):
-        told["container"] = container if "://" in container else _located(container, folder)
-    told.update({f"token_{key}": value for key, value in told.pop("token", {}).items()})
-    told.update(told.pop("transfers", {}))
-    # The token's file is read here, or travels from here. Where nothing is shared a cache is a place on the
-    # node, and a "~" the home that a job has there.
+        values["environment"] = _located(environment, folder) if "/" in environment else environment
+    if container := values.get("container"):
+        values["container"] = container if "://" in container else _located(container, folder)
+    values.update({f"token_{key}": value for key, value in values.pop("token", {}).items()})
+    values.update(values.pop("transfers", {}))
+    # The token's file is read on this machine. Without a shared file system the cache is a directory on the
+    # node, where "~" is the job's home.
     here = ("token_file", "cache") if scheduler in SHARING else ("token_file",)
-    told.update({key: _located(told[key], folder) for key in here if told.get(key)})
-    return Profile.of(told)
+    values.update({key: _located(values[key], folder) for key in here if values.get(key)})
+    return Profile.of(values)
 
 
 def _located(path: str, folder: Path) -> str:
-    """`~` is the user's home, and a relative path begins where the file is that has it."""
-    # A home that is not known stays "~", and a variable is the node's to expand.
+    """Return an absolute path: `~` is the user's home, a relative path starts from `folder`."""
+    # An unknown home stays "~"; variables are expanded on the node.
     expanded = os.path.expanduser(path)  # noqa: PTH111
     return expanded if expanded.startswith(("/", "~", "$")) else str((folder / expanded).absolute())

@@ -1,4 +1,4 @@
-"""`read`: an experiment directory in, a validated `Spec` and its runs out, or every mistake at once."""
+"""Reading an experiment directory: a validated `Spec` and its runs, or all mistakes at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from outlast.domain.model import Limits, Resources, RunPlan, Spec
 from outlast.node.order import OutputRule
 from outlast.spec import code_files, resource_checks, runs
 from outlast.spec import command as commands
-from outlast.spec.checkpoint_keys import odd_checkpoints, read_checkpoints
+from outlast.spec.checkpoint_keys import checkpoint_warnings, read_checkpoints
 from outlast.spec.cluster_library import ClusterProfile, Library, find_cluster
 from outlast.spec.command_checks import command_mistakes, command_warnings
 from outlast.spec.data_keys import read_data
@@ -23,7 +23,7 @@ from outlast.spec.data_methods import DataMethod
 from outlast.spec.document import Document, Mapping
 from outlast.spec.mistakes import BadSpec, Mistake, did_you_mean, shorten
 from outlast.spec.schema import OutputKeys, ParamsKeys
-from outlast.spec.token_keys import token_objections
+from outlast.spec.token_keys import check_token_file
 from outlast.spec.validate import validate
 from outlast.spec.yamlfile import load
 
@@ -32,21 +32,23 @@ FILE = "params.yaml"
 
 @dataclass(frozen=True)
 class Parsed:
+    """A valid experiment."""
+
     spec: Spec
     runs: tuple[RunPlan, ...]
     cluster: ClusterProfile
-    #: What is allowed and yet probably not meant.
+    #: Settings that are allowed but probably not meant.
     warnings: tuple[Mistake, ...] = ()
-    #: What follows from the cluster's limits, and is as it should be.
+    #: Consequences of the cluster's limits; nothing is wrong.
     notes: tuple[str, ...] = ()
-    #: How each of `spec.data` gets into a job, and why.
-    ways: tuple[DataMethod, ...] = ()
+    #: For each of `spec.data`, the method that brings it into a job, and why.
+    data_methods: tuple[DataMethod, ...] = ()
 
 
 def read(directory: Path, cluster: str | None = None) -> Parsed:
     """Read `params.yaml` of an experiment directory. Raises BadSpec with all mistakes.
 
-    `cluster` is meant instead of the one that the file names.
+    `cluster` overrides the one in the file.
     """
     return _ParamsReader(directory, _load(directory), cluster).parsed()
 
@@ -54,23 +56,25 @@ def read(directory: Path, cluster: str | None = None) -> Parsed:
 def _load(directory: Path) -> Document:
     path = directory / FILE
     try:
-        there, is_directory = os.path.lexists(path), directory.is_dir()
+        exists, is_directory = os.path.lexists(path), directory.is_dir()
     except ValueError:
-        there = is_directory = False
+        exists = is_directory = False
     if not is_directory:
         reason = "is not a directory" if os.path.lexists(directory) else "does not exist"
         hint = (
-            f"`outlast init {directory}` makes an experiment that runs" if reason == "does not exist" else ""
+            f"`outlast init {directory}` creates an experiment that runs"
+            if reason == "does not exist"
+            else ""
         )
         raise BadSpec([Mistake(str(directory), None, None, reason, hint)])
-    if not there:
+    if not exists:
         hint = f"`outlast init {directory}` writes one that runs"
-        raise BadSpec([Mistake(FILE, None, None, f"there is none in {directory}", hint)])
-    return load(path, FILE, f"remove it, and `outlast init {directory}` writes one that runs")
+        raise BadSpec([Mistake(FILE, None, None, f"not found in {directory}", hint)])
+    return load(path, FILE, f"remove it, then `outlast init {directory}` writes one that runs")
 
 
 class _ParamsReader:
-    """One reading of one file: collects mistakes and warnings while it goes."""
+    """Reads one file and collects its mistakes and warnings."""
 
     def __init__(self, directory: Path, document: Document, cluster: str | None) -> None:
         self.directory = directory
@@ -117,15 +121,15 @@ class _ParamsReader:
             self._transfer(spec, cluster)
             self._token(cluster)
         if self.mistakes or cluster is None:
-            # Checks may meet at one place; each sentence is said once.
+            # Two checks may find the same mistake.
             found = dict.fromkeys(self.mistakes)
             raise BadSpec(sorted(found, key=lambda one: (one.file != FILE, one.file, one.line or 0)))
         warnings = sorted(dict.fromkeys(self.warnings), key=lambda one: one.line or 0)
-        notes = tuple(note for note in (resource_checks.about_attempts(spec),) if note)
-        return Parsed(spec, tuple(plans), cluster, tuple(warnings), notes, tuple(data.ways))
+        notes = tuple(note for note in (resource_checks.note_on_attempts(spec),) if note)
+        return Parsed(spec, tuple(plans), cluster, tuple(warnings), notes, tuple(data.methods))
 
     def _given(self, key: str) -> bool:
-        """Whether a top-level key was written and understood."""
+        """Return True if a top-level key was written and its value is valid."""
         return key in self.keys.model_fields_set
 
     def _written(self, key: str) -> bool:
@@ -156,13 +160,13 @@ class _ParamsReader:
             )
         if not self._written("sweep"):
             return runs.plan_runs(name, self.keys.runs)
-        plans, mistakes, odd = runs.plan_sweep(name, self.document)
+        plans, mistakes, warnings = runs.plan_sweep(name, self.document)
         self.mistakes += mistakes
-        self.warnings += odd
+        self.warnings += warnings
         return plans
 
     def _parameters(self) -> list[str] | None:
-        """The names that the command may use; None if they cannot be told."""
+        """Return the names of the sweep's parameters; None if the sweep is invalid."""
         if not self._written("sweep"):
             return []
         node = self.document.find(("sweep",))
@@ -183,19 +187,16 @@ class _ParamsReader:
         used = commands.placeholders(command)
         for name in used:
             if name not in parameters:
-                hint = (
-                    did_you_mean(name, parameters)
-                    or f"write {{{{{name}}}}} if the braces are meant as they are"
-                )
+                hint = did_you_mean(name, parameters) or f"write {{{{{name}}}}} for literal braces"
                 known = (
                     f"sweep has {', '.join(map(shorten, parameters))}" if parameters else "there is no sweep"
                 )
-                self._mistake(("command",), f"nothing is known to put in for {{{name}}}: {known}", hint)
+                self._mistake(("command",), f"unknown parameter {{{name}}}: {known}", hint)
         for name in parameters:
             if name not in used and self.document.find(("sweep", name)) is not None:
                 self._warn(
                     ("sweep", name),
-                    f"the command does not use {{{shorten(name)}}}: its runs differ in name only",
+                    f"the command does not use {{{shorten(name)}}}: its runs differ only in name",
                 )
         for text, hint in command_warnings(command, self.directory):
             self._warn(("command",), text, hint)
@@ -207,13 +208,13 @@ class _ParamsReader:
         at, given = ("outputs", index), keys.model_fields_set
         node = self.document.find(at)
         if isinstance(node, Mapping) and node.entries.keys() <= OutputKeys.model_fields.keys() - {"path"}:
-            self._mistake((*at,), "says no path", "write {path: model.npz, …}")
+            self._mistake(at, "path is missing", "write {path: model.npz, …}")
         elif "path" in given and (wrong := code_files.relative_path_mistake(keys.path)):
             self._mistake(
                 (*at, "path"), f'"{shorten(keys.path)}" {wrong}', "outputs are in $OUTLAST_OUTPUT_DIR"
             )
         elif "path" in given and re.search(r"[*?[]", keys.path):
-            text = f'"{shorten(keys.path)}" is taken as it is'
+            text = f'"{shorten(keys.path)}" is taken literally'
             self._warn((*at, "path"), text, "patterns are not expanded")
         for bound in sorted(given & {"at_least", "at_most"}):
             if "key" not in given:
@@ -229,7 +230,7 @@ class _ParamsReader:
             for text, hint in mistakes:
                 self._mistake((*at, "check"), text, hint)
             for name in set(commands.placeholders(keys.check)) & set(self._parameters() or ()):
-                self._mistake((*at, "check"), f"{{{name}}} is put into the command only, not into checks")
+                self._mistake((*at, "check"), f"{{{name}}} is replaced only in the command, not in checks")
             check = tuple(commands.split(keys.check)) if not mistakes else ()
         return OutputRule(
             path=posixpath.normpath(keys.path),
@@ -240,45 +241,45 @@ class _ParamsReader:
         )
 
     def _code(self, plans: Iterable[RunPlan]) -> tuple[str, ...]:
-        """The code that travels: as listed, or else what the command and the checks name."""
+        """Return the code that travels with the job: the list, or else the files that commands name."""
         if self._written("code") and not self._given("code"):
             return ()
-        understood = [(index, entry) for index, entry in enumerate(self.keys.code) if entry]
+        valid = [(index, entry) for index, entry in enumerate(self.keys.code) if entry]
         wrong = False
-        for index, entry in understood:
+        for index, entry in valid:
             text, hint = code_files.code_mistake(entry, self.directory)
             if text:
                 wrong = True
                 self._mistake(("code", index), text, hint)
-        if len(understood) < len(self.keys.code):
-            # What an entry that was left out was meant to bring along is not known.
+        if len(valid) < len(self.keys.code):
+            # An invalid entry may have been meant to cover any of the files below.
             return ()
         used = self._used_files(plans)
         if not self._given("code"):
             named = list(used)
-            return code_files.normal([*named, *code_files.imported_files(named, self.directory)])
+            return code_files.normalise([*named, *code_files.imported_files(named, self.directory)])
         for path, user in used.items():
             if not code_files.covers(self.keys.code, path):
-                label = "command" if user == ("command",) else "a check"
+                label = "the command" if user == ("command",) else "a check"
                 text = f"{shorten(path)} is used by {label} but would not travel with the job"
                 self._mistake(user, text, f"add {shorten(path)} to code")
         if not wrong:
             for path in code_files.imported_files(used, self.directory):
                 if not code_files.covers(self.keys.code, path):
                     self._warn(("code",), f"{shorten(path)} is imported but does not travel with the job")
-        return code_files.normal(self.keys.code)
+        return code_files.normalise(self.keys.code)
 
     def _used_files(self, plans: Iterable[RunPlan]) -> dict[str, tuple[str | int, ...]]:
-        """Files of the directory that a command line names, and which one does."""
+        """Return the files of the directory that commands name, and the path of that command."""
         lines: list[tuple[tuple[str | int, ...], str]] = [(("command",), self.keys.command)]
         lines += [(("outputs", index, "check"), one.check) for index, one in enumerate(self.keys.outputs)]
-        written = set(code_files.normal(one.path for one in self.keys.outputs if one.path))
+        written = set(code_files.normalise(one.path for one in self.keys.outputs if one.path))
         used: dict[str, tuple[str | int, ...]] = {}
         for user, line in lines:
             try:
                 words = commands.split(line)
             except ValueError:
-                # Quotes that do not close have been reported with the command itself.
+                # A quote that is not closed is reported with the command.
                 continue
             expanded = [word for word in words if not commands.placeholders(word)]
             for word in words:
@@ -305,7 +306,7 @@ class _ParamsReader:
                 self.mistakes.append(Mistake("--cluster", None, None, text, hint))
             return None
         if not mistakes:
-            # With a mistake in clusters.yaml it is not known which hosts are meant.
+            # With a mistake in clusters.yaml the hosts are not certain.
             text, hint = resource_checks.too_small_hosts(profile, self.keys.resources)
             if text:
                 self._mistake(("resources",), text, hint)
@@ -323,7 +324,7 @@ class _ParamsReader:
         if not self.keys.data:
             return
         known = Library(self.directory).find(cluster.name)
-        mistakes, warnings = token_objections(known) if known is not None else ([], [])
+        mistakes, warnings = check_token_file(known) if known is not None else ([], [])
         self.mistakes += mistakes
         self.warnings += warnings
 
@@ -339,14 +340,14 @@ class _ParamsReader:
         if cluster is not None and cluster.scheduler == "slurm" and spec.job_time < 60:
             self._warn(at, "is very short for Slurm, which counts in minutes")
         if cluster is not None and cluster.scheduler == "local" and spec.job_time < 1:
-            self._warn(at, "is less than a second, which starting alone may use up")
+            self._warn(at, "is less than a second; starting alone may take longer")
         self._total(spec)
         for place, text, hint in resource_checks.too_few_attempts(spec):
             self._warn(place, text, hint)
-        self.warnings += odd_checkpoints(self.document, self.keys.checkpoints, spec)
+        self.warnings += checkpoint_warnings(self.document, self.keys.checkpoints, spec)
 
     def _total(self, spec: Spec) -> None:
-        """An attempt is not ended for `limits.total`; only no other follows once it has passed."""
+        """Warn if `limits.total` is shorter than an attempt: no other attempt follows once it has passed."""
         time, total = spec.job_time, spec.limits.total
         if total >= time or time < spec.resources.time:
             return

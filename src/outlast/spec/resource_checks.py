@@ -1,4 +1,4 @@
-"""Whether what an experiment asks for fits its cluster: hosts, wall time, and what has to travel."""
+"""Checks that an experiment fits its cluster: hosts, wall time, attempts, and size of the input."""
 
 from __future__ import annotations
 
@@ -15,75 +15,75 @@ from outlast.text import counted
 from outlast.units import in_one_unit, show_duration, show_limit, show_size
 
 
-def too_small_hosts(cluster: ClusterProfile, wanted: ResourcesKeys) -> tuple[str, str]:
-    """Where the hosts are known and none could run a job: a sentence, and what to do."""
+def too_small_hosts(cluster: ClusterProfile, requested: ResourcesKeys) -> tuple[str, str]:
+    """Return a mistake and a hint if the hosts are known and none can run a job; else two empty texts."""
     hosts = known_hosts(cluster)
-    if not hosts or any(one.cpus >= wanted.cpus and one.gpus >= wanted.gpus for one in hosts.values()):
+    if not hosts or any(one.cpus >= requested.cpus and one.gpus >= requested.gpus for one in hosts.values()):
         return "", ""
-    here = [f": this machine has {sized(one.cpus, one.gpus)}" for one in hosts.values()]
-    asked = sized(wanted.cpus, wanted.gpus)
-    return f"no host of cluster {cluster.name} has {asked}", "ask for less" + (
-        "" if cluster.hosts else here[0]
-    )
+    text = f"no host of cluster {cluster.name} has {show_slots(requested.cpus, requested.gpus)}"
+    if cluster.hosts:
+        return text, "request less"
+    (here,) = hosts.values()
+    return text, f"request less: this machine has {show_slots(here.cpus, here.gpus)}"
 
 
-def sized(cpus: int, gpus: int) -> str:
-    """`4 cpus and 1 gpu`."""
+def show_slots(cpus: int, gpus: int) -> str:
+    """Return `4 cpus and 1 gpu`."""
     return f"{counted(cpus, 'cpu')} and {counted(gpus, 'gpu')}"
 
 
-def about_attempts(spec: Spec) -> str:
-    """What the cluster's limit means for a training that wants more; nothing if it does not."""
+def note_on_attempts(spec: Spec) -> str:
+    """Return a note on the number of attempts if the time limit of a job is too short; else an empty text."""
     needed = attempts_needed(spec)
     if needed == 1:
         return ""
-    long, its_unit = in_one_unit(spec.resources.time)
-    word = {"d": "day", "h": "hour", "min": "minute", "s": "second"}[its_unit]
+    length, unit = in_one_unit(spec.resources.time)
+    unit_name = {"d": "day", "h": "hour", "min": "minute", "s": "second"}[unit]
     return (
         f"this cluster ends jobs after {show_limit(spec.job_time)}; "
-        f"your {long:g}-{word} training will take about {needed:,} attempts"
+        f"your {length:g}-{unit_name} training run will take about {needed:,} attempts"
     )
 
 
 def too_few_attempts(spec: Spec) -> list[tuple[tuple[str, str], str, str]]:
-    """Limits under which a run is given up before it has had the time that it wants."""
-    needed, limits, wanted = attempts_needed(spec), spec.limits, show_duration(spec.resources.time)
+    """Return paths, warnings and hints for limits that end a run before it has used its time."""
+    needed, limits, time = attempts_needed(spec), spec.limits, show_duration(spec.resources.time)
     if needed == 1:
         return []
     found = []
     if limits.attempts < needed:
         text = (
             f"{counted(limits.attempts, 'attempt')} {'is' if limits.attempts == 1 else 'are'} too few "
-            f"for {wanted} in jobs of {show_duration(spec.job_time)}"
+            f"for {time} in jobs of {show_duration(spec.job_time)}"
         )
         found.append((("limits", "attempts"), text, f"write {needed * 2:,}"))
     if limits.total <= spec.resources.time:
-        text = f"{show_duration(limits.total)} leaves no time for waiting beside a training of {wanted}"
+        text = f"{show_duration(limits.total)} leaves no time to wait in the queue besides {time} of training"
         number, unit = in_one_unit(2 * spec.resources.time)
         found.append((("limits", "total"), text, f"write {number:g}{unit}"))
     return found
 
 
 def native_input(spec: Spec, cluster: ClusterProfile, directory: Path) -> dict[str, int]:
-    """What HTCondor's own transfer would carry to each job, in bytes, by what it is."""
+    """Return the bytes that HTCondor would transfer to each job, by kind: code, container and data."""
     sizes = {"code": 0, "container": 0, "data": 0}
-    with suppress(OSError, ValueError):  # packing it says what is wrong with it
+    with suppress(OSError, ValueError):  # reported when it is packed
         sizes["code"] = code_archive.size(directory, spec.code)
     image = Path(cluster.site.container)
-    with suppress(OSError, ValueError):  # a URL, or a file of another machine's
+    with suppress(OSError, ValueError):  # a URL, or a file of another machine
         sizes["container"] = image.stat().st_size if image.is_file() else 0
     for item in spec.data:
-        # URLs go past the pool's limit: a plugin fetches them on the node.
+        # URLs do not count: a plugin fetches them on the node.
         if item.method == "native" and item.urls[0].startswith("file:"):
-            with suppress(OSError, ValueError):  # that it is not there has been said
+            with suppress(OSError, ValueError):  # a missing file is reported elsewhere
                 sizes["data"] += Path(path_of(item.urls[0])).stat().st_size
     return sizes
 
 
 def too_much_input(sizes: Mapping[str, int], largest: int | None) -> tuple[str, str]:
-    """What is over the pool's limit for native transfer: a sentence, and what to do."""
+    """Return a mistake and a hint if the input exceeds the pool's limit; else two empty texts."""
     total = sum(sizes.values())
     if largest is None or total <= largest:
         return "", ""
     limit = show_size(largest)
-    return f"{show_size(total)} of native input is over the {limit} limit of this pool", "use http or osdf"
+    return f"{show_size(total)} of native input exceeds the {limit} limit of this pool", "use http or osdf"

@@ -1,4 +1,4 @@
-"""Which runs a `params.yaml` asks for, and what they are called."""
+"""The runs of an experiment and their names."""
 
 from __future__ import annotations
 
@@ -22,33 +22,34 @@ _PARAMETER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def name_mistake(name: str) -> str:
-    """Why `name` cannot be the name of an experiment; empty if it can."""
+    """Return why `name` cannot name an experiment, with a hint after "; "; an empty text if it can."""
     if len(name) > LONGEST_NAME:
-        return f"is {len(name)} characters long; {LONGEST_NAME} are the most"
+        return f"is {len(name)} characters long; the limit is {LONGEST_NAME}"
     if not _NAME.fullmatch(name):
         rule = 'use letters, digits, ".", "_" and "-", the first a letter or digit'
-        return f'"{shorten(name)}" is not a name; {rule}'
+        return f'"{shorten(name)}" is not a valid name; {rule}'
     return ""
 
 
 def default_name(directory_name: str) -> str:
-    """The directory's name without a leading `2026-11-15_A_`, made safe."""
+    """Return a valid name from the directory's, without a leading `2026-11-15_A_`."""
     name = re.sub(r"[^A-Za-z0-9._-]", "_", _DATED.sub("", directory_name)).lstrip(".-")
     return name[:LONGEST_NAME] or "experiment"
 
 
 def numbered(name: str, count: int) -> list[str]:
-    """`name-001`, …, `name-999`, `name-1000`: no name depends on `count`, so that a larger one only adds."""
+    """Return `name-001`, …, `name-999`, `name-1000`. A larger `count` only adds names."""
     ends = [f"-{number:03d}" for number in range(1, count + 1)]
     return [name[: LONGEST_NAME - len(end)] + end for end in ends]
 
 
 def plan_runs(name: str, count: int) -> list[RunPlan]:
+    """Return `count` runs without parameters; one alone has the experiment's name."""
     return [RunPlan(name)] if count == 1 else [RunPlan(one) for one in numbered(name, count)]
 
 
 def plan_sweep(name: str, document: Document) -> tuple[list[RunPlan], list[Mistake], list[Mistake]]:
-    """The grid over `sweep`, or what is wrong with it; and what is odd about it."""
+    """Return the runs of the grid over `sweep`, the mistakes and the warnings; no runs with a mistake."""
     node = document.find(("sweep",))
     if not isinstance(node, Mapping):
         text = "is empty" if isinstance(node, Scalar) and node.value is None else "must be a group of lists"
@@ -56,7 +57,7 @@ def plan_sweep(name: str, document: Document) -> tuple[list[RunPlan], list[Mista
     if not node.entries:
         return [], [document.mistake(("sweep",), "is empty", f"remove it, or {SWEEP_EXAMPLE}")], []
     mistakes: list[Mistake] = []
-    odd: list[Mistake] = []
+    warnings: list[Mistake] = []
     for key in node.entries:
         mistakes += _key_mistakes(key, document)
     if mistakes:
@@ -69,7 +70,7 @@ def plan_sweep(name: str, document: Document) -> tuple[list[RunPlan], list[Mista
     ]
     count = math.prod(len(column) for column in columns)
     if count > MOST_RUNS:
-        text = f"makes {shorten(f'{count:,}')} runs; {MOST_RUNS:,} are the most"
+        text = f"makes {shorten(f'{count:,}')} runs; the limit is {MOST_RUNS:,}"
         return [], [document.mistake(("sweep",), text, "shorten a list")], []
     keys = list(node.entries)
     grid = [dict(zip(keys, values, strict=True)) for values in product(*columns)]
@@ -77,19 +78,19 @@ def plan_sweep(name: str, document: Document) -> tuple[list[RunPlan], list[Mista
     if any(len(one) > LONGEST_NAME for one in names):
         names = numbered(name, count)
         for key in keys:
-            mistakes += _twins(key, document, cleaned=False)
+            mistakes += _duplicates(key, document, cleaned=False)
     else:
         for key in keys:
-            mistakes += _twins(key, document, cleaned=True)
+            mistakes += _duplicates(key, document, cleaned=True)
         twice = [one for one, times in Counter(names).items() if times > 1]
         if twice and not mistakes:
             mistakes.append(
                 document.mistake(("sweep",), f"two runs would be called {twice[0]}", "rename a value")
             )
     for key in keys:
-        odd += _same_number(key, document)
+        warnings += _same_number(key, document)
     plans = [RunPlan(one, params) for one, params in zip(names, grid, strict=True)]
-    return ([] if mistakes else plans), mistakes, odd
+    return ([] if mistakes else plans), mistakes, warnings
 
 
 def _sweep_name(name: str, params: dict[str, str]) -> str:
@@ -104,7 +105,9 @@ def _key_mistakes(key: str, document: Document) -> Iterable[Mistake]:
     path = ("sweep", key)
     node = document.find(path)
     if not _PARAMETER.fullmatch(key):
-        yield document.mistake(path, "is not a parameter's name", "use letters, digits and _", of_key=True)
+        yield document.mistake(
+            path, "is not a valid parameter name", "use letters, digits and _", of_key=True
+        )
     if isinstance(node, Scalar):
         text = "has no value" if node.value is None else "must be a list"
         yield document.mistake(path, text, f"write {shorten(key)}: [{shorten(node.text) or '1, 2'}]")
@@ -122,8 +125,8 @@ def _key_mistakes(key: str, document: Document) -> Iterable[Mistake]:
                 yield document.mistake((*path, index), "contains a line break or control character")
 
 
-def _twins(key: str, document: Document, *, cleaned: bool) -> Iterable[Mistake]:
-    """Values of one parameter that would give two runs one name."""
+def _duplicates(key: str, document: Document, *, cleaned: bool) -> Iterable[Mistake]:
+    """Yield mistakes for values of one parameter that would give two runs the same name."""
     first: dict[str, int] = {}
     for index, item in _items(key, document):
         label = _clean(item.text) if cleaned else item.text
@@ -133,16 +136,18 @@ def _twins(key: str, document: Document, *, cleaned: bool) -> Iterable[Mistake]:
         other = document.text(("sweep", key, first[label])) or ""
         where = f"line {document.line(('sweep', key, first[label]))}"
         if other == item.text:
-            text = f"{shorten(item.text)} is given twice, first in {where}: two runs would have one name"
+            text = f"{shorten(item.text)} is given twice, first in {where}: two runs would have the same name"
             yield document.mistake(("sweep", key, index), text, "remove one of them")
         else:
-            text = f'"{shorten(item.text)}" and "{shorten(other)}" of {where} would give two runs one name'
+            text = (
+                f'"{shorten(item.text)}" and "{shorten(other)}" in {where} would give two runs the same name'
+            )
             hint = 'make them differ in letters, digits or "._+-"'
             yield document.mistake(("sweep", key, index), text, hint)
 
 
 def _same_number(key: str, document: Document) -> Iterable[Mistake]:
-    """`[1e-3, 0.001]`: two runs that differ in name only."""
+    """Yield warnings for values like `[1e-3, 0.001]`, whose runs differ only in name."""
     first: dict[float, str] = {}
     for index, item in _items(key, document):
         if isinstance(item.value, (int, float)) and not isinstance(item.value, bool):

@@ -91,7 +91,9 @@ def _line(value: str) -> str:
 def _word(value: str) -> str:
     """Validate a name that is put into a line for the scheduler, where spaces and quotes separate words."""
     if any(character.isspace() or character in "\"'`\\$;&|<>(){}" for character in _line(value)):
-        raise ValueError(f'"{shorten(value)}" contains a space, a quote or another character not allowed in names')
+        raise ValueError(
+            f'"{shorten(value)}" contains a space, a quote or another character not allowed in names'
+        )
     if value.startswith("-"):
         raise ValueError(f'"{shorten(value)}" begins with -; write the name alone')
     return value
@@ -171,7 +173,7 @@ def _reject_token_text(value: Any) -> Any:
     # The text may be the token itself: the message must not quote it.
     if isinstance(value, str):
         raise ValueError(
-            "must name the file of a token, not be a token; write {file: ~/.my-token, hosts: [data.example.org]}"
+            "must name a token's file, not be a token; write {file: ~/.my-token, hosts: [data.example.org]}"
         )
     return value
 
@@ -196,12 +198,8 @@ Text = Annotated[str, AfterValidator(_text)]
 Line = Annotated[str, AfterValidator(_line)]
 Word = Annotated[str, AfterValidator(_word)]
 Template = Annotated[str, AfterValidator(_template)]
-Words = Annotated[
-    list[Annotated[Word, WrapValidator(_empty_if_left_out)]], BeforeValidator(_split_words)
-]
-Lines = Annotated[
-    list[Annotated[Line, WrapValidator(_empty_if_left_out)]], BeforeValidator(_split_lines)
-]
+Words = Annotated[list[Annotated[Word, WrapValidator(_empty_if_left_out)]], BeforeValidator(_split_words)]
+Lines = Annotated[list[Annotated[Line, WrapValidator(_empty_if_left_out)]], BeforeValidator(_split_lines)]
 #: A list of lines, or a text for a list of one.
 OneOrMore = Annotated[
     list[Annotated[Line, WrapValidator(_empty_if_left_out)]], BeforeValidator(_expand_single)

@@ -144,9 +144,7 @@ class _DocumentBuilder:
     def _count(self, event: Event, nodes: int) -> None:
         self.nodes += nodes
         if self.nodes > MOST_NODES:
-            raise self._refused(
-                event, f"more than {MOST_NODES:,} values, with aliases (*) expanded"
-            )
+            raise self._refused(event, f"more than {MOST_NODES:,} values, with aliases (*) expanded")
 
     def _refused(self, event: Event, text: str, hint: str = "") -> BadSpec:
         mark = event.start_mark
@@ -166,7 +164,11 @@ _PLAINER = (
     ("expected ',' or ']'", "a list [...] is not closed, or lacks a comma", ""),
     ("expected ',' or '}'", "a group {...} is not closed, or lacks a comma", ""),
     ("could not find expected ':'", "a line has no colon", "write key: value"),
-    ("expected <block end>", "this line's indentation matches no line above it", "align it with its neighbours"),
+    (
+        "expected <block end>",
+        "this line's indentation matches no line above it",
+        "align it with its neighbours",
+    ),
     ("expected the node content", "a value is missing here, or a bracket is not closed", ""),
     ("found undefined", "an unknown tag", "put quotes around text that begins with !"),
 )

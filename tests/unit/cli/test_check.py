@@ -131,7 +131,7 @@ def test_how_many_attempts_the_clusters_limit_makes_is_told(directory: Path) -> 
     )
     result = check(directory)
     assert result.stderr == ""
-    sentence = "this cluster ends jobs after 24 h; your 14-day training will take about 15 attempts"
+    sentence = "this cluster ends jobs after 24 h; your 14-day training run will take about 15 attempts"
     assert "  attempts  1 d each; per run at most 50" in result.stdout
     assert sentence in result.stdout
     found = json.loads(check(directory, "--json").stdout)
@@ -176,5 +176,5 @@ def test_the_mistakes_as_json_have_file_line_text_and_hint(directory: Path) -> N
     assert found["ok"] is False
     (mistake,) = found["mistakes"]
     assert (mistake["file"], mistake["line"], mistake["column"]) == ("params.yaml", 2, None)
-    assert mistake["text"] == "nam: is not known here"
+    assert mistake["text"] == "nam: unknown key"
     assert mistake["hint"].startswith('did you mean "name"?')

@@ -172,7 +172,7 @@ def test_a_profile_whose_scheduler_is_misspelt_is_not_listed_as_another(
     (directory / "clusters.yaml").write_text("farm: {scheduler: slrum}\n")
     listed = ask("-C", directory)
     assert "farm      not known  clusters.yaml:1, with 1 mistake" in listed.stdout
-    assert 'farm.scheduler: the text "slrum" is not a choice; did you mean "slurm"?' in listed.stderr
+    assert 'farm.scheduler: must be local, slurm, sge or htcondor, not the text "slrum"; did you mean "slurm"?' in listed.stderr
     assert json.loads(ask("-C", directory, "--json").stdout)["clusters"][-1]["scheduler"] is None
     one = ask("farm", "-C", directory)
     assert one.stdout == "farm: its scheduler is not known, clusters.yaml:1, with 1 mistake\n"

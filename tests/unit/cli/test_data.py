@@ -293,7 +293,7 @@ def test_mistakes_in_the_files_come_first(directory: Path) -> None:
     for part in ("check", "pin"):
         result = typed(part, directory)
         assert result.exit_code == 2
-        assert "ftp: is no kind of URL" in result.stderr
+        assert "ftp: URLs are not supported" in result.stderr
 
 
 # pin

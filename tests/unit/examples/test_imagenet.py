@@ -287,9 +287,7 @@ def test_the_check_refuses_a_torn_an_absent_and_a_foreign_file(tmp_path: Path) -
     torch.save([torch.zeros(1)], tmp_path / "list.pt")
     for name in ("torn.pt", "text.pt", "absent.pt"):
         assert str(check_model.what_is_wrong(tmp_path / name)).startswith("cannot be read as a model: ")
-    assert (
-        check_model.what_is_wrong(tmp_path / "list.pt") == "is not a dictionary of weights"
-    )
+    assert check_model.what_is_wrong(tmp_path / "list.pt") == "is not a dictionary of weights"
 
 
 class Hostile:

@@ -97,7 +97,7 @@ def test_pages_are_not_drawn_over(drawn: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(sys, "argv", ["make_data.py", str(there)])
     with pytest.raises(SystemExit) as refused:
         make_data.main()
-    assert refused.value.code == "%s is there already; nothing was drawn over it" % there
+    assert refused.value.code == "%s exists already and was not changed" % there
     assert there.read_bytes() == before
 
 
@@ -211,14 +211,14 @@ def twice(page: Path) -> None:
     ("spoil", "sentence"),
     [
         (without_image, "page has no Image.png or Image.jpg or Image.jpeg"),
-        (without_layers, 'page has no layer: no file called "rgba PNG - ….png"'),
+        (without_layers, 'page has no layer: no file named "rgba PNG - ….png"'),
         (
             without_transparency,
-            "page/rgba PNG - Text.png is RGB, not RGBA: nothing says which pixels are meant",
+            "page/rgba PNG - Text.png is RGB, not RGBA: it does not mark any pixels",
         ),
         (of_another_size, "page/rgba PNG - Text.png has 64 × 60 pixels, the image of the page has 128 × 120"),
         (torn, "page/rgba PNG - Text.png cannot be read: "),
-        (nameless, "page/rgba PNG - .png names no layer"),
+        (nameless, "page/rgba PNG - .png has no layer's name"),
         (twice, "page/rgba PNG - Text.png is a second file for the layer text"),
     ],
 )
@@ -244,7 +244,7 @@ def test_pages_with_different_layers_are_refused(drawn: Path, tmp_path: Path) ->
 
 
 def test_a_folder_without_pages_and_a_zip_that_is_none_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(marked.NotMarked, match="holds no page"):
+    with pytest.raises(marked.NotMarked, match="has no page"):
         marked.read_pages(tmp_path)
     (tmp_path / "page.zip").write_bytes(b"no zip")
     with pytest.raises(marked.NotMarked, match="cannot be read: File is not a zip file"):
@@ -310,7 +310,7 @@ def test_a_page_that_is_smaller_than_a_patch_and_a_layer_that_nobody_marked_are_
     assert str(refused.value) == "the page 001 has 128 × 120 pixels, less than a patch of 256 × 64"
     nothing = torch.zeros(120, 128, dtype=torch.bool)
     empty = [page._replace(layers={**page.layers, "text": nothing}) for page in book]
-    with pytest.raises(marked.NotMarked, match="no page to learn from has a marked pixel of the layer text"):
+    with pytest.raises(marked.NotMarked, match="no page for training has a marked pixel of the layer text"):
         marked.Patches(empty, LAYERS, (32, 32), 1)
 
 
@@ -365,9 +365,7 @@ def test_checkpoints_of_a_training_with_other_settings_are_refused_with_what_it_
     settings(data="b", workers=2).load_state_dict(settings().state_dict())
     with pytest.raises(SystemExit) as refused:
         settings(batch_size=16).load_state_dict(settings().state_dict())
-    assert str(refused.value.code).startswith(
-        "the checkpoints are of a training with --batch-size 8; use the"
-    )
+    assert str(refused.value.code).startswith("the checkpoints were saved with --batch-size 8; use the")
 
 
 def test_the_first_weights_of_a_model_do_not_depend_on_which_others_are_trained(drawn: Path) -> None:
@@ -390,7 +388,7 @@ def test_only_marked_layers_can_be_asked_for(drawn: Path) -> None:
     assert pages.layers_of(argparse.Namespace(layers=["text", "background"]), page) == ["background", "text"]
     with pytest.raises(marked.NotMarked) as refused:
         pages.layers_of(argparse.Namespace(layers=["text", "tekst"]), page)
-    assert str(refused.value) == "there is no layer tekst; those that are marked are " + ", ".join(LAYERS)
+    assert str(refused.value) == "there is no layer tekst; the marked layers are " + ", ".join(LAYERS)
 
 
 def test_the_last_page_is_not_learned_from_unless_it_is_the_only_one(
@@ -402,14 +400,16 @@ def test_the_last_page_is_not_learned_from_unless_it_is_the_only_one(
     assert capsys.readouterr().out == ""
     learned, held_out = pages.divided(book[:1])
     assert [page.name for page in learned] == [page.name for page in held_out] == ["001"]
-    assert capsys.readouterr().out.startswith("there is one page: the models are held against the page that")
+    assert capsys.readouterr().out.startswith(
+        "there is only one page: it is used for training and for the test"
+    )
 
 
 def test_data_that_is_not_there_or_not_marked_ends_it_with_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "empty").mkdir()
-    for name, sentence in (("nowhere", "there is no nowhere in "), ("empty", "empty holds no page: ")):
+    for name, sentence in (("nowhere", "there is no nowhere in "), ("empty", "empty has no page: ")):
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(sys, "argv", ["pages.py", "--data", name])
         with pytest.raises(SystemExit) as refused:
@@ -495,10 +495,10 @@ def test_separating_refuses_what_it_cannot_use_with_a_sentence(
     text = tmp_path / "page.txt"
     text.write_text("no image")
     for words, sentence in (
-        (("none", image, "out"), "none holds no model: no file ends in .pt"),
-        (("two", image, "out"), "text.pt is a second model of that layer; name a folder with one"),
+        (("none", image, "out"), "none has no model: no file ends in .pt"),
+        (("two", image, "out"), "text.pt is a second model of that layer; choose a folder with only one"),
         (("bad", image, "out"), "text.pt cannot be read as a model: "),
-        (("one", text, "out"), "page.txt is no image"),
+        (("one", text, "out"), "page.txt is not an image"),
         (("one", image, "one"), "File exists: "),
         (("one", "nowhere.png", "out"), "No such file or directory: "),
     ):

@@ -1,4 +1,4 @@
-"""Cluster profiles: names that exist without one, names that files give, and what is wrong with those."""
+"""Cluster profiles: names that exist without a file, profiles in files, and mistakes in them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from outlast.spec.resource_checks import too_much_input
 
 @pytest.fixture
 def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The user's clusters.yaml, in a directory that is there."""
+    """The path of the user's clusters.yaml, in an existing directory."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     (tmp_path / "config" / "outlast").mkdir(parents=True)
     return tmp_path / "config" / "outlast" / "clusters.yaml"
@@ -60,33 +60,35 @@ def test_a_profile_may_describe_a_name_that_exists_anyway(directory: Path, user:
     assert parsed(directory, "local").cluster == ClusterProfile("local", "local", {"alpha": Host(2)})
 
 
-def test_an_unknown_cluster_is_told_all_known_names(directory: Path) -> None:
+def test_an_unknown_cluster_gets_a_hint_with_all_known_names(directory: Path) -> None:
     assert mistakes(directory, "frm", clusters="farm: {scheduler: local}\n") == [
         'params.yaml:2: cluster: "frm" is not a cluster; did you mean "farm"? '
         "(known: local, slurm, sge, htcondor, farm)"
     ]
-    assert "known are local, slurm" in mistakes(directory, "xyzzy")[0]
+    assert "known: local, slurm" in mistakes(directory, "xyzzy")[0]
 
 
-def test_a_training_longer_than_the_longest_job_is_split_and_its_attempts_counted(directory: Path) -> None:
+def test_a_training_run_longer_than_the_longest_job_is_split_and_its_attempts_counted(
+    directory: Path,
+) -> None:
     clusters = "farm: {scheduler: slurm, longest: 24h}\n"
     found = parsed(directory, "farm", "resources: {time: 14d}\nlimits: {total: 30d}\n", clusters)
     assert found.spec.resources.time == 14 * 86400
     assert found.spec.job_time == 86400
     assert attempts_needed(found.spec) == 15
     assert found.notes == (
-        "this cluster ends jobs after 24 h; your 14-day training will take about 15 attempts",
+        "this cluster ends jobs after 24 h; your 14-day training run will take about 15 attempts",
     )
     assert found.warnings == ()
 
 
 @pytest.mark.parametrize("longest", ["", ", longest: 1h", ", longest: 2h"])
-def test_a_training_that_fits_one_job_asks_for_its_own_time(directory: Path, longest: str) -> None:
+def test_a_training_run_that_fits_one_job_requests_its_own_time(directory: Path, longest: str) -> None:
     found = parsed(directory, "farm", "resources: {time: 1h}\n", f"farm: {{scheduler: slurm{longest}}}\n")
     assert (found.spec.job_time, attempts_needed(found.spec), found.notes) == (3600, 1, ())
 
 
-def test_what_a_job_keeps_for_saving_and_delivering_is_not_counted_as_time_to_train(directory: Path) -> None:
+def test_the_time_for_saving_and_delivering_is_not_counted_as_time_to_train(directory: Path) -> None:
     more = "resources: {time: 100min}\ncheckpoints: {grace: 10min}\n"
     found = parsed(directory, "farm", more, "farm: {scheduler: sge, longest: 1h}\n")
     # 3600 s less 30 s for delivery and 600 s of grace: 2970 s of each job.
@@ -96,10 +98,11 @@ def test_what_a_job_keeps_for_saving_and_delivering_is_not_counted_as_time_to_tr
 def test_limits_that_end_the_run_before_its_time_are_warned_about(directory: Path) -> None:
     clusters = "farm: {scheduler: slurm, longest: 24h}\n"
     more = "resources: {time: 14d}\nlimits: {attempts: 10, total: 7d}\n"
-    told = [str(warning) for warning in parsed(directory, "farm", more, clusters).warnings]
-    assert told == [
+    found = [str(warning) for warning in parsed(directory, "farm", more, clusters).warnings]
+    assert found == [
         "params.yaml:4: limits.attempts: 10 attempts are too few for 14 d in jobs of 1 d; write 30",
-        "params.yaml:4: limits.total: 7 d leaves no time for waiting beside a training of 14 d; write 28d",
+        "params.yaml:4: limits.total: 7 d leaves no time to wait in the queue besides 14 d of training; "
+        "write 28d",
     ]
 
 
@@ -110,26 +113,26 @@ def test_more_cpus_than_any_host_has_are_a_mistake(directory: Path) -> None:
     assert "no host of cluster local has 2 cpus and 1 gpu" in found
 
 
-@pytest.mark.parametrize("asked", ["{cpus: 5}", "{gpus: 2}", "{cpus: 4, gpus: 2}"])
+@pytest.mark.parametrize("requested", ["{cpus: 5}", "{gpus: 2}", "{cpus: 4, gpus: 2}"])
 @pytest.mark.parametrize("cluster", ["local", "farm"])
-def test_more_than_this_machine_has_is_a_mistake_where_no_hosts_are_listed(
-    directory: Path, monkeypatch: pytest.MonkeyPatch, cluster: str, asked: str
+def test_more_than_this_machine_has_is_a_mistake_if_no_hosts_are_listed(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, cluster: str, requested: str
 ) -> None:
     monkeypatch.setattr("outlast.spec.cluster_library.this_machine", lambda: {"here": Host(4, 1)})
     clusters = "farm: {scheduler: local}\nrehearsal: {scheduler: local, hosts: {alpha: {cpus: 9, gpus: 9}}}\n"
     assert parsed(directory, cluster, "resources: {cpus: 4, gpus: 1}\n", clusters)
-    (found,) = mistakes(directory, cluster, f"resources: {asked}\n")
+    (found,) = mistakes(directory, cluster, f"resources: {requested}\n")
     assert found.startswith(f"params.yaml:3: resources: no host of cluster {cluster} has ")
-    assert found.endswith("; ask for less: this machine has 4 cpus and 1 gpu")
-    assert parsed(directory, "rehearsal", f"resources: {asked}\n")
-    assert parsed(directory, "slurm", f"resources: {asked}\n")
+    assert found.endswith("; request less: this machine has 4 cpus and 1 gpu")
+    assert parsed(directory, "rehearsal", f"resources: {requested}\n")
+    assert parsed(directory, "slurm", f"resources: {requested}\n")
 
 
 @pytest.mark.parametrize("hosts", ["{alpha: {cpus: 64, gpu: 1}}", "{alpha: {cpus: 64, gpu: 1}, beta: 1}"])
 def test_hosts_with_a_mistake_are_not_also_called_too_small(directory: Path, hosts: str) -> None:
     clusters = f"farm: {{scheduler: local, hosts: {hosts}}}\n"
     (found,) = mistakes(directory, "farm", "resources: {cpus: 64}\n", clusters)
-    assert found.startswith("clusters.yaml:1: farm.hosts.alpha.gpu: is not known here")
+    assert found.startswith("clusters.yaml:1: farm.hosts.alpha.gpu: unknown key")
 
 
 def test_the_hosts_of_a_profile_are_those_of_the_local_cluster() -> None:
@@ -141,17 +144,17 @@ def test_the_hosts_of_a_profile_are_those_of_the_local_cluster() -> None:
 @pytest.mark.parametrize(
     ("profile", "sentence"),
     [
-        ("{}", "farm: does not say which scheduler it is"),
-        ("5", "farm: must be a group of keys, not 5; known are scheduler, hosts, project"),
-        ("{scheduler: pbs}", 'the text "pbs" is not a choice; it can be local, slurm, sge or htcondor'),
-        ("{scheduler: local, host: {a: 1}}", 'farm.host: is not known here; did you mean "hosts"?'),
+        ("{}", "farm: scheduler is missing"),
+        ("5", "farm: must be a group of keys, not 5; known: scheduler, hosts, project"),
+        ("{scheduler: pbs}", 'must be local, slurm, sge or htcondor, not the text "pbs"'),
+        ("{scheduler: local, host: {a: 1}}", 'farm.host: unknown key; did you mean "hosts"?'),
         ("{scheduler: local, hosts: {}}", "farm.hosts: is empty"),
         ("{scheduler: local, hosts: {a: 0}}", "farm.hosts.a.cpus: 0 is too small"),
         (
             "{scheduler: local, hosts: {a: {cpu: 1}}}",
-            'farm.hosts.a.cpu: is not known here; did you mean "cpus"?',
+            'farm.hosts.a.cpu: unknown key; did you mean "cpus"?',
         ),
-        ("{scheduler: local, hosts: {a b: 1}}", "farm.hosts.a b: is not a host's name"),
+        ("{scheduler: local, hosts: {a b: 1}}", "farm.hosts.a b: is not a valid host name"),
         ("{scheduler: slurm, hosts: {a: 1}}", "farm.hosts: is for local, not for slurm"),
         ("{scheduler: local, longest: soonish}", "is not a duration"),
     ],
@@ -165,11 +168,11 @@ def test_a_mistake_in_the_profile_is_reported_in_its_file(
     assert sentence in in_file[0]
 
 
-def test_a_mistake_in_a_profile_that_is_not_used_stands_in_nobodys_way(directory: Path) -> None:
+def test_a_mistake_in_a_profile_that_is_not_used_does_not_matter(directory: Path) -> None:
     assert parsed(directory, "local", clusters="farm: {scheduler: pbs}\n").cluster.name == "local"
 
 
-def test_a_misspelt_name_does_not_hide_what_is_wrong_with_the_profile_that_was_meant(directory: Path) -> None:
+def test_a_misspelt_name_does_not_hide_mistakes_in_the_profile_that_was_meant(directory: Path) -> None:
     clusters = "farm: {scheduler: slurm, longest: 24}\nother: {scheduler: pbs}\n"
     assert [line.partition(";")[0] for line in mistakes(directory, "frm", clusters=clusters)] == [
         'params.yaml:2: cluster: "frm" is not a cluster',
@@ -185,15 +188,15 @@ def test_a_misspelt_scheduler_is_not_taken_for_another_and_hides_nothing(directo
     found = Library(directory).find("farm")
     assert found is not None and found.profile.scheduler == ""
     assert [line.partition("; ")[2] for line in mistakes(directory, "farm")] == [
-        'did you mean "slurm"? it can be local, slurm, sge or htcondor',
+        'did you mean "slurm"?',
         "remove it",
     ]
-    told = mistakes(directory, "bare")
-    assert "24 has no unit; write 24h, 24min or 24s" in told[0]
-    assert "bare: does not say which scheduler it is" in told[1]
+    bare = mistakes(directory, "bare")
+    assert "24 has no unit; write 24h, 24min or 24s" in bare[0]
+    assert "bare: scheduler is missing" in bare[1]
 
 
-def test_an_empty_file_of_clusters_is_told_what_to_write(directory: Path, user: Path) -> None:
+def test_an_empty_file_of_clusters_gets_a_hint_what_to_write(directory: Path, user: Path) -> None:
     user.write_text("# nothing yet\n")
     hint = "write a profile into it, such as `mine: {scheduler: slurm}`, or remove it"
     assert mistakes(directory, "local") == [f"{user}: is empty; {hint}"]
@@ -245,9 +248,7 @@ farm:
 """
 
 
-def test_every_key_finds_its_place_and_survives_the_journal(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_key_is_read_and_survives_the_journal(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/me")
     found = parsed(directory, "farm", clusters=FULL)
     site = Profile(
@@ -273,7 +274,7 @@ def test_every_key_finds_its_place_and_survives_the_journal(
     assert json.loads(json.dumps(found.spec.profile)) == found.spec.profile
 
 
-def test_what_is_not_said_is_not_kept_with_the_run(directory: Path) -> None:
+def test_a_default_value_is_not_stored_with_the_run(directory: Path) -> None:
     found = parsed(directory, "mine", clusters="mine: {scheduler: slurm}\n")
     assert found.spec.profile == {"scheduler": "slurm"}
 
@@ -285,11 +286,11 @@ def test_lists_may_be_written_as_such(directory: Path) -> None:
     assert site.directives == ("#SBATCH --qos=x",)
 
 
-def test_slurms_own_words_mean_the_same(directory: Path) -> None:
+def test_slurms_names_for_keys_mean_the_same(directory: Path) -> None:
     text = "farm: {scheduler: slurm, account: def-me, partition: gpu}\n"
     assert parsed(directory, "farm", clusters=text).cluster.site == Profile(project="def-me", queue="gpu")
     (found,) = mistakes(directory, "farm", clusters="farm: {scheduler: slurm, account: a, project: a}\n")
-    assert "farm.account: is another word for project, which is given as well; keep one" in found
+    assert "farm.account: means the same as project, which is also set; keep one" in found
 
 
 @pytest.mark.parametrize(
@@ -306,7 +307,7 @@ def test_slurms_own_words_mean_the_same(directory: Path) -> None:
         ("htcondor", "scratch", "/tmp"),
     ],
 )
-def test_a_key_that_means_nothing_to_the_scheduler_is_a_mistake(
+def test_a_key_that_is_not_for_the_scheduler_is_a_mistake(
     directory: Path, scheduler: str, key: str, value: str
 ) -> None:
     text = f"farm:\n  scheduler: {scheduler}\n  {key}: {value}\n"
@@ -335,12 +336,12 @@ def test_a_value_of_several_lines_is_refused_where_one_is_written(
 @pytest.mark.parametrize(
     ("template", "sentence"),
     [
-        ("gpu:{gpu}", 'nothing is known to put in for {gpu}; did you mean "gpus"?'),
-        ("gpu:{}", "nothing is known to put in for {}; known are cpus, gpus, memory_mb"),
-        ("gpu:{gpus.real}", "nothing is known to put in for {gpus.real}"),
-        ("gpu:{gpus!r}", "nothing is known to put in for {gpus}"),
-        ("gpu:{gpus:09}", "nothing is known to put in for {gpus}"),
-        ("gpu:{gpus", "a { or } has no partner"),
+        ("gpu:{gpu}", 'unknown placeholder {gpu}; did you mean "gpus"?'),
+        ("gpu:{}", "unknown placeholder {}; known: cpus, gpus, memory_mb"),
+        ("gpu:{gpus.real}", "unknown placeholder {gpus.real}"),
+        ("gpu:{gpus!r}", "unknown placeholder {gpus}"),
+        ("gpu:{gpus:09}", "unknown placeholder {gpus}"),
+        ("gpu:{gpus", "unbalanced { or }"),
         ("gpu: {gpus}", "has a space in it"),
     ],
 )
@@ -360,19 +361,19 @@ def test_a_template_holds_only_places_that_can_be_filled(
         ("slurm", "#$ -m n", "is not a line for slurm"),
         ("slurm", "#SBATCH -Jmine", "sets -J, by which Outlast finds its jobs again; remove it"),
         ("slurm", "#SBATCH --qos=x --job-name mine", "sets --job-name"),
-        ("slurm", "#SBATCH --export=ALL", "would send along all of your shell's environment"),
-        ("slurm", "#SBATCH --time=24:00:00", "sets --time, which resources.time in params.yaml does"),
+        ("slurm", "#SBATCH --export=ALL", "would send your shell's whole environment"),
+        ("slurm", "#SBATCH --time=24:00:00", "sets --time, which follows from resources.time in params.yaml"),
         ("sge", "#SBATCH --qos=x", "is not a line for sge"),
-        ("sge", "#$ -V", "would send along all of your shell's environment"),
-        ("sge", "#$ -l gpus=1,h_rt=24:00:00", "sets h_rt, which resources.time in params.yaml does"),
+        ("sge", "#$ -V", "would send your shell's whole environment"),
+        ("sge", "#$ -l gpus=1,h_rt=24:00:00", "sets h_rt, which follows from resources.time in params.yaml"),
         ("htcondor", "queue", "is not a line for htcondor; write it like concurrency_limits = gpu_users"),
         ("htcondor", "queue 1000", "is not a line for htcondor"),
         ("htcondor", "a = b " + "\\" * 2, "is not a line for htcondor"),
         ("htcondor", "MY.OutlastToken = 5", "sets +outlasttoken, by which Outlast finds its jobs again"),
-        ("htcondor", "getenv = True", "would send along all of your shell's environment"),
+        ("htcondor", "getenv = True", "would send your shell's whole environment"),
     ],
 )
-def test_a_native_line_that_cannot_be_or_takes_what_outlast_needs_is_a_mistake(
+def test_a_native_line_that_is_invalid_or_sets_what_outlast_sets_is_a_mistake(
     directory: Path, scheduler: str, line: str, sentence: str
 ) -> None:
     text = f'farm:\n  scheduler: {scheduler}\n  directives:\n    - "{line}"\n'
@@ -403,20 +404,20 @@ def test_more_native_input_than_the_pool_takes_is_a_mistake(directory: Path) -> 
     clusters = "pool: {scheduler: htcondor, largest_transfer: 3kB, container: image.sif}\n"
     (found,) = mistakes(directory, "pool", "code: [weights.bin]\n", clusters)
     assert found == (
-        "params.yaml:3: code: 5 kB of native input is over the 3 kB limit of this pool; use http or osdf"
+        "params.yaml:3: code: 5 kB of native input exceeds the 3 kB limit of this pool; use http or osdf"
     )
 
 
-def test_what_travels_is_added_up_whatever_it_is() -> None:
+def test_all_kinds_of_native_input_are_added_up() -> None:
     sizes = {"code": 10**6, "data": 150 * 10**9}
     assert too_much_input(sizes, 5 * 10**9) == (
-        "150 GB of native input is over the 5 GB limit of this pool",
+        "150 GB of native input exceeds the 5 GB limit of this pool",
         "use http or osdf",
     )
     assert too_much_input(sizes, None) == too_much_input(sizes, 10**12) == ("", "")
 
 
-def test_another_cluster_than_the_files_may_be_asked_for(directory: Path) -> None:
+def test_another_cluster_than_the_one_in_the_file_can_be_requested(directory: Path) -> None:
     (directory / "params.yaml").write_text("command: sh -c true\ncluster: farm\n")
     (directory / "clusters.yaml").write_text("farm: {scheduler: pbs}\nmine: {scheduler: slurm}\n")
     found = read(directory, "mine")

@@ -1,4 +1,4 @@
-"""The code that travels with the job: listed or found, there, and complete."""
+"""The code that travels with the job: listed or found, existing, and complete."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def only_mistake(directory: Path, text: str) -> str:
 @pytest.mark.parametrize(
     ("entry", "sentence"),
     [
-        ("missing.py", '"missing.py" is not there'),
+        ("missing.py", '"missing.py" does not exist'),
         ("../train.py", '"../train.py" must not contain ".."'),
         ("/etc/passwd", "must be relative, below the experiment directory"),
         ("~/train.py", "must be relative"),
@@ -49,7 +49,7 @@ def only_mistake(directory: Path, text: str) -> str:
         ("logs", "is where Outlast keeps its own files"),
         ("./results/old.py", "is where Outlast keeps its own files"),
         ("journal.sqlite", "is where Outlast keeps its own files"),
-        ("x" * 5000, "cannot be looked at"),
+        ("x" * 5000, "cannot be accessed"),
     ],
 )
 def test_a_code_entry_that_cannot_travel_is_a_mistake(directory: Path, entry: str, sentence: str) -> None:
@@ -58,15 +58,15 @@ def test_a_code_entry_that_cannot_travel_is_a_mistake(directory: Path, entry: st
     assert sentence in found
 
 
-def test_a_link_that_leads_nowhere_and_a_pipe_are_no_code(directory: Path) -> None:
+def test_a_broken_link_and_a_pipe_cannot_be_code(directory: Path) -> None:
     (directory / "link.py").symlink_to("nowhere.py")
     os.mkfifo(directory / "pipe")
-    assert "leads nowhere" in only_mistake(directory, "command: python3 -c 1\ncode: [link.py]\n")
+    assert "broken symbolic link" in only_mistake(directory, "command: python3 -c 1\ncode: [link.py]\n")
     assert "neither a file nor a folder" in only_mistake(directory, "command: python3 -c 1\ncode: [pipe]\n")
 
 
 def test_code_that_cannot_be_read_is_a_mistake(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The tests may run as root, whom no permission stops.
+    # The tests may run as root, who may read everything.
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     assert '"train.py" cannot be read' in only_mistake(directory, "command: python3 -c 1\ncode: [train.py]\n")
 
@@ -88,7 +88,7 @@ def test_a_file_that_the_command_uses_and_code_lacks_is_a_mistake(
 ) -> None:
     sweep = "sweep: {model: [a, b]}\n" if "{" in command else ""
     found = only_mistake(directory, f"command: {command}\ncode: [helper.py]\n{sweep}")
-    expected = f"{path} is used by command but would not travel with the job; add {path} to code"
+    expected = f"{path} is used by the command but would not travel with the job; add {path} to code"
     assert found == f"params.yaml:1: command: {expected}"
 
 
@@ -127,7 +127,7 @@ def test_a_neighbour_that_is_imported_and_does_not_travel_is_a_warning(directory
     assert str(warning) == "params.yaml:2: code: helper.py is imported but does not travel with the job"
 
 
-def test_a_training_that_is_not_python_or_not_parsable_imports_nothing(directory: Path) -> None:
+def test_a_script_that_cannot_be_parsed_imports_nothing(directory: Path) -> None:
     (directory / "train.py").write_text("import helper\nthis is no python\n")
     assert parsed(directory, "command: python3 train.py\n").spec.code == ("train.py",)
 
@@ -142,6 +142,6 @@ def test_an_output_left_from_an_earlier_run_is_not_taken_for_code(directory: Pat
     assert parsed(directory, f"{text}code: [train.py]\n").spec.code == ("train.py",)
 
 
-def test_listed_code_is_kept_once_and_in_its_plain_form(directory: Path) -> None:
+def test_listed_code_is_normalised_without_duplicates(directory: Path) -> None:
     found = parsed(directory, "command: python3 train.py\ncode: [./train.py, package/, train.py]\n")
     assert found.spec.code == ("train.py", "package")

@@ -1,4 +1,4 @@
-"""Commands are split as a shell would split them, and filled in after that."""
+"""Commands are split as a shell splits them; placeholders are filled in afterwards."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_a_value_with_spaces_and_quotes_stays_one_argument() -> None:
     )
 
 
-def test_a_value_is_not_looked_into_for_more_placeholders() -> None:
+def test_placeholders_inside_a_value_are_not_filled_in() -> None:
     assert arguments("x {a} {b}", {"a": "{b}", "b": "1"}) == ("x", "{b}", "1")
 
 
@@ -70,7 +70,7 @@ def test_placeholders_are_named_once_in_their_order() -> None:
         ("a '\\' | b", "|"),
     ],
 )
-def test_what_only_a_shell_understands_is_found(command: str, operator: str, tmp_path: Path) -> None:
+def test_a_shell_operator_is_found(command: str, operator: str, tmp_path: Path) -> None:
     assert shell_operator(command) == operator
     assert len(command_mistakes(command, tmp_path)) == 1
 
@@ -78,7 +78,7 @@ def test_what_only_a_shell_understands_is_found(command: str, operator: str, tmp
 @pytest.mark.parametrize(
     "command", ["a '|' \"&& ;\"", r"a \> b", "bash -c 'a | b\nc'", "a \\\n b\n", "a {lr}"]
 )
-def test_what_is_quoted_is_not_taken_for_a_shell_operator(command: str) -> None:
+def test_a_quoted_character_is_not_a_shell_operator(command: str) -> None:
     assert shell_operator(command) is None
 
 
@@ -95,7 +95,7 @@ def test_a_shell_variable_outside_single_quotes_is_found() -> None:
         ("python 'train.py", "a quote is opened"),
         ("   ", "is empty"),
         ("''", "is empty"),
-        ("LR=1 python train.py", "LR=1 is for a shell"),
+        ("LR=1 python train.py", "LR=1 is shell syntax"),
         ("python missing.py", "missing.py is not in"),
         ("./missing.sh", "missing.sh is not in"),
         ("train.py --fast", "not a program on the PATH"),
@@ -110,7 +110,7 @@ def test_a_command_that_cannot_start_is_a_mistake(command: str, sentence: str, t
 
 
 @pytest.mark.parametrize("command", ["python train.py", "./train.py"])
-def test_a_script_that_is_not_there_is_told_where_it_belongs(command: str, tmp_path: Path) -> None:
+def test_a_missing_script_gets_a_hint_where_to_put_it(command: str, tmp_path: Path) -> None:
     here = "put it beside params.yaml and list it under code:"
     assert command_mistakes(command, tmp_path) == [(f"train.py is not in {tmp_path}", here)]
     (tmp_path / "trian.py").write_text("")
@@ -133,7 +133,7 @@ def test_a_program_that_is_not_on_the_path_is_a_warning(tmp_path: Path) -> None:
     assert list(command_warnings("sh -c true", tmp_path)) == []
 
 
-def test_python_that_is_missing_is_said_with_the_one_that_is_used_instead(
+def test_the_warning_about_a_missing_python_names_the_one_that_is_used_instead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     missing = "python is not found on this machine's PATH"
@@ -150,11 +150,11 @@ def test_python_that_is_missing_is_said_with_the_one_that_is_used_instead(
     assert list(command_warnings("python3 -c 1", tmp_path)) == []
 
 
-@pytest.mark.parametrize("there", [["python3"], []])
-def test_the_python_that_is_said_is_the_one_that_a_job_takes(
-    there: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("installed", [["python3"], []])
+def test_the_python_named_in_the_warning_is_the_one_that_a_job_uses(
+    installed: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in there:
+    for name in installed:
         (tmp_path / name).write_text("#!/bin/sh\n")
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))

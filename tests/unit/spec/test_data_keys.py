@@ -1,4 +1,4 @@
-"""`data:` of params.yaml, and what a profile says about data: what it means, and every mistake at once."""
+"""`data:` of params.yaml and the data settings of a profile: their meaning, and all mistakes at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from outlast.spec.pinning import CannotPin, pin
 from outlast.spec.yamlfile import parse
 
 SHA = "ab" * 32
-PIN = "`outlast data pin` fills in a digest"
+PIN = "`outlast data pin` adds a digest"
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def parsed(directory: Path, data: str, cluster: str = "local", clusters: str = "") -> Parsed:
-    """`data` are the lines below `data:`."""
+    """Read an experiment; `data` has the lines below `data:`."""
     (directory / "params.yaml").write_text(f"command: sh -c true\ncluster: {cluster}\ndata:\n{data}")
     (directory / "clusters.yaml").write_text(clusters or "unused: {scheduler: local}\n")
     return read(directory)
@@ -46,10 +46,10 @@ def warnings(directory: Path, data: str) -> list[str]:
     return [str(warning) for warning in parsed(directory, data).warnings]
 
 
-# What is written
+# Valid entries
 
 
-def test_every_key_of_an_entry_finds_its_place(directory: Path) -> None:
+def test_every_key_of_an_entry_is_read(directory: Path) -> None:
     (found,) = items(
         directory,
         f"  - url: [osdf:///a/train.tar, pelican://f.org/a/train.tar]\n    sha256: {SHA.upper()}\n"
@@ -76,7 +76,7 @@ def test_a_text_alone_is_short_for_its_url(directory: Path) -> None:
     ("written", "meant"),
     [("yes", "yes"), ("true", "yes"), ("no", "no"), ("false", "no"), ("nested", "nested")],
 )
-def test_yaml_booleans_say_whether_to_unpack_as_well(directory: Path, written: str, meant: str) -> None:
+def test_yaml_booleans_are_accepted_for_unpack(directory: Path, written: str, meant: str) -> None:
     (found,) = items(directory, f"  - {{url: https://a.org/x.tar, unpack: {written}}}\n")
     assert found.unpack == meant
 
@@ -85,7 +85,7 @@ def test_yaml_booleans_say_whether_to_unpack_as_well(directory: Path, written: s
     ("name", "digest"),
     [("md5", "0" * 30 + "12"), ("crc32", "00001234"), ("crc32c", "1234e567"), ("adler32", "12345678")],
 )
-def test_a_digest_that_looks_like_a_number_is_taken_as_it_was_written(
+def test_a_digest_that_looks_like_a_number_is_kept_as_written(
     directory: Path, name: str, digest: str
 ) -> None:
     (found,) = items(directory, f"  - {{url: https://a.org/x.tar, {name}: {digest}}}\n")
@@ -93,21 +93,21 @@ def test_a_digest_that_looks_like_a_number_is_taken_as_it_was_written(
 
 
 @pytest.mark.parametrize("written", ["own.csv", "file:own.csv", "./own.csv", "FILE:own.csv"])
-def test_a_relative_path_begins_in_the_experiments_directory(directory: Path, written: str) -> None:
+def test_a_relative_path_starts_from_the_experiments_directory(directory: Path, written: str) -> None:
     (found,) = items(directory, f"  - {written}\n")
     assert found.urls == (f"file://{directory}/own.csv",)
 
 
-def test_a_path_that_a_url_would_read_otherwise_keeps_its_name(directory: Path) -> None:
+def test_a_path_with_characters_special_in_urls_keeps_its_name(directory: Path) -> None:
     (directory / "a b%20#?.csv").touch()
     (found,) = items(directory, '  - "a b%20#?.csv"\n')
     assert found.name == "a b%20#?.csv"
 
 
-# What is wrong
+# Mistakes
 
 
-def test_all_mistakes_are_said_at_once_with_their_lines(directory: Path) -> None:
+def test_all_mistakes_are_reported_at_once_with_their_lines(directory: Path) -> None:
     found = mistakes(
         directory,
         "  - url: ftp://a.org/x\n    sha256: 1234\n    size: 5GB\n    to: ../x\n    unpack: maybe\n"
@@ -128,33 +128,36 @@ def test_all_mistakes_are_said_at_once_with_their_lines(directory: Path) -> None
 @pytest.mark.parametrize(
     ("entry", "sentence"),
     [
-        ("s3://bucket/key", "s3: is no kind of URL that data comes from; write the https URL of the object"),
-        ("htps://a.org/x", 'did you mean "https"? (known are https, http, osdf, pelican or file)'),
+        ("s3://bucket/key", "s3: URLs are not supported; write the https URL of the object"),
+        ("htps://a.org/x", 'did you mean "https"? (supported: https, http, osdf, pelican or file)'),
         ("stash:///a/b", "write osdf:///PATH"),
-        ("https://a.org/", "https://a.org/ names a host and no file"),
+        ("https://a.org/", "https://a.org/ names a host but no file"),
         ("osdf:///", "names no object"),
         ("file://other/x", "names a file on the machine other"),
         ("{url: []}", "is an empty list"),
         ("{url: https://a.org/x, to: /abs}", '"/abs" must be relative, below the data directory'),
         ("{url: https://a.org/x, to: ~/x}", "must be relative"),
-        ("{url: https://a.org/x, sha256: abcd}", "is no sha256 digest (4 characters); it has 64 hexadecimal"),
+        (
+            "{url: https://a.org/x, sha256: abcd}",
+            "is not a sha256 digest (4 characters); write 64 hexadecimal",
+        ),
         ("{url: https://a.org/x, size: 1.5}", "must be the exact number of bytes"),
         ("{url: https://a.org/x, methd: http}", 'did you mean "method"?'),
-        ("{url: own.csv, method: http}", "http is for http or https URLs, and this is none"),
+        ("{url: own.csv, method: http}", "http is for http or https URLs, and this is not one"),
         ("{url: https://a.org/x, method: osdf}", "osdf is for osdf or pelican URLs"),
         ("{url: https://a.org/x, method: shared}", "shared is for files, and this is a URL"),
         (
             "{url: https://a.org/x, method: native}",
-            "native is for HTCondor: the local cluster has no transfer",
+            "native is for HTCondor: the local cluster has no file transfer",
         ),
-        ("{url: own.csv, size: 4}", "has 5,000 bytes, and size says 4"),
-        ("own.cvs", 'is not there; did you mean "own.csv"?'),
-        ("$SCRATCH/x", "variables such as $SCRATCH are not put in here"),
-        ("{url: /tmp, unpack: yes}", "/tmp is a folder, there is nothing to unpack"),
+        ("{url: own.csv, size: 4}", "has 5,000 bytes, but size is 4"),
+        ("own.cvs", 'does not exist; did you mean "own.csv"?'),
+        ("$SCRATCH/x", "variables such as $SCRATCH are not expanded here"),
+        ("{url: /tmp, unpack: yes}", "/tmp is a folder: there is nothing to unpack"),
         ("{url: /tmp, size: 4}", "/tmp is a folder, which has neither digest nor size"),
     ],
 )
-def test_a_mistake_says_what_and_what_to_write_instead(directory: Path, entry: str, sentence: str) -> None:
+def test_a_mistake_has_its_cause_and_a_hint(directory: Path, entry: str, sentence: str) -> None:
     (found,) = mistakes(directory, f"  - {entry}\n")
     assert found.startswith("params.yaml:4: data[1]")
     assert sentence in found
@@ -178,56 +181,56 @@ def test_a_mistake_says_what_and_what_to_write_instead(directory: Path, entry: s
 def test_a_secret_in_a_url_is_refused_and_not_repeated(directory: Path, url: str) -> None:
     (found,) = mistakes(directory, f"  - {url}\n")
     assert "which everybody who sees the experiment could read" in found
-    assert "give a token by file or command in the cluster's profile" in found
+    assert "set a token by file or command in the cluster's profile" in found
     assert "hunter2" not in found
 
 
-def test_a_query_that_is_no_secret_is_fine(directory: Path) -> None:
+def test_a_query_without_a_secret_is_accepted(directory: Path) -> None:
     (found,) = items(directory, "  - https://a.org/x.tar?download=1&version=2\n")
     assert found.name == "x.tar"
 
 
-def test_two_entries_that_bring_the_same_path_are_a_mistake(directory: Path) -> None:
+def test_two_entries_with_the_same_target_are_a_mistake(directory: Path) -> None:
     (found,) = mistakes(directory, "  - https://a.org/x.csv\n  - https://b.org/x.csv\n")
     assert found == (
-        "params.yaml:5: data[2]: brings x.csv, as the entry of line 4 does; give one of them another to:"
+        "params.yaml:5: data[2]: is stored as x.csv, like the entry in line 4; give one of them another to:"
     )
     assert items(directory, "  - https://a.org/x.csv\n  - {url: https://b.org/x.csv, to: b}\n")
     into = "  - {url: https://a.org/%s.tar, unpack: yes, to: d}\n"
     assert items(directory, into % "x" + into % "y")
 
 
-def test_a_group_instead_of_a_list_is_told_how_to_begin(directory: Path) -> None:
+def test_a_group_instead_of_a_list_gets_a_hint(directory: Path) -> None:
     (found,) = mistakes(directory, "  url: https://a.org/x.csv\n")
     assert found.endswith('data: must be a list, not a group {...}; begin each entry with "- "')
 
 
-# What is allowed and said
+# Warnings
 
 
-def test_data_that_nothing_proves_is_warned_of(directory: Path) -> None:
-    unless = ", unless the source tells a digest itself"
-    text = "nothing proves that these bytes are the right ones"
+def test_data_without_a_digest_is_warned_about(directory: Path) -> None:
+    unless = ", unless the server sends a checksum"
+    text = "no digest: the file is not verified"
     assert warnings(directory, "  - https://a.org/x\n") == [f"params.yaml:4: data[1]: {text}{unless}; {PIN}"]
     assert warnings(directory, "  - {url: https://a.org/x, size: 5}\n") == [
-        f"params.yaml:4: data[1].url: {text}, and a size proves little{unless}; {PIN}"
+        f"params.yaml:4: data[1].url: no digest: only the size is verified{unless}; {PIN}"
     ]
     assert warnings(directory, "  - own.csv\n") == [f"params.yaml:4: data[1]: {text}; {PIN}"]
     assert warnings(directory, "  - {url: [https://b.org/x, http://a.org/x]}\n") == [
-        "params.yaml:4: data[1].url[1]: plain http and no digest: "
-        f"anybody on the way could put other bytes there; {PIN}"
+        "params.yaml:4: data[1].url[1]: http without a digest: "
+        f"anybody on the network path can replace the data; {PIN}"
     ]
     assert warnings(directory, f"  - {{url: http://a.org/x, sha256: {SHA}}}\n") == []
 
 
-def test_data_larger_than_the_disk_that_is_asked_for_is_warned_of(directory: Path) -> None:
+def test_data_larger_than_the_requested_disk_is_warned_about(directory: Path) -> None:
     entry = f"  - {{url: https://a.org/x, sha256: {SHA}, size: 6000000000}}\n"
     (found,) = warnings(directory, entry)
-    assert found.endswith("data: 6 GB do not fit into resources.disk, 5 GB; ask for more disk")
+    assert found.endswith("data: 6 GB do not fit into resources.disk, 5 GB; request more disk")
     assert warnings(directory, entry + "resources: {disk: 6GB}\n") == []
 
 
-# The way in
+# The method
 
 
 @pytest.mark.parametrize(
@@ -249,24 +252,24 @@ def test_data_larger_than_the_disk_that_is_asked_for_is_warned_of(directory: Pat
         ("{url: [own.csv, https://a.org/x]}", "slurm", "http"),
     ],
 )
-def test_the_way_in_follows_from_url_and_cluster_and_says_why(
+def test_the_method_follows_from_url_and_cluster_and_has_a_reason(
     directory: Path, entry: str, cluster: str, method: str
 ) -> None:
     found = parsed(directory, f"  - {entry}\n", cluster)
-    (item,), (way,) = found.spec.data, found.ways
-    assert (item.method, way.method) == (method, method)
-    assert way.why
+    (item,), (chosen,) = found.spec.data, found.data_methods
+    assert (item.method, chosen.method) == (method, method)
+    assert chosen.why
 
 
-def test_a_file_is_no_mirror_of_a_url_where_jobs_do_not_see_it(directory: Path) -> None:
+def test_a_file_cannot_be_a_mirror_of_a_url_if_jobs_do_not_see_it(directory: Path) -> None:
     (found,) = mistakes(directory, "  - {url: [https://a.org/x, own.csv]}\n", "htcondor")
-    assert "a file of this machine is no mirror of a URL: HTCondor's jobs do not see it" in found
+    assert "a file on this machine cannot be a mirror of a URL: HTCondor's jobs do not see it" in found
 
 
-def test_mirrors_that_htcondors_transfer_would_not_use_are_warned_of(directory: Path) -> None:
+def test_mirrors_that_htcondors_file_transfer_does_not_use_are_warned_about(directory: Path) -> None:
     entry = f"  - {{url: [https://a.org/x, https://b.org/x], sha256: {SHA}, method: native}}\n"
     (found,) = (str(one) for one in parsed(directory, entry, "htcondor").warnings)
-    assert found.startswith("params.yaml:4: data[1].url[2]: HTCondor's own transfer takes one URL")
+    assert found.startswith("params.yaml:4: data[1].url[2]: HTCondor's file transfer takes one URL")
 
 
 @pytest.mark.parametrize(("limit", "fits"), [("5kB", True), ("4999B", False)])
@@ -278,10 +281,10 @@ def test_native_data_over_the_pools_limit_is_refused_before_submission(
         assert items(directory, "  - own.csv\n", "pool", clusters)
         return
     (found,) = mistakes(directory, "  - own.csv\n", "pool", clusters)
-    assert found.endswith("data: 5 kB of native input is over the 5 kB limit of this pool; use http or osdf")
+    assert found.endswith("data: 5 kB of native input exceeds the 5 kB limit of this pool; use http or osdf")
 
 
-def test_what_a_plugin_fetches_does_not_count_against_the_pools_limit(directory: Path) -> None:
+def test_data_that_a_plugin_fetches_does_not_count_against_the_pools_limit(directory: Path) -> None:
     clusters = "pool: {scheduler: htcondor, largest_transfer: 1kB}\n"
     entry = "  - {url: https://a.org/x, method: native, size: 5000000}\n"
     assert items(directory, entry, "pool", clusters)
@@ -295,7 +298,7 @@ def profile(directory: Path, keys: str, scheduler: str = "slurm") -> Profile:
     return parsed(directory, "  - own.csv\n", "farm", clusters).cluster.site
 
 
-def test_every_key_about_data_finds_its_place_in_the_profile(directory: Path) -> None:
+def test_every_data_key_of_a_profile_is_read(directory: Path) -> None:
     found = profile(
         directory,
         "cache: $SCRATCH/c, cache_size: 2TB, "
@@ -308,12 +311,12 @@ def test_every_key_about_data_finds_its_place_in_the_profile(directory: Path) ->
     assert (found.stall, found.patience, found.connections) == (30.0, 3600.0, 8)
 
 
-def test_places_of_a_profile_begin_where_its_file_is_if_jobs_see_them(directory: Path) -> None:
+def test_relative_paths_in_a_profile_start_from_its_file_if_jobs_see_them(directory: Path) -> None:
     keys = "cache: c, token: {file: t, hosts: a.org}"
     (directory / "t").touch(0o600)
     found = profile(directory, keys)
     assert (found.cache, found.token_file) == (str(directory / "c"), str(directory / "t"))
-    # The file with the token travels from here.
+    # The token's file is read on this machine.
     found = profile(directory, keys, "htcondor")
     assert (found.cache, found.token_file) == ("c", str(directory / "t"))
 
@@ -321,20 +324,20 @@ def test_places_of_a_profile_begin_where_its_file_is_if_jobs_see_them(directory:
 @pytest.mark.parametrize(
     ("keys", "sentence"),
     [
-        ("token: {file: x}", "token: does not say for which hosts it is; add hosts: [data.example.org]"),
+        ("token: {file: x}", "token: hosts is missing; add hosts: [data.example.org]"),
         (
             "token: {file: x, command: y, hosts: a.org}",
-            "token.command: is another way to say where the token is",
+            "token.command: cannot be combined with file",
         ),
-        ("token: {hosts: https://a.org}", 'token.hosts: "https://a.org" is no host; write a name such as'),
-        ("token: {hosts: ['*']}", 'token.hosts: "*" is no host'),
+        ("token: {hosts: https://a.org}", 'token.hosts: "https://a.org" is not a host; write a name such as'),
+        ("token: {hosts: ['*']}", 'token.hosts: "*" is not a host'),
         ("token: {fil: x, hosts: a.org}", 'did you mean "file"?'),
         ("transfers: {stall: 5}", "transfers.stall: 5 has no unit"),
         ("transfers: {connections: 100}", "transfers.connections: 100 is too large"),
         ("cache_size: 5", "cache_size: 5 has no unit"),
     ],
 )
-def test_a_mistake_about_data_in_a_profile_is_said(directory: Path, keys: str, sentence: str) -> None:
+def test_a_mistake_in_a_data_key_of_a_profile_is_reported(directory: Path, keys: str, sentence: str) -> None:
     clusters = f"farm: {{scheduler: slurm, {keys}}}\n"
     assert any(sentence in found for found in mistakes(directory, "  - own.csv\n", "farm", clusters))
 
@@ -360,7 +363,7 @@ def test_a_token_file_that_others_can_read_is_a_mistake_with_its_remedy(director
     assert items(directory, "  - own.csv\n", "farm", clusters)
 
 
-def test_a_token_file_that_is_not_there_yet_is_warned_of(directory: Path) -> None:
+def test_a_token_file_that_does_not_exist_yet_is_warned_about(directory: Path) -> None:
     clusters = "farm: {scheduler: slurm, token: {file: t, hosts: a.org}}\n"
     found = [str(one) for one in parsed(directory, "  - own.csv\n", "farm", clusters).warnings]
     assert any("put the token there before the runs start" in one for one in found)
@@ -404,13 +407,13 @@ def test_only_what_is_pinned_changes_in_the_file(before: str, after: str | None)
     assert entry is not None
 
 
-def test_a_file_that_is_no_longer_what_it_was_is_left_alone() -> None:
+def test_a_file_that_has_changed_in_the_meantime_is_not_edited() -> None:
     for text in ("command: x\n", "data: [a]\n", "data: [\n"):
         with pytest.raises(CannotPin):
             pin(text, 1, PINS)
 
 
-def test_a_folder_is_used_where_it_lies_and_carried_nowhere(directory: Path) -> None:
+def test_a_folder_is_used_in_place_and_never_transferred(directory: Path) -> None:
     (directory / "images").mkdir()
     (item,) = parsed(directory, "  - images\n").spec.data
     assert (item.method, item.name) == ("shared", "images")
@@ -419,20 +422,23 @@ def test_a_folder_is_used_where_it_lies_and_carried_nowhere(directory: Path) -> 
 
 
 @pytest.mark.parametrize(
-    "second, told",
+    "second, message",
     [
-        ("{url: sub/own.csv, to: elsewhere}", "HTCondor brings own.csv to the same place as that of line 4"),
-        ("{url: https://a.org/own.csv, method: native, to: x}", "the same place as that of line 4"),
-        ("sub/order.json", "a job has another order.json"),
+        (
+            "{url: sub/own.csv, to: elsewhere}",
+            "HTCondor would put own.csv in the same place as the entry in line 4",
+        ),
+        ("{url: https://a.org/own.csv, method: native, to: x}", "the same place as the entry in line 4"),
+        ("sub/order.json", "HTCondor would transfer it as order.json"),
     ],
 )
-def test_what_htcondor_would_put_to_the_same_place_is_a_mistake(
-    directory: Path, second: str, told: str
+def test_two_files_that_htcondor_would_put_in_the_same_place_are_a_mistake(
+    directory: Path, second: str, message: str
 ) -> None:
     (directory / "sub").mkdir()
     for name in ("own.csv", "order.json"):
         (directory / "sub" / name).touch()
     (found,) = mistakes(directory, f"  - own.csv\n  - {second}\n", "htcondor")
-    assert told in found and "another name" in found
+    assert message in found and "another name" in found
     if "method" not in second:
         assert len(items(directory, f"  - own.csv\n  - {second}\n", "local")) == 2

@@ -1,4 +1,4 @@
-"""`spec.read`: what a params.yaml means, and every mistake in it at once."""
+"""`spec.read`: the meaning of a params.yaml, and all mistakes in it at once."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ checkpoints: {keep: 2, grace: 60s, signal: USR1, every: auto, shortest: 1min, lo
 
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An experiment with a training and a check, a machine with a GPU, and no configuration of the user's."""
+    """An experiment with a training script and a check, a machine with a GPU, and no user configuration."""
     monkeypatch.setattr("outlast.spec.cluster_library.this_machine", lambda: {"here": Host(4, 1)})
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     experiment = tmp_path / "2026-11-15_A_digits"
@@ -60,7 +60,7 @@ def warnings(directory: Path, text: str) -> list[str]:
     return [str(warning) for warning in parsed(directory, text).warnings]
 
 
-def test_every_key_finds_its_place(directory: Path) -> None:
+def test_every_key_is_read(directory: Path) -> None:
     found = parsed(directory, FULL)
     spec = found.spec
     assert (spec.name, spec.cluster, spec.parallel) == ("digits", "local", 2)
@@ -110,17 +110,17 @@ outputs: [../x]
 checkpoints: {keep: 1}
 """
     assert mistakes(directory, text) == [
-        'params.yaml:1: nam: is not known here; did you mean "name"? (known: name, command, code, cluster, '
+        'params.yaml:1: nam: unknown key; did you mean "name"? (known: name, command, code, cluster, '
         "resources, runs, sweep, parallel, data, outputs, limits, checkpoints)",
         f'params.yaml:2: command: trian.py is not in {directory}; did you mean "train.py"?',
-        'params.yaml:2: command: nothing is known to put in for {lrr}: sweep has lr; did you mean "lr"?',
-        'params.yaml:3: code[2]: "missing.py" is not there',
+        'params.yaml:2: command: unknown parameter {lrr}: sweep has lr; did you mean "lr"?',
+        'params.yaml:3: code[2]: "missing.py" does not exist',
         'params.yaml:4: cluster: "slrm" is not a cluster; did you mean "slurm"? '
         "(known: local, slurm, sge, htcondor)",
         'params.yaml:6: resources.cpus: must be a whole number, not the text "2"; remove the quotes',
         'params.yaml:7: resources.time: "soonish" is not a duration; '
         "write it like 90s, 30min, 24h, 2d, 24:00:00 or 2-12:00:00",
-        'params.yaml:8: resources.gpu: is not known here; did you mean "gpus"? '
+        'params.yaml:8: resources.gpu: unknown key; did you mean "gpus"? '
         "(known: cpus, gpus, memory, disk, time)",
         'params.yaml:10: outputs[1].path: "../x" must not contain ".."; outputs are in $OUTLAST_OUTPUT_DIR',
         "params.yaml:11: checkpoints.keep: 1 is too small; it must be at least 2",
@@ -137,14 +137,14 @@ checkpoints: {keep: 1}
         ("runs: [1]", "runs: must be a whole number, not a list"),
         ("runs:", "runs: has no value; write one, or remove the line"),
         ("name: 5", 'name: must be text, not 5; write "5" with quotes'),
-        ("name: .hidden", 'name: ".hidden" is not a name; use letters'),
-        ("name: a b", 'name: "a b" is not a name'),
+        ("name: .hidden", 'name: ".hidden" is not a valid name; use letters'),
+        ("name: a b", 'name: "a b" is not a valid name'),
         ("name: ''", "name: is empty"),
-        (f"name: {'x' * 101}", "name: is 101 characters long; 100 are the most"),
+        (f"name: {'x' * 101}", "name: is 101 characters long; the limit is 100"),
         ("parallel: 0", "parallel: 0 is too small"),
         (
             "resources: 5",
-            "resources: must be a group of keys, not 5; known are cpus, gpus, memory, disk, time",
+            "resources: must be a group of keys, not 5; known: cpus, gpus, memory, disk, time",
         ),
         ("resources: {gpus: -1}", "resources.gpus: -1 is too small; it must be at least 0"),
         ("resources: {memory: 2}", "resources.memory: 2 has no unit; write 2MB or 2GB"),
@@ -155,7 +155,7 @@ checkpoints: {keep: 1}
         ("resources: {time: -5s}", "a duration cannot be negative"),
         ("resources: {time: true}", "resources.time: must be a duration"),
         ("limits: {total: [1]}", "limits.total: must be a duration"),
-        ("checkpoints: {signal: KILL}", 'the text "KILL" is not a choice; it can be TERM, USR1 or USR2'),
+        ("checkpoints: {signal: KILL}", 'must be TERM, USR1 or USR2, not the text "KILL"'),
         (
             "checkpoints: {every: automatic}",
             'checkpoints.every: "automatic" is not a duration; write it like',
@@ -170,9 +170,9 @@ checkpoints: {keep: 1}
         ("checkpoints: {signal: usr1}", 'did you mean "USR1"?'),
         ("code: train.py", 'code: must be a list, not the text "train.py"; write [train.py]'),
         ("code: [5]", 'code[1]: must be text, not 5; write "5" with quotes'),
-        ("outputs: [5]", "outputs[1]: must be a group of keys, not 5; known are path, key"),
-        ("outputs: [{key: a}]", "outputs[1]: says no path"),
-        ("outputs: [{pth: a}]", 'outputs[1].pth: is not known here; did you mean "path"?'),
+        ("outputs: [5]", "outputs[1]: must be a group of keys, not 5; known: path, key"),
+        ("outputs: [{key: a}]", "outputs[1]: path is missing"),
+        ("outputs: [{pth: a}]", 'outputs[1].pth: unknown key; did you mean "path"?'),
         ("outputs: [/etc/passwd]", "must be relative"),
         ("outputs: [.]", "must name something inside"),
         ("outputs: [{path: a.json, at_least: 1}]", "outputs[1].at_least: needs a key to compare"),
@@ -180,13 +180,13 @@ checkpoints: {keep: 1}
             "outputs: [{path: a.json, key: k, at_least: '1'}]",
             'must be a number, not the text "1"; remove the quotes',
         ),
-        ("outputs: [{path: a.json, key: k, at_most: .inf}]", "must be a number that is not infinite"),
+        ("outputs: [{path: a.json, key: k, at_most: .inf}]", "must be a finite number"),
         ("outputs: [{path: a.json, key: k, at_least: 2, at_most: 1}]", "2 is more than at_most, 1"),
-        ("outputs: [{path: a, check: python3 x.py | cat}]", 'outputs[1].check: "|" is for a shell'),
+        ("outputs: [{path: a, check: python3 x.py | cat}]", 'outputs[1].check: "|" is shell syntax'),
         ("outputs: [{path: a, check: python3 x.py}]", "outputs[1].check: x.py is not in"),
         ("outputs: [{path: a, check: 'x \"y'}]", "outputs[1].check: a quote is opened and not closed"),
-        ("time: 4h", "time: is not known here; it belongs under resources:"),
-        ("limits: {runs: 3}", "limits.runs: is not known here"),
+        ("time: 4h", "time: unknown key; it belongs under resources:"),
+        ("limits: {runs: 3}", "limits.runs: unknown key"),
         ("command: python3 train.py", "command: given twice, first in line 1"),
     ],
 )
@@ -207,13 +207,13 @@ def test_a_mistake_is_one_plain_sentence_with_its_line(directory: Path, line: st
         ("command: true", 'command: must be text, not true (true or false); write "true" with quotes'),
         ("command: {lr}", "command: must be text, not a group {...}; put quotes around it"),
         ("command: python3 train.py > log", "put it into a script, list it under code, or write bash -c"),
-        ("command: python3 train.py --lr {lr}", "nothing is known to put in for {lr}: there is no sweep"),
+        ("command: python3 train.py --lr {lr}", "unknown parameter {lr}: there is no sweep"),
         (f"command: {'x' * 30_001}", "command: is longer than 30,000 characters; put it into a script"),
         ('command: "a\\0b"', "command: contains a control character"),
         ('command: "a\\ud800b"', "command: "),
     ],
 )
-def test_a_command_that_cannot_be_meant_is_a_mistake(directory: Path, line: str, sentence: str) -> None:
+def test_an_invalid_command_is_a_mistake(directory: Path, line: str, sentence: str) -> None:
     (found,) = mistakes(directory, line)
     assert sentence in found
 
@@ -234,7 +234,7 @@ def test_one_mistake_in_a_group_does_not_hide_another_in_its_neighbour(directory
         ("outputs", ["../x", "/abs", '""', '"."'], ["..", "be relative", "is empty", "name something"]),
         ("outputs", ["{path: ../x}", "{path: /abs}", "3"], ["..", "be relative", "a group of keys, not 3"]),
         ("outputs", ["[a]", "~", "../x", "{path: ''}"], ["not a list", "no value", "..", "is empty"]),
-        ("code", ["5", "../x", '""', "missing.py"], ["be text, not 5", "..", "is empty", "is not there"]),
+        ("code", ["5", "../x", '""', "missing.py"], ["be text, not 5", "..", "is empty", "does not exist"]),
         ("code", ["../x", "~", "{train.py: 1}", "logs"], ["..", "no value", "be text", "its own files"]),
     ],
 )
@@ -264,7 +264,7 @@ def test_a_time_like_30_00_is_minutes_as_in_slurm_and_is_warned_about(directory:
     )
 
 
-def test_a_grace_that_is_cut_is_warned_about_only_where_it_was_written(directory: Path) -> None:
+def test_a_grace_that_is_cut_is_warned_about_only_if_it_was_written(directory: Path) -> None:
     short = "command: python3 train.py\nresources: {time: 4s}\n"
     assert warnings(directory, short) == []
     (warning,) = warnings(directory, f"{short}checkpoints: {{grace: 30s}}\n")
@@ -283,7 +283,7 @@ def test_a_grace_that_is_cut_is_warned_about_only_where_it_was_written(directory
         ("shortest: 20s, longest: 40s", (None, 20.0, 40.0)),
     ],
 )
-def test_a_bound_between_saves_that_was_not_written_gives_way_to_the_one_that_was(
+def test_a_default_bound_between_saves_is_moved_to_fit_the_one_that_was_written(
     directory: Path, keys: str, expected: tuple[float | None, float, float]
 ) -> None:
     text = "command: python3 train.py\nresources: {time: 24h}\ncheckpoints: {%s}\n" % keys
@@ -297,25 +297,25 @@ def test_a_bound_between_saves_that_was_not_written_gives_way_to_the_one_that_wa
     [
         (
             "command: python3 train.py\ncheckpoints: {every: 5min, longest: 20min}",
-            "checkpoints.longest: is not used with every: 5min; write every: auto, or leave this out",
+            "checkpoints.longest: has no effect with every: 5min; write every: auto, or remove this",
         ),
         (
             "command: python3 train.py\nresources: {time: 1h}\ncheckpoints: {every: 90min}",
-            "checkpoints.every: is not less than the attempt's time, 1 h; the only save is then",
+            "checkpoints.every: is not shorter than the attempt's time, 1 h; the only save will be",
         ),
         ("command: python3 train.py\ncheckpoints: {longest: 30:00}", "30:00 is read as minutes and seconds"),
         ("command: python3 train.py\ncluster: slurm\nresources: {time: 30s}", "very short for Slurm"),
         ("command: python3 train.py\nsweep: {lr: [1, 2]}", "the command does not use {lr}"),
         ("command: python3 train.py {lr}\nsweep: {lr: [1e-3, 0.001]}", "0.001 is the same number as 1e-3"),
         ("command: python3 train.py\noutputs: [{path: m.txt, key: k}]", "m.txt will be read as JSON"),
-        ("command: python3 train.py $HOME/data", "$HOME is passed on as it is"),
+        ("command: python3 train.py $HOME/data", "$HOME is passed literally"),
         ("command: no-such-program-1", "no-such-program-1 is not found on this machine's PATH"),
         (
             "command: python3 train.py\noutputs: ['*.npz']",
-            'outputs[1].path: "*.npz" is taken as it is; patterns are not expanded',
+            'outputs[1].path: "*.npz" is taken literally; patterns are not expanded',
         ),
-        ("command: python3 train.py\noutputs: [{path: model-?.npz}]", '"model-?.npz" is taken as it is'),
-        ("command: python3 train.py\noutputs: ['model[0-9].npz']", '"model[0-9].npz" is taken as it is'),
+        ("command: python3 train.py\noutputs: [{path: model-?.npz}]", '"model-?.npz" is taken literally'),
+        ("command: python3 train.py\noutputs: ['model[0-9].npz']", '"model[0-9].npz" is taken literally'),
         (
             "command: python3 train.py\nresources: {time: 2h}\nlimits: {total: 1h}",
             "params.yaml:3: limits.total: is shorter than resources.time, 2 h",
@@ -327,7 +327,9 @@ def test_a_bound_between_saves_that_was_not_written_gives_way_to_the_one_that_wa
         ("command: python3 train.py\nresources: {time: 0.5s}", "resources.time: is less than a second"),
     ],
 )
-def test_what_is_allowed_and_odd_is_a_warning(directory: Path, text: str, sentence: str) -> None:
+def test_a_setting_that_is_allowed_but_probably_not_meant_is_a_warning(
+    directory: Path, text: str, sentence: str
+) -> None:
     (warning,) = warnings(directory, text)
     assert sentence in warning
 
@@ -340,19 +342,19 @@ def test_what_is_allowed_and_odd_is_a_warning(directory: Path, text: str, senten
         "resources: {time: 2h}\nlimits: {total: 2h}",
     ],
 )
-def test_what_is_at_the_edge_of_odd_is_not_warned_about(directory: Path, line: str) -> None:
+def test_a_setting_at_the_edge_of_a_warning_is_not_warned_about(directory: Path, line: str) -> None:
     assert warnings(directory, f"command: python3 train.py\n{line}\n") == []
 
 
-def test_a_directory_without_params_yaml_is_told_how_to_get_one(directory: Path) -> None:
+def test_a_directory_without_params_yaml_gets_a_hint_how_to_create_one(directory: Path) -> None:
     with pytest.raises(
-        BadInput, match=r"^params.yaml: there is none in .*`outlast init .*` writes one that runs$"
+        BadInput, match=r"^params.yaml: not found in .*`outlast init .*` writes one that runs$"
     ):
         read(directory)
 
 
 @pytest.mark.parametrize("name", ["nowhere", "nowhere\0", "train.py"])
-def test_a_directory_that_is_none_is_named(directory: Path, name: str) -> None:
+def test_a_path_that_is_not_a_directory_is_named(directory: Path, name: str) -> None:
     with pytest.raises(BadInput, match=r"does not exist|is not a directory"):
         read(directory / name)
 

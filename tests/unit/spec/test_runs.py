@@ -1,4 +1,4 @@
-"""Which runs there are, and what they are called."""
+"""The runs of an experiment and their names."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def mistakes(text: str, name: str = "digits") -> list[str]:
         ("é" * 300, "_" * 100),
     ],
 )
-def test_an_experiment_is_called_after_its_directory_without_the_date(directory: str, name: str) -> None:
+def test_an_experiment_is_named_after_its_directory_without_the_date(directory: str, name: str) -> None:
     assert default_name(directory) == name
 
 
@@ -49,7 +49,7 @@ def test_one_run_has_the_experiments_name() -> None:
     assert plan_runs("digits", 1) == [RunPlan("digits")]
 
 
-def test_several_runs_are_numbered_with_three_digits_or_as_many_as_it_takes() -> None:
+def test_several_runs_are_numbered_with_at_least_three_digits() -> None:
     names = [plan.name for plan in plan_runs("digits", 1000)]
     assert (names[0], names[11], names[998], names[999]) == (
         "digits-001",
@@ -84,12 +84,12 @@ def test_a_sweep_is_a_grid_with_the_values_as_they_were_written() -> None:
     assert plans[1].params == {"lr": "1e-3", "width": "064"}
 
 
-def test_what_a_file_name_should_not_have_is_replaced_in_names_and_kept_in_values() -> None:
+def test_characters_unsafe_in_file_names_are_replaced_in_names_and_kept_in_values() -> None:
     (plan,) = sweep("sweep: {data: [/mnt/a b]}")
     assert plan == RunPlan("digits-data=_mnt_a_b", {"data": "/mnt/a b"})
 
 
-def test_names_that_would_be_too_long_are_numbered_all_of_them() -> None:
+def test_if_one_name_would_be_too_long_all_runs_are_numbered() -> None:
     plans = sweep(f"sweep: {{data: [short, {'x' * 100}]}}")
     assert [plan.name for plan in plans] == ["digits-001", "digits-002"]
 
@@ -105,11 +105,11 @@ def test_names_that_would_be_too_long_are_numbered_all_of_them() -> None:
         ("sweep: {lr: }", "sweep.lr: has no value"),
         ("sweep: {lr: {a: 1}}", "sweep.lr: must be a list, not a group"),
         ("sweep: {lr: [[1]]}", "sweep.lr[1]: must be a number or a text"),
-        ("sweep: {learning rate: [1]}", "sweep.learning rate: is not a parameter's name"),
+        ("sweep: {learning rate: [1]}", "sweep.learning rate: is not a valid parameter name"),
         ('sweep: {lr: ["a\\nb"]}', "contains a line break or control character"),
     ],
 )
-def test_a_sweep_that_cannot_be_meant_is_a_mistake(text: str, sentence: str) -> None:
+def test_an_invalid_sweep_is_a_mistake(text: str, sentence: str) -> None:
     (found,) = mistakes(text)
     assert found.startswith(f"params.yaml:1: {sentence}") or sentence in found
 
@@ -117,18 +117,18 @@ def test_a_sweep_that_cannot_be_meant_is_a_mistake(text: str, sentence: str) -> 
 def test_a_value_given_twice_is_a_mistake_that_names_both_lines() -> None:
     (found,) = mistakes("sweep:\n  lr:\n    - 1e-3\n    - 1e-2\n    - 1e-3\n")
     assert found.startswith(
-        "params.yaml:5: sweep.lr[3]: 1e-3 is given twice, first in line 3: two runs would have"
+        "params.yaml:5: sweep.lr[3]: 1e-3 is given twice, first in line 3: two runs would have the same"
     )
 
 
-def test_two_values_that_give_one_name_are_a_mistake_that_names_both_lines() -> None:
+def test_two_values_that_give_the_same_name_are_a_mistake_that_names_both_lines() -> None:
     (found,) = mistakes("sweep:\n  data:\n    - a b\n    - a/b\n")
     assert found.startswith(
-        'params.yaml:4: sweep.data[2]: "a/b" and "a b" of line 3 would give two runs one name'
+        'params.yaml:4: sweep.data[2]: "a/b" and "a b" in line 3 would give two runs the same name'
     )
 
 
-def test_two_runs_of_one_name_are_found_across_parameters() -> None:
+def test_two_runs_with_the_same_name_are_found_across_parameters() -> None:
     (found,) = mistakes("sweep: {a: [1-b=1, 1], b: [2, 1-b=2]}")
     assert "two runs would be called digits-a=1-b=1-b=2" in found
 
@@ -142,7 +142,7 @@ def test_a_grid_that_is_too_large_is_refused_before_it_is_made() -> None:
     values = ", ".join(str(number) for number in range(100))
     axes = ", ".join(f"p{axis}: [{values}]" for axis in range(30))
     (found,) = mistakes(f"sweep: {{{axes}}}")
-    assert "runs; 100,000 are the most" in found
+    assert "runs; the limit is 100,000" in found
 
 
 def test_runs_and_sweep_exclude_each_other_in_the_reader(tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -1,4 +1,4 @@
-"""YAML files: exact lines, values as written, and bounds that hold whatever the file says."""
+"""YAML files: exact lines, values as written, and limits that hold for any content."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_values_are_kept_as_they_were_written_with_their_lines() -> None:
     assert document.line(("nothing",)) is None
 
 
-def test_a_path_is_shown_as_it_would_be_read_aloud() -> None:
+def test_a_path_is_shown_with_indices_from_1() -> None:
     assert show_path(("outputs", 1, "key")) == "outputs[2].key"
 
 
@@ -68,8 +68,8 @@ def test_a_key_given_twice_is_found_with_both_lines() -> None:
 @pytest.mark.parametrize(
     ("text", "line", "column", "words"),
     [
-        ("a:\n\tb: 1", 2, 1, "a tab, which YAML does not take as indentation; use spaces"),
-        ("a: python x: y", 1, 12, 'put quotes around text with a ": " in it'),
+        ("a:\n\tb: 1", 2, 1, "YAML does not allow a tab as indentation; use spaces"),
+        ("a: python x: y", 1, 12, 'put quotes around text that contains ": "'),
         ("a: 'x\n", 2, 1, "the file ends inside quotes"),
         ("a: [1, 2\nb: 3\n", 2, 2, "a list [...] is not closed"),
         ("a: {b: 1\n", 2, 1, "a group {...} is not closed"),
@@ -79,7 +79,7 @@ def test_a_key_given_twice_is_found_with_both_lines() -> None:
         ("a: *x\n", 1, 4, "there is no &x above it"),
         ("a: &x [*x]\n", 1, 8, "there is no &x above it"),
         ("a: !!python/object:os.system x", 1, 4, "tags such as"),
-        ("{a: 1}: 2", 1, 1, "a key must be a word"),
+        ("{a: 1}: 2", 1, 1, "a key must be text"),
         ("[" * 100, 1, 21, "more than 20 levels"),
     ],
 )
@@ -96,13 +96,13 @@ def test_a_character_that_yaml_forbids_is_reported_with_its_line() -> None:
     assert (mistake.line, mistake.text) == (2, "a character that YAML does not allow")
 
 
-def test_an_error_of_the_yaml_library_that_is_not_its_own_is_a_mistake_too() -> None:
+def test_an_unexpected_exception_of_the_yaml_library_is_a_mistake_too() -> None:
     (mistake,) = mistakes_of('a: "\\U00110000"')
-    assert mistake.text == "not YAML"
+    assert mistake.text == "not valid YAML"
 
 
 @pytest.mark.parametrize("text", ["", "# only a comment\n", "---\n", "~"])
-def test_an_empty_file_is_told_what_to_do_with_it(text: str) -> None:
+def test_an_empty_file_gets_a_hint(text: str) -> None:
     with pytest.raises(BadSpec, match=r"^clusters\.yaml: is empty; remove it$"):
         parse(text, "clusters.yaml", "remove it")
 
@@ -117,7 +117,7 @@ def test_aliases_are_followed() -> None:
     assert plain(document.root) == {"a": [1, 2], "b": [1, 2]}
 
 
-def test_aliases_that_unfold_without_end_are_refused() -> None:
+def test_aliases_that_expand_without_end_are_refused() -> None:
     lines = ["a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 10)]
     (mistake,) = mistakes_of("\n".join(lines))
@@ -138,7 +138,7 @@ def test_a_file_that_is_not_utf_8_is_reported_with_its_line(tmp_path: Path) -> N
         load(path, "params.yaml")
 
 
-def test_a_byte_order_mark_and_windows_line_ends_are_no_trouble(tmp_path: Path) -> None:
+def test_a_byte_order_mark_and_windows_line_ends_are_accepted(tmp_path: Path) -> None:
     path = tmp_path / "params.yaml"
     path.write_bytes(b"\xef\xbb\xbfa: 1\r\nb: x\r\n")
     assert plain(load(path, "x").root) == {"a": 1, "b": "x"}
@@ -161,7 +161,7 @@ def test_a_file_that_cannot_be_read_is_named_with_the_reason(
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    # The tests may run as root, whom no permission stops.
+    # The tests may run as root, who may read everything.
     monkeypatch.setattr(Path, "open", refuse)
     with pytest.raises(BadSpec, match=r"params.yaml cannot be read: Permission denied"):
         load(path, "params.yaml")

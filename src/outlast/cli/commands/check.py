@@ -94,7 +94,7 @@ def summary(parsed: Parsed) -> list[str]:
         f"  attempts  {time} each; per run at most {spec.limits.attempts:,} and {total} in all",
     ]
     lines += [f"            {note}" for note in parsed.notes]
-    for item, way in zip(spec.data, parsed.ways, strict=True):
+    for item, way in zip(spec.data, parsed.data_methods, strict=True):
         lines += [f"  data      {data_line(item)}", f"            by {way.method}: {way.why}"]
     lines += [f"  output    {_rule(rule)}" for rule in spec.outputs]
     if not spec.outputs:
@@ -167,7 +167,7 @@ def _as_json(
         "outputs": [asdict(rule) for rule in spec.outputs],
         "data": [
             {**item.to_dict(), "name": item.name, "why": way.why}
-            for item, way in zip(spec.data, parsed.ways, strict=True)
+            for item, way in zip(spec.data, parsed.data_methods, strict=True)
         ],
         "runs": [{"name": run.name, "params": dict(run.params)} for run in parsed.runs],
         "first_command": arguments(spec.command, parsed.runs[0].params),

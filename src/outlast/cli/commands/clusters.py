@@ -141,10 +141,10 @@ def _look(schedulers: tuple[str, ...], *, images: bool = True) -> dict[str, Pres
 def _this_machine() -> Presence:
     from outlast.local_cluster.hosts import this_machine
     from outlast.schedulers.discovery import Presence
-    from outlast.spec.resource_checks import sized
+    from outlast.spec.resource_checks import show_slots
 
     ((name, host),) = this_machine().items()
-    return Presence(notes=("%s, %s" % (name, sized(host.cpus, host.gpus)),))
+    return Presence(notes=("%s, %s" % (name, show_slots(host.cpus, host.gpus)),))
 
 
 def _lines(kind: str, found: Presence) -> Iterator[str]:
@@ -194,7 +194,7 @@ def _is_set(value: Any) -> bool:
 
 
 def _shown(key: str, value: Any) -> str:
-    from outlast.spec.resource_checks import sized
+    from outlast.spec.resource_checks import show_slots
     from outlast.units import show_duration, show_size
 
     if key in ("longest", "commit_every", "interval", "lag", "stall", "patience"):
@@ -202,7 +202,8 @@ def _shown(key: str, value: Any) -> str:
     if key in ("largest_transfer", "cache_size"):
         return show_size(value)
     if isinstance(value, Mapping):
-        return ", ".join("%s (%s)" % (name, sized(one["cpus"], one["gpus"])) for name, one in value.items())
+        hosts = ((name, show_slots(one["cpus"], one["gpus"])) for name, one in value.items())
+        return ", ".join("%s (%s)" % host for host in hosts)
     return "; ".join(value) if isinstance(value, tuple) else str(value)
 
 

@@ -38,7 +38,7 @@ def command(context: click.Context, directory: Path, cluster: str | None, as_jso
         for mistake in mistakes:
             click.echo(str(mistake), err=True)
         context.exit(CANNOT)
-    inquiries = inquire(parsed.spec.data, parsed.ways, means_of(parsed.cluster.site))
+    inquiries = inquire(parsed.spec.data, parsed.data_methods, means_of(parsed.cluster.site))
     room = list(_room(parsed, inquiries))
     problems = [*(text for inquiry in inquiries for text in inquiry.problems), *room]
     if as_json:
@@ -82,9 +82,9 @@ def _cells(reply: ProbeReply) -> tuple[str, str, str]:
 def _room(parsed: Parsed, inquiries: list[Inquiry]) -> Iterator[str]:
     """Whether it fits, as far as sizes are known: what is unpacked takes as much again or more."""
     from outlast.node.staging.cache.entry import free_space
-    from outlast.spec.data_keys import way_takes_disk
+    from outlast.spec.data_keys import needs_disk
 
-    wants = {one.wanted.name: one.size for one in inquiries if way_takes_disk(one.wanted) and one.size}
+    wants = {one.wanted.name: one.size for one in inquiries if needs_disk(one.wanted) and one.size}
     total, site = sum(wants.values()), parsed.cluster.site
     disk = parsed.spec.resources.disk
     # With a cache the data is there, and not in what the job asked for.

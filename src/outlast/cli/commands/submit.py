@@ -70,7 +70,7 @@ def hand_over(experiment: Experiment, cluster: str | None = None) -> Submitted:
     parsed = read(experiment.root, cluster)
     for warning in parsed.warnings:
         click.echo("warning: %s" % warning, err=True)
-    for item, way in zip(parsed.spec.data, parsed.ways, strict=True):
+    for item, way in zip(parsed.spec.data, parsed.data_methods, strict=True):
         click.echo("data: %s comes by %s: %s" % (item.name, way.method, way.why), err=True)
     journal = None if is_blank(experiment.journal) else Journal(experiment.journal)
     try:

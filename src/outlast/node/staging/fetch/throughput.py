@@ -286,7 +286,7 @@ class ConnectionScaler:
             self._before_trial = self._proposed
 
     def trial_failed(self, now: float) -> None:
-        """Postpone the next trial: the server does not support several connections."""
+        """Postpone the next trial, after a failed connection or for a source without ranges."""
         self._postpone_trials(now)
         self._before_trial = self._proposed = None
 

@@ -82,7 +82,7 @@ def _open_tunnel(
     if status == 407:
         raise SourceError(
             ErrorKind.REFUSED,
-            "the proxy %s rejects the user or password in $https_proxy" % proxy.name,
+            "the proxy %s requires a valid user and password in $https_proxy" % proxy.name,
         )
     if status != 200 or reader.has_buffered:
         raise SourceError(
