@@ -13,9 +13,9 @@ WORKERS_WITH_CLUSTERS ?= 5
 # A terminal that activated another environment must not leak into this one.
 unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
 
-# In CI nothing may be left out; elsewhere PyTorch (gigabytes for most machines) and the frameworks on it are tested
-# where they are installed.
-TEST_NEEDS := $(VENV)/.dev $(if $(CI),$(VENV)/.torch $(VENV)/.frameworks)
+# In CI nothing may be left out; elsewhere PyTorch (gigabytes for most machines), the frameworks on it and the
+# benchmarks are tested where they are installed.
+TEST_NEEDS := $(VENV)/.dev $(if $(CI),$(VENV)/.torch $(VENV)/.frameworks $(VENV)/.bench)
 
 .PHONY: demo test check storm lint types bench lock clean
 

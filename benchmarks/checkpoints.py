@@ -11,21 +11,24 @@ import json
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import click
-from measuring import cost
+from measuring import SMOKE_HELP, cost, shrink
 from verdicts import Goal, Row, as_json, in_turns, ratio, show
 
 SIZES = {"100 MB": 100 << 20, "1 GB": 1 << 30}
+SMOKE: dict[str, Any] = {"SIZES": {"1 MB": 1 << 20}, "CASE_OPTIONS": ["--smoke"]}
 WAYS = ("outlast.save", "torch.save", "safetensors", "dcp", "bare", "copy")
 CASE = str(Path(__file__).with_name("checkpoint_case.py"))
+CASE_OPTIONS: list[str] = []
 
 Result = dict[str, float]
 
 
 def measure(place: Path, size: int, rounds: int) -> dict[str, list[Result]]:
     def case(way: str) -> Result:
-        done = cost([sys.executable, CASE, way, str(size), str(place / "case")])
+        done = cost([sys.executable, CASE, way, str(size), str(place / "case"), *CASE_OPTIONS])
         result: Result = json.loads(done.output.splitlines()[-1])
         return {**result, "resumed": case("resumed")["first"]} if way == "outlast.save" else result
 
@@ -66,7 +69,11 @@ def rows(found: dict[str, list[Result]]) -> list[Row]:
 @click.command()
 @click.option("--rounds", default=3, show_default=True)
 @click.option("--json", "json_wanted", is_flag=True)
-def main(rounds: int, json_wanted: bool) -> None:
+@click.option("--smoke", is_flag=True, help=SMOKE_HELP)
+def main(rounds: int, json_wanted: bool, smoke: bool) -> None:
+    if smoke:
+        shrink(sys.modules[__name__])
+        rounds = 1
     found = {}
     with tempfile.TemporaryDirectory(prefix="outlast-bench-") as folder:
         for name, size in SIZES.items():

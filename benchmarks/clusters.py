@@ -21,7 +21,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from measuring import experiment, outlast, table
+from measuring import SMOKE_HELP, experiment, outlast, shrink, table
 
 from outlast.controller.supervisor import control
 from outlast.exchange.experiment import Experiment
@@ -46,6 +46,18 @@ PROFILES = {
     "slurm": "{scheduler: slurm, queue: main}",
     "sge": "{scheduler: sge, queue: main.q}",
     "htcondor": "{scheduler: htcondor}",
+}
+SMOKE: dict[str, Any] = {
+    "ROUNDS": 1,
+    "ON_SLURM": 2,
+    "ON_HTCONDOR": 2,
+    "WAITING": 3,
+    "WATCHED": 1.0,
+    "PROFILES": {
+        "slurm": "{scheduler: slurm, queue: main, interval: 1s, lag: 1s}",
+        "sge": "{scheduler: sge, queue: main.q, interval: 1s, lag: 1s}",
+        "htcondor": "{scheduler: htcondor, interval: 1s}",
+    },
 }
 
 
@@ -200,10 +212,13 @@ def main() -> None:
     parts.update({"questions-%s" % name: lambda _, name=name: questions(name) for name in PROFILES})  # type: ignore[misc]
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", action="append", choices=parts, help="this part (repeatable)")
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--smoke", action="store_true", help=SMOKE_HELP)
     chosen = parser.parse_args()
+    if chosen.smoke:
+        shrink(sys.modules[__name__])
     for name in chosen.only or parts:
-        parts[name](chosen.rounds)
+        parts[name](chosen.rounds or ROUNDS)
         print(flush=True)
 
 

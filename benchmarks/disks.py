@@ -1,4 +1,4 @@
-"""A file system of our own to measure on: nobody else's files, and caches that can be emptied."""
+"""A private file system for measurements, whose caches can be dropped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 class Disk:
-    """A directory, and a way to make the system forget what it has read from there."""
+    """A directory whose cached contents can be dropped."""
 
     def __init__(self, path: Path, image: Path | None) -> None:
         self.path = path
@@ -26,9 +26,7 @@ class Disk:
     @property
     def description(self) -> str:
         if self._image is None:
-            return (
-                "a directory of the machine's own file system; cold: contents are dropped, names stay known"
-            )
+            return "a directory of the machine's file system; cold: contents are dropped, names stay cached"
         return "a private ext4 in a file; cold: unmounted, its contents dropped, mounted again"
 
     def mount(self) -> None:
@@ -40,8 +38,8 @@ class Disk:
             _call("umount", str(self.path))
 
     def forget(self) -> None:
-        """Nothing of it may be open or mapped."""
-        # One by one also where it is unmounted: a process with mounts of its own may keep it alive meanwhile.
+        """Drop all cached contents. No file may be open or mapped."""
+        # File by file even if it is unmounted: a process in another mount namespace may keep it mounted.
         os.sync()
         for file in self.path.rglob("*"):
             if file.is_file():
@@ -54,7 +52,7 @@ class Disk:
         self.mount()
 
     def forget_content(self, file: Path) -> None:
-        """Of a file that may be open, but not what is mapped into memory and has been read."""
+        """Drop the cached contents of a file, which may be open, except for pages mapped into memory."""
         os.sync()
         _drop(file)
         if self._image is not None:
@@ -63,8 +61,8 @@ class Disk:
 
 @contextlib.contextmanager
 def private_disk(size: int) -> Iterator[Disk]:
-    """Room for `size` bytes. Without the rights to mount one, a plain directory."""
-    # A benchmark that is told to end unmounts what it has mounted.
+    """Yield a disk of `size` bytes, or a plain directory if mounting is not permitted."""
+    # SIGTERM must also unmount it.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with tempfile.TemporaryDirectory(prefix="outlast-bench-") as folder:
         image, path = Path(folder) / "image", Path(folder) / "disk"
@@ -85,7 +83,7 @@ def private_disk(size: int) -> Iterator[Disk]:
 
 
 def _drop(file: Path) -> None:
-    """Only what has been written to the disk is dropped: sync first."""
+    """Drop the cached contents of a file. Only clean pages are dropped: sync first."""
     descriptor = os.open(file, os.O_RDONLY)
     try:
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)

@@ -1,8 +1,8 @@
-"""Images per second for a training: straight from a tar of class tars, next to folders of classes.
+"""Images per second for a training run: directly from a tar of class tars, compared with class folders.
 
-One command: `python benchmarks/images.py`; `--rounds N`, `--json`. Both by the example's dataset (decoded,
-resized, mirrored, normalised) and the same loader, with 0 and with 2 workers. Warm: all of it was read just
-before. Cold: nothing was, as in every epoch of a set that is larger than the memory.
+Run `python benchmarks/images.py`, with `--rounds N` or `--json`. Both use the example's dataset (decoded,
+resized, mirrored, normalised) and the same loader, with 0 and with 2 workers. Warm: everything was read just
+before. Cold: nothing is cached, as in every epoch of a dataset that is larger than the memory.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pathlib import Path
 import click
 import torch
 from disks import Disk, private_disk
+from measuring import SMOKE_HELP, shrink
 from PIL import Image
 from verdicts import Goal, Row, as_json, in_turns, ratio, show
 
@@ -28,10 +29,11 @@ from outlast.data import Loader
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "imagenet"))
 
 CLASSES, EACH = 20, 60
+SMOKE = {"CLASSES": 2, "EACH": 3}
 
 
 def make(folder: Path) -> None:
-    """`train.tar` and `train/`, with the same images of about the size of ImageNet's."""
+    """Write `train.tar` and `train/` with the same images, of about the size of ImageNet's."""
     rng = random.Random(1)
     with tarfile.open(folder / "train.tar", "w", format=tarfile.USTAR_FORMAT) as outer:
         for number in range(CLASSES):
@@ -58,7 +60,7 @@ def load(root: Path, workers: int) -> Loader:
 
 
 def epoch(loader: Loader) -> float:
-    """Images per second."""
+    """Run one epoch; return images per second."""
     began = time.perf_counter()
     count = sum(len(labels) for _, labels in loader)
     return count / (time.perf_counter() - began)
@@ -72,7 +74,7 @@ def warm(root: Path, workers: int) -> Callable[[], float]:
 
 def cold(disk: Disk, root: Path, workers: int) -> Callable[[], float]:
     def measured() -> float:
-        gc.collect()  # what is mapped is not forgotten
+        gc.collect()  # pages that are mapped cannot be dropped
         disk.forget()
         return epoch(load(root, workers))
 
@@ -82,7 +84,11 @@ def cold(disk: Disk, root: Path, workers: int) -> Callable[[], float]:
 @click.command()
 @click.option("--rounds", default=5, show_default=True)
 @click.option("--json", "json_wanted", is_flag=True)
-def main(rounds: int, json_wanted: bool) -> None:
+@click.option("--smoke", is_flag=True, help=SMOKE_HELP)
+def main(rounds: int, json_wanted: bool, smoke: bool) -> None:
+    if smoke:
+        shrink(sys.modules[__name__])
+        rounds = 1
     torch.set_num_threads(1)
     found = []
     with private_disk(1 << 30) as disk:
@@ -92,7 +98,7 @@ def main(rounds: int, json_wanted: bool) -> None:
             for how, prepare in (("cold", partial(cold, disk)), ("warm", warm)):
                 cases = {name: prepare(root, workers) for name, root in roots.items()}
                 rates = in_turns(cases, rounds)
-                del cases  # what it has open would keep the disk
+                del cases  # open files would prevent the unmount
                 beside = "images/s: %s against %s" % tuple(
                     ", ".join("%.0f" % one for one in rates[name]) for name in roots
                 )
@@ -103,7 +109,7 @@ def main(rounds: int, json_wanted: bool) -> None:
     if json_wanted:
         print(as_json({"images": found}))
     else:
-        show("images per second from the tar, of those from class folders", found)
+        show("images per second from the tar, relative to class folders", found)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Run a command and tell what it cost; print tables."""
+"""Measuring of a command's time and memory, and printing of tables."""
 
 from __future__ import annotations
 
@@ -12,10 +12,14 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
+
+SMOKE_HELP = "the smallest sizes: shows that it works, and measures nothing"
 
 
 @dataclass(frozen=True)
 class Cost:
+    #: Seconds.
     wall: float
     cpu: float
     #: Peak resident memory in MB.
@@ -24,22 +28,25 @@ class Cost:
 
 
 def outlast(*arguments: str) -> Cost:
-    """`outlast …` in a process of its own. Raises if it fails."""
+    """Run `outlast …` in a new process and return its cost. Raises RuntimeError if it fails."""
     return cost([sys.executable, "-m", "outlast", *arguments])
 
 
 def cost(command: Sequence[str], limit: float = 3600.0) -> Cost:
-    """Of a process, and those that it has waited for. Raises if it fails, or is not done after `limit` s."""
-    began = time.monotonic()
+    """Run a command; return the cost of its process and of the children that it waited for.
+
+    Raises RuntimeError if it fails, or takes more than `limit` seconds.
+    """
+    start = time.monotonic()
     with tempfile.TemporaryFile("w+") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out)
-        clock = threading.Timer(limit, process.kill)
-        clock.start()
+        timer = threading.Timer(limit, process.kill)
+        timer.start()
         try:
             _, status, usage = os.wait4(process.pid, 0)
         finally:
-            clock.cancel()
-        wall = time.monotonic() - began
+            timer.cancel()
+        wall = time.monotonic() - start
         process.returncode = os.waitstatus_to_exitcode(status)
         out.seek(0)
         text = out.read()
@@ -50,7 +57,7 @@ def cost(command: Sequence[str], limit: float = 3600.0) -> Cost:
 
 @contextlib.contextmanager
 def private_cluster() -> Iterator[Path]:
-    """A directory for experiments, and a local cluster of its own that is gone afterwards."""
+    """Yield a directory for experiments with its own local cluster, which is stopped afterwards."""
     from outlast.schedulers.local import LocalScheduler
 
     with tempfile.TemporaryDirectory(prefix="outlast-bench-") as folder:
@@ -62,7 +69,16 @@ def private_cluster() -> Iterator[Path]:
             del os.environ["OUTLAST_LOCAL_ROOT"]
 
 
+def shrink(*modules: ModuleType) -> None:
+    """Give the sizes in each module's `SMOKE` to its constants of the same names."""
+    for module in modules:
+        for name, value in module.SMOKE.items():
+            assert hasattr(module, name), "%s has no %s" % (module.__name__, name)
+            setattr(module, name, value)
+
+
 def experiment(folder: Path, name: str, params: str) -> Path:
+    """Create an experiment's directory with this params.yaml."""
     path = folder / name
     path.mkdir()
     (path / "params.yaml").write_text(params)
@@ -70,6 +86,7 @@ def experiment(folder: Path, name: str, params: str) -> Path:
 
 
 def table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table with aligned columns."""
     print("## %s" % title)
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
     for row in (head, *rows):

@@ -1,23 +1,25 @@
-"""Shuffled items from an archive that is not unpacked, next to the same items as files and through tarfile.
+"""Shuffled reads of items in an archive, compared with the same items as files and with tarfile.
 
-One command, one run: `python benchmarks/reading.py`. Warm: all of it was read just before. Cold: nothing was.
+Run `python benchmarks/reading.py`. Warm: everything was read just before. Cold: nothing is cached.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import gc
 import io
 import os
 import random
 import statistics
+import sys
 import tarfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from disks import Disk, private_disk
-from measuring import table
+from measuring import SMOKE_HELP, shrink, table
 
 from outlast.data import Archive
 
@@ -25,12 +27,13 @@ CLASSES, EACH, SIZE = 100, 500, 10_000
 COUNT = CLASSES * EACH
 BATCH = 64
 ROUNDS = 3
+SMOKE = {"CLASSES": 2, "EACH": 10, "COUNT": 20, "ROUNDS": 1}
 
 Read = Callable[[Sequence[int]], int]
 
 
 def make(folder: Path) -> tuple[Path, list[Path]]:
-    """Class tars in one tar, and the same items as files."""
+    """Write a tar of class tars, and the same items as files; return their paths."""
     rng = random.Random(1)
     archive, files = folder / "train.tar", []
     with tarfile.open(archive, "w", format=tarfile.USTAR_FORMAT) as outer:
@@ -87,7 +90,7 @@ def extracted(archive: Path, files: list[Path]) -> Iterator[Read]:
 
 @contextlib.contextmanager
 def through_tarfile(archive: Path, files: list[Path]) -> Iterator[Read]:
-    """The standard library, with its lists of members made before the clock starts."""
+    """Read with the standard library; the lists of members are made before the measurement."""
     with tarfile.open(archive) as outer, contextlib.ExitStack() as opened:
         members = []
         for info in outer:
@@ -115,7 +118,7 @@ METHODS = {
 
 
 def measure(disk: Disk, archive: Path, files: list[Path], cold: bool, count: int) -> dict[str, float]:
-    """Microseconds for each item. The order is new for each round, and the same for all methods."""
+    """Return microseconds per item for each method. The order is new in each call, and the same for all."""
     order = random.sample(range(COUNT), count)
     found = {}
     totals = set()
@@ -123,28 +126,29 @@ def measure(disk: Disk, archive: Path, files: list[Path], cold: bool, count: int
         with method(archive, files) as read:
             if not cold:
                 read(order)
-                found[name] = _clocked(read, order, totals)
+                found[name] = _time_read(read, order, totals)
         if cold:
             gc.collect()
             disk.forget()
             with method(archive, files) as read:
-                # To open it tarfile had to read it.
+                # Opening with tarfile has read the archive.
                 disk.forget_content(archive)
-                found[name] = _clocked(read, order, totals)
-    assert len(totals) == 1, "not all methods have read the same"
+                found[name] = _time_read(read, order, totals)
+    assert len(totals) == 1, "not all methods have read the same bytes"
     return found
 
 
-def _clocked(read: Read, order: Sequence[int], totals: set[int]) -> float:
-    began = time.perf_counter()
+def _time_read(read: Read, order: Sequence[int], totals: set[int]) -> float:
+    start = time.perf_counter()
     totals.add(read(order))
-    return (time.perf_counter() - began) / len(order) * 1e6
+    return (time.perf_counter() - start) / len(order) * 1e6
 
 
 def reads(disk: Disk, archive: Path, files: list[Path]) -> None:
     cases = {"warm": (False, COUNT), "cold": (True, COUNT), "cold, a tenth of it": (True, COUNT // 10)}
     rounds = {
-        case: [measure(disk, archive, files, *how) for _ in range(ROUNDS)] for case, how in cases.items()
+        case: [measure(disk, archive, files, *options) for _ in range(ROUNDS)]
+        for case, options in cases.items()
     }
     rows = []
     for name in METHODS:
@@ -154,7 +158,7 @@ def reads(disk: Disk, archive: Path, files: list[Path]) -> None:
             ratio = statistics.median(one["extracted files"] / one[name] for one in measured)
             row.append("%.1f µs, %.1f×" % (micro, ratio))
         rows.append(row)
-    title = "shuffled reads of %d items of %d kB, each (and how many times as fast as extracted files)"
+    title = "shuffled reads of %d items of %d kB: time per item (and speed relative to extracted files)"
     table(title % (COUNT, SIZE // 1000), ("", *cases), rows)
 
 
@@ -173,7 +177,7 @@ def index(archive: Path) -> None:
     rows = []
     for name, call in {
         "outlast.data": ours,
-        "outlast.data, with the index it kept": again,
+        "outlast.data, with its stored index": again,
         "tarfile": theirs,
     }.items():
         seconds, cpu = [], []
@@ -183,10 +187,14 @@ def index(archive: Path) -> None:
             seconds.append(time.perf_counter() - began)
             cpu.append(time.process_time() - began_cpu)
         rows.append((name, "%.3f" % statistics.median(seconds), "%.3f" % statistics.median(cpu)))
-    table("opening a tar of %d tars with %d members in all" % (CLASSES, COUNT), ("", "s", "CPU s"), rows)
+    table("opening a tar of %d tars with %d members in total" % (CLASSES, COUNT), ("", "s", "CPU s"), rows)
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--smoke", action="store_true", help=SMOKE_HELP)
+    if parser.parse_args().smoke:
+        shrink(sys.modules[__name__])
     with private_disk(3 << 30) as disk:
         print("on %s\n" % disk.description)
         archive, files = make(disk.path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import platform
 import sys
@@ -11,13 +12,22 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import scale
 import throughput
+from measuring import SMOKE_HELP, shrink
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--only", choices=["throughput", "scale"])
+    parser.add_argument("--smoke", action="store_true", help=SMOKE_HELP)
+    options = parser.parse_args()
+    if options.smoke:
+        shrink(throughput, scale)
     print("%s, Python %s, %d cores\n" % (platform.platform(), platform.python_version(), os.cpu_count() or 0))
-    throughput.main()
-    print()
-    scale.main()
+    if options.only != "scale":
+        throughput.main()
+        print()
+    if options.only != "throughput":
+        scale.main()
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from measuring import Cost, experiment, outlast, private_cluster, table
 
 RUNS = 10_000
+SMOKE = {"RUNS": 5}
 PARAMS = """
 name: many
 command: sleep 3600
@@ -69,7 +70,7 @@ def _running() -> tuple[str, ...]:
     from outlast.domain.model import Attempt, EntryKind, JournalEntry, Run, Spec
     from outlast.domain.observation import JobPhase, JobView, Patience, Report
     from outlast.journal.records import Records
-    from outlast.schedulers.base import JobRequest, Scheduler, Submission, SubmitAnswer
+    from outlast.schedulers.base import JobRequest, Scheduler, Sought, Submission, SubmitAnswer
 
     class AllRunning(Scheduler):
         patience = Patience(3, 5, 1)
@@ -85,7 +86,7 @@ def _running() -> tuple[str, ...]:
                 self.jobs[request.token] = JobView(request.token, "1", JobPhase.RUNNING, "alpha", time.time())
             return {request.token: Submission(SubmitAnswer.ACCEPTED, "1") for request in requests}
 
-        def poll(self) -> Mapping[str, JobView]:
+        def poll(self, sought: Sequence[Sought] = ()) -> Mapping[str, JobView]:
             return self.jobs
 
         def cancel(self, views: Sequence[JobView]) -> None:

@@ -18,6 +18,7 @@ SIZE = 100 * MIB + 12345
 CLUSTERS = Path(os.environ.get("CLUSTERS", "/var/tmp/outlast-clusters"))
 STOCK = CLUSTERS / "htcondor/software/usr/libexec/condor/curl_plugin"
 CLOSING = Behaviour(close_after=20 * MIB)
+SMOKE = {"SIZE": MIB + 12345, "CLOSING": Behaviour(close_after=MIB // 2)}
 
 
 def closing(scene: Scene) -> list[Row]:

@@ -12,16 +12,25 @@ from verdicts import Goal, Row, in_turns, ratio
 
 from outlast.node.staging.fetch.fetch import fetch
 from outlast.node.staging.fetch.part_file import PartFile
+from outlast.node.staging.http.http_settings import HttpSettings
 from outlast.node.staging.item import DataItem
 from outlast.node.staging.sources.base import Body, Source
 from outlast.node.staging.sources.http_source import HttpSource
 from servers.behaviour import Behaviour, seeded
 from servers.misbehaving import Misbehaving
 
-STALLS_AFTER = 20 * MIB
+STALLS_AFTER, STALL_SIZE = 20 * MIB, 64 * MIB
+HTTP = HttpSettings()
 NAME = "large.bin"
 #: Bytes a second for one connection, and how many bytes are worth more of them.
 CAP, CAPPED_SIZE = 90 * MB, 2 * GIB
+SMOKE = {
+    "STALLS_AFTER": MIB // 2,
+    "STALL_SIZE": MIB,
+    "HTTP": HttpSettings(stall_limit=0.5),
+    "CAP": 4 * MB,
+    "CAPPED_SIZE": 4 * MIB,
+}
 
 
 class _TimedBody:
@@ -52,11 +61,11 @@ class _Timed:
 
 def stall(scene: Scene) -> list[Row]:
     """Seconds from the last byte of a source to the first of its mirror, with default settings."""
-    files = {"/a.bin": seeded(64 * MIB)}
+    files = {"/a.bin": seeded(STALL_SIZE)}
     with Misbehaving(files) as stalling, Misbehaving(files) as good:
         stalling.always(Behaviour(stall_after=STALLS_AFTER))
         urls = tuple(server.url("/a.bin") for server in (stalling, good))
-        first, second = (_Timed(HttpSource(url)) for url in urls)
+        first, second = (_Timed(HttpSource(url, HTTP)) for url in urls)
         sink = PartFile(str(scene.folder), "a.bin")
         try:
             receipt = fetch(DataItem(urls), [first, second], sink)
@@ -95,7 +104,7 @@ def capped(scene: Scene) -> list[Row]:
 
 def _row(title: str, found: dict[str, list[Download]], key: str, goal: Goal | None) -> Row:
     rates = {
-        name: [one.told[key] if key else CAPPED_SIZE / one.told["wall"] for one in some]
+        name: [one.told.get(key) or CAPPED_SIZE / one.told["wall"] for one in some]
         for name, some in found.items()
     }
     medians = {name: statistics.median(some) / MB for name, some in rates.items()}

@@ -23,6 +23,7 @@ HELD = 500 * MB
 #: CPU seconds of one and the same download differ by half on a busy machine: a ratio takes so many times the
 #: rounds of other measurements to settle.
 SETTLING = 4
+SMOKE = {"SIZE": 2 * MIB, "SETTLING": 1}
 
 
 def rates(scene: Scene) -> list[Row]:

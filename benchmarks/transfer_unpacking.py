@@ -27,6 +27,7 @@ RATE = 100 * MIB
 ROOM = 3 << 30
 #: Seconds between two looks at the disk.
 LOOK = 0.01
+SMOKE = {"FILES": 20, "CLASSES": 2, "ROOM": 128 << 20}
 
 UNPACKED, FETCHED = "outlast, unpacked on the way", "outlast, the file only"
 CURL, CURL_SYNCED, WRAPPER = "curl", "curl, and sync of the file", "curl, tar, and tar for each class"

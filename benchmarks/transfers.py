@@ -12,6 +12,11 @@ import time
 from pathlib import Path
 
 import pytest
+import transfer_closing
+import transfer_mirrors
+import transfer_rates
+import transfer_unpacking
+from measuring import SMOKE_HELP, shrink
 from transfer_closing import closing
 from transfer_mirrors import capped, stall
 from transfer_rates import digest, rates
@@ -36,7 +41,11 @@ def main() -> None:
     parser.add_argument("--only", action="append", choices=BENCHMARKS, help="may be given several times")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--smoke", action="store_true", help=SMOKE_HELP)
     options = parser.parse_args()
+    if options.smoke:
+        shrink(transfer_closing, transfer_mirrors, transfer_rates, transfer_unpacking)
+        options.rounds = 1
     found: dict[str, list[Row]] = {}
     with tempfile.TemporaryDirectory(prefix="outlast-bench-") as folder:
         authority = Authority(Path(folder) / "authority")

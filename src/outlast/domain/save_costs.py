@@ -1,36 +1,36 @@
-"""What saving did and what it cost: in an attempt, in a run, in all. Pure.
+"""What saving checkpoints cost: in an attempt, in a run, in all.
 
-A training that saves by itself decides from this how often; `explain` and `report` show it.
+`outlast.should_save` derives from this how often to save; `explain` and `report` show it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
-from outlast.domain.model import Outcome, Phase
+from outlast.domain.accounts import AttemptAccount, LegAccount, Saved
 from outlast.node.earlier_starts import was_interruption
+from outlast.node.protocol import Outcome
 
 
 @dataclass(frozen=True)
 class SaveCosts:
-    """All in seconds, but for the two counts."""
+    """Counts, and seconds, of the saves of one or more attempts."""
 
     saves: int = 0
     #: How long the training waited for them, and how long they took until they were durable.
     blocked: float = 0.0
     seconds: float = 0.0
     slowest: float = 0.0
-    #: How long it was at work, and how often the cluster cut it short.
+    #: How long the training computed, and how often the cluster cut it short.
     computed: float = 0.0
     interruptions: int = 0
-    #: Why the last one was made: how often, and what that follows from.
+    #: Why the last save was made, as the training process logged it.
     why: str = ""
 
     @property
     def share(self) -> float:
-        """Of the time at work, what went into waiting for saves."""
+        """The part of the compute time that was spent waiting for saves."""
         return self.blocked / self.computed if self.computed else 0.0
 
     def __add__(self, later: SaveCosts) -> SaveCosts:
@@ -46,30 +46,23 @@ class SaveCosts:
 
 
 def total(parts: Iterable[SaveCosts]) -> SaveCosts:
+    """Add up the costs of several attempts."""
     return sum(parts, SaveCosts())
 
 
-def of_attempt(outcome: Outcome | None, account: Mapping[str, Any]) -> SaveCosts:
-    """By the attempt's account, those of the earlier starts of its job included."""
-    earlier = account.get("earlier", ())
-    return total(
-        [*(_of_leg(_outcome(leg.get("outcome")), leg) for leg in earlier), _of_leg(outcome, account)]
-    )
+def of_attempt(outcome: Outcome | None, account: AttemptAccount) -> SaveCosts:
+    """Return the save costs of an attempt with this outcome, all starts of its job included."""
+    return total([*(_of_leg(leg.outcome, leg) for leg in account.earlier), _of_leg(outcome, account)])
 
 
-def _of_leg(outcome: Outcome | None, account: Mapping[str, Any]) -> SaveCosts:
-    spans = [(Phase(name), float(seconds)) for name, seconds in account.get("spans", ())]
-    saved = account.get("saved", {})
+def _of_leg(outcome: Outcome | None, leg: LegAccount) -> SaveCosts:
+    saved = leg.saved or Saved(0, 0.0, 0.0)
     return SaveCosts(
-        saves=int(saved.get("times", 0)),
-        blocked=float(account.get("saving") or 0.0),
-        seconds=float(saved.get("seconds", 0.0)),
-        slowest=float(saved.get("slowest", 0.0)),
-        computed=sum(seconds for phase, seconds in spans if phase is Phase.COMPUTE),
-        interruptions=int(was_interruption(outcome, account.get("code"), {phase for phase, _ in spans})),
-        why=str(saved.get("why", "")),
+        saves=saved.times,
+        blocked=leg.saving,
+        seconds=saved.seconds,
+        slowest=saved.slowest,
+        computed=leg.computed,
+        interruptions=int(was_interruption(outcome, leg.code, {phase for phase, _ in leg.spans})),
+        why=saved.why,
     )
-
-
-def _outcome(value: str | None) -> Outcome | None:
-    return Outcome(value) if value else None

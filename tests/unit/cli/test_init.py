@@ -121,7 +121,7 @@ def test_the_list_as_json_has_every_template_by_name() -> None:
     assert result.exit_code == 0
     found = json.loads(result.stdout)
     assert [one["name"] for one in found] == list(init.templates())
-    assert found[0]["description"].startswith("A training that needs nothing but Python")
+    assert found[0]["description"].startswith("A training run that needs only Python")
 
 
 def test_a_template_without_a_readme_has_no_description(
@@ -142,7 +142,7 @@ def test_json_without_list_is_refused_and_nothing_is_written(tmp_path: Path) -> 
 
 def test_the_list_names_every_template_with_a_sentence() -> None:
     lines = run_init("--list").stdout.splitlines()
-    assert lines[0].startswith("hello      A training that needs nothing but Python")
+    assert lines[0].startswith("hello      A training run that needs only Python")
     assert len(lines) == len(init.templates())
     assert all(len(line.split()) > 3 for line in lines)
 

@@ -1,0 +1,265 @@
+"""The account of an attempt: typed facts about its time, saves, data and end, stored as JSON in the journal.
+
+Values that say nothing (None, empty, zero, false) are left out of the JSON and read back as the default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from outlast.node.protocol import Outcome, Phase
+
+
+@dataclass(frozen=True)
+class Save:
+    """A checkpoint that became durable; it holds what was computed in the first `offset` seconds."""
+
+    offset: float
+    step: int | None
+
+
+@dataclass(frozen=True)
+class Saved:
+    """The sum of all saves of a leg: count, seconds until they were durable, the slowest one."""
+
+    times: int
+    seconds: float
+    slowest: float
+    #: Why the last save was made, as the training process logged it.
+    why: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        sums = {"times": self.times, "seconds": round(self.seconds, 3), "slowest": round(self.slowest, 3)}
+        return {**sums, "why": self.why} if self.why else sums
+
+    @classmethod
+    def from_dict(cls, raw: Mapping[str, Any]) -> Saved:
+        """Read the JSON form."""
+        return cls(
+            int(raw.get("times", 0)),
+            float(raw.get("seconds", 0.0)),
+            float(raw.get("slowest", 0.0)),
+            str(raw.get("why", "")),
+        )
+
+
+@dataclass(frozen=True)
+class ErrorTotal:
+    """The cost of one kind of data error: occurrences, bytes fetched again, seconds without a new byte."""
+
+    count: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+
+    def __add__(self, other: ErrorTotal) -> ErrorTotal:
+        return ErrorTotal(
+            self.count + other.count, self.bytes + other.bytes, self.seconds + other.seconds
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {"count": self.count, "bytes": self.bytes, "seconds": self.seconds}
+
+    @classmethod
+    def from_dict(cls, raw: Mapping[str, Any]) -> ErrorTotal:
+        """Read the JSON form."""
+        return cls(int(raw["count"]), int(raw["bytes"]), float(raw["seconds"]))
+
+
+@dataclass(frozen=True)
+class ItemAccount:
+    """How one item of data got into a leg, and what that cost."""
+
+    name: str
+    arrived: bool = True
+    #: It was in the cache, or lay where it was needed.
+    found: bool = False
+    #: The scheduler's own transfer brought it, in `seconds`.
+    carried: bool = False
+    seconds: float = 0.0
+    bytes: int = 0
+    #: Seconds that the leg waited for it.
+    waited: float = 0.0
+    #: What verified it: a digest's name, or "nobody".
+    vouched: str = ""
+    sources: tuple[str, ...] = ()
+    #: By error kind.
+    troubles: Mapping[str, ErrorTotal] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        raw: dict[str, Any] = {
+            "name": self.name,
+            "arrived": self.arrived,
+            "found": self.found,
+            "carried": self.carried,
+            "seconds": self.seconds,
+            "bytes": self.bytes,
+            "waited": self.waited,
+            "vouched": self.vouched,
+            "sources": list(self.sources),
+            "troubles": {kind: total.to_dict() for kind, total in self.troubles.items()},
+        }
+        return {key: value for key, value in raw.items() if value or key in ("name", "arrived")}
+
+    @classmethod
+    def from_dict(cls, raw: Mapping[str, Any]) -> ItemAccount:
+        """Read the JSON form."""
+        return cls(
+            name=str(raw.get("name", "")),
+            arrived=bool(raw.get("arrived", True)),
+            found=bool(raw.get("found", False)),
+            carried=bool(raw.get("carried", False)),
+            seconds=float(raw.get("seconds", 0.0)),
+            bytes=int(raw.get("bytes", 0)),
+            waited=float(raw.get("waited", 0.0)),
+            vouched=str(raw.get("vouched", "")),
+            sources=tuple(raw.get("sources", ())),
+            troubles={kind: ErrorTotal.from_dict(cost) for kind, cost in raw.get("troubles", {}).items()},
+        )
+
+
+@dataclass(frozen=True)
+class LegAccount:
+    """One start of an attempt's job: phases, saves, data and end, as the node program logged them."""
+
+    host: str = ""
+    outcome: Outcome | None = None
+    #: Phases in order, with their seconds.
+    spans: tuple[tuple[Phase, float], ...] = ()
+    #: The last saves, and the sum of all; None: none was logged.
+    saves: tuple[Save, ...] = ()
+    saved: Saved | None = None
+    #: Seconds that the training waited for saves.
+    saving: float = 0.0
+    #: A checkpoint was looked for; `resumed` is the step it had, None: there was none.
+    loaded: bool = False
+    resumed: int | None = None
+    code: int | None = None
+    signal: int | None = None
+    notes: tuple[str, ...] = ()
+    data: tuple[ItemAccount, ...] = ()
+
+    @property
+    def logged(self) -> float:
+        """Seconds that the node program logged."""
+        return sum(seconds for _, seconds in self.spans)
+
+    @property
+    def computed(self) -> float:
+        """Seconds in the compute phase."""
+        return sum(seconds for phase, seconds in self.spans if phase is Phase.COMPUTE)
+
+    @property
+    def saved_step(self) -> int | None:
+        """The step of the last save; None if there was none, or it has no number."""
+        return self.saves[-1].step if self.saves else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        raw: dict[str, Any] = {
+            "host": self.host,
+            "outcome": self.outcome.value if self.outcome is not None else None,
+            "spans": [[phase.value, round(seconds, 3)] for phase, seconds in self.spans],
+            "saves": [[round(save.offset, 3), save.step] for save in self.saves],
+            "saving": round(self.saving, 3),
+            "saved": self.saved.to_dict() if self.saved is not None else None,
+            "loaded": self.loaded,
+            "resumed": self.resumed,
+            "code": self.code,
+            "signal": self.signal,
+            "notes": list(self.notes),
+            "data": [item.to_dict() for item in self.data],
+        }
+        return {key: value for key, value in raw.items() if value}
+
+
+@dataclass(frozen=True)
+class AttemptAccount(LegAccount):
+    """The whole attempt: its last start, with the earlier ones and what the scheduler knows of all.
+
+    `host` and `outcome` are empty here: `Attempt` has them.
+    """
+
+    #: Seconds that it held its slot; None: nothing is known of it.
+    slot: float | None = None
+    #: The last lines that it printed.
+    tail: tuple[str, ...] = ()
+    #: The most memory that it used, in bytes.
+    memory: int | None = None
+    #: Seconds of `slot` in the scheduler's own transfers of input: before the last start, and for starts that failed.
+    bringing: float = 0.0
+    in_vain: float = 0.0
+    earlier: tuple[LegAccount, ...] = ()
+
+    @property
+    def legs(self) -> tuple[LegAccount, ...]:
+        """All starts of its job, in order."""
+        return (*self.earlier, self)
+
+    @property
+    def items(self) -> Iterator[ItemAccount]:
+        """The data of all starts."""
+        for leg in self.legs:
+            yield from leg.data
+
+    @property
+    def slot_seconds(self) -> float:
+        """Seconds that it held its slot, as far as anything is known of it."""
+        return self.slot or 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form; empty if nothing is known of the attempt."""
+        raw: dict[str, Any] = {} if self.slot is None else {"slot": self.slot}
+        rest = {
+            "tail": list(self.tail),
+            "earlier": [leg.to_dict() for leg in self.earlier],
+            "memory": self.memory,
+            "bringing": self.bringing,
+            "in_vain": self.in_vain,
+        }
+        return {**raw, **super().to_dict(), **{key: value for key, value in rest.items() if value}}
+
+
+def read_account(raw: Mapping[str, Any]) -> AttemptAccount:
+    """Read the JSON form of an attempt's account."""
+    slot = raw.get("slot")
+    return AttemptAccount(
+        **_leg_fields(raw),
+        slot=None if slot is None else float(slot),
+        tail=tuple(raw.get("tail", ())),
+        memory=raw.get("memory"),
+        bringing=float(raw.get("bringing") or 0.0),
+        in_vain=float(raw.get("in_vain") or 0.0),
+        earlier=tuple(LegAccount(**_leg_fields(leg)) for leg in raw.get("earlier", ())),
+    )
+
+
+def _leg_fields(raw: Mapping[str, Any]) -> dict[str, Any]:
+    outcome, saved = raw.get("outcome"), raw.get("saved")
+    return {
+        "host": raw.get("host", ""),
+        "outcome": Outcome(outcome) if outcome else None,
+        "spans": tuple((Phase(name), float(seconds)) for name, seconds in raw.get("spans", ())),
+        "saves": tuple(Save(float(offset), step) for offset, step in raw.get("saves", ())),
+        "saved": Saved.from_dict(saved) if saved else None,
+        "saving": float(raw.get("saving") or 0.0),
+        "loaded": bool(raw.get("loaded", False)),
+        "resumed": raw.get("resumed"),
+        "code": raw.get("code"),
+        "signal": raw.get("signal"),
+        "notes": tuple(raw.get("notes", ())),
+        "data": tuple(ItemAccount.from_dict(item) for item in raw.get("data", ())),
+    }
+
+
+def sum_errors(items: Iterable[ItemAccount]) -> dict[str, ErrorTotal]:
+    """Sum the data errors of `items` by kind, the most costly first."""
+    sums: dict[str, ErrorTotal] = {}
+    for item in items:
+        for kind, total in item.troubles.items():
+            sums[kind] = sums.get(kind, ErrorTotal()) + total
+    return dict(sorted(sums.items(), key=lambda pair: -pair[1].seconds))
