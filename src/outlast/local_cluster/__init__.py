@@ -1,12 +1,13 @@
-"""A small scheduler of its own for one machine: queue, hosts, wall-time limits, kills.
+"""A small scheduler for one machine: queue, hosts, wall-time limits, kills.
 
-A daemon per user, machine and cluster name is started on demand and leaves when it has been idle; jobs
-survive both the client and the daemon. `client` is the side that asks, `daemon` the side that answers:
+One daemon per user, machine and cluster name is started on demand and exits when it has been idle; jobs
+survive both the client and the daemon. `client` sends requests, `daemon` handles them:
 
-    client ··> main → daemon → server      sockets, requests and replies
-                             → cluster     starts, watches and ends jobs: spawn, processes
-                             → roster      knows all jobs: book (on disk), waiting, hosts
+    client ··> daemon_main → daemon → server      connections, requests and replies (messages)
+                                    → cluster     starts, watches and ends jobs (spawn, processes)
+                                    → job_table   all jobs (job, queue, hosts), also on disk (job_log)
 
-What the daemon imports is in every job's memory, because jobs are forked from it without an exec: the
-standard library, `outlast.node` and this package, nothing else.
+`directory` is where a cluster keeps its files; `fingerprint` shows whether a daemon runs the code on disk.
+Jobs are forked from the daemon without an exec, so each has in memory what the daemon imports: the standard
+library, `outlast.node` and this package, nothing else.
 """

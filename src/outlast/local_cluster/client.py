@@ -1,4 +1,4 @@
-"""Asking the daemon, and starting it when it is not there. Every wait is bounded by the caller's timeout."""
+"""Requests to the daemon, which is started if none is running. The caller's timeout limits every wait."""
 
 from __future__ import annotations
 
@@ -15,29 +15,31 @@ from pathlib import Path
 from typing import Any
 
 import outlast
-from outlast.job_environment import carried
+from outlast.job_environment import job_variables
 from outlast.local_cluster.daemon_main import HELD, READY
 from outlast.local_cluster.messages import PROTOCOL, BadMessage, decode, encode, socket_address
 
-#: Imports nothing but the standard library and this package, whatever the user's site and cwd hold.
+#: Imports only the standard library and this package, whatever is in the user's site-packages and cwd.
 _BOOTSTRAP = (
     "import sys; sys.path.append(sys.argv[1]); "
     "from outlast.local_cluster.daemon_main import main; main(sys.argv[2])"
 )
-#: A request is repeated this often when the daemon goes away under it; all requests may be repeated.
-_REPEATS = 3
+#: Retries of a request when the daemon closes the connection. Every request may be repeated.
+_RETRIES = 3
+#: The part of a timeout that a daemon has to report its version.
+_VERSION_SHARE = 0.25
 
 
 class NotSent(Exception):
-    """The daemon cannot be reached or started: it knows nothing of the request."""
+    """The daemon cannot be reached or started: it has not received the request."""
 
 
 class NoAnswer(Exception):
-    """The request was sent, at least in part, and no answer came: it may have been carried out."""
+    """The request was sent, at least in part, but there was no response: it may have been job_variables out."""
 
 
 class Refused(Exception):
-    """The daemon answered that it will not."""
+    """The daemon refused the request. `transient`: it may accept the same request later."""
 
     def __init__(self, reason: str, transient: bool) -> None:
         super().__init__(reason)
@@ -46,26 +48,33 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class DaemonOptions:
-    """How a daemon that has to be started is to behave."""
+    """Settings of a daemon that is started."""
 
-    #: Seconds without work after which it leaves.
+    #: Seconds without jobs and clients after which it exits.
     idle: float = 30.0
     #: Seconds between the SIGTERM and the SIGKILL of a cancelled job.
     cancel_grace: float = 5.0
     run: str = "outlast.node.main:run"
     kill_by_token: str = "outlast.node.process_cleanup:kill_by_token"
-    #: Further directories it imports from.
+    #: Further directories to import from.
     path: tuple[str, ...] = ()
 
 
 class Client:
+    """Sends requests to the daemon of the cluster in `directory`."""
+
     def __init__(self, directory: Path, options: DaemonOptions) -> None:
         self.directory = directory
         self.options = options
 
     def ask(self, operation: str, timeout: float, *, start: bool = True, **arguments: Any) -> dict[str, Any]:
-        """One request and its reply. Raises NotSent, NoAnswer or Refused."""
+        """Send one request and return the reply. Raises NotSent, NoAnswer or Refused.
+
+        With `start`, a daemon is started if none is running.
+        """
         deadline = time.monotonic() + timeout
+        if operation == "submit":
+            self._refuse_older_daemon(time.monotonic() + timeout * _VERSION_SHARE)
         data = encode({"protocol": PROTOCOL, "operation": operation, **arguments})
         lost = 0
         while True:
@@ -81,11 +90,41 @@ class Client:
             if reply is not None and "again" not in reply:
                 return reply
             lost += reply is None
-            if lost > _REPEATS:
+            if lost > _RETRIES:
                 raise NoAnswer("the local cluster's daemon closed the connection %d times" % lost)
             if time.monotonic() >= deadline:
-                why = "no answer from the local cluster's daemon within %g s" % timeout
+                why = "no response from the local cluster's daemon within %g s" % timeout
                 raise NoAnswer(why) if lost else NotSent(why)
+
+    def _refuse_older_daemon(self, deadline: float) -> None:
+        """Raise Refused if a daemon of an older version of Outlast has running jobs.
+
+        It would start new jobs with its own code, whose modules may no longer be on the disk. Without running
+        jobs it exits when it receives a submission of other code.
+        """
+        try:
+            if "error" not in self._ask_once("version", deadline):
+                return  # older versions do not know this operation
+            state = self._ask_once("jobs", deadline)
+        except (NotSent, NoAnswer):
+            return  # not running, or too slow: the submission itself will show it
+        running = sum(job["phase"] == "running" for job in state.get("jobs", ()))
+        if running:
+            raise Refused(
+                "the local cluster's daemon (process %d) is of an older version of Outlast, which cannot start "
+                "new jobs; wait until its %d running jobs have ended, or type `kill %d`: the jobs continue, "
+                "and a new daemon adopts them" % (state["pid"], running, state["pid"]),
+                transient=True,
+            )
+
+    def _ask_once(self, operation: str, deadline: float) -> dict[str, Any]:
+        """Send a request without arguments to a running daemon and return its reply, which may be an error."""
+        with self._connect(deadline, start=False) as sock:
+            data = encode({"protocol": PROTOCOL, "operation": operation})
+            reply = _exchange(sock, data, deadline)
+        if reply is None:
+            raise NoAnswer("the local cluster's daemon closed the connection")
+        return reply
 
     def _connect(self, deadline: float, start: bool) -> socket.socket:
         why = "the local cluster's daemon is not running"
@@ -104,16 +143,16 @@ class Client:
                     continue
             except (BlockingIOError, TimeoutError):
                 sock.close()
-                why = "the local cluster's daemon takes no connections"
+                why = "the local cluster's daemon accepts no connections"
             except OSError as error:
                 sock.close()
                 raise NotSent("the local cluster's daemon cannot be reached: %s" % error) from error
             if time.monotonic() >= deadline:
                 raise NotSent(why)
-            time.sleep(0.01)  # another daemon is about to open or to close its socket; neither sends an event
+            time.sleep(0.01)  # another daemon is opening or closing its socket; there is no event to wait for
 
     def _start_daemon(self, deadline: float) -> str:
-        """Start one; READY, or HELD if another one has the place."""
+        """Start a daemon. Return READY, or HELD if another one has the lock. Raises NotSent."""
         settings = json.dumps({**asdict(self.options), "directory": str(self.directory)})
         package_parent = str(Path(outlast.__file__).parent.parent)
         process = subprocess.Popen(
@@ -122,7 +161,7 @@ class Client:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             cwd="/",
-            env=carried(os.environ),
+            env=job_variables(os.environ),
             start_new_session=True,
         )
         assert process.stdout is not None and process.stderr is not None
@@ -131,25 +170,25 @@ class Client:
             if line in (READY, HELD):
                 _collect(process)
                 return line
-            if line is None:  # it may still come up; whoever asks next will find it
+            if line is None:  # it may become ready later
                 _collect(process)
                 raise NotSent("the local cluster's daemon did not start in time")
             _collect(process)
-            trouble = line or process.stderr.read().decode(errors="replace").strip().rpartition("\n")[2]
+            reason = line or process.stderr.read().decode(errors="replace").strip().rpartition("\n")[2]
         raise NotSent(
             "the local cluster's daemon could not be started: %s; see %s"
-            % (trouble, self.directory / "daemon.log")
+            % (reason, self.directory / "daemon.log")
         )
 
 
 def _collect(process: subprocess.Popen[bytes]) -> None:
-    """The first process ends as soon as it has forked. If it hangs, a later Popen collects it."""
+    """Wait for the first process, which exits after forking. If it hangs, a later Popen collects it."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(timeout=0.5)
 
 
 def _read_line(descriptor: int, deadline: float) -> str | None:
-    """One line; what there is at the end of the stream; None if the time is up."""
+    """Return one line, or the rest of the stream at its end; None after the deadline."""
     data = b""
     while not data.endswith(b"\n"):
         ready, _, _ = select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
@@ -163,7 +202,7 @@ def _read_line(descriptor: int, deadline: float) -> str | None:
 
 
 def _exchange(sock: socket.socket, data: bytes, deadline: float) -> dict[str, Any] | None:
-    """The reply, or None if the daemon went away without one."""
+    """Send a request and return the reply; None if the daemon closed the connection. Raises NoAnswer."""
     received = bytearray()
     try:
         sock.settimeout(max(0.001, deadline - time.monotonic()))
@@ -176,8 +215,8 @@ def _exchange(sock: socket.socket, data: bytes, deadline: float) -> dict[str, An
             received += piece
         return reply
     except TimeoutError as error:
-        raise NoAnswer("the local cluster's daemon did not answer in time") from error
+        raise NoAnswer("the local cluster's daemon did not respond in time") from error
     except BadMessage as error:
-        raise NoAnswer("the local cluster's daemon answered with something else: %s" % error) from error
+        raise NoAnswer("the local cluster's daemon sent an invalid response: %s" % error) from error
     except OSError:
         return None

@@ -1,4 +1,4 @@
-"""Where a local cluster lives on this machine."""
+"""The directory of a local cluster on this machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from outlast.errors import BadInput, NotWritable
 
 
 def cluster_directory(name: str, root: Path | None = None) -> Path:
-    """The directory of one cluster, made if it is not there, readable by its owner only."""
+    """Return the directory of a cluster; create it, readable by its owner only. Raises BadInput, NotWritable."""
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}", name):
         raise BadInput(
             "%r cannot be the name of a local cluster: use letters, digits, dots, dashes and underscores"
@@ -22,19 +22,20 @@ def cluster_directory(name: str, root: Path | None = None) -> Path:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise NotWritable(
-            "%s: the local cluster cannot live there (%s); set OUTLAST_LOCAL_ROOT to a directory of yours"
+            "%s: the local cluster's directory cannot be created (%s); set OUTLAST_LOCAL_ROOT to a directory of yours"
             % (directory, error.strerror)
         ) from error
     return directory
 
 
 def find_root() -> Path:
+    """Return the directory of all local clusters of this user on this machine. Raises NotWritable."""
     chosen = os.environ.get("OUTLAST_LOCAL_ROOT")
     if chosen:
         return Path(chosen)
     try:
         state = os.environ.get("XDG_STATE_HOME") or Path("~/.local/state").expanduser()
-        # Homes are shared between machines, process ids and sockets are not.
+        # A home may be shared between machines; process ids and sockets are not.
         root = Path(state) / "outlast" / ("local-" + os.uname().nodename)
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
     except (OSError, RuntimeError):  # no home, or none that may be written
@@ -43,7 +44,7 @@ def find_root() -> Path:
 
 
 def _root_without_home(shared: Path) -> Path:
-    """A directory in a place where others write too: it must be ours, or it may be a trap."""
+    """Return a directory in a world-writable one, after checking that it belongs to this user alone."""
     root = shared / ("outlast-%d" % os.getuid())
     try:
         root.mkdir(mode=0o700, exist_ok=True)

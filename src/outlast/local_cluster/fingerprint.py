@@ -1,4 +1,4 @@
-"""Which code is on the disk: a daemon that runs older code than its client is replaced when it can be."""
+"""A fingerprint of the code on disk, which shows whether a daemon runs older code than its client."""
 
 from __future__ import annotations
 

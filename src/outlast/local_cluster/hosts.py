@@ -1,4 +1,4 @@
-"""Named hosts with cpus and gpus, and which of them a job gets."""
+"""Hosts with cpus and gpus, and their allocation to jobs."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Host:
-    """What one host offers. Several may live on one machine, to rehearse a cluster of them."""
+    """The cpus and gpus of one host. One machine may have several virtual hosts, to rehearse a cluster."""
 
     cpus: int
     gpus: int = 0
 
 
-_GONE = Host(cpus=0)
+_REMOVED = Host(cpus=0)
 
 
 @dataclass(frozen=True)
 class Need:
-    """What decides where a job fits; jobs with equal needs wait in one line."""
+    """The resources that a job needs and the hosts it avoids. Jobs with equal needs share a queue."""
 
     cpus: int
     gpus: int
@@ -30,6 +30,7 @@ class Need:
 
 
 def this_machine() -> dict[str, Host]:
+    """Return this machine as the only host, under its own name."""
     gpus = sum(1 for _ in Path("/dev").glob("nvidia[0-9]*"))
     return {os.uname().nodename: Host(cpus=os.cpu_count() or 1, gpus=gpus)}
 
@@ -39,6 +40,7 @@ def hosts_to_json(hosts: Mapping[str, Host]) -> dict[str, Any]:
 
 
 def hosts_from_json(raw: Any) -> dict[str, Host]:
+    """Return the hosts that `hosts_to_json` wrote. Raises ValueError."""
     if not isinstance(raw, dict) or not raw:
         raise ValueError("hosts must be a table of at least one host")
     hosts = {}
@@ -51,47 +53,48 @@ def hosts_from_json(raw: Any) -> dict[str, Host]:
 
 
 class Slots:
-    """What is free where. Jobs go to the hosts in turn, so that each host sees some of them."""
+    """The free and used cpus and gpus of all hosts. Jobs are allocated round-robin."""
 
     def __init__(self, hosts: Mapping[str, Host]) -> None:
         self.hosts = dict(hosts)
         self._cpus_taken: dict[str, int] = {}
         self._gpus_taken: dict[str, set[int]] = {}
-        self._turn = list(self.hosts)
+        self._rotation = list(self.hosts)
 
     def configure(self, hosts: Mapping[str, Host]) -> None:
-        """Take the newest description. What runs keeps what it holds, even on a host that went."""
+        """Set the hosts. Running jobs keep their cpus and gpus, even on a host that was removed."""
         self.hosts = dict(hosts)
-        self._turn = list(self.hosts)
+        self._rotation = list(self.hosts)
 
-    def could_ever_hold(self, need: Need) -> list[str]:
+    def hosts_that_fit(self, need: Need) -> list[str]:
+        """Return the hosts that could run such a job if they were empty."""
         return [
             name
             for name, host in self.hosts.items()
             if name not in need.avoid and host.cpus >= need.cpus and host.gpus >= need.gpus
         ]
 
-    def why_never(self, need: Need) -> str:
-        """Why no host could ever hold this, as a sentence; empty if one could."""
-        if self.could_ever_hold(need):
+    def why_impossible(self, need: Need) -> str:
+        """Return why no host could ever run such a job; an empty text if one could."""
+        if self.hosts_that_fit(need):
             return ""
         offers = ", ".join(
             "%s (%d cpus, %d gpus%s)"
             % (name, host.cpus, host.gpus, ", avoided" if name in need.avoid else "")
             for name, host in self.hosts.items()
         )
-        return "no host can ever give %d cpus and %d gpus: %s" % (need.cpus, need.gpus, offers)
+        return "no host has %d cpus and %d gpus for this job: %s" % (need.cpus, need.gpus, offers)
 
     def usage(self) -> dict[str, dict[str, int]]:
-        """What each host offers and what of it is taken, also on a host that went while jobs run there."""
+        """Return the total and used resources of each host, including removed hosts that still run jobs."""
         names = [
             *self.hosts,
             *(name for name, cpus in self._cpus_taken.items() if cpus and name not in self.hosts),
         ]
         return {
             name: {
-                "cpus": self.hosts.get(name, _GONE).cpus,
-                "gpus": self.hosts.get(name, _GONE).gpus,
+                "cpus": self.hosts.get(name, _REMOVED).cpus,
+                "gpus": self.hosts.get(name, _REMOVED).gpus,
                 "cpus_taken": self._cpus_taken.get(name, 0),
                 "gpus_taken": len(self._gpus_taken.get(name, ())),
             }
@@ -106,12 +109,12 @@ class Slots:
         return self.hosts[name].cpus - self._cpus_taken.get(name, 0)
 
     def find(self, need: Need, reserved: Iterable[str] = ()) -> str | None:
-        """The next host in turn with room for this now, leaving out the reserved ones."""
-        able = self.could_ever_hold(need)
-        for name in self._turn:
+        """Return the next host that has room now and is not reserved; None if there is none."""
+        fitting = self.hosts_that_fit(need)
+        for name in self._rotation:
             free_gpus = self.hosts[name].gpus - len(self._gpus_taken.get(name, ()))
             if (
-                name in able
+                name in fitting
                 and name not in reserved
                 and self._free_cpus(name) >= need.cpus
                 and free_gpus >= need.gpus
@@ -119,21 +122,21 @@ class Slots:
                 return name
         return None
 
-    def take(self, name: str, need: Need) -> tuple[int, ...]:
-        """Take what is needed on a host; gives the numbers of the gpus."""
+    def allocate(self, name: str, need: Need) -> tuple[int, ...]:
+        """Allocate resources on a host and return the numbers of the gpus."""
         taken = self._gpus_taken.setdefault(name, set())
         free = [number for number in range(self.hosts[name].gpus) if number not in taken]
         gpus = tuple(free[: need.gpus])
-        self.hold(name, need.cpus, gpus)
-        self._turn.remove(name)
-        self._turn.append(name)
+        self.mark_used(name, need.cpus, gpus)
+        self._rotation.remove(name)
+        self._rotation.append(name)
         return gpus
 
-    def hold(self, name: str, cpus: int, gpus: Iterable[int]) -> None:
-        """Book what a job already has."""
+    def mark_used(self, name: str, cpus: int, gpus: Iterable[int]) -> None:
+        """Mark the resources that a running job has as used."""
         self._cpus_taken[name] = self._cpus_taken.get(name, 0) + cpus
         self._gpus_taken.setdefault(name, set()).update(gpus)
 
-    def give_back(self, name: str, cpus: int, gpus: Iterable[int]) -> None:
+    def release(self, name: str, cpus: int, gpus: Iterable[int]) -> None:
         self._cpus_taken[name] -= cpus
         self._gpus_taken[name].difference_update(gpus)

@@ -1,4 +1,4 @@
-"""The form of requests and replies: four bytes of length, then JSON. One request for each connection."""
+"""The format of requests and replies: four bytes of length, then JSON. One request per connection."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-#: Both sides must speak the same; a daemon of another version says so.
+#: Both sides must use the same version; the daemon refuses other requests.
 PROTOCOL = 1
 LARGEST = 64 * 1024 * 1024
 _HEADER = struct.Struct(">I")
@@ -19,10 +19,11 @@ SOCKET_NAME = "socket"
 
 
 class BadMessage(ValueError):
-    """These bytes are not a message."""
+    """The bytes are not a valid message."""
 
 
 def encode(message: dict[str, Any]) -> bytes:
+    """Return a message as bytes. Raises BadMessage if it is too long."""
     body = json.dumps(message, separators=(",", ":")).encode()
     if len(body) > LARGEST:
         raise BadMessage("a message of %d bytes is longer than the %d allowed" % (len(body), LARGEST))
@@ -30,7 +31,7 @@ def encode(message: dict[str, Any]) -> bytes:
 
 
 def decode(data: bytes | bytearray) -> dict[str, Any] | None:
-    """The message these bytes are, or None while some are missing."""
+    """Return the message, or None while bytes are missing. Raises BadMessage."""
     if len(data) < _HEADER.size:
         return None
     (length,) = _HEADER.unpack_from(data)
@@ -43,13 +44,13 @@ def decode(data: bytes | bytearray) -> dict[str, Any] | None:
     except (ValueError, RecursionError) as error:
         raise BadMessage("not JSON: %s" % error) from error
     if not isinstance(message, dict):
-        raise BadMessage("a message is a table, not a %s" % type(message).__name__)
+        raise BadMessage("a message must be a JSON object, not a %s" % type(message).__name__)
     return message
 
 
 @contextmanager
 def socket_address(directory: Path) -> Iterator[str]:
-    """A name for the socket in this directory that fits the kernel's 107 bytes, however deep it is."""
+    """Yield an address of the socket that fits the kernel's limit of 107 bytes, however long its path is."""
     descriptor = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield "/proc/self/fd/%d/%s" % (descriptor, SOCKET_NAME)
