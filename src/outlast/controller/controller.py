@@ -91,8 +91,9 @@ class Controller:
             )
             self._beat()
         # What was refused for good is over now, not at the next look.
+        sent = {one.run for one in admitted}
         refused = [name for name, run in self._records.live().items() if run.current is None]
-        self._settle(Seen(None), done, [name for name in refused if name in {one.run for one in admitted}])
+        self._settle(Seen(None), done, [name for name in refused if name in sent])
         return done
 
     def _hold_back(self, starts: Sequence[Decision]) -> Sequence[Decision]:

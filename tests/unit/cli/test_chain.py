@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from outlast.cli.commands import chain
+from outlast.cli.commands import chain, status, submit
 from outlast.controller.inbox import Inbox
 from outlast.controller.supervisor import control
 from outlast.domain.model import Attempt
@@ -75,6 +75,24 @@ def test_every_run_is_sent_as_so_many_jobs(experiment: Experiment, slurm: Slurm)
     assert done.exit_code == 0, done.output
     assert [attempt.jobs for attempt in attempts(experiment)] == [3] * 4
     assert len(slurm.sent) == 12
+
+
+def test_status_knows_chains_and_reads_all_runs_only_where_there_may_be_some(
+    experiment: Experiment, slurm: Slurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def state() -> str:
+        return CliRunner().invoke(status.command, [str(experiment.root)], catch_exceptions=False).output
+
+    def never(journal: Journal) -> None:
+        raise AssertionError("all runs are read")
+
+    chained(experiment, "-n", "3")
+    assert "chains of jobs go on by themselves" in state()
+    (experiment.root / "params.yaml").write_text("command: 'true'\ncluster: farm\nruns: 5\n")
+    submitted = CliRunner().invoke(submit.command, [str(experiment.root)], catch_exceptions=False)
+    assert submitted.exit_code == 0, submitted.output
+    monkeypatch.setattr(Journal, "live", never)
+    assert "nobody supervises it" in state()
 
 
 # One controller at a time.

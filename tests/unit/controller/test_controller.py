@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -10,6 +10,7 @@ import pytest
 from outlast.controller import crashpoints
 from outlast.controller.controller import Controller
 from outlast.controller.crashpoints import CRASH_POINTS
+from outlast.domain.decision import Decision
 from outlast.domain.model import (
     Attempt,
     AttemptState,
@@ -362,6 +363,27 @@ def test_after_its_budget_a_pass_starts_nothing_more() -> None:
     assert (done.put_off, world.scheduler.submitted) == (5, [])
     world.controller.step()
     assert [len(batch) for batch in world.scheduler.submitted] == [2, 2, 1]
+
+
+def test_a_pass_goes_over_the_starts_as_often_for_many_waiting_runs_as_for_few(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Counted(list[Decision]):
+        rounds = 0
+
+        def __iter__(self) -> Iterator[Decision]:
+            Counted.rounds += 1
+            return super().__iter__()
+
+    rounds = []
+    for runs in (3, 300):
+        world = World(runs)
+        admit = world.controller._dispatch.admit
+        monkeypatch.setattr(world.controller._dispatch, "admit", lambda *a, admit=admit: Counted(admit(*a)))
+        Counted.rounds = 0
+        world.controller.step(budget=-1.0)
+        rounds.append(Counted.rounds)
+    assert rounds[0] == rounds[1]
 
 
 def test_the_named_points_of_a_chain_are_reached_in_their_order(

@@ -164,6 +164,11 @@ def _who(experiment: Experiment, journal: Journal, counts: Mapping[str, int], di
 
 def _is_chained(journal: Journal) -> bool:
     """All that is under way was sent as chains, which need nobody."""
+    # To read all runs takes longer than the rest of this command, and one without a chain decides it.
+    for run in journal.telling_runs(SHOWN):
+        attempt = journal.attempt(run.current) if run.current else None
+        if not run.state.over and (attempt is None or attempt.jobs <= 1):
+            return False
     attempts = [journal.current(run) for run in journal.live().values()]
     return bool(attempts) and all(attempt is not None and attempt.jobs > 1 for attempt in attempts)
 
