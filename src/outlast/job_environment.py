@@ -1,6 +1,6 @@
-"""Which environment variables go along with a job: what makes programs found and run, and no secrets.
+"""The environment variables that a job gets: those that programs need to be found and run, and no secrets.
 
-They are noted when runs are submitted, so that every attempt sees the same, also those that cron starts.
+They are recorded when runs are submitted, so that every attempt gets the same ones, even if cron starts it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _PREFIXES = ("LC_", "OMP_", "MKL_", "OPENBLAS_")
 _PROXIES = frozenset(("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"))
 
 
-def carried(environ: Mapping[str, str]) -> dict[str, str]:
-    """The part of `environ` that a job gets."""
-    return {name: value for name, value in sorted(environ.items()) if _goes_along(name, value)}
+def filter_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables in `environ` that a job gets."""
+    return {name: value for name, value in sorted(environ.items()) if _is_passed(name, value)}
 
 
-def _goes_along(name: str, value: str) -> bool:
+def _is_passed(name: str, value: str) -> bool:
     if name in _PROXIES:
-        # A proxy may be written with a user's password in it.
+        # A proxy URL may contain a password.
         return "@" not in value
     return name in _NAMES or name.startswith(_PREFIXES)

@@ -17,7 +17,7 @@ from outlast.domain.model import Run, RunPlan, Spec
 from outlast.errors import BadInput, NotWritable
 from outlast.exchange.experiment import Experiment
 from outlast.filesystem import sync_directory
-from outlast.job_environment import carried
+from outlast.job_environment import filter_environment
 from outlast.node import code_archive
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Submitted:
 
 def prepare(experiment: Experiment, parsed: Parsed, *, keep: bool = True) -> Spec:
     """The spec with code and environment. The archive of the code is left in the experiment if `keep`."""
-    spec = replace(parsed.spec, environment=carried(os.environ))
+    spec = replace(parsed.spec, environment=filter_environment(os.environ))
     if not spec.code:
         return spec
     try:

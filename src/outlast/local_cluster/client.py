@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import outlast
-from outlast.job_environment import job_variables
+from outlast.job_environment import filter_environment
 from outlast.local_cluster.daemon_main import HELD, READY
 from outlast.local_cluster.messages import PROTOCOL, BadMessage, decode, encode, socket_address
 
@@ -34,8 +34,8 @@ class NotSent(Exception):
     """The daemon cannot be reached or started: it has not received the request."""
 
 
-class NoAnswer(Exception):
-    """The request was sent, at least in part, but there was no response: it may have been job_variables out."""
+class NoResponse(Exception):
+    """The request was sent, at least in part, but there was no response: it may have been carried out."""
 
 
 class Refused(Exception):
@@ -83,7 +83,7 @@ class Client:
                     reply = _exchange(sock, data, deadline)
             except NotSent as error:
                 if lost:
-                    raise NoAnswer(str(error)) from error
+                    raise NoResponse(str(error)) from error
                 raise
             if reply is not None and "error" in reply:
                 raise Refused(str(reply["error"]), bool(reply.get("transient")))
@@ -91,10 +91,10 @@ class Client:
                 return reply
             lost += reply is None
             if lost > _RETRIES:
-                raise NoAnswer("the local cluster's daemon closed the connection %d times" % lost)
+                raise NoResponse("the local cluster's daemon closed the connection %d times" % lost)
             if time.monotonic() >= deadline:
                 why = "no response from the local cluster's daemon within %g s" % timeout
-                raise NoAnswer(why) if lost else NotSent(why)
+                raise NoResponse(why) if lost else NotSent(why)
 
     def _refuse_older_daemon(self, deadline: float) -> None:
         """Raise Refused if a daemon of an older version of Outlast has running jobs.
@@ -106,24 +106,24 @@ class Client:
             if "error" not in self._ask_once("version", deadline):
                 return  # older versions do not know this operation
             state = self._ask_once("jobs", deadline)
-        except (NotSent, NoAnswer):
+        except (NotSent, NoResponse):
             return  # not running, or too slow: the submission itself will show it
         running = sum(job["phase"] == "running" for job in state.get("jobs", ()))
         if running:
             raise Refused(
-                "the local cluster's daemon (process %d) is of an older version of Outlast, which cannot start "
-                "new jobs; wait until its %d running jobs have ended, or type `kill %d`: the jobs continue, "
+                "the local cluster's daemon (process %d) is of an older version of Outlast and cannot start "
+                "new jobs; wait until its running jobs (%d) have ended, or type `kill %d`: they continue "
                 "and a new daemon adopts them" % (state["pid"], running, state["pid"]),
                 transient=True,
             )
 
     def _ask_once(self, operation: str, deadline: float) -> dict[str, Any]:
-        """Send a request without arguments to a running daemon and return its reply, which may be an error."""
+        """Send a request without arguments to a running daemon; return its reply, which may be an error."""
         with self._connect(deadline, start=False) as sock:
             data = encode({"protocol": PROTOCOL, "operation": operation})
             reply = _exchange(sock, data, deadline)
         if reply is None:
-            raise NoAnswer("the local cluster's daemon closed the connection")
+            raise NoResponse("the local cluster's daemon closed the connection")
         return reply
 
     def _connect(self, deadline: float, start: bool) -> socket.socket:
@@ -161,7 +161,7 @@ class Client:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             cwd="/",
-            env=job_variables(os.environ),
+            env=filter_environment(os.environ),
             start_new_session=True,
         )
         assert process.stdout is not None and process.stderr is not None
@@ -215,8 +215,8 @@ def _exchange(sock: socket.socket, data: bytes, deadline: float) -> dict[str, An
             received += piece
         return reply
     except TimeoutError as error:
-        raise NoAnswer("the local cluster's daemon did not respond in time") from error
+        raise NoResponse("the local cluster's daemon did not respond in time") from error
     except BadMessage as error:
-        raise NoAnswer("the local cluster's daemon sent an invalid response: %s" % error) from error
+        raise NoResponse("the local cluster's daemon sent an invalid response: %s" % error) from error
     except OSError:
         return None

@@ -1,4 +1,4 @@
-"""How the daemon comes to be: detached, alone in its directory, and telling its starter when it is ready."""
+"""The daemon's entry point: detach, lock the directory, report to the client that started it, and serve."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from outlast.local_cluster.cluster import Ability
+from outlast.local_cluster.cluster import ClusterHooks
 from outlast.local_cluster.daemon import Daemon
 from outlast.local_cluster.processes import become_subreaper
 
 LOG_BYTES = 1024 * 1024
-#: How long to wait for a daemon that is on its way out.
+#: How long to wait for a daemon that is exiting.
 LOCK_SECONDS = 5.0
 
 READY, HELD = "ready", "held"
 
 
 def main(settings: str) -> None:
-    """Detach and serve. One line on stdout says what came of it: ready, held, or what went wrong."""
+    """Detach and serve. One line on stdout is the result: ready, held (another daemon runs), or an error."""
     options: dict[str, Any] = json.loads(settings)
     report = os.dup(1)
     if os.fork():
@@ -39,28 +39,28 @@ def main(settings: str) -> None:
     _reset_signals()
     directory = Path(options["directory"])
     try:
-        lock = _take_lock(directory)
+        lock = _acquire_lock(directory)
         if lock is None:
-            _tell(report, HELD)
+            _report(report, HELD)
             os._exit(0)
         log = _redirect(directory / "daemon.log")
         become_subreaper()
         sys.path += options["path"]
-        ability = Ability(
-            run=_named(options["run"]),
-            kill_by_token=_named(options["kill_by_token"]),
+        hooks = ClusterHooks(
+            run=_import_name(options["run"]),
+            kill_by_token=_import_name(options["kill_by_token"]),
             cancel_grace=options["cancel_grace"],
             log=log,
         )
-        daemon = Daemon(directory, lock, ability, options["idle"])
+        daemon = Daemon(directory, lock, hooks, options["idle"])
     except Exception as error:
         traceback.print_exc()
         sys.stderr.flush()
-        _tell(report, "%s: %s" % (type(error).__name__, error))
+        _report(report, "%s: %s" % (type(error).__name__, error))
         os._exit(1)
-    _tell(report, READY)
+    _report(report, READY)
     gc.collect()
-    gc.freeze()  # what is here now stays: jobs share its memory as long as nobody touches it
+    gc.freeze()  # objects that stay: jobs share their memory as long as it is not written
     try:
         daemon.run()
     except BaseException:
@@ -70,9 +70,9 @@ def main(settings: str) -> None:
 
 
 def _reset_signals() -> None:
-    """Jobs must not inherit what the starter's shell ignored, nohup's SIGHUP for one.
+    """Restore default signal handling, so that jobs do not inherit ignored signals such as nohup's SIGHUP.
 
-    Python ignores two by itself, whose default is to die of a closed pipe or a full file.
+    SIGPIPE and SIGXFSZ, which Python ignores itself, stay ignored.
     """
     unchangeable = {signal.SIGKILL, signal.SIGSTOP, signal.SIGPIPE, signal.SIGXFSZ}
     for number in signal.valid_signals() - unchangeable:
@@ -81,14 +81,14 @@ def _reset_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-def _tell(report: int, line: str) -> None:
-    with contextlib.suppress(BrokenPipeError):  # the starter did not wait; clients will find the socket
+def _report(report: int, line: str) -> None:
+    with contextlib.suppress(BrokenPipeError):  # the client did not wait; others will find the socket
         os.write(report, line.replace("\n", " ").encode() + b"\n")
     os.close(report)
 
 
-def _take_lock(directory: Path) -> int | None:
-    """The descriptor that holds the place, or None if a daemon is there and well."""
+def _acquire_lock(directory: Path) -> int | None:
+    """Return the descriptor of the lock, or None if another daemon holds it."""
     descriptor = os.open(directory / "daemon.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     until = time.monotonic() + LOCK_SECONDS
     while True:
@@ -98,16 +98,16 @@ def _take_lock(directory: Path) -> int | None:
         except BlockingIOError:
             if (directory / "socket").exists() or time.monotonic() > until:
                 return None
-        time.sleep(0.01)  # a lock that another process gives back sends no event
+        time.sleep(0.01)  # the release of a lock causes no event
 
 
-def _named(name: str) -> Any:
+def _import_name(name: str) -> Any:
     module, _, attribute = name.partition(":")
     return getattr(importlib.import_module(module), attribute)
 
 
 class _DaemonLog:
-    """Two files of bounded size; stdout and stderr go there too."""
+    """Writes to two files of limited size, which also get stdout and stderr."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -129,7 +129,7 @@ class _DaemonLog:
                 self._open()
             os.write(1, ("%s %s\n" % (time.strftime("%Y-%m-%dT%H:%M:%S"), text)).encode())
         except OSError:
-            pass  # a full disk: the jobs matter more than the log
+            pass  # a full disk: the jobs are more important than the log
 
 
 def _redirect(path: Path) -> _DaemonLog:

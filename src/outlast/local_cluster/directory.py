@@ -11,7 +11,7 @@ from outlast.errors import BadInput, NotWritable
 
 
 def cluster_directory(name: str, root: Path | None = None) -> Path:
-    """Return the directory of a cluster; create it, readable by its owner only. Raises BadInput, NotWritable."""
+    """Return the directory of a cluster, created for its owner only. Raises BadInput or NotWritable."""
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}", name):
         raise BadInput(
             "%r cannot be the name of a local cluster: use letters, digits, dots, dashes and underscores"
@@ -22,8 +22,8 @@ def cluster_directory(name: str, root: Path | None = None) -> Path:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise NotWritable(
-            "%s: the local cluster's directory cannot be created (%s); set OUTLAST_LOCAL_ROOT to a directory of yours"
-            % (directory, error.strerror)
+            "%s: the local cluster's directory cannot be created (%s); "
+            "set OUTLAST_LOCAL_ROOT to a directory of yours" % (directory, error.strerror)
         ) from error
     return directory
 

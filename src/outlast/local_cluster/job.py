@@ -1,4 +1,4 @@
-"""One job as the daemon knows it, and how it is written down and told."""
+"""A job of the local cluster: its request, its state, and its records on disk."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class JobState(Enum):
 
 
 class JobEnding(Enum):
-    """Why the cluster itself is ending a job; the value is the sentence people read."""
+    """Why the cluster itself ends a job; the value is the text that users see."""
 
     CANCELLED = "cancelled"
     EVICTED = "evicted"
@@ -39,7 +39,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What was asked for."""
+    """The request for a job, as the client sends it."""
 
     token: str
     name: str
@@ -51,16 +51,17 @@ class Request:
 
     @classmethod
     def from_json(cls, raw: Any) -> Request:
+        """Return a validated request. Raises ValueError."""
         if not isinstance(raw, dict):
-            raise ValueError("a job must be a table of its properties")
+            raise ValueError("a job must be a JSON object")
         for key, kinds in _KINDS.items():
             if not isinstance(raw.get(key), kinds) or isinstance(raw[key], bool):
                 raise ValueError("%s is missing or of the wrong type" % key)
         for key in ("token", "order", "log"):
             if not raw[key] or "\0" in raw[key]:
-                raise ValueError("%s is empty or holds a zero byte" % key)
+                raise ValueError("%s is empty or contains a zero byte" % key)
         if not raw["time"] > 0 or raw["grace"] < 0:
-            raise ValueError("the wall-time limit must be above 0 and the grace not below it")
+            raise ValueError("the wall-time limit must be above 0, and the grace must not be negative")
         avoid = raw.get("avoid", [])
         if not isinstance(avoid, list) or not all(isinstance(name, str) for name in avoid):
             raise ValueError("avoid must be a list of host names")
@@ -90,23 +91,25 @@ class Request:
 
     @property
     def warning_after(self) -> float:
-        """Seconds after the start at which the node program is told, in a short job at three quarters."""
+        """Seconds from the start to the warning: a grace before the limit, at most a quarter of the time."""
         return self.time - min(self.grace, 0.25 * self.time)
 
 
 @dataclass(slots=True)
 class LocalJob:
+    """The daemon's view of one job."""
+
     id: int
     group: str
     request: Request
-    #: Names the environment it was submitted with.
+    #: The key of the environment with which it was submitted.
     environment: str
     submitted: float
     phase: JobState = JobState.QUEUED
     host: str = ""
     gpus: tuple[int, ...] = ()
     pid: int = 0
-    #: With the pid, the identity of the process; see `processes.start_ticks`.
+    #: Identifies the process together with the pid; see `processes.start_ticks`.
     ticks: int = 0
     boot: str = ""
     started: float | None = None
@@ -117,22 +120,22 @@ class LocalJob:
     signal: int | None = None
     reason: str = ""
     ending: JobEnding | None = None
-    #: Not our child: it was started by a daemon before this one.
+    #: Started by an earlier daemon, so not a child of this one.
     adopted: bool = False
-    #: When it was first passed over by a later job (monotonic); None if never.
+    #: When a later job first started before it (monotonic clock); None if never.
     passed_over: float | None = None
 
     def view(self, monotonic: float) -> dict[str, Any]:
-        """What a poll tells; absent keys have their usual value."""
-        told: dict[str, Any] = {
+        """Return the job as a poll reports it; keys with default values are left out."""
+        reported: dict[str, Any] = {
             "token": self.request.token,
             "job": str(self.id),
             "phase": self.phase.value,
         }
         if self.phase is JobState.QUEUED:
-            return told
+            return reported
         elapsed = monotonic - self.started_monotonic if self.phase is JobState.RUNNING else self.elapsed
-        told.update(host=self.host, started=self.started, elapsed=elapsed)
+        reported.update(host=self.host, started=self.started, elapsed=elapsed)
         reason = self.reason or (self.ending.value if self.ending else "")
         for key, value in (
             ("ended", self.ended),
@@ -141,10 +144,10 @@ class LocalJob:
             ("reason", reason or None),
         ):
             if value is not None:
-                told[key] = value
+                reported[key] = value
         if self.phase is JobState.ENDED and self.ending is JobEnding.OVER_TIME:
-            told["over_time"] = True
-        return told
+            reported["over_time"] = True
+        return reported
 
     def submit_record(self) -> dict[str, Any]:
         return {
@@ -185,7 +188,7 @@ class LocalJob:
         }
 
     def records(self) -> list[dict[str, Any]]:
-        """Everything there is to write down about it."""
+        """Return all records that restore the job from the log."""
         written = [self.submit_record()]
         if self.started is not None:
             written.append(self.start_record())
@@ -196,7 +199,7 @@ class LocalJob:
         return written
 
     def apply(self, record: dict[str, Any]) -> None:
-        """Take over what one line of the book says."""
+        """Update the job from one record of the log."""
         event = record["event"]
         if event == "start":
             self.phase = JobState.RUNNING
@@ -213,6 +216,7 @@ class LocalJob:
 
 
 def job_from_record(record: dict[str, Any]) -> LocalJob:
+    """Return the queued job of a "submit" record."""
     return LocalJob(
         id=record["id"],
         group=record["group"],

@@ -1,7 +1,7 @@
-"""The daemon's memory on disk: one JSON line per event, so that a killed daemon forgets no job.
+"""The daemon's job log on disk: one JSON line per event, so that no job is lost when the daemon is killed.
 
-A submission is on the disk before it is answered. Starts and ends are handed to the kernel only: they
-survive the daemon's death, and after a death of the machine no job runs anyway.
+A submission is synced to disk before the daemon replies. Starts and ends are only written: they survive the
+daemon's death, and after a crash of the machine no job is running anyway.
 """
 
 from __future__ import annotations
@@ -17,31 +17,32 @@ from outlast.filesystem import sync_directory
 from outlast.local_cluster.hosts import Host, hosts_from_json, hosts_to_json
 from outlast.local_cluster.job import JobState, LocalJob, job_from_record
 
-#: How long the end of a job is remembered that nobody told to forget.
+#: How long an ended job is kept if no client asks the daemon to forget it.
 REMEMBER_SECONDS = 24 * 3600.0
-#: A book this much longer than after its last rewriting is rewritten.
+#: The log is rewritten when it has grown by this much (and doubled) since the last time.
 REWRITE_BYTES = 32 * 1024 * 1024
 
 
 @dataclass
 class JobLogState:
-    """All that the daemon must know after a restart."""
+    """The state of the daemon that survives a restart."""
 
     jobs: dict[int, LocalJob] = field(default_factory=dict)
     environments: dict[str, dict[str, str]] = field(default_factory=dict)
     hosts: dict[str, Host] | None = None
     next_id: int = 1
-    #: Lines that could not be understood, other than a torn last one.
+    #: Lines that could not be parsed, not counting an incomplete last one.
     bad_lines: int = 0
 
     def apply(self, record: dict[str, Any]) -> None:
+        """Update the state from one record. Raises ValueError, TypeError or KeyError if it is invalid."""
         event = record["event"]
         if event == "submit":
             job = job_from_record(record)
             self.jobs[job.id] = job
             self.next_id = max(self.next_id, job.id + 1)
         elif event in ("start", "ending", "end"):
-            if record["id"] in self.jobs:  # an event of a job since forgotten is of no use
+            if record["id"] in self.jobs:  # else the job was forgotten
                 self.jobs[record["id"]].apply(record)
         elif event == "forget":
             for identity in record["ids"]:
@@ -56,7 +57,7 @@ class JobLogState:
             raise ValueError("unknown event %r" % event)
 
     def drop_old(self, now: float) -> None:
-        """Leave out ends that nobody asked for in a day, and environments that no job has."""
+        """Remove jobs that ended more than a day ago, and environments that no job uses."""
         self.jobs = {
             job.id: job
             for job in self.jobs.values()
@@ -66,6 +67,7 @@ class JobLogState:
         self.environments = {key: values for key, values in self.environments.items() if key in used}
 
     def records(self) -> Iterable[dict[str, Any]]:
+        """Yield the records that restore this state."""
         yield {"event": "next", "id": self.next_id}
         if self.hosts is not None:
             yield {"event": "hosts", "hosts": hosts_to_json(self.hosts)}
@@ -76,6 +78,8 @@ class JobLogState:
 
 
 class JobLog:
+    """The log file. `rewrite` opens it for `append`."""
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file = -1
@@ -83,6 +87,7 @@ class JobLog:
         self._length_when_rewritten = 0
 
     def load(self) -> JobLogState:
+        """Return the state from the file; an empty one if there is no file."""
         state = JobLogState()
         try:
             lines = self.path.read_bytes().split(b"\n")
@@ -94,12 +99,12 @@ class JobLog:
             try:
                 state.apply(json.loads(line))
             except (ValueError, TypeError, KeyError):
-                # The last line has no end if the daemon was killed inside its write: nobody was told of it.
+                # The last line is incomplete if the daemon was killed while writing: no client got a reply.
                 state.bad_lines += number != len(lines)
         return state
 
     def rewrite(self, state: JobLogState) -> None:
-        """Replace the book by what the state needs; a reader sees the old one or the new one, whole."""
+        """Replace the file atomically by the records of the state."""
         fresh = self.path.with_name(self.path.name + ".new")
         descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
@@ -119,7 +124,7 @@ class JobLog:
         return self._length > 2 * self._length_when_rewritten + REWRITE_BYTES
 
     def append(self, records: Iterable[dict[str, Any]], *, sync: bool) -> None:
-        """All of these or, if the disk refuses, none of them and an OSError."""
+        """Append all records, or none. Raises OSError."""
         data = b"".join(map(_line, records))
         try:
             _write_all(self._file, data)

@@ -11,7 +11,6 @@ from pathlib import Path
 from outlast.node import process_cleanup
 
 
-
 def become_subreaper() -> None:
     """Make orphans below this process its children instead of init's. A fork does not inherit this.
 

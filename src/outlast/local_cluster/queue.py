@@ -58,4 +58,4 @@ class JobQueue:
                 queue.popleft()
             if not queue:
                 del self._queues[need]
-        return sorted((line[0] for queue in self._queues.values()), key=lambda job: job.id)
+        return sorted((queue[0] for queue in self._queues.values()), key=lambda job: job.id)

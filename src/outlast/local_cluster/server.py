@@ -1,4 +1,4 @@
-"""Many connections, one thread: nobody's silence or garbage keeps another one waiting."""
+"""The daemon's socket: many connections in one thread, none of which can block another."""
 
 from __future__ import annotations
 
@@ -12,24 +12,26 @@ from typing import Any
 
 from outlast.local_cluster.messages import SOCKET_NAME, BadMessage, decode, encode, socket_address
 
-#: A client must have sent its request, or taken its reply, within this.
-PATIENCE_SECONDS = 30.0
+#: A client must send its request, or receive the reply, within this time.
+CLIENT_SECONDS = 30.0
 MOST_CONNECTIONS = 512
 _CHUNK = 1024 * 1024
 
 
 class ClientConnection:
+    """One client and the state of its request."""
+
     def __init__(self, sock: socket.socket) -> None:
         self.socket = sock
         self.received = bytearray()
         self.to_send = memoryview(b"")
-        #: When it is closed for being silent (monotonic); None while it waits for an answer of ours.
-        self.expires: float | None = time.monotonic() + PATIENCE_SECONDS
+        #: When it is closed for being idle (monotonic clock); None while the client waits for a reply.
+        self.expires: float | None = time.monotonic() + CLIENT_SECONDS
         self.is_open = True
 
 
 class SocketServer:
-    """`handle(message, connection)` gives the reply, or None if `reply` will be called later."""
+    """`handle(message, connection)` returns the reply, or None if `reply` will be called later."""
 
     def __init__(
         self,
@@ -45,10 +47,11 @@ class SocketServer:
         self.open()
 
     def open(self) -> None:
+        """Create the socket and listen. Raises OSError."""
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         path = self.directory / SOCKET_NAME
         path.unlink(missing_ok=True)
-        before = os.umask(0o177)  # the socket must never be there with a wider mode
+        before = os.umask(0o177)  # the socket must never exist with a wider mode
         try:
             with socket_address(self.directory) as address:
                 listener.bind(address)
@@ -62,14 +65,14 @@ class SocketServer:
 
     @property
     def is_reachable(self) -> bool:
-        """Whether the name in the directory still leads here."""
+        """Return True if the socket in the directory is still the one of this server."""
         try:
             return (self.directory / SOCKET_NAME).stat().st_ino == self._inode
         except OSError:
             return False
 
     def close_listener(self) -> None:
-        """No new clients, once those that had already knocked are let in."""
+        """Stop listening, after accepting the clients that are already in the backlog."""
         if self.listener is None:
             return
         if self.is_reachable:
@@ -86,7 +89,7 @@ class SocketServer:
             except BlockingIOError:
                 return
             except OSError:
-                return  # the client left while it knocked, or descriptors ran out: the next round tries again
+                return  # the client has left, or there are too many open files: retried in the next round
             sock.setblocking(False)
             connection = ClientConnection(sock)
             self.connections.add(connection)
@@ -122,18 +125,19 @@ class SocketServer:
         if message is not None:
             connection.received = bytearray()
             connection.expires = None
-            answer = self.handle(message, connection)
-            if answer is not None:
-                self.reply(connection, answer)
+            reply = self.handle(message, connection)
+            if reply is not None:
+                self.reply(connection, reply)
 
     def reply(self, connection: ClientConnection, message: dict[str, Any]) -> None:
+        """Send a reply, then close the connection."""
         if not connection.is_open:
             return
         try:
             connection.to_send = memoryview(encode(message))
         except BadMessage as error:
             connection.to_send = memoryview(encode({"error": "the reply is too long: %s" % error}))
-        connection.expires = time.monotonic() + PATIENCE_SECONDS
+        connection.expires = time.monotonic() + CLIENT_SECONDS
         self._ready(connection, selectors.EVENT_WRITE)
 
     def _send(self, connection: ClientConnection) -> None:
@@ -155,11 +159,13 @@ class SocketServer:
             self.selector.unregister(connection.socket)
             connection.socket.close()
 
-    def close_silent(self) -> None:
+    def close_expired(self) -> None:
+        """Close the connections whose time is up."""
         now = time.monotonic()
         for connection in list(self.connections):
             if connection.expires is not None and connection.expires < now:
                 self.close(connection)
 
     def next_expiry(self) -> float | None:
+        """Return when the next connection expires (monotonic), or None."""
         return min((c.expires for c in self.connections if c.expires is not None), default=None)

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from outlast.errors import BadInput
-from outlast.job_environment import carried
+from outlast.job_environment import filter_environment
 from outlast.local_cluster.client import (
     Client,
     DaemonOptions,
-    NoAnswer,
+    NoResponse,
     NotSent,
     Refused,
 )
@@ -91,7 +91,7 @@ class LocalScheduler(Scheduler):
             one = Submission(SubmitAnswer.REJECTED, reason=str(error), transient=error.transient)
         except BadMessage as error:
             one = Submission(SubmitAnswer.REJECTED, reason=str(error))
-        except (NoAnswer, KeyError, TypeError) as error:
+        except (NoResponse, KeyError, TypeError) as error:
             one = Submission(SubmitAnswer.UNKNOWN, reason=str(error))
         else:
             return {request.token: _answer(raw) for request, raw in zip(batch, told, strict=True)}
@@ -102,7 +102,7 @@ class LocalScheduler(Scheduler):
             "group": self.group,
             "code": code_fingerprint(),
             "hosts": hosts_to_json(self._offer),
-            "environment": carried(os.environ),
+            "environment": filter_environment(os.environ),
             "requests": [
                 {
                     "token": request.token,
@@ -156,7 +156,7 @@ class LocalScheduler(Scheduler):
                     since=self._seen,
                     seconds=pause,
                 )
-            except (NotSent, NoAnswer, Refused):
+            except (NotSent, NoResponse, Refused):
                 # No daemon, nothing to hear: the next poll starts one, or says that it cannot.
                 time.sleep(max(0.0, min(until - time.monotonic(), self.interval)))
                 return
@@ -173,7 +173,7 @@ class LocalScheduler(Scheduler):
             raise BadInput(
                 "local cluster %s: %s; cancel them first, or stop it by force" % (self.name, error)
             ) from error
-        except NoAnswer as error:
+        except NoResponse as error:
             raise SchedulerUnavailable("local cluster %s: %s" % (self.name, error)) from error
 
     def hosts(self) -> Sequence[str]:
@@ -186,7 +186,7 @@ class LocalScheduler(Scheduler):
     def _ask(self, operation: str, **arguments: Any) -> dict[str, Any]:
         try:
             return self._client.ask(operation, self.timeout, **arguments)
-        except (NotSent, NoAnswer, Refused) as error:
+        except (NotSent, NoResponse, Refused) as error:
             raise SchedulerUnavailable("local cluster %s: %s" % (self.name, error)) from error
 
 

@@ -1,4 +1,4 @@
-"""The daemon of the local cluster, as its clients meet it: hostile ones, waiting ones, too many of them."""
+"""The daemon of the local cluster and its clients: hostile ones, waiting ones, too many of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 from contract.scheduler_harness import PATIENCE, LocalRehearsal, await_death
 from outlast.errors import BadInput
-from outlast.local_cluster.client import Client, NoAnswer, NotSent, Refused
+from outlast.local_cluster.client import Client, NoResponse, NotSent, Refused
 from outlast.local_cluster.fingerprint import code_fingerprint
 from outlast.local_cluster.messages import LARGEST, BadMessage, decode, encode, socket_address
 from outlast.local_cluster.processes import start_ticks
@@ -74,8 +74,23 @@ GARBAGE = {
 }
 
 
+#: Makes a daemon of the version that did not know the operation "version".
+OLDER_DAEMON = """
+from outlast.local_cluster.daemon import Daemon
+from stub_job import run
+
+create = Daemon.__init__
+
+def create_older(self, *arguments):
+    create(self, *arguments)
+    del self.operations["version"]
+
+Daemon.__init__ = create_older
+"""
+
+
 @pytest.mark.parametrize("kind", sorted(GARBAGE))
-def test_garbage_is_answered_with_an_error_and_the_daemon_goes_on(cluster: LocalRehearsal, kind: str) -> None:
+def test_garbage_gets_an_error_and_the_daemon_continues(cluster: LocalRehearsal, kind: str) -> None:
     pid = cluster.scheduler.daemon_pid()
     with connect(cluster) as sock:
         sock.sendall(GARBAGE[kind])
@@ -84,7 +99,7 @@ def test_garbage_is_answered_with_an_error_and_the_daemon_goes_on(cluster: Local
     assert cluster.scheduler.daemon_pid() == pid
 
 
-def test_clients_that_sit_idle_half_way_or_never_read_keep_nobody_waiting(cluster: LocalRehearsal) -> None:
+def test_clients_that_are_idle_or_never_read_do_not_block_others(cluster: LocalRehearsal) -> None:
     cluster.scheduler.daemon_pid()
     silent = [connect(cluster) for _ in range(20)]
     half = connect(cluster)
@@ -100,7 +115,7 @@ def test_clients_that_sit_idle_half_way_or_never_read_keep_nobody_waiting(cluste
         sock.close()
 
 
-def test_jobs_of_the_wrong_form_are_rejected_one_by_one(cluster: LocalRehearsal) -> None:
+def test_invalid_jobs_are_rejected_one_by_one(cluster: LocalRehearsal) -> None:
     good = cluster.request()
     bad = [replace(cluster.request(), time=0.0), replace(cluster.request(), log="a\0b")]
     answers = cluster.scheduler.submit([*bad, good])
@@ -108,7 +123,7 @@ def test_jobs_of_the_wrong_form_are_rejected_one_by_one(cluster: LocalRehearsal)
     assert answers[good.token].answer is SubmitAnswer.ACCEPTED
 
 
-def test_a_message_cut_anywhere_is_not_yet_one_and_a_whole_one_is() -> None:
+def test_a_truncated_message_is_incomplete_wherever_it_is_cut() -> None:
     data = encode({"operation": "poll"})
     assert [decode(data[:length]) for length in range(len(data))] == [None] * len(data)
     assert decode(data) == {"operation": "poll"}
@@ -116,17 +131,17 @@ def test_a_message_cut_anywhere_is_not_yet_one_and_a_whole_one_is() -> None:
         decode(struct.pack(">I", LARGEST + 1))
 
 
-def test_many_wait_at_once_and_all_are_told_of_a_change(cluster: LocalRehearsal) -> None:
+def test_many_clients_wait_at_once_and_all_are_notified_of_a_change(cluster: LocalRehearsal) -> None:
     held = cluster.fifo("held")
     request = cluster.request(held.hold)
     cluster.scheduler.submit([request])
     cluster.await_start(request.token)
     adapters = [cluster.another_adapter() for _ in range(5)]
-    told: list[bool] = []
+    notified: list[bool] = []
 
     def wait(adapter: object) -> None:
         adapter.wait(PATIENCE * 2)  # type: ignore[attr-defined]
-        told.append(True)
+        notified.append(True)
 
     for adapter in adapters:
         adapter.poll()
@@ -136,7 +151,7 @@ def test_many_wait_at_once_and_all_are_told_of_a_change(cluster: LocalRehearsal)
     held.release()
     for thread in threads:
         thread.join(PATIENCE)
-    assert told == [True] * 5
+    assert notified == [True] * 5
 
 
 def test_a_wait_without_a_change_ends_with_its_time(cluster: LocalRehearsal) -> None:
@@ -151,7 +166,7 @@ def test_a_wait_without_a_daemon_starts_none(cluster: LocalRehearsal) -> None:
     assert list(cluster.place.iterdir()) == []
 
 
-def test_the_daemon_leaves_when_idle_and_what_ended_is_remembered_by_the_next(tmp_path: Path) -> None:
+def test_the_daemon_exits_when_idle_and_the_next_one_knows_the_ended_jobs(tmp_path: Path) -> None:
     cluster = LocalRehearsal(tmp_path, idle=0.05)
     request = cluster.request("raise SystemExit(4)")
     cluster.scheduler.submit([request])
@@ -163,7 +178,7 @@ def test_the_daemon_leaves_when_idle_and_what_ended_is_remembered_by_the_next(tm
     cluster.close()
 
 
-def test_many_clients_that_start_it_at_once_get_one_daemon(cluster: LocalRehearsal) -> None:
+def test_clients_that_start_a_daemon_at_the_same_time_get_one(cluster: LocalRehearsal) -> None:
     pids: list[int] = []
     threads = [
         threading.Thread(target=lambda: pids.append(cluster.another_adapter().daemon_pid())) for _ in range(6)
@@ -176,7 +191,7 @@ def test_many_clients_that_start_it_at_once_get_one_daemon(cluster: LocalRehears
     assert len(set(pids)) == 1
 
 
-def test_a_path_far_longer_than_a_socket_address_works(tmp_path: Path) -> None:
+def test_a_path_longer_than_a_socket_address_works(tmp_path: Path) -> None:
     deep = tmp_path.joinpath(*["directory-with-a-long-name"] * 10)
     deep.mkdir(parents=True)
     cluster = LocalRehearsal(deep)
@@ -186,7 +201,7 @@ def test_a_path_far_longer_than_a_socket_address_works(tmp_path: Path) -> None:
     cluster.close()
 
 
-def test_the_socket_is_for_its_owner_only_and_made_anew_when_removed(cluster: LocalRehearsal) -> None:
+def test_the_socket_is_for_its_owner_only_and_created_again_when_removed(cluster: LocalRehearsal) -> None:
     cluster.scheduler.daemon_pid()
     path = cluster.place / "socket"
     assert path.stat().st_mode & 0o777 == 0o600
@@ -195,7 +210,7 @@ def test_the_socket_is_for_its_owner_only_and_made_anew_when_removed(cluster: Lo
     assert cluster.another_adapter(timeout=PATIENCE).daemon_pid() == pid
 
 
-def test_stop_refuses_while_jobs_are_there_and_by_force_ends_them(cluster: LocalRehearsal) -> None:
+def test_stop_refuses_while_there_are_jobs_and_by_force_kills_them(cluster: LocalRehearsal) -> None:
     ready = cluster.fifo("ready")
     requests = [cluster.request(ready.tell() + "import time; time.sleep(600)") for _ in range(3)]
     cluster.scheduler.submit(requests)
@@ -211,12 +226,12 @@ def test_stop_refuses_while_jobs_are_there_and_by_force_ends_them(cluster: Local
     assert all("stopped by force" in view.reason for view in views.values())
 
 
-def test_stopping_what_does_not_run_is_no_error_and_starts_nothing(cluster: LocalRehearsal) -> None:
+def test_stopping_a_cluster_that_is_not_running_does_nothing(cluster: LocalRehearsal) -> None:
     cluster.scheduler.stop()
     assert list(cluster.place.iterdir()) == []
 
 
-def test_a_terminated_daemon_leaves_its_jobs_to_the_next(cluster: LocalRehearsal) -> None:
+def test_the_next_daemon_adopts_the_jobs_of_a_terminated_one(cluster: LocalRehearsal) -> None:
     held = cluster.fifo("held")
     request = cluster.request(held.hold + "raise SystemExit(6)")
     cluster.scheduler.submit([request])
@@ -230,7 +245,7 @@ def test_a_terminated_daemon_leaves_its_jobs_to_the_next(cluster: LocalRehearsal
     assert cluster.await_end(request.token)[request.token].exit_code == 6
 
 
-def test_a_daemon_with_older_code_is_replaced_once_nothing_runs(
+def test_a_daemon_with_older_code_is_replaced_once_no_job_runs(
     cluster: LocalRehearsal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = cluster.fifo("held")
@@ -249,13 +264,42 @@ def test_a_daemon_with_older_code_is_replaced_once_nothing_runs(
     assert client.ask("submit", PATIENCE, **message) == {"answers": []}
     held.release()
     cluster.await_end(running.token)
-    with pytest.raises((NotSent, NoAnswer)):
-        client.ask("submit", 0.5, **message)  # each new daemon finds that the disk has yet other code
+    with pytest.raises((NotSent, NoResponse)):
+        client.ask("submit", 0.5, **message)  # no daemon has this code
     assert cluster.scheduler.submit([fresh])[fresh.token].answer is SubmitAnswer.ACCEPTED
     assert cluster.scheduler.daemon_pid() != old
 
 
-def test_the_newest_hosts_are_taken_and_outlive_the_daemon(cluster: LocalRehearsal) -> None:
+def test_a_daemon_of_an_older_version_with_running_jobs_gets_no_new_ones_and_the_message_says_what_to_type(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    code = tmp_path_factory.mktemp("code")
+    (code / "older.py").write_text(OLDER_DAEMON)
+    cluster = LocalRehearsal(tmp_path)
+    new = cluster.options
+    cluster.options = replace(new, run="older:run", path=(*new.path, str(code)))
+    cluster.scheduler = cluster.another_adapter()
+    held = cluster.fifo("held")
+    running, fresh = cluster.request(held.hold + "raise SystemExit(6)"), cluster.request()
+    cluster.scheduler.submit([running])
+    cluster.await_start(running.token)
+    pid = cluster.scheduler.daemon_pid()
+    ticks = start_ticks(pid)
+    cluster.options = new
+    cluster.scheduler = cluster.another_adapter()
+    refused = cluster.scheduler.submit([fresh])[fresh.token]
+    assert (refused.answer, refused.transient) == (SubmitAnswer.REJECTED, True)
+    assert "daemon (process %d) is of an older version of Outlast" % pid in refused.reason
+    assert "running jobs (1)" in refused.reason and "type `kill %d`" % pid in refused.reason
+    os.kill(pid, signal.SIGTERM)
+    await_death(pid, ticks or 0)
+    assert cluster.scheduler.submit([fresh])[fresh.token].answer is SubmitAnswer.ACCEPTED
+    held.release()
+    assert cluster.await_end(running.token)[running.token].exit_code == 6
+    cluster.close()
+
+
+def test_the_latest_hosts_are_used_and_survive_the_daemon(cluster: LocalRehearsal) -> None:
     cluster.scheduler.daemon_pid()
     held = cluster.fifo("held")
     running, waiting = cluster.request(held.hold), cluster.request()
@@ -268,19 +312,19 @@ def test_the_newest_hosts_are_taken_and_outlive_the_daemon(cluster: LocalRehears
     assert [views[one.token].host for one in (running, waiting)] == ["gamma", "gamma"]
 
 
-def test_what_is_forgotten_is_gone_and_what_still_runs_is_not(cluster: LocalRehearsal) -> None:
+def test_an_ended_job_is_forgotten_on_request_and_a_running_one_is_not(cluster: LocalRehearsal) -> None:
     held = cluster.fifo("held")
     ended, running = cluster.request(), cluster.request(held.hold)
     cluster.scheduler.submit([ended, running])
     cluster.await_end(ended.token)
-    cluster.scheduler.forget([ended.token, running.token, "never heard of"])
+    cluster.scheduler.forget([ended.token, running.token, "unknown"])
     assert set(cluster.scheduler.poll()) == {running.token}
     cluster.crash()
     assert set(cluster.scheduler.poll()) == {running.token}
     held.release()
 
 
-def test_a_daemon_that_cannot_start_says_why_and_nothing_counts_as_sent(cluster: LocalRehearsal) -> None:
+def test_a_daemon_that_cannot_start_reports_why_and_nothing_counts_as_sent(cluster: LocalRehearsal) -> None:
     broken = cluster.another_adapter(options=replace(cluster.options, run="no_such_module:run"))
     request = cluster.request()
     answer = broken.submit([request])[request.token]
@@ -290,7 +334,7 @@ def test_a_daemon_that_cannot_start_says_why_and_nothing_counts_as_sent(cluster:
         broken.poll()
 
 
-def test_a_full_disk_makes_a_rejection_that_may_be_tried_again(cluster: LocalRehearsal) -> None:
+def test_a_full_disk_causes_a_rejection_that_may_be_retried(cluster: LocalRehearsal) -> None:
     client = Client(cluster.place, cluster.options)
 
     def full(*_: object, **__: object) -> dict[str, object]:

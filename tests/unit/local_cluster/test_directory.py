@@ -1,4 +1,4 @@
-"""Where the local cluster lives."""
+"""The directory of the local cluster."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from outlast.errors import BadInput, NotWritable
 from outlast.local_cluster.directory import _root_without_home, cluster_directory, find_root
 
 
-def test_the_variable_decides_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_variable_sets_the_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OUTLAST_LOCAL_ROOT", str(tmp_path / "mine"))
     assert cluster_directory("local") == tmp_path / "mine" / "local"
 
 
-def test_else_it_is_in_the_state_directory_under_the_machines_name(
+def test_by_default_it_is_in_the_state_directory_under_the_machines_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OUTLAST_LOCAL_ROOT", raising=False)
@@ -27,36 +27,36 @@ def test_else_it_is_in_the_state_directory_under_the_machines_name(
     assert find_root().parent == tmp_path / "home" / ".local" / "state" / "outlast"
 
 
-def test_a_directory_that_is_made_is_for_its_owner_only(tmp_path: Path) -> None:
+def test_a_new_directory_is_for_its_owner_only(tmp_path: Path) -> None:
     assert cluster_directory("local", tmp_path / "root").stat().st_mode & 0o777 == 0o700
 
 
-def test_in_a_shared_place_the_directory_is_made_for_its_owner_only(tmp_path: Path) -> None:
+def test_in_a_world_writable_place_the_directory_is_for_its_owner_only(tmp_path: Path) -> None:
     root = _root_without_home(tmp_path)
     assert root.stat().st_mode & 0o777 == 0o700
     assert _root_without_home(tmp_path) == root
 
 
-def test_in_a_shared_place_a_directory_that_others_may_enter_is_refused(tmp_path: Path) -> None:
+def test_in_a_world_writable_place_a_directory_open_to_others_is_refused(tmp_path: Path) -> None:
     (tmp_path / ("outlast-%d" % os.getuid())).mkdir(mode=0o755)
     with pytest.raises(NotWritable, match="OUTLAST_LOCAL_ROOT"):
         _root_without_home(tmp_path)
 
 
-def test_in_a_shared_place_a_link_to_elsewhere_is_refused(tmp_path: Path) -> None:
+def test_in_a_world_writable_place_a_link_is_refused(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     (tmp_path / ("outlast-%d" % os.getuid())).symlink_to(tmp_path / "elsewhere")
     with pytest.raises(NotWritable):
         _root_without_home(tmp_path)
 
 
-def test_a_place_that_cannot_be_made_is_named_with_what_to_do(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_created_is_named_with_a_hint(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(NotWritable, match=r"file.*OUTLAST_LOCAL_ROOT"):
         cluster_directory("local", tmp_path / "file")
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", ".hidden", "a b", "x" * 200])
-def test_a_name_that_is_no_plain_directory_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_name_that_is_not_a_plain_file_name_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(BadInput, match="name"):
         cluster_directory(name, tmp_path)

@@ -49,7 +49,7 @@ def imported_files(copy: Path) -> list[Path]:
 
 
 class Fingerprints:
-    """A process that prints the fingerprint of the copy whenever it is asked to."""
+    """A process that prints the fingerprint of the copy on request."""
 
     def __init__(self, copy: Path) -> None:
         environment = {**os.environ, "PYTHONPATH": str(copy.parent)}
@@ -82,7 +82,7 @@ class Fingerprints:
         self._process.communicate(timeout=30)
 
 
-def test_an_edit_of_any_file_that_the_daemon_or_a_job_of_it_imports_is_noticed(copy: Path) -> None:
+def test_an_edit_of_any_file_that_the_daemon_or_its_jobs_import_is_noticed(copy: Path) -> None:
     files = imported_files(copy)
     names = {path.relative_to(copy).as_posix() for path in files}
     assert {
@@ -110,7 +110,7 @@ def test_a_file_that_is_removed_or_replaced_by_an_older_one_is_noticed(copy: Pat
         assert not fingerprints.changed(), "editors leave such links beside a file that is being edited"
 
 
-def test_an_edit_of_what_only_the_command_line_imports_is_none_of_the_daemon_s(copy: Path) -> None:
+def test_an_edit_of_a_file_that_only_the_command_line_imports_does_not_matter(copy: Path) -> None:
     path = copy / "cli/commands/status.py"
     with Fingerprints(copy) as fingerprints:
         os.utime(path, ns=(0, path.stat().st_mtime_ns + 1_000_000_000))

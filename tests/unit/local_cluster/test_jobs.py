@@ -1,4 +1,4 @@
-"""What a job of the local cluster finds, how it may end, and what the next daemon makes of it."""
+"""Jobs of the local cluster: their surroundings, their ends, and their adoption by the next daemon."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_job_has_the_environment_of_its_own_submission_not_of_the_daemons_star
         assert Path(request.log).read_text() == "/venv-%d\n" % number
 
 
-def test_a_job_with_gpus_is_told_which_are_its_own(cluster: LocalRehearsal) -> None:
+def test_a_job_with_gpus_knows_the_numbers_of_its_own(cluster: LocalRehearsal) -> None:
     cluster.scheduler = cluster.another_adapter(hosts={"alpha": Host(cpus=2, gpus=3)})
     held = cluster.fifo("held")
     code = "import os; print(os.environ['CUDA_VISIBLE_DEVICES'])\n" + held.hold
@@ -88,7 +88,7 @@ def test_a_job_with_gpus_is_told_which_are_its_own(cluster: LocalRehearsal) -> N
     assert [Path(request.log).read_text().strip() for request in requests] == ["0,1", "2"]
 
 
-def test_a_process_that_carries_the_token_of_a_killed_job_is_ended_wherever_it_is(
+def test_any_process_with_the_token_of_a_killed_job_is_killed(
     cluster: LocalRehearsal,
 ) -> None:
     ready = cluster.fifo("ready")
@@ -120,7 +120,7 @@ def test_a_job_whose_log_cannot_be_written_ends_with_the_reason(cluster: LocalRe
     assert "/file" in view.reason
 
 
-def test_the_warning_comes_the_grace_before_the_limit_or_at_three_quarters_of_a_short_time() -> None:
+def test_the_warning_comes_one_grace_before_the_limit_or_at_three_quarters_of_a_short_time() -> None:
     raw = {"token": "t", "name": "", "order": "/o", "log": "/l", "cpus": 1, "gpus": 0}
     assert Request.from_json({**raw, "time": 100, "grace": 10}).warning_after == 90
     assert Request.from_json({**raw, "time": 4, "grace": 30}).warning_after == 3
@@ -176,32 +176,32 @@ def test_a_killed_job_gets_no_warning(cluster: LocalRehearsal) -> None:
     assert Path(request.log).read_text() == ""
 
 
-def test_what_a_finished_job_left_running_is_ended(cluster: LocalRehearsal) -> None:
-    told = cluster.fifo("told")
+def test_processes_that_a_finished_job_left_running_are_killed(cluster: LocalRehearsal) -> None:
+    pids = cluster.fifo("pids")
     request = cluster.request(
         "import subprocess\n"
         "child = subprocess.Popen(['sleep', '600'], start_new_session=True, env={})\n"
-        + told.tell("child.pid")
+        + pids.tell("child.pid")
     )
     cluster.scheduler.submit([request])
-    ((pid, ticks),) = process_ids(told.read())
+    ((pid, ticks),) = process_ids(pids.read())
     assert cluster.await_end(request.token)[request.token].exit_code == 0
     await_death(pid, ticks)
 
 
 def test_an_ended_jobs_leftovers_are_killed_and_its_neighbours_are_not(cluster: LocalRehearsal) -> None:
-    told, held = cluster.fifo("told"), cluster.fifo("held")
+    pids, held = cluster.fifo("pids"), cluster.fifo("held")
     neighbour = cluster.request(
         "import os, subprocess\n"
         "if os.fork() == 0:\n"
         "    child = subprocess.Popen(['sleep', '600'], start_new_session=True, env={})\n"
         + "    "
-        + told.tell("child.pid")
+        + pids.tell("child.pid")
         + "    os._exit(0)\n"
         + held.hold
     )
     cluster.scheduler.submit([neighbour])
-    ((pid, ticks),) = process_ids(told.read())
+    ((pid, ticks),) = process_ids(pids.read())
     other = cluster.request()
     cluster.scheduler.submit([other])
     cluster.await_end(other.token)
@@ -212,11 +212,11 @@ def test_an_ended_jobs_leftovers_are_killed_and_its_neighbours_are_not(cluster: 
 
 
 def adopted(cluster: LocalRehearsal, code: str, **wish: object) -> tuple[str, tuple[int, int]]:
-    """A job that told its process id and whose daemon was killed."""
-    told = cluster.fifo("told")
-    request = cluster.request("import os, signal\n" + told.tell("os.getpid()") + code, **wish)
+    """Return the token and the process of a running job whose daemon was killed."""
+    pids = cluster.fifo("pids")
+    request = cluster.request("import os, signal\n" + pids.tell("os.getpid()") + code, **wish)
     cluster.scheduler.submit([request])
-    (identity,) = process_ids(told.read())
+    (identity,) = process_ids(pids.read())
     cluster.crash()
     assert cluster.scheduler.poll()[request.token].phase is JobPhase.RUNNING
     return request.token, identity
@@ -246,7 +246,7 @@ def test_an_adopted_job_can_be_cancelled_and_its_children_end_with_it(cluster: L
     await_death(child, child_ticks)
 
 
-def test_an_adopted_job_that_vanishes_ends_without_an_exit_code_and_says_so(cluster: LocalRehearsal) -> None:
+def test_an_adopted_job_that_vanishes_has_no_exit_code_and_a_reason(cluster: LocalRehearsal) -> None:
     token, (pid, _) = adopted(cluster, "signal.pause()")
     os.kill(pid, signal.SIGKILL)
     view = cluster.await_end(token)[token]
@@ -254,47 +254,47 @@ def test_an_adopted_job_that_vanishes_ends_without_an_exit_code_and_says_so(clus
     assert "without a trace" in view.reason
 
 
-def test_the_exit_code_of_a_job_that_ended_while_no_daemon_lived_is_known(cluster: LocalRehearsal) -> None:
-    told, held = cluster.fifo("told"), cluster.fifo("held")
-    request = cluster.request("import os\n" + told.tell("os.getpid()") + held.hold + "raise SystemExit(8)")
+def test_the_exit_code_of_a_job_that_ended_while_no_daemon_ran_is_known(cluster: LocalRehearsal) -> None:
+    pids, held = cluster.fifo("pids"), cluster.fifo("held")
+    request = cluster.request("import os\n" + pids.tell("os.getpid()") + held.hold + "raise SystemExit(8)")
     cluster.scheduler.submit([request])
-    ((pid, ticks),) = process_ids(told.read())
+    ((pid, ticks),) = process_ids(pids.read())
     cluster.crash()
     held.release()
     await_death(pid, ticks)
     assert cluster.scheduler.poll()[request.token].exit_code == 8
 
 
-def test_a_job_that_ran_before_the_machine_was_started_anew_is_gone_with_it(cluster: LocalRehearsal) -> None:
-    told = cluster.fifo("told")
-    request = cluster.request("import os, signal\n" + told.tell("os.getpid()") + "signal.pause()")
+def test_a_job_that_ran_before_a_reboot_is_lost(cluster: LocalRehearsal) -> None:
+    pids = cluster.fifo("pids")
+    request = cluster.request("import os, signal\n" + pids.tell("os.getpid()") + "signal.pause()")
     cluster.scheduler.submit([request])
-    ((pid, ticks),) = process_ids(told.read())
+    ((pid, ticks),) = process_ids(pids.read())
     cluster.crash()
-    book = cluster.place / "jobs.jsonl"
+    log = cluster.place / "jobs.jsonl"
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    book.write_text(book.read_text().replace(boot, "an earlier boot"))
+    log.write_text(log.read_text().replace(boot, "an earlier boot"))
     view = cluster.scheduler.poll()[request.token]
     assert (view.phase, view.exit_code) == (JobPhase.ENDED, None)
-    assert "started anew" in view.reason
-    assert start_ticks(pid) == ticks, "whoever has that process id now is a stranger"
+    assert "machine was restarted" in view.reason
+    assert start_ticks(pid) == ticks, "the process that has this id now is another one"
     os.kill(pid, signal.SIGKILL)
 
 
-def test_a_stranger_with_a_jobs_process_id_is_left_alone(cluster: LocalRehearsal) -> None:
-    told = cluster.fifo("told")
-    request = cluster.request("import os, signal\n" + told.tell("os.getpid()") + "signal.pause()")
+def test_another_process_with_a_jobs_process_id_is_not_killed(cluster: LocalRehearsal) -> None:
+    pids = cluster.fifo("pids")
+    request = cluster.request("import os, signal\n" + pids.tell("os.getpid()") + "signal.pause()")
     cluster.scheduler.submit([request])
-    ((pid, ticks),) = process_ids(told.read())
+    ((pid, ticks),) = process_ids(pids.read())
     cluster.crash()
-    book = cluster.place / "jobs.jsonl"
-    book.write_text(book.read_text().replace('"ticks":%d' % ticks, '"ticks":%d' % (ticks - 1)))
+    log = cluster.place / "jobs.jsonl"
+    log.write_text(log.read_text().replace('"ticks":%d' % ticks, '"ticks":%d' % (ticks - 1)))
     assert "without a trace" in cluster.scheduler.poll()[request.token].reason
     assert start_ticks(pid) == ticks
     os.kill(pid, signal.SIGKILL)
 
 
-def test_a_job_whose_daemon_died_before_recording_its_start_does_nothing(tmp_path: Path) -> None:
+def test_a_job_whose_daemon_died_before_logging_its_start_does_nothing(tmp_path: Path) -> None:
     from outlast.local_cluster.spawn import start_job
 
     mark = tmp_path / "it-ran"

@@ -1,4 +1,4 @@
-"""Connections that ask for patience, and how much of it there is."""
+"""The daemon's server: slow, idle and too many clients."""
 
 from __future__ import annotations
 
@@ -38,54 +38,54 @@ def connect(server: SocketServer) -> socket.socket:
     return sock
 
 
-def turn(server: SocketServer) -> None:
-    """One round of the loop, until nothing more is to do."""
+def run_loop(server: SocketServer) -> None:
+    """Handle all events that are ready."""
     while ready := server.selector.select(0):
         for key, events in ready:
             key.data(events)
 
 
-def test_a_silent_client_is_closed_when_its_time_is_up_and_not_before(server: SocketServer) -> None:
+def test_an_idle_client_is_closed_when_its_time_is_up_and_not_before(server: SocketServer) -> None:
     with connect(server) as sock:
-        turn(server)
+        run_loop(server)
         (connection,) = server.connections
         assert server.next_expiry() == connection.expires
-        server.close_silent()
+        server.close_expired()
         assert connection.is_open
         connection.expires = 0.0
-        server.close_silent()
+        server.close_expired()
         assert sock.recv(10) == b""
     assert not server.connections
 
 
-def test_a_client_that_waits_for_an_answer_is_not_silent(server: SocketServer) -> None:
+def test_a_client_that_waits_for_a_reply_is_not_idle(server: SocketServer) -> None:
     with connect(server) as sock:
         sock.sendall(encode({"later": True}))
-        turn(server)
+        run_loop(server)
         (connection,) = server.connections
         assert server.next_expiry() is None
-        server.close_silent()
+        server.close_expired()
         server.reply(connection, {"now": True})
         assert decode(sock.recv(1000)) == {"now": True}
 
 
-def test_when_there_are_too_many_the_longest_silent_one_goes(
+def test_when_there_are_too_many_clients_the_longest_idle_one_is_closed(
     server: SocketServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_module, "MOST_CONNECTIONS", 2)
     clients = []
     for _ in range(3):
         clients.append(connect(server))
-        turn(server)
+        run_loop(server)
     assert clients[0].recv(10) == b""
     clients[2].sendall(encode({"still": "served"}))
-    turn(server)
+    run_loop(server)
     assert decode(clients[2].recv(1000)) == {"still": "served"}
     for client in clients:
         client.close()
 
 
-def test_a_long_reply_goes_out_piece_by_piece_to_a_slow_reader(server: SocketServer) -> None:
+def test_a_long_reply_is_sent_in_pieces_to_a_slow_reader(server: SocketServer) -> None:
     message = {"text": "x" * 3_000_000}
     with connect(server) as sock:
         sock.setblocking(False)
@@ -95,7 +95,7 @@ def test_a_long_reply_goes_out_piece_by_piece_to_a_slow_reader(server: SocketSer
             if data:
                 with contextlib.suppress(BlockingIOError):  # the server has not read it yet
                     data = data[sock.send(data) :]
-            turn(server)
+            run_loop(server)
             try:
                 received += sock.recv(1000_000)
             except BlockingIOError:
@@ -103,24 +103,24 @@ def test_a_long_reply_goes_out_piece_by_piece_to_a_slow_reader(server: SocketSer
         assert decode(received) == message
 
 
-def test_a_client_that_left_before_its_reply_harms_nobody(server: SocketServer) -> None:
+def test_a_client_that_left_before_its_reply_does_no_harm(server: SocketServer) -> None:
     sock = connect(server)
     sock.sendall(encode({"hello": 1}))
     sock.close()
-    turn(server)
+    run_loop(server)
     assert not server.connections
 
 
-def test_those_who_knocked_before_the_door_was_closed_are_let_in(server: SocketServer) -> None:
+def test_clients_in_the_backlog_are_served_when_the_listener_closes(server: SocketServer) -> None:
     with connect(server) as sock:
         sock.sendall(encode({"hello": 1}))
         server.close_listener()
         assert not (server.directory / "socket").exists()
-        turn(server)
+        run_loop(server)
         assert decode(sock.recv(1000)) == {"hello": 1}
 
 
-def test_a_socket_that_is_another_daemons_is_not_removed(server: SocketServer) -> None:
+def test_the_socket_of_another_daemon_is_not_removed(server: SocketServer) -> None:
     path = server.directory / "socket"
     path.rename(server.directory / "old")
     path.write_text("another one's")

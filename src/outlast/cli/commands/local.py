@@ -107,12 +107,12 @@ def _client(name: str) -> Client | None:
 def _ask(
     client: Client, name: str, operation: str, *, start: bool = True, **arguments: Any
 ) -> dict[str, Any]:
-    from outlast.local_cluster.client import NoAnswer, NotSent, Refused
+    from outlast.local_cluster.client import NoResponse, NotSent, Refused
     from outlast.schedulers.base import SchedulerUnavailable
 
     try:
         return client.ask(operation, TIMEOUT, start=start, **arguments)
-    except (NotSent, NoAnswer, Refused) as error:
+    except (NotSent, NoResponse, Refused) as error:
         if isinstance(error, NotSent) and not start:
             raise
         raise SchedulerUnavailable("local cluster %s: %s" % (name, error)) from error

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from outlast.job_environment import carried
+from outlast.job_environment import filter_environment
 from outlast.schedulers.base import JobRequest
 from outlast.schedulers.job_names import name_of
 from outlast.schedulers.job_script import become_node_program, choose_order, prepare, shebang
@@ -57,7 +57,7 @@ def sbatch(array: SlurmArray, profile: Profile, environ: Mapping[str, str], afte
     sbatch sends all of its environment along, which is the quickest way to start a job: without one, Slurm
     logs the user in on the node, seconds for each job. So sbatch itself gets no more than a job may have.
     """
-    told = {name: value for name, value in carried(environ).items() if _goes_along(name, profile)}
+    told = {name: value for name, value in filter_environment(environ).items() if _goes_along(name, profile)}
     for name in ("SLURM_CONF", *(() if profile.project else ("SBATCH_ACCOUNT",))):
         if name in environ:
             told[name] = environ[name]
