@@ -1,9 +1,26 @@
-"""Durations and sizes, as people write them and as people read them. Standard library only."""
+"""Parsing and showing durations and sizes. Standard library only."""
 
 from __future__ import annotations
 
 import math
 import re
+
+from outlast.node.units import show_size
+
+__all__ = [
+    "DURATION_EXAMPLES",
+    "LARGEST",
+    "LONGEST",
+    "SIZE_EXAMPLES",
+    "in_one_unit",
+    "is_minutes_and_seconds",
+    "parse_duration",
+    "parse_size",
+    "show_duration",
+    "show_limit",
+    "show_size",
+    "write_duration",
+]
 
 DURATION_EXAMPLES = "write it like 90s, 30min, 24h, 2d, 24:00:00 or 2-12:00:00"
 SIZE_EXAMPLES = "write it like 512MB, 2GB or 1.5GiB"
@@ -16,9 +33,9 @@ _UNIT = {
     **dict.fromkeys(("d", "day", "days"), "d"),
     **dict.fromkeys(("w", "week", "weeks"), "w"),
 }
-#: Up to how many of a unit, the unit, the smaller one in seconds, how many of those it has, its name.
+#: The limit below which a unit is used, its name, the smaller unit in seconds, how many it has, its name.
 _SHOWN = ((60, "min", 1, 60, "s"), (24, "h", 60, 60, "min"), (100, "d", 3600, 24, "h"))
-#: Ten years: beyond every cluster's limit, and far from where seconds overflow anything.
+#: Ten years in seconds: longer than any cluster's limit, and too short to overflow anything.
 LONGEST = 3650 * 86400.0
 LARGEST = 10**18
 
@@ -28,35 +45,35 @@ _CLOCK = re.compile(r"(?:(?P<days>\d{1,6})-)?(?P<fields>\d{1,6}(?::\d{1,2}){0,2}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kmgtp]?)(i?)b?|bytes?)", re.ASCII)
 
 
-def duration(text: str) -> float:
-    """Seconds. Raises ValueError with a sentence that says how to write it."""
-    written = text.strip().lower()
-    seconds = _clock(written) if _CLOCK.fullmatch(written) and re.search("[-:]", written) else _parts(written)
+def parse_duration(text: str) -> float:
+    """Return seconds. Raises ValueError with a message that shows how to write a duration."""
+    lowered = text.strip().lower()
+    seconds = _clock(lowered) if _CLOCK.fullmatch(lowered) and re.search("[-:]", lowered) else _parts(lowered)
     if seconds is None:
-        if _NUMBER.fullmatch(written):
-            if float(written) == 0:
+        if _NUMBER.fullmatch(lowered):
+            if float(lowered) == 0:
                 raise ValueError("must be more than zero")
-            if not written.startswith("-"):
-                number = _shown(text)
+            if not lowered.startswith("-"):
+                number = _shorten(text)
                 raise ValueError(f"{number} has no unit; write {number}h, {number}min or {number}s")
-        if written.startswith("-"):
-            raise ValueError(f'"{_shown(text)}": a duration cannot be negative; {DURATION_EXAMPLES}')
-        raise ValueError(f'"{_shown(text)}" is not a duration; {DURATION_EXAMPLES}')
+        if lowered.startswith("-"):
+            raise ValueError(f'"{_shorten(text)}": a duration cannot be negative; {DURATION_EXAMPLES}')
+        raise ValueError(f'"{_shorten(text)}" is not a duration; {DURATION_EXAMPLES}')
     if seconds <= 0:
         raise ValueError("must be more than zero")
     if seconds > LONGEST:
-        raise ValueError(f'"{_shown(text)}" is longer than ten years')
+        raise ValueError(f'"{_shorten(text)}" is longer than ten years')
     return seconds
 
 
 def is_minutes_and_seconds(text: str) -> bool:
-    """`30:00` is read as Slurm reads it; many people mean hours and minutes by it."""
+    """Return True for `30:00`, which is parsed as Slurm does but which many people mean as hours and minutes."""
     return re.fullmatch(r"\s*\d{1,6}:\d{1,2}\s*", text, re.ASCII) is not None
 
 
-def _clock(written: str) -> float | None:
-    """Slurm's forms: MM:SS, HH:MM:SS, D-HH, D-HH:MM, D-HH:MM:SS."""
-    match = _CLOCK.fullmatch(written)
+def _clock(text: str) -> float | None:
+    """Parse Slurm's forms MM:SS, HH:MM:SS, D-HH, D-HH:MM and D-HH:MM:SS; None if a field is too large."""
+    match = _CLOCK.fullmatch(text)
     assert match is not None
     days = match["days"]
     fields = [int(field) for field in match["fields"].split(":")]
@@ -69,38 +86,38 @@ def _clock(written: str) -> float | None:
     return float(int(days or 0) * 86400 + hours * 3600 + minutes * 60 + seconds)
 
 
-def _parts(written: str) -> float | None:
-    """`1h30m`, `90 min`: each unit once, the longer one first."""
+def _parts(text: str) -> float | None:
+    """Parse `1h30m` and `90 min`: each unit at most once, longer ones first; None for other texts."""
     total, position, last = 0.0, 0, LONGEST
-    while position < len(written):
-        part = _PART.match(written, position)
+    while position < len(text):
+        part = _PART.match(text, position)
         unit = _SECONDS.get(_UNIT.get(part[2], "")) if part else None
         if part is None or unit is None or unit >= last:
             return None
         total, position, last = total + float(part[1]) * unit, part.end(), unit
-    return total if written else None
+    return total if text else None
 
 
-def size(text: str) -> int:
-    """Bytes; GB is 10^9 and GiB 2^30. Raises ValueError with a sentence that says how to write it."""
-    written = text.strip().lower()
-    if _NUMBER.fullmatch(written) and not written.startswith("-"):
-        if float(written) == 0:
+def parse_size(text: str) -> int:
+    """Return bytes: GB is 10^9, GiB 2^30. Raises ValueError with a message that shows how to write a size."""
+    lowered = text.strip().lower()
+    if _NUMBER.fullmatch(lowered) and not lowered.startswith("-"):
+        if float(lowered) == 0:
             raise ValueError("must be more than zero")
-        raise ValueError(f"{_shown(text)} has no unit; write {_shown(text)}MB or {_shown(text)}GB")
-    match = _SIZE.fullmatch(written)
+        raise ValueError(f"{_shorten(text)} has no unit; write {_shorten(text)}MB or {_shorten(text)}GB")
+    match = _SIZE.fullmatch(lowered)
     if match is None or (match[3] and not match[2]):
-        raise ValueError(f'"{_shown(text)}" is not a size; {SIZE_EXAMPLES}')
+        raise ValueError(f'"{_shorten(text)}" is not a size; {SIZE_EXAMPLES}')
     bytes_: float = float(match[1]) * (1024 if match[3] else 1000) ** " kmgtp".index(match[2] or " ")
     if bytes_ > LARGEST:
-        raise ValueError(f'"{_shown(text)}" is larger than any disk')
+        raise ValueError(f'"{_shorten(text)}" is larger than any disk')
     if round(bytes_) <= 0:
         raise ValueError("must be more than zero")
     return round(bytes_)
 
 
 def show_duration(seconds: float) -> str:
-    """`4.2 s`, `5 min 07 s`, `1 h 03 min`, `2 d 04 h`: the two largest units, the second left out if zero."""
+    """Return `4.2 s`, `5 min 07 s`, `1 h 03 min` or `2 d 04 h`: the two largest units, without a second of 0."""
     if not math.isfinite(seconds):
         return "unknown"
     if seconds < 0:
@@ -117,39 +134,27 @@ def show_duration(seconds: float) -> str:
 
 
 def in_one_unit(seconds: float) -> tuple[float, str]:
-    """`(24, "h")`, `(14, "d")`: as people speak of limits, in days from two on; to a tenth if not whole."""
+    """Return `(24, "h")` or `(14, "d")`, as people write limits: days from two on, tenths if not whole."""
     units = (("d", 86400, 2 * 86400), ("h", 3600, 3600), ("min", 60, 60), ("s", 1, 0))
-    fitting = [(unit, size) for unit, size, least in units if seconds >= least]
-    whole = [(unit, size) for unit, size in fitting if seconds % size == 0 and seconds / size < 1000]
-    unit, size = (whole or fitting)[0]
-    return round(seconds / size, 1), unit
+    fitting = [(unit, length) for unit, length, least in units if seconds >= least]
+    whole = [(unit, length) for unit, length in fitting if seconds % length == 0 and seconds / length < 1000]
+    unit, length = (whole or fitting)[0]
+    return round(seconds / length, 1), unit
 
 
 def show_limit(seconds: float) -> str:
-    """`24 h`, `14 d`."""
+    """Return a limit in one unit: `24 h`, `14 d`."""
     number, unit = in_one_unit(seconds)
     return f"{number:g} {unit}"
 
 
-def written(seconds: float) -> str:
-    """`24h`, `90min`: as it would stand in a file, and never longer than `seconds`."""
+def write_duration(seconds: float) -> str:
+    """Return `24h` or `90min`, as written in a file; never longer than `seconds`."""
     number, unit = in_one_unit(seconds)
     text = f"{number:g}{unit}"
-    return text if duration(text) <= seconds else f"{int(seconds)}s"
+    return text if parse_duration(text) <= seconds else f"{int(seconds)}s"
 
 
-def show_size(number: float) -> str:
-    """`512 B`, `1.5 MB`, `2 GB`: decimal units, at most one decimal."""
-    if number < 0:
-        return f"-{show_size(-number)}"
-    value = float(number)
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if value < 999.95:
-            return f"{value:.1f}".removesuffix(".0") + f" {unit}"
-        value /= 1000
-    return f"{value:.1f}".removesuffix(".0") + " PB"
-
-
-def _shown(text: str) -> str:
+def _shorten(text: str) -> str:
     text = " ".join(text.split())
     return text if len(text) <= 40 else text[:39] + "…"

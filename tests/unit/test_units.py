@@ -1,4 +1,4 @@
-"""Durations and sizes: what people write, what they get, what they are told."""
+"""Parsing and showing durations and sizes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlast.units import duration, is_minutes_and_seconds, show_duration, show_size, size
+from outlast.node.units import show_rounded_duration
+from outlast.units import (
+    is_minutes_and_seconds,
+    parse_duration,
+    parse_size,
+    show_duration,
+    show_limit,
+    show_size,
+    write_duration,
+)
 
 HOUR = 3600
 
@@ -37,26 +46,26 @@ HOUR = 3600
         ("00:00:01", 1),
     ],
 )
-def test_a_duration_is_read_as_it_is_meant(text: str, seconds: float) -> None:
-    assert duration(text) == seconds
+def test_a_duration_is_parsed(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["90", "1.5", "1e3"])
-def test_a_duration_without_a_unit_is_refused_with_two_ways_to_write_it(text: str) -> None:
+def test_a_duration_without_a_unit_is_refused_with_a_hint_how_to_write_it(text: str) -> None:
     with pytest.raises(ValueError, match=rf"^{text} has no unit; write {text}h, {text}min or {text}s$"):
-        duration(text)
+        parse_duration(text)
 
 
 @pytest.mark.parametrize("text", ["0", "0s", "00:00:00", "0-00:00:00", "0.0h", "-0"])
 def test_a_duration_of_zero_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="more than zero"):
-        duration(text)
+        parse_duration(text)
 
 
 @pytest.mark.parametrize("text", ["-5s", "-1", "-1:00:00"])
 def test_a_negative_duration_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="cannot be negative; write it like 90s"):
-        duration(text)
+        parse_duration(text)
 
 
 @pytest.mark.parametrize(
@@ -77,17 +86,17 @@ def test_a_negative_duration_is_refused(text: str) -> None:
         "٣s",
     ],
 )
-def test_what_is_no_duration_is_refused_with_examples(text: str) -> None:
+def test_a_text_that_is_not_a_duration_is_refused_with_examples(text: str) -> None:
     with pytest.raises(ValueError, match="is not a duration; write it like 90s, 30min, 24h"):
-        duration(text)
+        parse_duration(text)
 
 
 def test_a_duration_beyond_ten_years_is_refused() -> None:
     with pytest.raises(ValueError, match="ten years"):
-        duration("9" * 400 + "s")
+        parse_duration("9" * 400 + "s")
 
 
-def test_minutes_and_seconds_are_told_from_hours_minutes_and_seconds() -> None:
+def test_minutes_and_seconds_are_distinguished_from_hours_minutes_and_seconds() -> None:
     assert is_minutes_and_seconds("30:00")
     assert not is_minutes_and_seconds("24:00:00")
     assert not is_minutes_and_seconds("1-00:00")
@@ -107,8 +116,8 @@ def test_minutes_and_seconds_are_told_from_hours_minutes_and_seconds() -> None:
         ("100 bytes", 100),
     ],
 )
-def test_a_size_is_read_as_it_is_meant(text: str, expected: int) -> None:
-    assert size(text) == expected
+def test_a_size_is_parsed(text: str, expected: int) -> None:
+    assert parse_size(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -125,14 +134,14 @@ def test_a_size_is_read_as_it_is_meant(text: str, expected: int) -> None:
         ("999999PB", "larger than any disk"),
     ],
 )
-def test_what_is_no_size_is_refused_with_a_way_to_write_it(text: str, sentence: str) -> None:
+def test_a_text_that_is_not_a_size_is_refused_with_a_hint_how_to_write_it(text: str, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
-        size(text)
+        parse_size(text)
 
 
 @given(st.text())
-def test_any_text_is_a_positive_number_or_a_sentence(text: str) -> None:
-    for read in (duration, size):
+def test_any_text_gives_a_positive_number_or_a_message(text: str) -> None:
+    for read in (parse_duration, parse_size):
         try:
             assert 0 < read(text) < math.inf
         except ValueError as error:
@@ -166,8 +175,8 @@ def test_a_duration_is_shown_in_its_two_largest_units(seconds: float, shown: str
 
 
 @given(st.floats(min_value=1, max_value=50 * 86400))
-def test_a_duration_that_was_shown_is_read_back_within_the_shown_unit(seconds: float) -> None:
-    assert duration(show_duration(seconds)) == pytest.approx(seconds, rel=0.05)
+def test_a_duration_that_was_shown_can_be_parsed_again(seconds: float) -> None:
+    assert parse_duration(show_duration(seconds)) == pytest.approx(seconds, rel=0.05)
 
 
 @pytest.mark.parametrize(
@@ -184,3 +193,37 @@ def test_a_duration_that_was_shown_is_read_back_within_the_shown_unit(seconds: f
 )
 def test_a_size_is_shown_with_one_decimal_at_most(number: int, shown: str) -> None:
     assert show_size(number) == shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "limit", "written"),
+    [
+        (45, "45 s", "45s"),
+        (5400, "90 min", "90min"),
+        (86400, "24 h", "24h"),
+        (14 * 86400, "14 d", "14d"),
+        (86400.5, "24 h", "24h"),
+        (3661.5, "1 h", "1h"),
+    ],
+)
+def test_a_limit_is_shown_in_one_unit_and_written_without_exceeding_it(
+    seconds: float, limit: str, written: str
+) -> None:
+    assert show_limit(seconds) == limit
+    assert write_duration(seconds) == written
+    assert parse_duration(written) <= seconds
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (0.04, "0.04 s"),
+        (12.34, "12.3 s"),
+        (258, "4.3 min"),
+        (90000, "25 h"),
+        (2 * 86400, "2 d"),
+        (3.04 * 86400, "3 d"),
+    ],
+)
+def test_a_job_shows_durations_rounded_in_one_unit(seconds: float, shown: str) -> None:
+    assert show_rounded_duration(seconds) == shown

@@ -198,6 +198,6 @@ def duration(text: str) -> float:
     from outlast import units
 
     try:
-        return units.duration(text)
+        return units.parse_duration(text)
     except ValueError as error:
         raise BadInput("--patience: %s" % error) from error

@@ -18,7 +18,7 @@ from outlast.spec.cluster_library import KnownCluster
 from outlast.spec.directives import options_set
 from outlast.spec.mistakes import Mistake, did_you_mean
 from outlast.spec.reader import Parsed
-from outlast.units import show_limit, written
+from outlast.units import show_limit, write_duration
 
 #: Seconds that one question may take; at most two are asked one after the other.
 PATIENCE = 5.0
@@ -106,7 +106,7 @@ def _too_long(
     who = "%s %s%s" % (_WORD[kind], most.name, "" if names or len(used) > 1 else " (the default)")
     if site.longest is not None and site.longest > limit:
         text = "%s is more than %s allows, %s" % (show_limit(site.longest), who, show_limit(limit))
-        hint = "write longest: %s" % written(limit)
+        hint = "write longest: %s" % write_duration(limit)
         return certain and needed > limit, _about(cluster, ("longest",), text, hint)
     if needed <= limit:
         return False, None
@@ -115,7 +115,7 @@ def _too_long(
         show_limit(limit),
         show_limit(asked),
     )
-    hint = "%s, and the training goes on in several jobs" % _add(cluster, "longest: %s" % written(limit))
+    hint = "%s, and the training goes on in several jobs" % _add(cluster, "longest: %s" % write_duration(limit))
     return certain, _about(cluster, (), text, hint)
 
 

@@ -14,6 +14,7 @@ from outlast.domain.model import Cause, Ending, Limits, Outcome, Run
 from outlast.domain.observation import Patience
 from outlast.node.failure_streak import FailureStreak
 from outlast.text import counted
+from outlast.units import show_limit
 
 #: Starts without progress that the cluster ended count as well, but this many times as patiently.
 CLUSTER_PATIENCE = 3
@@ -85,7 +86,7 @@ def _beginning(run: Run) -> str:
 
 def _overdue(run: Run, limits: Limits, now: float) -> str:
     if now - run.since > limits.total:
-        return "not finished within limits.total (%s)" % _span(limits.total)
+        return "not finished within limits.total (%s)" % show_limit(limits.total)
     return ""
 
 
@@ -140,10 +141,3 @@ def _what_happened(run: Run, last: Ending, limits: Limits) -> str:
             if last.outcome is Outcome.LOST and not last.computed:
                 decided += _IF_REMOVED
     return "%s; %s" % (text, decided)
-
-
-def _span(seconds: float) -> str:
-    for unit, size in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
-        if seconds >= size:
-            return "%g %s" % (round(seconds / size, 1), unit)
-    return "%g s" % round(seconds, 1)

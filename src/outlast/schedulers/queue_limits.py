@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from outlast.schedulers.command_runner import CommandNotRun, CommandTimeout, call
 from outlast.schedulers.profile import Profile
-from outlast.units import duration
+from outlast.units import parse_duration
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,6 @@ def _queues(text: str) -> list[QueueLimit]:
 
 def _seconds(written: str) -> float | None:
     try:
-        return float(written) if written.isdecimal() else duration(written)
+        return float(written) if written.isdecimal() else parse_duration(written)
     except ValueError:
         return None

@@ -32,7 +32,7 @@ def checkpoint_warnings(document: Document, keys: CheckpointsKeys, spec: Spec) -
         used = units.show_duration(time / 4)
         odd.append(("grace", f"is more than a quarter of the attempt's time and is cut to {used}", ""))
     if keys.every:
-        unused = f"has no effect with every: {units.written(keys.every)}"
+        unused = f"has no effect with every: {units.write_duration(keys.every)}"
         for key in sorted(given & {"shortest", "longest"}):
             odd.append((key, unused, "write every: auto, or remove this"))
     for key, value in (("every", keys.every), ("shortest", keys.shortest)):

@@ -51,7 +51,7 @@ class DataEntry(Enum):
 def _duration(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise ValueError(f"must be a duration; {units.DURATION_EXAMPLES}")
-    return units.duration(str(value))
+    return units.parse_duration(str(value))
 
 
 def _auto_or_duration(value: object) -> float:
@@ -67,7 +67,7 @@ def _auto_or_duration(value: object) -> float:
 def _size(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise ValueError(f"must be a size; {units.SIZE_EXAMPLES}")
-    return units.size(str(value))
+    return units.parse_size(str(value))
 
 
 def _text(value: str) -> str:

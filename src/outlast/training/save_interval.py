@@ -15,6 +15,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Callable, Mapping
 
+from outlast.node.units import show_rounded_duration
 from outlast.training import env
 from outlast.training.deadline import Deadline, Pace
 
@@ -227,15 +228,15 @@ class SaveInterval:
 
     def _describe_interval(self) -> str:
         if self._plan.every is not None:
-            return "every %s, as configured" % _format_seconds(self._plan.every)
+            return "every %s, as configured" % show_rounded_duration(self._plan.every)
         if self._choice is None or self._cost is None:
             return ""
         part, remark, between = self._choice
         return "every %s%s: a save costs %s, and an interruption is expected every %s (%s so far)" % (
-            _format_seconds(part),
+            show_rounded_duration(part),
             remark,
-            _format_seconds(self._cost),
-            _format_seconds(between),
+            show_rounded_duration(self._cost),
+            show_rounded_duration(between),
             self._plan.interruptions or "none",
         )
 
@@ -246,10 +247,3 @@ def _equal_part(left: float, best: float, shortest: float, longest: float) -> fl
         return best
     parts = min(left / max(best, SHORTEST_GAP), left // max(shortest, SHORTEST_GAP))
     return left / max(1, math.ceil(max(parts, left / max(longest, SHORTEST_GAP))))
-
-
-def _format_seconds(seconds: float) -> str:
-    for unit, size, least in (("d", 86400.0, 2.0), ("h", 3600.0, 1.0), ("min", 60.0, 1.0)):
-        if seconds >= least * size:
-            return "%g %s" % (round(seconds / size, 1), unit)
-    return "%s s" % ("%.1g" % seconds if seconds < 1 else "%g" % round(seconds, 1))

@@ -208,7 +208,7 @@ def _shown(key: str, value: Any) -> str:
 
 
 def _about_limits(cluster: KnownCluster, limits: list[QueueLimit], trouble: str) -> Iterator[str]:
-    from outlast.units import show_limit, written
+    from outlast.units import show_limit, write_duration
 
     if trouble:
         yield "its limits are not known: %s" % trouble
@@ -221,5 +221,5 @@ def _about_limits(cluster: KnownCluster, limits: list[QueueLimit], trouble: str)
         said = "%s: jobs end after %s" % (where, show_limit(limit.longest))
         used = cluster.profile.site.queue == limit.name or limit.default
         if used and (longest is None or longest > limit.longest):
-            said += "; write longest: %s into the profile" % written(limit.longest)
+            said += "; write longest: %s into the profile" % write_duration(limit.longest)
         yield said

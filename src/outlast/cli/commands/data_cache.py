@@ -134,7 +134,7 @@ def _size(text: str) -> int:
     from outlast import units
 
     try:
-        return units.size(text)
+        return units.parse_size(text)
     except ValueError as error:
         raise BadInput("--keep: %s" % error) from error
 

@@ -29,6 +29,7 @@ from outlast.node.staging.cache import in_use
 from outlast.node.staging.cache.entry import free_space, is_intact, read_entry, read_json, total_size
 from outlast.node.staging.cache.fetch_lock import FetchLock
 from outlast.node.staging.errors import ErrorKind, FetchFailed, SourceError
+from outlast.node.units import show_size
 
 #: Seconds between two polls of an entry that another process is fetching.
 _POLL_INTERVAL = 0.5
@@ -219,7 +220,7 @@ class DataCache:
             raise CacheFull(
                 errno.ENOSPC,
                 "%s more are needed, %s are free, and every entry of the cache is in use"
-                % (_bytes(need), _bytes(free_space(self.root))),
+                % (show_size(need), show_size(free_space(self.root))),
                 self.root,
             )
 
@@ -342,11 +343,3 @@ def _has_inodes(path: str) -> bool:
     status = os.statvfs(path)
     # A file system that creates inodes on demand reports 0.
     return not status.f_files or status.f_favail >= min(_MIN_FREE_INODES, status.f_files // 100)
-
-
-def _bytes(number: int) -> str:
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if number < 1000:
-            return "%.3g %s" % (number, unit)
-        number //= 1000
-    return "%d TB" % number

@@ -7,6 +7,7 @@ import os
 from typing import Protocol, runtime_checkable
 
 from outlast.node.staging.errors import ErrorKind, FetchFailed, SourceError
+from outlast.node.units import show_size
 
 #: No space, no quota, or a file larger than allowed.
 DISK_FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -39,10 +40,10 @@ def require_space(sink: object, size: int, margin: int) -> None:
             "it needs %s more disk space, and %s must stay free, but %s has %s. Free some space or choose "
             "another directory."
             % (
-                _format_size(need),
-                _format_size(margin),
+                show_size(need),
+                show_size(margin),
                 sink.place,
-                _format_size(free),
+                show_size(free),
             )
         )
         raise FetchFailed(detail, SourceError(ErrorKind.DISK_FULL, detail))
@@ -55,9 +56,9 @@ def disk_full_error(sink: object, error: OSError, done: int, size: int | None) -
     detail = "%s: %s after %s%s%s. Free some space or choose another directory; what has arrived is kept." % (
         place,
         os.strerror(error.errno or errno.ENOSPC),
-        _format_size(done),
-        " of %s" % _format_size(size) if size is not None else "",
-        "" if free is None else ", %s free%s" % (_format_size(free), _inode_hint(place)),
+        show_size(done),
+        " of %s" % show_size(size) if size is not None else "",
+        "" if free is None else ", %s free%s" % (show_size(free), _inode_hint(place)),
     )
     return FetchFailed(detail, SourceError(ErrorKind.DISK_FULL, detail))
 
@@ -76,9 +77,3 @@ def _inode_hint(place: str) -> str:
     except OSError:
         return ""
     return ", but no more files can be created" if found.f_files and not found.f_favail else ""
-
-
-def _format_size(count: int) -> str:
-    if count < 10_000_000:
-        return "%d bytes" % count
-    return "%.1f GB" % (count / 1e9) if count >= 1e9 else "%.0f MB" % (count / 1e6)

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Callable, Iterable, Iterator, Mapping, Sequence
 
 from outlast.node.staging.errors import ErrorKind, SourceError
+from outlast.node.units import show_rounded_duration
 
 #: Seconds that a command may take to print a token.
 COMMAND_TIMEOUT = 60.0
@@ -49,12 +50,12 @@ class Token:
         if self.expires is None:
             return "the token from %s was sent; it has no expiry time" % self.origin
         if self.expires <= now:
-            return "the token from %s expired %s ago" % (self.origin, _duration(now - self.expires))
+            return "the token from %s expired %s ago" % (self.origin, show_rounded_duration(now - self.expires))
         return (
             "the token from %s was sent and is valid for another %s; it may be for other hosts or paths"
             % (
                 self.origin,
-                _duration(self.expires - now),
+                show_rounded_duration(self.expires - now),
             )
         )
 
@@ -247,10 +248,3 @@ def _matches(pattern: str, host: str, port: int) -> bool:
     if pattern.startswith("*."):
         return host.endswith(pattern[1:])
     return host == pattern
-
-
-def _duration(seconds: float) -> str:
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * length:
-            return "%d %s" % (seconds // length, unit)
-    return "%d s" % seconds
