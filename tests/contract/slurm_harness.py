@@ -85,15 +85,24 @@ class SlurmRehearsal(Rehearsal):
         self._frozen = False
 
     def crash(self) -> None:
-        """What slurmctld has not written when it dies is lost, so it gets the seconds it needs for that."""
-        saved, now = self.place / "state" / "job_state", time.time()
+        """Kill slurmctld once its state file holds every job as it is now; what it has not written is lost.
+
+        It writes that file only after a job has changed, so one job gets a comment, which the file must hold.
+        """
+        comment = "crash-" + secrets.token_hex(8)
+        live = [view for view in self.scheduler.poll().values() if view.phase is not JobPhase.ENDED]
+        self.control("update", "JobId=%s" % live[0].job, "Comment=%s" % comment)
         until = time.monotonic() + self.patience
-        while saved.stat().st_mtime <= now:
-            # It writes what has changed, and this is a change.
-            self.control("update", "PartitionName=%s" % self.partition, "State=UP")
+        while not self._has_written(comment):
             assert time.monotonic() < until, "slurmctld does not save its state"
             time.sleep(0.2)
         self.crash_now()
+
+    def _has_written(self, text: str) -> bool:
+        try:
+            return text.encode() in (self.place / "state" / "job_state").read_bytes()
+        except FileNotFoundError:
+            return False  # it is being replaced
 
     def crash_now(self) -> None:
         self._kill("slurmctld")

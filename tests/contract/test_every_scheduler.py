@@ -153,7 +153,7 @@ def test_a_scheduler_that_died_and_came_back_has_lost_no_job(cluster: Rehearsal)
     cluster.await_start(*(request.token for request in running))
     cluster.crash()
     views = cluster.scheduler.poll()
-    assert {view.phase for view in views.values()} == set(JobPhase) - {JobPhase.HELD}
+    assert {view.phase for view in views.values()} == set(JobPhase) - {JobPhase.HELD}, views
     held.release()
     everything = [ended, *running, waiting]
     views = cluster.await_end(*(request.token for request in everything))
