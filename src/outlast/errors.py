@@ -1,30 +1,30 @@
-"""One tree of errors. Every message says what, why, and what to type next.
+"""The exceptions that users see. Each message has the fact, the cause, and what to type next.
 
 OutlastError                      shown as one clear line, exit code 2
 ├── BadInput                      a mistake in a file or on the command line, with file and line
-├── JournalHeld                   another controller works on this experiment
-├── JournalDamaged                the journal is not readable as one
-├── NotWritable                   no permission, no space, no such place
-└── SchedulerUnavailable          (schedulers.base) the scheduler did not answer
+├── JournalHeld                   another controller supervises this experiment
+├── JournalDamaged                the journal cannot be read
+├── NotWritable                   no permission, no space, no such directory
+└── SchedulerUnavailable          (schedulers.base) the scheduler did not respond
 """
 
 from __future__ import annotations
 
 
 class OutlastError(Exception):
-    """Base of all that is shown to a user without a traceback."""
+    """Base class of errors that are shown to users without a traceback."""
 
 
 class BadInput(OutlastError):
-    """Something the user wrote cannot be meant."""
+    """A mistake in a file or on the command line."""
 
 
 class JournalHeld(OutlastError):
-    """Another controller holds the lease."""
+    """Another controller holds the lease on the journal."""
 
     def __init__(self, text: str, supervises: bool = False) -> None:
         super().__init__(text)
-        #: It stays until all runs have ended, and picks up what is asked for.
+        #: The other controller runs until all runs have ended, and handles requests.
         self.supervises = supervises
 
 
@@ -33,4 +33,4 @@ class JournalDamaged(OutlastError):
 
 
 class NotWritable(OutlastError):
-    """A place that must be written cannot be."""
+    """A file or directory cannot be written."""

@@ -1,4 +1,4 @@
-"""What the file system can be trusted with."""
+"""Durable writes, and whether a directory is on a local file system."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from outlast.node.files import sync_directory
 
 __all__ = ["LOCAL", "is_local", "sync_directory", "write_durably"]
 
-#: File systems whose locks and shared memory work between all processes that can see the file.
+#: File systems on which locks and shared memory work between all processes that see a file.
 LOCAL = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "jfs", "bcachefs"}) | frozenset(
     {"tmpfs", "ramfs", "overlay", "apfs", "hfs", "ufs"}
 )
 
 
 def is_local(directory: Path) -> bool:
-    """Whether `directory` is on a file system of this machine alone; when in doubt, it is not."""
+    """Return True if `directory` is on a file system of this machine only; False if that is not certain."""
     try:
         mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return False
     target = os.path.realpath(directory)
-    best, kind = "", ""
+    longest, kind = "", ""
     for line in mounts.splitlines():
         left, _, right = line.partition(" - ")
         fields, rest = left.split(), right.split()
@@ -30,13 +30,13 @@ def is_local(directory: Path) -> bool:
             continue
         mount = fields[4].encode().decode("unicode_escape")
         inside = target == mount or target.startswith(mount.rstrip("/") + "/")
-        if inside and len(mount) >= len(best):
-            best, kind = mount, rest[0]
+        if inside and len(mount) >= len(longest):
+            longest, kind = mount, rest[0]
     return kind in LOCAL
 
 
 def write_durably(path: Path, content: bytes) -> None:
-    """Whole or not at all, and there after a power cut."""
+    """Write a file atomically and durably: it survives a power failure. Raises OSError."""
     temporary = path.with_name(".%s.%d.tmp" % (path.name, os.getpid()))
     try:
         with temporary.open("wb") as file:

@@ -67,7 +67,7 @@ def parse_duration(text: str) -> float:
 
 
 def is_minutes_and_seconds(text: str) -> bool:
-    """Return True for `30:00`, which is parsed as Slurm does but which many people mean as hours and minutes."""
+    """Return True for `30:00`, which is parsed as in Slurm; many people mean hours and minutes."""
     return re.fullmatch(r"\s*\d{1,6}:\d{1,2}\s*", text, re.ASCII) is not None
 
 
@@ -117,7 +117,7 @@ def parse_size(text: str) -> int:
 
 
 def show_duration(seconds: float) -> str:
-    """Return `4.2 s`, `5 min 07 s`, `1 h 03 min` or `2 d 04 h`: the two largest units, without a second of 0."""
+    """Return `4.2 s`, `5 min 07 s`, `1 h 03 min` or `2 d 04 h`: the two largest units."""
     if not math.isfinite(seconds):
         return "unknown"
     if seconds < 0:

@@ -204,23 +204,23 @@ class Played:
 
     def end(self, outcome: str, token: str = "t2", **account: Any) -> None:
         data = {"outcome": outcome, "account": account}
-        self.trouble.entries([JournalEntry(2.0, "digits", EntryKind.ENDED, token, data)])
+        self.trouble.on_entries([JournalEntry(2.0, "digits", EntryKind.ENDED, token, data)])
 
 
 def test_an_attempt_is_killed_only_after_it_saved_and_went_beyond(tmp_path: Path) -> None:
     played = Played(tmp_path)
     played.progress("progress", 3)
-    played.trouble.look(played.attempt)
+    played.trouble.kill_if_due(played.attempt)
     played.progress("saved", 4)
-    played.trouble.look(played.attempt)
+    played.trouble.kill_if_due(played.attempt)
     assert played.killed == []
     played.progress("progress", 5)
-    played.trouble.look(replace(played.attempt, number=1))
-    played.trouble.look(replace(played.attempt, state=AttemptState.QUEUED))
-    played.trouble.look(None)
+    played.trouble.kill_if_due(replace(played.attempt, number=1))
+    played.trouble.kill_if_due(replace(played.attempt, state=AttemptState.QUEUED))
+    played.trouble.kill_if_due(None)
     assert played.killed == []
-    played.trouble.look(played.attempt)
-    played.trouble.look(played.attempt)
+    played.trouble.kill_if_due(played.attempt)
+    played.trouble.kill_if_due(played.attempt)
     assert played.killed == ["t2"], "once, and only one"
 
 
@@ -229,7 +229,7 @@ def test_the_newest_checkpoint_is_torn_as_soon_as_the_kill_is_recorded(tmp_path:
     played.progress("saved", 4)
     played.progress("progress", 5)
     old, newest = played.checkpoint(9, generation=1), played.checkpoint(4, generation=2)
-    played.trouble.look(played.attempt)
+    played.trouble.kill_if_due(played.attempt)
     assert (old.stat().st_size, newest.stat().st_size) == (100, 100)
     played.end("evicted")
     assert (old.stat().st_size, newest.stat().st_size) == (100, 50)
@@ -242,8 +242,8 @@ def test_an_attempt_that_ended_before_its_kill_does_not_count(tmp_path: Path) ->
     played = Played(tmp_path)
     played.progress("saved", 4)
     played.progress("progress", 5)
-    played.trouble.look(played.attempt)
+    played.trouble.kill_if_due(played.attempt)
     played.end("continue")
     assert not played.trouble.killed and not played.trouble.torn
-    played.trouble.look(played.attempt)
+    played.trouble.kill_if_due(played.attempt)
     assert played.killed == ["t2", "t2"], "another one is killed instead"

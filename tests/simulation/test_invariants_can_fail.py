@@ -54,7 +54,7 @@ def _late(scenario: Scenario) -> Scenario:
 
 
 def _moody(scenario: Scenario) -> Scenario:
-    return replace(scenario, weather=Weather(moods=1.0), queue=30 * scenario.spec.resources.time)
+    return replace(scenario, weather=Weather(changing_reasons=1.0), queue=30 * scenario.spec.resources.time)
 
 
 def _unlimited(scenario: Scenario) -> Scenario:

@@ -27,14 +27,14 @@ BASE = int(os.environ.get("OUTLAST_SIM_SEED", "0"))
 def test_ten_thousand_schedules_keep_the_promises(
     first: int, record_property: Callable[[str, object], None]
 ) -> None:
-    campaign = run_seeds(BASE + first, BASE + first + SLICE)
-    record_property("seeds", str(campaign))
-    assert not campaign.failures, "\n".join(str(failure) for failure in campaign.failures[:20])
+    result = run_seeds(BASE + first, BASE + first + SLICE)
+    record_property("seeds", str(result))
+    assert not result.failures, "\n".join(str(failure) for failure in result.failures[:20])
 
 
 def test_a_few_schedules_keep_the_promises() -> None:
-    campaign = run_seeds(BASE, BASE + 100)
-    assert not campaign.failures, "\n".join(str(failure) for failure in campaign.failures)
+    result = run_seeds(BASE, BASE + 100)
+    assert not result.failures, "\n".join(str(failure) for failure in result.failures)
 
 
 def test_a_seed_is_always_the_same_story() -> None:

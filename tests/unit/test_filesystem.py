@@ -1,4 +1,4 @@
-"""Files that are whole or not there, also where the file system knows less than it should."""
+"""Atomic and durable writes, also on file systems that cannot sync directories."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def refuse_to_sync_directories(patch: pytest.MonkeyPatch, code: int) -> None:
     patch.setattr(os, "fsync", fsync)
 
 
-def test_a_file_written_durably_is_synced_before_it_has_its_name_and_the_name_is_synced_after(
+def test_a_durable_write_syncs_the_file_before_the_rename_and_the_directory_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "file"
@@ -51,7 +51,7 @@ def test_a_file_written_durably_is_synced_before_it_has_its_name_and_the_name_is
 
 
 class NoSpace:
-    """A file on a disk that takes half of what it is given."""
+    """A file on a disk that is full after half of a write."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
@@ -73,7 +73,7 @@ class NoSpace:
 
 @pytest.mark.parametrize("before", [None, b"old"])
 @pytest.mark.parametrize("failing", ["open", "write", "fsync", "replace", "interrupt"])
-def test_a_file_that_cannot_be_written_durably_stays_as_it_was(
+def test_a_failed_durable_write_leaves_the_old_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str, before: bytes | None
 ) -> None:
     path = tmp_path / "file"
@@ -100,22 +100,20 @@ def test_a_file_that_cannot_be_written_durably_stays_as_it_was(
 
 
 @pytest.mark.parametrize("code", [errno.EINVAL, errno.ENOTSUP, errno.EBADF], ids=errno.errorcode.get)
-def test_a_file_system_that_cannot_sync_directories_is_used_all_the_same(
+def test_a_file_system_that_cannot_sync_directories_can_be_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     refuse_to_sync_directories(monkeypatch, code)
     sync_directory(tmp_path)
     write_durably(tmp_path / "file", b"new")
     assert (tmp_path / "file").read_bytes() == b"new"
-    book = JobLog(tmp_path / "jobs.jsonl")
-    book.rewrite(JobLogState(next_id=7))
-    book.close()
-    assert JobLog(book.path).load().next_id == 7
+    log = JobLog(tmp_path / "jobs.jsonl")
+    log.rewrite(JobLogState(next_id=7))
+    log.close()
+    assert JobLog(log.path).load().next_id == 7
 
 
-def test_a_directory_that_fails_to_be_synced_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_sync_of_a_directory_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refuse_to_sync_directories(monkeypatch, errno.EIO)
     with pytest.raises(OSError, match="Input/output"):
         write_durably(tmp_path / "file", b"new")

@@ -115,7 +115,9 @@ def _too_long(
         show_limit(limit),
         show_limit(asked),
     )
-    hint = "%s, and the training goes on in several jobs" % _add(cluster, "longest: %s" % write_duration(limit))
+    hint = "%s, and the training goes on in several jobs" % _add(
+        cluster, "longest: %s" % write_duration(limit)
+    )
     return certain, _about(cluster, (), text, hint)
 
 

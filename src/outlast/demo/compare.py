@@ -1,4 +1,4 @@
-"""Whether two trainings came to the same end."""
+"""Comparison of the results of two training runs."""
 
 from __future__ import annotations
 
@@ -9,23 +9,25 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Comparison:
-    #: Of the first and of the second training.
+    """The result of a comparison: equal if there are no differences."""
+
+    #: Of the first and the second training run.
     accuracies: tuple[float, float]
     arrays: int
     numbers: int
-    #: One sentence for each thing that is not the same.
+    #: One sentence per difference.
     differences: tuple[str, ...]
 
 
 def compare(first: Path, second: Path) -> Comparison:
-    """Two directories with `model.npz` and `metrics.json`. Equal means equal in every bit."""
+    """Compare two directories with `model.npz` and `metrics.json`, bit by bit."""
     import numpy as np
 
     with np.load(first / "model.npz", allow_pickle=False) as file:
         ours = {name: file[name] for name in file.files}
     with np.load(second / "model.npz", allow_pickle=False) as file:
         theirs = {name: file[name] for name in file.files}
-    differences = ["%s is in one model only" % name for name in sorted(set(ours) ^ set(theirs))]
+    differences = ["%s is in only one model" % name for name in sorted(set(ours) ^ set(theirs))]
     for name in sorted(set(ours) & set(theirs)):
         one, other = ours[name], theirs[name]
         if (one.dtype, one.shape) != (other.dtype, other.shape):

@@ -1,4 +1,4 @@
-"""A place of the demo's own: everything it makes or starts is inside, and goes with it."""
+"""The demo's directory: everything that the demo creates or starts is inside and is removed with it."""
 
 from __future__ import annotations
 
@@ -20,15 +20,17 @@ from outlast.schedulers.local import DaemonOptions, Host, LocalScheduler
 
 #: Two names for this machine, so that attempts move between hosts.
 HOSTS = ("alpha", "beta")
-#: A daemon whose demo was killed leaves after so many seconds without work.
+#: Seconds without jobs after which the daemon exits, if the demo itself was killed.
 IDLE = 5.0
-#: The shortest limit of an attempt, in seconds: enough to start, save and go beyond.
+#: The shortest time limit of an attempt, in seconds: enough to start, save and make progress.
 SHORTEST_LIMIT = 2
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 @dataclass(frozen=True)
 class DemoStage:
+    """The directory of the demo and what is in it."""
+
     root: Path
 
     @property
@@ -41,7 +43,7 @@ class DemoStage:
 
     @property
     def scheduler(self) -> LocalScheduler:
-        """For what an experiment's own view of its cluster does not offer: starting, killing, stopping."""
+        """The adapter of the demo's cluster, to start the daemon, kill jobs and stop it."""
         hosts = {name: Host(cpus=1) for name in HOSTS}
         return LocalScheduler(
             "demo", root=self.root / "cluster", hosts=hosts, options=DaemonOptions(idle=IDLE)
@@ -50,24 +52,27 @@ class DemoStage:
 
 @contextmanager
 def stage(keep: Path | None) -> Iterator[DemoStage]:
-    """While this lasts `cluster: local` means the demo's own cluster, and a signal to end is an exception."""
-    with _directory(keep) as root, _ending_by_exception(), _environment(root):
+    """Set up the demo; tear it down at the end.
+
+    Inside, `cluster: local` is the demo's own cluster, and SIGTERM and SIGHUP raise KeyboardInterrupt.
+    """
+    with _directory(keep) as root, _signals_as_interrupts(), _environment(root):
         place = DemoStage(root)
         try:
             place.scheduler.daemon_pid()
             yield place
         finally:
-            # A second Ctrl-C would leave jobs behind; this takes a few seconds at the longest.
-            impatience = signal.signal(signal.SIGINT, signal.SIG_IGN)
+            # A second Ctrl-C would leave jobs behind; stopping takes a few seconds at most.
+            handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
             try:
                 place.scheduler.stop(force=True)
                 shutil.rmtree(root / "cluster", ignore_errors=True)
             finally:
-                signal.signal(signal.SIGINT, impatience)
+                signal.signal(signal.SIGINT, handler)
 
 
 def make_experiment(directory: Path, epochs: int | None) -> None:
-    """A copy of the example, trained for `epochs` instead of its own number of them."""
+    """Copy the example `digits`, with its number of epochs replaced by `epochs` if given."""
     from outlast.cli.commands.init import copy_template, templates
 
     copy_template(templates()["digits"], directory)
@@ -76,7 +81,7 @@ def make_experiment(directory: Path, epochs: int | None) -> None:
 
 
 def limit_attempts(experiment: Experiment, undisturbed: float) -> int:
-    """Set the wall-time limit to a third of what the training needs on this machine; the limit in seconds."""
+    """Set the time limit of an attempt to a third of the undisturbed seconds; return it in seconds."""
     limit = max(SHORTEST_LIMIT, round(undisturbed / 3))
     _edit(experiment.root, r"time: \d+s", "time: %ds" % limit)
     hosts = ", ".join("%s: 1" % name for name in HOSTS)
@@ -88,7 +93,7 @@ def _edit(directory: Path, pattern: str, replacement: str) -> None:
     path = directory / "params.yaml"
     text, count = re.subn(pattern, replacement, path.read_text(encoding="utf-8"), count=1)
     if not count:
-        raise BadInput("%s: has nothing like `%s`; reinstall outlast" % (path, replacement))
+        raise BadInput("%s: nothing to replace by `%s`; reinstall outlast" % (path, replacement))
     path.write_text(text, encoding="utf-8")
 
 
@@ -99,7 +104,7 @@ def _directory(keep: Path | None) -> Iterator[Path]:
             yield Path(name)
         return
     if keep.exists() and (not keep.is_dir() or any(keep.iterdir())):
-        raise BadInput("%s is there and is not an empty directory; name another one" % keep)
+        raise BadInput("%s exists and is not an empty directory; name another one" % keep)
     try:
         keep.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -109,7 +114,7 @@ def _directory(keep: Path | None) -> Iterator[Path]:
 
 @contextmanager
 def _environment(root: Path) -> Iterator[None]:
-    """Jobs run this very Python, which has NumPy, with one thread: the number of threads changes the bits."""
+    """Make jobs use this Python, which has NumPy, with one thread: more threads would change the bits."""
     before = dict(os.environ)
     os.environ["OUTLAST_LOCAL_ROOT"] = str(root / "cluster")
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), before.get("PATH", os.defpath)])
@@ -122,7 +127,7 @@ def _environment(root: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _ending_by_exception() -> Iterator[None]:
+def _signals_as_interrupts() -> Iterator[None]:
     numbers = (signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.signal(number, _interrupt) for number in numbers}
     try:

@@ -1,4 +1,4 @@
-"""Trouble made on purpose: one attempt killed without warning, and then the newest checkpoint torn."""
+"""Deliberate failures: an attempt is killed without warning, then the newest checkpoint is truncated."""
 
 from __future__ import annotations
 
@@ -15,42 +15,42 @@ FIRST_TO_KILL = 2
 
 
 class DemoTrouble:
-    """`look` after each pass of the controller; `entries` is told what the journal gets."""
+    """Call `kill_if_due` after each pass of the controller, and `on_entries` with new journal entries."""
 
     def __init__(
-        self, experiment: Experiment, kill: Callable[[str], None], say: Callable[[str], None]
+        self, experiment: Experiment, kill: Callable[[str], None], report: Callable[[str], None]
     ) -> None:
         self._experiment = experiment
         self._kill = kill
-        self._say = say
-        #: The attempt that was sent a kill, and whether its end was that.
+        self._report = report
+        #: The attempt that was killed, and whether the kill ended it.
         self._target: Attempt | None = None
         self.killed = False
-        #: The name of the checkpoint that was torn, and whether a later attempt put it aside.
+        #: The name of the truncated checkpoint, and whether a later attempt put it aside.
         self.torn = ""
         self.noticed = False
 
-    def is_near(self, attempt: Attempt | None) -> bool:
-        """Whether this attempt is about to be killed, so that its progress must be looked at often."""
+    def will_kill(self, attempt: Attempt | None) -> bool:
+        """Return True if this attempt is to be killed, so that its progress must be polled often."""
         return self._target is None and attempt is not None and attempt.number >= FIRST_TO_KILL
 
-    def look(self, attempt: Attempt | None) -> None:
-        """Kill the attempt once it has saved something and has gone beyond it."""
-        if attempt is None or not self.is_near(attempt) or attempt.state is not AttemptState.RUNNING:
+    def kill_if_due(self, attempt: Attempt | None) -> None:
+        """Kill the attempt once it has made progress beyond its last checkpoint."""
+        if attempt is None or not self.will_kill(attempt) or attempt.state is not AttemptState.RUNNING:
             return
-        place = self._experiment.exchange_of(attempt)
-        said = last_progress(place / "progress.jsonl")
-        if said is None:
+        directory = self._experiment.exchange_of(attempt)
+        progress = last_progress(directory / "progress.jsonl")
+        if progress is None:
             return
-        report = read_report(place / "events.jsonl", place / "progress.jsonl")
-        if report is None or report.step is None or said["step"] <= report.step:
+        report = read_report(directory / "events.jsonl", directory / "progress.jsonl")
+        if report is None or report.step is None or progress["step"] <= report.step:
             return
-        self._say("killing attempt %d without warning, at step %d" % (attempt.number, said["step"]))
+        self._report("killing attempt %d without warning, at step %d" % (attempt.number, progress["step"]))
         self._target = attempt
         self._kill(attempt.token)
 
-    def entries(self, entries: Sequence[JournalEntry]) -> None:
-        """The controller's listener: it hears of an attempt's end before the next attempt begins."""
+    def on_entries(self, entries: Sequence[JournalEntry]) -> None:
+        """Handle new journal entries; an attempt's end arrives before the next attempt begins."""
         for entry in entries:
             if entry.kind is EntryKind.ENDED:
                 self._ended(entry)
@@ -59,7 +59,7 @@ class DemoTrouble:
         account = entry.data.get("account", {})
         if self.torn and any(self.torn in note for note in account.get("notes", ())):
             self.noticed = True
-            self._say(
+            self._report(
                 "the torn checkpoint was put aside, and the one of step %s loaded" % account.get("resumed")
             )
         if self._target is None or entry.token != self._target.token:
@@ -68,7 +68,7 @@ class DemoTrouble:
             self.killed = True
             self._tear(entry.run)
         else:
-            self._say("attempt %d had ended before that; the next one then" % self._target.number)
+            self._report("attempt %d had already ended; killing the next one instead" % self._target.number)
             self._target = None
 
     def _tear(self, run: str) -> None:
@@ -78,4 +78,4 @@ class DemoTrouble:
         path = directory / self.torn / file_format.part_name()
         size = path.stat().st_size
         os.truncate(path, size // 2)
-        self._say("tearing the newest checkpoint: %s, %d of %d bytes left" % (self.torn, size // 2, size))
+        self._report("tearing the newest checkpoint: %s, %d of %d bytes left" % (self.torn, size // 2, size))

@@ -1,4 +1,4 @@
-"""The training as it goes when nothing happens to it: one process, from the start to the end."""
+"""The training run without interruptions: one process from start to end."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ from outlast.exchange.attempt_log import last_progress
 from outlast.node.environment import with_python
 from outlast.node.protocol import Variable
 
-#: Seconds after which it is given up.
+#: Seconds after which it is killed.
 LONGEST = 300.0
-#: Seconds between looks at its progress.
-GLANCE = 0.25
+#: Seconds between polls of its progress.
+POLL_SECONDS = 0.25
 
 
 def train(directory: Path, command: str, show: Callable[[Mapping[str, Any]], None]) -> float:
-    """Run the command in this directory; the seconds it took. `show` gets what it says of its progress."""
+    """Run the command in this directory and return its duration in seconds. Raises OutlastError.
+
+    `show` is called with the latest progress record.
+    """
     progress, log = directory / "progress.jsonl", directory / "train.log"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("OUTLAST_")}
     environment[Variable.PROGRESS_FILE] = str(progress)
@@ -45,7 +48,8 @@ def train(directory: Path, command: str, show: Callable[[Mapping[str, Any]], Non
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-8:]
         how = "took longer than %d s" % LONGEST if code is None else "ended with exit code %d" % code
         raise OutlastError(
-            "the undisturbed training %s; its last lines:\n%s" % (how, "\n".join("  | " + x for x in lines))
+            "the undisturbed training run %s; its last lines:\n%s"
+            % (how, "\n".join("  | " + x for x in lines))
         )
     return time.monotonic() - began
 
@@ -53,12 +57,12 @@ def train(directory: Path, command: str, show: Callable[[Mapping[str, Any]], Non
 def _follow(
     process: subprocess.Popen[bytes], progress: Path, show: Callable[[Mapping[str, Any]], None], until: float
 ) -> int | None:
-    """Its exit code, or None if it has not ended by `until`."""
+    """Return the exit code, or None if the process has not ended by `until`."""
     while time.monotonic() < until:
         try:
-            return process.wait(GLANCE)
+            return process.wait(POLL_SECONDS)
         except subprocess.TimeoutExpired:
-            said = last_progress(progress)
-            if said is not None:
-                show(said)
+            latest = last_progress(progress)
+            if latest is not None:
+                show(latest)
     return None

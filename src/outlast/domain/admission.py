@@ -1,7 +1,7 @@
-"""When a source of data is out, one attempt finds out for all whether it is back.
+"""Which of the runs that are due may start now: limits on jobs, outages of data sources, hosts to avoid.
 
-Each attempt that comes for data which cannot be had holds a slot for as long as its patience lasts. So once a
-run was turned back, the runs that want the same data wait for a scout, until one got as far as its training.
+An attempt whose data cannot be fetched holds a slot for as long as its patience lasts. So once a run was
+turned back by an outage, the runs that need the same data wait for one of them, the scout, to get through.
 """
 
 from __future__ import annotations
@@ -13,17 +13,41 @@ from typing import Protocol
 from outlast.domain.decision import Decision
 from outlast.domain.model import Attempt, Run
 
-#: A scout that has waited in the queue for so long keeps nobody any longer.
-SCOUTS_FOR = 3600.0
+#: A scout that has been queued for this many seconds no longer holds the others back.
+SCOUT_TIMEOUT = 3600.0
+
+#: How much of something is in use, and the limit; None: no limit.
+Usage = tuple[int, int | None]
+
+
+def admit(
+    starts: Sequence[Decision], runs: Usage, jobs: Usage, recent_jobs: Usage, jobs_per_start: int = 1
+) -> Sequence[Decision]:
+    """Return the starts that fit the limits on runs, on jobs, and on jobs submitted in the last minute."""
+    rooms = [
+        (limit - used) // size
+        for (used, limit), size in ((runs, 1), (jobs, jobs_per_start), (recent_jobs, jobs_per_start))
+        if limit is not None
+    ]
+    return starts[: max(0, min(rooms))] if rooms else starts
+
+
+def choose_avoided(sour: Sequence[str], hosts: Sequence[str]) -> tuple[str, ...]:
+    """Return the hosts to avoid, never all of `hosts`: the one that failed longest ago is tried again."""
+    if not hosts:
+        return tuple(sour)
+    sour = [host for host in sour if host in hosts]
+    return tuple(sour[max(0, len(sour) - (len(hosts) - 1)) :]) if len(hosts) > 1 else ()
 
 
 class SourceOutage(Protocol):
-    """What the decision needs to know beside the runs."""
+    """What `hold_back` needs to know beside the runs."""
 
-    def current(self, run: Run) -> Attempt | None: ...
+    def current(self, run: Run) -> Attempt | None:
+        """Return the attempt that is under way."""
 
     def last_computed(self, spec: int) -> float:
-        """When an attempt of such a run ended that had got as far as its training; -inf: none has."""
+        """Return when the last attempt of such a run ended that reached its training; -inf: none has."""
 
 
 def hold_back(
@@ -33,26 +57,26 @@ def hold_back(
     has_data: Callable[[Attempt], bool],
     now: float,
 ) -> Sequence[Decision]:
-    """Of the starts those that are not to wait for a scout.
+    """Return the starts that need not wait for a scout.
 
-    `runs` are those that are not over; `has_data`: whether an attempt under way got as far as its training.
+    `runs` are those that are not over; `has_data` tells whether a current attempt has got its data.
     """
-    alike: dict[int, list[Run]] = {}
+    by_spec: dict[int, list[Run]] = {}
     for run in runs:
-        alike.setdefault(run.spec, []).append(run)
-    out = {spec: group for spec, group in alike.items() if _is_out(spec, group, known)}
+        by_spec.setdefault(run.spec, []).append(run)
+    out = {spec: group for spec, group in by_spec.items() if _is_out(spec, group, known)}
     if not out:
         return starts
     room = {spec: _room(group, known, has_data, now) for spec, group in out.items()}
     by_name = {run.name: run for group in out.values() for run in group}
     waiting = [by_name[start.run] for start in starts if start.run in by_name]
-    kept = set()
-    # Whoever was turned back longest ago goes first: so all of them share what it costs.
+    held_back = set()
+    # The run that was turned back longest ago goes first: so the runs share the cost of scouting.
     for run in sorted(waiting, key=_turned_back_at):
         room[run.spec] -= 1
         if room[run.spec] < 0:
-            kept.add(run.name)
-    return [start for start in starts if start.run not in kept]
+            held_back.add(run.name)
+    return [start for start in starts if start.run not in held_back]
 
 
 def _is_out(spec: int, runs: Sequence[Run], known: SourceOutage) -> bool:
@@ -61,12 +85,12 @@ def _is_out(spec: int, runs: Sequence[Run], known: SourceOutage) -> bool:
 
 
 def _room(runs: Sequence[Run], known: SourceOutage, has_data: Callable[[Attempt], bool], now: float) -> float:
-    """How many more of these may be started now."""
+    """Return how many more of these runs may start now."""
     turned_back = max(map(_turned_back_at, runs))
     attempts = [attempt for run in runs if (attempt := known.current(run)) is not None]
     if any(has_data(attempt) for attempt in attempts if (attempt.started or -math.inf) >= turned_back):
         return math.inf
-    return 1.0 - sum(0 <= now - attempt.intended < SCOUTS_FOR for attempt in attempts)
+    return 1.0 - sum(0 <= now - attempt.intended < SCOUT_TIMEOUT for attempt in attempts)
 
 
 def _turned_back_at(run: Run) -> float:

@@ -1,7 +1,7 @@
-"""Pure decisions: what is known, what was seen and the time go in; what to do next, and why, comes out.
+"""Pure decisions: from state, observations and the time to what happens next, and why.
 
 No clock, no file, no randomness. The controller, the simulator and the property tests call the same
-functions. `decide` gives the next decision for one run; it is asked again until it has none.
+functions. `decide` returns the next decision for one run; the caller repeats it until there is none.
 """
 
 from __future__ import annotations
@@ -9,28 +9,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from outlast.domain import attempt_end
+from outlast.domain import outcomes
+from outlast.domain.attempt_end import count_failures, end_attempt, end_by_report
 from outlast.domain.decision import Decision, DecisionKind, record
 from outlast.domain.model import Attempt, AttemptState, EntryKind, Limits, Outcome, Run, RunState
 from outlast.domain.observation import JobPhase, JobView, Patience, Report, Seen
 from outlast.domain.policy import CLUSTER_PATIENCE, Action, judge
 from outlast.node.failure_streak import FailureStreak
-from outlast.node.protocol import EXIT_BAD_ORDER, EXIT_NOT_CLAIMED, EXIT_NOT_PREPARED
 
-#: How long a run avoids a host where it met trouble of the cluster's.
+#: How long a run avoids a host where the cluster caused an attempt to fail.
 SOUR_FOR = 2 * 3600.0
 #: A cancellation that shows no effect is sent again after this long.
 CANCEL_AGAIN = 60.0
-#: A held job is let go on at most this often.
+#: A held job is released at most this often.
 MOST_RELEASES = 3
-#: Why a job waits may change with every look: the n-th is noted n times these seconds after the last.
+#: The reason why a job waits may change with every poll: the n-th is recorded n times this long after the last.
 WAITS_AGAIN = 60.0
 
 
 def decide(
     run: Run, attempt: Attempt | None, seen: Seen, limits: Limits, patience: Patience, now: float
 ) -> Decision | None:
-    """The next thing to do about `run`, whose current attempt is `attempt`; None: wait."""
+    """Return the next decision about `run`, whose current attempt is `attempt`; None: wait."""
     if run.state.over:
         return None
     if run.state is RunState.ACCEPTED:
@@ -51,33 +51,8 @@ def decide(
     return Decision(DecisionKind.START, run.name, verdict.reason, data={"avoid": sour})
 
 
-#: How much of something is used, and the most that may be; None: as much as there is.
-Used = tuple[int, int | None]
-
-
-def admit(
-    starts: Sequence[Decision], runs: Used, jobs: Used, lately: Used, each: int = 1
-) -> Sequence[Decision]:
-    """The starts there is room for: among the runs and the jobs that are under way, and among the jobs that
-    were sent within the last minute. A start is one run and `each` jobs."""
-    rooms = [
-        (most - used) // size
-        for (used, most), size in ((runs, 1), (jobs, each), (lately, each))
-        if most is not None
-    ]
-    return starts[: max(0, min(rooms))] if rooms else starts
-
-
-def choose_avoided(sour: Sequence[str], hosts: Sequence[str]) -> tuple[str, ...]:
-    """The hosts to avoid, but never all of them: the one whose trouble is longest ago is tried again."""
-    if not hosts:
-        return tuple(sour)
-    sour = [host for host in sour if host in hosts]
-    return tuple(sour[max(0, len(sour) - (len(hosts) - 1)) :]) if len(hosts) > 1 else ()
-
-
 def decide_twin(attempt: Attempt, view: JobView, now: float) -> Decision | None:
-    """A job was seen although its attempt is over: it is cancelled, and its time is booked as waste."""
+    """Decide about a listed job whose attempt is over: cancel it, and book its time as waste."""
     given_up = attempt.outcome in (Outcome.LOST, Outcome.REJECTED)
     if not given_up and not attempt.twin and view.restarts <= attempt.restarts:
         return None  # an old listing, one that is about to be forgotten, or what is left of a chain
@@ -87,7 +62,7 @@ def decide_twin(attempt: Attempt, view: JobView, now: float) -> Decision | None:
         reason = "job %s turned up after attempt %d had been given up" % (view.job, attempt.number)
         return Decision(DecisionKind.CANCEL_JOB, attempt.run, reason, attempt.token, EntryKind.TWIN_FOUND)
     # Old listings may show the end, and even the job itself, again: only what is not booked yet counts.
-    booked = float(attempt.account.get("slot") or 0.0) + attempt.twin_slot
+    booked = attempt.account.slot_seconds + attempt.twin_slot
     unbooked = max(0.0, (view.elapsed or 0.0) - booked)
     if attempt.twin or unbooked >= 0.001:
         return Decision(
@@ -99,24 +74,18 @@ def decide_twin(attempt: Attempt, view: JobView, now: float) -> Decision | None:
 def after_fence(
     run: Run, attempt: Attempt, report: Report | None, won: bool, patience: Patience, now: float
 ) -> Decision | None:
-    """What a fence showed: the job never ran and never will, or it ran and was not heard of since."""
+    """Decide after a fence: `won` if the job never ran and never will, else it ran and may be silent since."""
     if won:
-        known = attempt.job or attempt.state is AttemptState.RUNNING
-        detail = (
-            "the job vanished from the queue before it began" if known else "the job never reached the queue"
-        )
-        outcome = Outcome.LOST
-        if attempt.cancel_sent is not None:
-            outcome, detail = attempt_end.why_cancelled(run, attempt)
-        return attempt_end.end(run, attempt, None, None, outcome, detail, now)
-    finished = report is not None and report.outcome is Outcome.FINISHED
-    if report is not None and (finished or attempt_end.has_last_word(report, attempt.restarts)):
-        return attempt_end.by_report(run, attempt, None, report, now)
+        return end_attempt(run, attempt, None, None, outcomes.when_fenced(run, attempt), now)
+    if report is not None and (_finished(report) or outcomes.is_final(report, attempt.restarts)):
+        return end_by_report(run, attempt, None, report, now)
     if report is None or _heard_lately(report, patience, now):
         return None
-    return attempt_end.end(
-        run, attempt, None, report, Outcome.LOST, "the job vanished from the queue without a word", now
-    )
+    return end_attempt(run, attempt, None, report, outcomes.when_silent(), now)
+
+
+def _finished(report: Report | None) -> bool:
+    return report is not None and outcomes.of_leg(report) is Outcome.FINISHED
 
 
 def _watch(
@@ -136,12 +105,12 @@ def _watch(
         return _watch_ended(run, attempt, view, report, patience, now)
     again = view.restarts > attempt.restarts
     chained = again or attempt.jobs > 1
-    if chained and view.phase is not JobPhase.RUNNING and report and report.outcome is Outcome.FINISHED:
-        # The last start of the job did all there was to do; whatever else waits under its token is left over.
-        return attempt_end.by_report(run, attempt, None, report, now)
-    if view.phase is JobPhase.RUNNING and report and _said_long_ago(report, view, patience, now):
-        # The scheduler has not noticed that the job is over. What it still lists is cancelled as a stray.
-        return attempt_end.by_report(run, attempt, None, report, now)
+    if chained and view.phase is not JobPhase.RUNNING and report and _finished(report):
+        # The last start of the job finished the run; what else waits under its token is left over.
+        return end_by_report(run, attempt, None, report, now)
+    if view.phase is JobPhase.RUNNING and report and _ended_long_ago(report, view, patience, now):
+        # The scheduler has not noticed that the job is over. What it still lists is cancelled as a twin.
+        return end_by_report(run, attempt, None, report, now)
     if view.phase is JobPhase.RUNNING and (again or attempt.state is not AttemptState.RUNNING):
         data = {"job": view.job, "host": view.host, "started": view.started, "restarts": view.restarts}
         return record(run, EntryKind.STARTED, attempt.token, view.reason if again else "", data)
@@ -154,15 +123,17 @@ def _watch(
     if not run.cancel_asked and view.phase is not JobPhase.RUNNING and _is_news(attempt, view, now):
         return record(run, EntryKind.WAITS, attempt.token, view.reason)
     if view.phase is JobPhase.HELD and not run.cancel_asked:
-        return _answer_hold(run, attempt, view, patience, now)
+        return _decide_hold(run, attempt, view, patience, now)
     return _watch_alive(run, attempt, view, report, limits, now)
 
 
-def _said_long_ago(report: Report, view: JobView, patience: Patience, now: float) -> bool:
-    """The job had its last word in this start of it, and has been silent for as long as one that cannot be
-    found is sought. Schedulers may miscount starts, so the word must be younger than the start as well."""
+def _ended_long_ago(report: Report, view: JobView, patience: Patience, now: float) -> bool:
+    """Return True if the current start logged its end and was silent for `patience.missing` seconds since.
+
+    Schedulers may miscount starts, so the log must be younger than the start as well.
+    """
     if (
-        not attempt_end.has_last_word(report, view.restarts)
+        not outcomes.is_final(report, view.restarts)
         or view.started is None
         or report.heard <= view.started
     ):
@@ -173,7 +144,7 @@ def _said_long_ago(report: Report, view: JobView, patience: Patience, now: float
 def _watch_alive(
     run: Run, attempt: Attempt, view: JobView, report: Report | None, limits: Limits, now: float
 ) -> Decision | None:
-    """Reasons to end a job that waits or runs."""
+    """Return the decision to cancel a job that waits or runs; None if there is no reason to."""
     if _sent_lately(attempt, now):
         return None
     reason = run.cancel_asked
@@ -181,30 +152,30 @@ def _watch_alive(
         reason = "limits.total passed while the job was waiting"
     data: dict[str, Any] = {}
     if not reason and report is not None:
-        reason, outcome = _gets_nowhere(run, attempt, report, limits)
+        reason, outcome = _why_hopeless(run, attempt, report, limits)
         data = {"outcome": outcome.value} if outcome else {}
     if not reason:
         return None
     return Decision(DecisionKind.CANCEL_JOB, run.name, reason, attempt.token, EntryKind.CANCEL_SENT, data)
 
 
-def _gets_nowhere(run: Run, attempt: Attempt, report: Report, limits: Limits) -> tuple[str, Outcome | None]:
-    """Why it is no use to let the job be started again, and what that makes of the attempt."""
-    over = report.legs if report.outcome is not None else report.earlier
+def _why_hopeless(run: Run, attempt: Attempt, report: Report, limits: Limits) -> tuple[str, Outcome | None]:
+    """Return why another start of the job would be useless, and the outcome that follows; empty if it would not."""
+    over = report.legs if report.logged_outcome is not None else report.earlier
     if attempt.jobs > 1 and over:
         # Each job of a chain is what an attempt is elsewhere.
-        failures = attempt_end.failures_in(over, FailureStreak(run.failure, run.failures))
+        failures = count_failures(over, FailureStreak(run.failure, run.failures))
         if failures.hopeless:
-            failed = next(leg for leg in reversed(over) if leg.signature == failures.signature)
-            return "the same failure twice: %s" % failed.detail, failed.outcome
+            failed = next(leg for leg in reversed(over) if outcomes.signature_of(leg) == failures.signature)
+            return "the same failure twice: %s" % outcomes.detail_of(failed), outcomes.of_leg(failed)
     idle = _idle_legs(over)
     if idle >= CLUSTER_PATIENCE * limits.without_progress:
-        return "the job was started %d times in a row without getting on" % idle, Outcome.EVICTED
+        return "the job was started %d times in a row without progress" % idle, outcomes.NO_PROGRESS
     return "", None
 
 
 def _idle_legs(legs: Sequence[Report]) -> int:
-    """How many of the last starts brought nothing that the next one could go on from."""
+    """Return how many of the last starts saved nothing that the next one could resume from."""
     idle = 0
     for leg in reversed(legs):
         if leg.changed or leg.saves:
@@ -221,10 +192,10 @@ def _is_news(attempt: Attempt, view: JobView, now: float) -> bool:
     return abs(now - attempt.waits_since) >= WAITS_AGAIN * attempt.waits_changed
 
 
-def _answer_hold(
+def _decide_hold(
     run: Run, attempt: Attempt, view: JobView, patience: Patience, now: float
 ) -> Decision | None:
-    """A held job waits for somebody: it is let go on, or removed so that policy can decide what follows."""
+    """Decide about a held job: release it, or remove it so that the policy decides what follows."""
     if view.releasable and attempt.releases < MOST_RELEASES:
         pause = min(patience.longest_pause, patience.pause * 2.0**attempt.releases)
         if attempt.released is not None and 0 <= now - attempt.released < pause:
@@ -232,8 +203,7 @@ def _answer_hold(
         return Decision(DecisionKind.RELEASE, run.name, view.reason, attempt.token, EntryKind.RELEASED)
     if _sent_lately(attempt, now):
         return None
-    outcome = view.outcome or Outcome.NODE_TROUBLE
-    data = {"outcome": outcome.value, "lasting": view.lasting}
+    data = {"outcome": outcomes.of_hold(view).value, "lasting": view.lasting}
     if view.cause is not None:
         data["cause"] = view.cause.value
     return Decision(
@@ -244,13 +214,14 @@ def _answer_hold(
 def _watch_missing(
     run: Run, attempt: Attempt, report: Report | None, patience: Patience, now: float
 ) -> Decision | None:
-    # What was evicted may be on its way back into the queue: only time tells.
-    returns = attempt.cancel_sent is None and report is not None and report.outcome is Outcome.EVICTED
-    if report is not None and attempt_end.has_last_word(report, attempt.restarts) and not returns:
-        return attempt_end.by_report(run, attempt, None, report, now)
+    # An evicted job may be on its way back into the queue: wait.
+    evicted = report is not None and outcomes.of_leg(report) is Outcome.EVICTED
+    returns = evicted and attempt.cancel_sent is None
+    if report is not None and outcomes.is_final(report, attempt.restarts) and not returns:
+        return end_by_report(run, attempt, None, report, now)
     if attempt.missed is None or now < attempt.missed:
         return record(run, EntryKind.MISSED, attempt.token, "the scheduler does not list it")
-    # One that was to be cancelled need not be waited for: if it never began, the fence makes sure of that.
+    # A cancelled job need not be waited for: if it never began, the fence keeps it from beginning.
     if now - attempt.missed < patience.missing and attempt.cancel_sent is None:
         return None
     if report is not None and _heard_lately(report, patience, now):
@@ -263,45 +234,29 @@ def _watch_missing(
 def _watch_ended(
     run: Run, attempt: Attempt, view: JobView, report: Report | None, patience: Patience, now: float
 ) -> Decision | None:
-    if view.exit_code == EXIT_NOT_PREPARED and report is None:
-        detail = (
-            "what the cluster's profile does before the training (modules, before, environment, "
-            "container) failed; `outlast logs` shows which line"
-        )
-        return attempt_end.end(run, attempt, view, report, Outcome.CRASHED, detail, now)
-    did_nothing = view.exit_code in (EXIT_NOT_CLAIMED, EXIT_BAD_ORDER)
-    # What finished is finished, though the words of an earlier start may have been lost.
-    finished = report is not None and report.outcome is Outcome.FINISHED and view.exit_code == 0
+    unprepared = outcomes.of_failed_preparation(view, report)
+    if unprepared is not None:
+        return end_attempt(run, attempt, view, report, unprepared, now)
+    did_nothing = outcomes.did_nothing(view)
+    # A finished run is finished, even if the log of an earlier start was lost.
+    finished = _finished(report) and view.exit_code == 0
     starts = 0 if did_nothing or finished else view.restarts
-    if report is not None and attempt_end.has_last_word(report, starts):
-        return attempt_end.by_report(run, attempt, view, report, now)
+    if report is not None and outcomes.is_final(report, starts):
+        return end_by_report(run, attempt, view, report, now)
     if did_nothing:
-        why = (
-            "another holds its claim"
-            if view.exit_code == EXIT_NOT_CLAIMED
-            else "its work order was unreadable"
-        )
-        return attempt_end.end(run, attempt, view, report, Outcome.LOST, "the job did nothing: " + why, now)
-    # A node program that ended by itself has had a last word, which is on the way through the file system.
+        return end_attempt(run, attempt, view, report, outcomes.of_useless_job(view), now)
+    # A node program that exited by itself has logged its end, which may lag behind in the file system.
     on_the_way = view.exit_code is not None and report is not None
     wait = max(patience.files, patience.missing if on_the_way else 0.0)
     if wait and (attempt.missed is None or now < attempt.missed):
-        return record(run, EntryKind.MISSED, attempt.token, "its last word has not arrived")
+        return record(run, EntryKind.MISSED, attempt.token, "the end of its log has not arrived")
     if attempt.missed is not None and now - attempt.missed < wait:
         return None
-    if report is not None and report.outcome is not None:
-        return attempt_end.by_report(run, attempt, view, report, now)
+    if report is not None and report.logged_outcome is not None:
+        return end_by_report(run, attempt, view, report, now)
     if run.cancel_asked or attempt.cancel_sent is not None:
-        outcome, detail = attempt_end.why_cancelled(run, attempt)
-        return attempt_end.end(run, attempt, view, report, outcome, detail, now)
-    how = view.reason or _how_it_ended(view)
-    if view.outcome is Outcome.OVER_TIME:
-        doing = report.spans[-1][0].value if report is not None and report.spans else "starting"
-        how = "killed at the time limit, in its phase %s" % doing
-    if view.outcome is not None:
-        return attempt_end.end(run, attempt, view, report, view.outcome, how, now)
-    killed = view.signal is not None and report is not None
-    return attempt_end.end(run, attempt, view, report, Outcome.EVICTED if killed else Outcome.LOST, how, now)
+        return end_attempt(run, attempt, view, report, outcomes.when_cancelled(run, attempt), now)
+    return end_attempt(run, attempt, view, report, outcomes.from_scheduler(view, report), now)
 
 
 def _sent_lately(attempt: Attempt, now: float) -> bool:
@@ -309,12 +264,6 @@ def _sent_lately(attempt: Attempt, now: float) -> bool:
 
 
 def _heard_lately(report: Report, patience: Patience, now: float) -> bool:
-    # A node whose clock is ahead has been heard "later than now": that is lately, too, but not for ever.
+    # A node whose clock is ahead was heard "later than now": that counts as recent, but not for ever.
     return abs(now - report.heard) < patience.heartbeat
 
-
-def _how_it_ended(view: JobView) -> str:
-    if view.signal is not None:
-        return "killed without warning by signal %d" % view.signal
-    code = "" if view.exit_code is None else ", with exit code %d" % view.exit_code
-    return "ended without a word" + code

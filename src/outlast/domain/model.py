@@ -12,6 +12,7 @@ from enum import Enum
 from math import ceil
 from typing import Any
 
+from outlast.domain.accounts import AttemptAccount
 from outlast.node.order import OutputRule
 from outlast.node.protocol import Outcome, Phase
 from outlast.node.staging.item import DataItem
@@ -30,6 +31,7 @@ __all__ = [
     "Outcome",
     "OutputRule",
     "Phase",
+    "Removal",
     "Resources",
     "Run",
     "RunPlan",
@@ -155,6 +157,14 @@ CAUSES: Mapping[Outcome, Cause] = {
 }
 
 
+class Removal(str, Enum):
+    """Whether somebody removed a job at the scheduler (scancel, qdel, condor_rm)."""
+
+    NO = "no"
+    MAYBE = "maybe"  # the scheduler does not tell it from a kill on the node
+    YES = "yes"
+
+
 class RunState(str, Enum):
     WAITING = "waiting"  # no attempt is under way
     ACTIVE = "active"  # one attempt is under way
@@ -275,6 +285,7 @@ class Ending:
     #: trouble of the access point.
     transient: bool = True
     cause: Cause | None = None
+    removed: Removal = Removal.NO
 
     @property
     def turned_back(self) -> bool:
@@ -363,7 +374,6 @@ class Attempt:
     released: float | None = None
     outcome: Outcome | None = None
     detail: str = ""
-    #: What the ledger needs (slot, spans, saves, saving, saved, resumed), and code, signal, tail.
-    account: Mapping[str, Any] = field(default_factory=dict)
+    account: AttemptAccount = AttemptAccount()  # noqa: RUF009 - frozen
     twin: bool = False
     twin_slot: float = 0.0

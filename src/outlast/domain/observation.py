@@ -1,6 +1,6 @@
-"""What can be seen of an attempt: the scheduler's word (JobView) and the node's (Report).
+"""Raw observations of an attempt: the scheduler's listing (JobView) and the node's log (Report).
 
-Plain values; who fetches them is in `schedulers` and `reports`.
+`schedulers` and `exchange.attempt_log` make them; `outcomes` decides what they mean.
 """
 
 from __future__ import annotations
@@ -10,48 +10,56 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from outlast.domain.model import Cause, Outcome, Phase
+from outlast.domain.accounts import ItemAccount, Save, Saved
+from outlast.domain.model import Cause, Outcome, Phase, Removal
+
+
+__all__ = ["JobPhase", "JobView", "Patience", "Removal", "Report", "Save", "Saved", "Seen"]
 
 
 class JobPhase(Enum):
+    """What a job is doing, according to its scheduler."""
+
     QUEUED = "queued"
     RUNNING = "running"
-    #: The scheduler put it aside because something went wrong with it; it does not go on by itself.
+    #: The scheduler put it aside because of an error; it does not start again by itself.
     HELD = "held"
     ENDED = "ended"
 
 
 @dataclass(frozen=True)
 class JobView:
-    """What the scheduler says of one job. Times are the scheduler's clock, seconds since the epoch."""
+    """One job as the scheduler lists it. Times are the scheduler's clock, seconds since the epoch."""
 
     token: str
     job: str
     phase: JobPhase
-    #: Where it runs, or ran last: the word that `JobRequest.avoid` would name.
+    #: Where it runs, or ran last: the name that `JobRequest.avoid` would use.
     host: str = ""
     #: When it was started, for the last time if the scheduler started it again.
     started: float | None = None
     ended: float | None = None
     #: Seconds the job held a slot, all its starts together; exact even if the clock jumped in between.
     elapsed: float | None = None
-    #: Of `elapsed`, seconds in which the scheduler brought the job's input there: before the job began, and
-    #: in starts that came to nothing.
+    #: Of `elapsed`, seconds in which the scheduler transferred the job's input: before the job began, and
+    #: for starts that failed.
     bringing: float = 0.0
     brought_in_vain: float = 0.0
-    #: `elapsed` leaves out what was before this moment, of which the scheduler cannot tell; None: nothing.
+    #: `elapsed` leaves out what was before this moment, which the scheduler no longer knows; None: nothing.
     since: float | None = None
     exit_code: int | None = None
     signal: int | None = None
-    #: For ENDED and HELD: what the scheduler itself says became of it; None: nothing beyond code and signal.
+    #: For ENDED and HELD: the outcome that the scheduler claims; None: only exit code and signal are known.
     outcome: Outcome | None = None
-    #: Why it waits, is held, or how it ended, as a sentence for people that ends without a full stop.
+    #: For ENDED: whether somebody removed it at the scheduler.
+    removed: Removal = Removal.NO
+    #: Why it waits, is held, or how it ended: a sentence without a full stop.
     reason: str = ""
     #: How often the scheduler has started it again (requeued, rescheduled, evicted and started elsewhere).
     restarts: int = 0
-    #: For HELD: it may go on as it is once it is released.
+    #: For HELD: it may continue unchanged once it is released.
     releasable: bool = False
-    #: For HELD: what tells this from other failures, if it will be the same next time.
+    #: For HELD: the signature of a failure that the next start would meet again.
     lasting: str = ""
     #: For HELD: who caused it, where the scheduler shows that; None: as the outcome says.
     cause: Cause | None = None
@@ -61,97 +69,87 @@ class JobView:
 
 @dataclass(frozen=True)
 class Patience:
-    """How long this kind of scheduler may be silent about a job before that means something (seconds)."""
+    """How long (seconds) to wait for this kind of scheduler before its silence about a job means something."""
 
     #: A submission whose outcome is unknown, or a job missing from a complete listing.
     missing: float
-    #: A node program that claimed its attempt and has not been heard of.
+    #: A node program that claimed its attempt and has logged nothing since.
     heartbeat: float
-    #: First pause after trouble of the cluster's; it doubles up to `longest_pause`.
+    #: First pause after an error of the cluster; it doubles up to `longest_pause`.
     pause: float
     longest_pause: float = 600.0
-    #: By how much the node's files may lag behind the scheduler's word; 0 on a file system of one machine.
+    #: By how much the node's files may lag behind the scheduler's listing; 0 on one machine.
     files: float = 0.0
 
 
 @dataclass(frozen=True)
-class Save:
-    """A checkpoint became durable; it has what was computed in the first `offset` seconds of the training."""
-
-    offset: float
-    step: int | None
-
-
-@dataclass(frozen=True)
-class Saved:
-    """All saves of a leg together: how many, seconds until they were durable, the most that one took."""
-
-    times: int
-    seconds: float
-    slowest: float
-    #: Why the last one was made, in the training's words.
-    why: str = ""
-
-
-@dataclass(frozen=True)
 class Report:
-    """What node program and training logged of one attempt. Durations are of the node's monotonic clock."""
+    """What node program and training logged in one leg. Durations are by the node's monotonic clock."""
 
     claimed: float | None = None
     host: str = ""
-    #: When the node was last heard of (wall clock, by the modification time of its files).
+    #: When the node last wrote to its files (wall clock).
     heard: float = 0.0
     #: Phases in order, with their seconds; the last one of a cut log ends at the last line.
     spans: tuple[tuple[Phase, float], ...] = ()
-    outcome: Outcome | None = None
+    #: The outcome as the node program logged it, which `outcomes` may overrule; None: it logged no end.
+    logged_outcome: Outcome | None = None
+    #: Why the training was stopped, as logged (see `protocol.STOP_SIGNALLED`); empty: it was not.
+    stopped_by: str = ""
+    #: What is wrong with the delivered files, seen from this side of the file system; empty: nothing.
+    delivery_error: str = ""
     detail: str = ""
     code: int | None = None
     signal: int | None = None
     signature: str | None = None
     tail: tuple[str, ...] = ()
-    #: The step it went on from; `loaded` tells "from the start" from "never got that far".
+    #: The step it resumed from; `loaded` tells "from the start" from "never got that far".
     loaded: bool = False
     resumed: int | None = None
-    #: The last saves, and the sum of all; None: it told of none.
+    #: The last saves, and the sum of all; None: it logged none.
     saves: tuple[Save, ...] = ()
     saved: Saved | None = None
-    #: Seconds the training was held up by saving.
+    #: Seconds that the training waited for saves.
     saving: float = 0.0
     #: Something in the checkpoint directory changed.
     changed: bool = False
     delivered: Mapping[str, Any] | None = None
-    #: The data it waited for, item by item (see `arrivals`).
-    data: tuple[Mapping[str, Any], ...] = ()
+    #: The data it waited for.
+    data: tuple[ItemAccount, ...] = ()
     notes: tuple[str, ...] = field(default=())
-    #: The reports of the job's earlier starts, in order: it was ended from outside and started again.
+    #: The reports of the job's earlier starts, in order.
     earlier: tuple[Report, ...] = ()
 
     @property
     def legs(self) -> tuple[Report, ...]:
+        """All starts of the job, this one last."""
         return (*self.earlier, self)
 
     @property
     def logged(self) -> float:
-        """Seconds of this leg."""
+        """Seconds that this leg logged."""
         return sum(seconds for _, seconds in self.spans)
 
     @property
     def computed(self) -> bool:
+        """True if any start got as far as the training."""
         return any(phase is Phase.COMPUTE for leg in self.legs for phase, _ in leg.spans)
 
     @property
     def step(self) -> int | None:
+        """The newest step that any start saved."""
         steps = [save.step for leg in self.legs for save in leg.saves if save.step is not None]
         return max(steps, default=None)
 
     @property
-    def got_on(self) -> bool:
+    def progressed(self) -> bool:
+        """True if any start left something new in the checkpoint directory."""
         return any(leg.changed or leg.saves for leg in self.legs)
 
 
 @dataclass(frozen=True)
 class Seen:
-    """One look at the world. `jobs` is None when the scheduler did not answer: that says nothing."""
+    """The observations of one pass. `jobs` is None if the scheduler did not respond: nothing is known."""
 
     jobs: Mapping[str, JobView] | None
     reports: Mapping[str, Report] = field(default_factory=dict)

@@ -17,6 +17,10 @@ EXIT_BAD_ORDER = 87
 EXIT_NOT_PREPARED = 88
 
 
+#: `why` in the event "stop": a signal from outside stopped the training, not its time limit.
+STOP_SIGNALLED = "signal"
+
+
 class Phase(str, Enum):
     """What an attempt is doing. The order here is the order in which they come."""
 

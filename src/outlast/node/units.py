@@ -1,4 +1,4 @@
-"""Sizes and durations as short texts for messages of jobs; `outlast.units` has the formats of the command line."""
+"""Sizes and durations as short texts, for messages of the node program and the training script."""
 
 from __future__ import annotations
 

@@ -23,9 +23,9 @@ def main() -> int:
     if arguments.seed is not None:
         return _one(arguments.seed, arguments.verbose)
     first, end = arguments.seeds
-    campaign = run_seeds(first, end, arguments.jobs, found=lambda failure: print(failure, flush=True))
-    print(campaign)
-    return 1 if campaign.failures else 0
+    result = run_seeds(first, end, arguments.jobs, found=lambda failure: print(failure, flush=True))
+    print(result)
+    return 1 if result.failures else 0
 
 
 def _range(text: str) -> tuple[int, int]:
@@ -37,13 +37,13 @@ def _range(text: str) -> tuple[int, int]:
 
 def _one(seed: int, verbose: bool) -> int:
     scenario = draw_scenario(seed)
-    story: list[str] | None = [] if verbose else None
-    history = carry_out(scenario, story)
-    if story is not None:
+    trace: list[str] | None = [] if verbose else None
+    history = carry_out(scenario, trace)
+    if trace is not None:
         for name, truth in history.truths.items():
             print("%s: %s" % (name, truth.training))
         print("%s\n%s\n%s\n" % (scenario.spec.limits, scenario.patience, scenario.weather))
-        print("\n".join(story) + "\n")
+        print("\n".join(trace) + "\n")
     for run in history.runs.values():
         print("%s: %s, %s" % (run.name, run.state.value, run.reason))
     for violation in history.violations:

@@ -31,8 +31,8 @@ class JobLifecycle:
         scenario: Scenario,
         runs: Mapping[str, RunTruth],
         exchange: SimulatedExchange,
-        computes: Callable[[NodeProgram], None],
-        tell: Callable[[str], None],
+        on_compute: Callable[[NodeProgram], None],
+        trace: Callable[[str], None],
     ) -> None:
         self.jobs: dict[str, SimulatedJob] = {}
         self.weather = scenario.weather
@@ -41,8 +41,8 @@ class JobLifecycle:
         self._scenario = scenario
         self._runs = runs
         self._exchange = exchange
-        self._computes = computes
-        self.tell = tell
+        self._on_compute = on_compute
+        self.trace = trace
         exchange.taken_over = self._take_over
 
     # What users and administrators do.
@@ -52,8 +52,8 @@ class JobLifecycle:
         self._wait(job, job.listed)
 
     def cancel(self, job: SimulatedJob) -> None:
-        self.tell("%s: cancelled" % job.token)
-        job.cancelled, job.returns = True, False
+        self.trace("%s: cancelled" % job.token)
+        job.cancelled, job.requeue_pending = True, False
         if job.phase is JobPhase.RUNNING:
             self._notify(job, Cause.USER)
         elif job.phase is not JobPhase.ENDED:
@@ -61,7 +61,7 @@ class JobLifecycle:
 
     def release(self, job: SimulatedJob) -> None:
         if job.phase is JobPhase.HELD:
-            self.tell("%s: released" % job.token)
+            self.trace("%s: released" % job.token)
             job.releases += 1
             job.phase, job.held, job.reason, job.view = JobPhase.QUEUED, NEVER, "", None
             self._wait(job, self._timeline.now)
@@ -118,7 +118,7 @@ class JobLifecycle:
             return
         number = self._exchange.claim(token, job.number)
         if not number:
-            self.tell("%s: found its attempt taken and left" % token)
+            self.trace("%s: found its attempt taken and left" % token)
             self._end(job, exit_code=EXIT_NOT_CLAIMED)
             return
         run = self._runs[order.run]
@@ -140,10 +140,10 @@ class JobLifecycle:
             order.spec,
             log,
             startup=rng.uniform(1.0, 8.0),
-            trouble=self._scenario.bad_hosts.get(job.host),
-            computes=self._computes,
-            delivers=self._exchange.deliver,
-            ends=lambda code: self._leave(job, start, code),
+            host_failure=self._scenario.bad_hosts.get(job.host),
+            on_compute=self._on_compute,
+            on_deliver=self._exchange.deliver,
+            on_end=lambda code: self._leave(job, start, code),
         )
 
     def _take_over(self, token: str) -> None:
@@ -151,7 +151,7 @@ class JobLifecycle:
         job = self.jobs.get(token)
         program = job.program if job else None
         if program is not None and program.alive and self._rng.random() >= self.weather.blind:
-            self._timeline.at(program.next_beat, program.give_way)
+            self._timeline.at(program.next_heartbeat, program.give_way)
 
     # How that ends.
 
@@ -159,18 +159,18 @@ class JobLifecycle:
         """Its node program has ended by itself, in a start that may be over for the scheduler."""
         if job.phase is not JobPhase.RUNNING or job.starts != start:
             return
-        if job.returns:
+        if job.requeue_pending:
             self._put_back(job, "evicted")
         else:
             self._end(job, exit_code=code)
 
     def _evict(self, job: SimulatedJob) -> None:
         rng, weather = self._rng, self.weather
-        job.returns = not job.cancelled and rng.random() < weather.requeued
+        job.requeue_pending = not job.cancelled and rng.random() < weather.requeued
         if rng.random() < weather.evicted_with_notice:
             self._notify(job, Cause.CLUSTER)
         elif job.program is not None and rng.random() < weather.cut_off:
-            self.tell("%s: cut off, and goes on" % job.token)
+            self.trace("%s: cut off, and goes on" % job.token)
             job.program.log.cut_off = True
             self._put_back_or_end(job, Outcome.EVICTED, "the scheduler lost touch with its node")
         else:
@@ -185,7 +185,7 @@ class JobLifecycle:
 
     def _kill(self, job: SimulatedJob, cause: Cause) -> None:
         self._stop_program(job, cause)
-        self.tell("%s: killed (%s)" % (job.token, cause.value))
+        self.trace("%s: killed (%s)" % (job.token, cause.value))
         if cause is not Cause.USER and self._rng.random() < self.weather.held_late:
             self._close(job)
             late = cause is Cause.LIMIT
@@ -193,14 +193,14 @@ class JobLifecycle:
         elif cause is Cause.LIMIT:
             self._end(job, signal=9, outcome=Outcome.OVER_TIME, reason="killed by the scheduler")
         else:
-            outcome = Outcome.EVICTED if cause is Cause.CLUSTER and self._scenario.tells_evictions else None
+            outcome = Outcome.EVICTED if cause is Cause.CLUSTER and self._scenario.reports_evictions else None
             self._put_back_or_end(job, outcome, "killed by the scheduler")
 
     def _vanish(self, job: SimulatedJob) -> None:
         """Its node is gone, or only the scheduler's knowledge of it is."""
         lives = self._rng.random() < self.weather.vanished_lives
         self._hide(job, self._rng.random() < self.weather.vanished_returns)
-        self.tell("%s: vanished%s" % (job.token, " and goes on" if lives else ""))
+        self.trace("%s: vanished%s" % (job.token, " and goes on" if lives else ""))
         if not lives:
             self._stop_program(job, Cause.CLUSTER)
             self._end(job, reason="its node failed")
@@ -220,17 +220,17 @@ class JobLifecycle:
                 program.run.store.tear()
 
     def _put_back_or_end(self, job: SimulatedJob, outcome: Outcome | None, reason: str) -> None:
-        if job.returns:
+        if job.requeue_pending:
             self._put_back(job, reason)
         else:
             self._end(job, signal=9, outcome=outcome, reason=reason)
 
     def _put_back(self, job: SimulatedJob, reason: str) -> None:
         """The scheduler will start the same job again."""
-        self.tell("%s: put back into the queue" % job.token)
+        self.trace("%s: put back into the queue" % job.token)
         self._close(job)
-        job.returned += 1
-        job.returns = False
+        job.requeues += 1
+        job.requeue_pending = False
         job.phase, job.reason, job.view = JobPhase.QUEUED, reason, None
         if job.starts >= MOST_STARTS:
             self._hold(job, Outcome.NODE_TROUBLE, "held: it was started too often", releasable=False)
@@ -249,10 +249,10 @@ class JobLifecycle:
     def _hold(self, job: SimulatedJob, outcome: Outcome, reason: str, releasable: bool | None = None) -> None:
         if releasable is None:
             releasable = self._rng.random() < self.weather.releasable
-        self.tell("%s: held%s" % (job.token, "" if releasable else " for good"))
+        self.trace("%s: held%s" % (job.token, "" if releasable else " for good"))
         job.holds += 1
         job.phase, job.held, job.view = JobPhase.HELD, self._timeline.now, None
-        job.outcome, job.reason, job.releasable, job.returns = outcome, reason, releasable, False
+        job.outcome, job.reason, job.releasable, job.requeue_pending = outcome, reason, releasable, False
 
     def _end(
         self,

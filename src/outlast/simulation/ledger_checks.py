@@ -38,7 +38,7 @@ def _slot_is_true(history: History, attempt: Attempt, held: float) -> Iterator[s
         return
     told_at_end = attempt.ended == job.ended
     cut_off = any(log.cut_off for log in history.exchange.logs(attempt.token))
-    again = job.seen(history.scenario.counts_returns).restarts > attempt.restarts
+    again = job.make_view(history.scenario.counts_returns).restarts > attempt.restarts
     turned_up = attempt.outcome is Outcome.LOST or attempt.twin_slot > 0 or again
     told_later = turned_up and job.hidden == NEVER and not cut_off
     if (told_at_end or told_later) and abs(held - job.slot) > 1.0:

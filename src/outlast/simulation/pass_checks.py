@@ -47,7 +47,7 @@ class PassChecks:
         self._look_at_strays()
         for run in self._records.live().values():
             attempt = self._records.current(run)
-            view = (self._cluster.told or {}).get(attempt.token) if attempt is not None else None
+            view = (self._cluster.last_listing or {}).get(attempt.token) if attempt is not None else None
             if attempt is not None and view is not None:
                 self._look_at(run, attempt, view)
 
@@ -69,9 +69,9 @@ class PassChecks:
         self._first = self._looked_at = len(self._cluster.sent)
 
     def _look_at_strays(self) -> None:
-        for token, view in (self._cluster.told or {}).items():
+        for token, view in (self._cluster.last_listing or {}).items():
             job = self._cluster.jobs[token]
-            if token in self._over and view.phase is not JobPhase.ENDED and job.asked < self._timeline.now:
+            if token in self._over and view.phase is not JobPhase.ENDED and job.requested_at < self._timeline.now:
                 self._complain("", "%s is over, and nobody told its job to end" % token)
         self._over = set(self._exchange.given_up)
 
@@ -84,7 +84,7 @@ class PassChecks:
         heard = self._exchange.handed_at.get(token) == now
         idle = _idle(self._exchange.handed[token]) if heard else 0
         most = CLUSTER_PATIENCE * self._scenario.spec.limits.without_progress
-        if idle >= most and view.phase is JobPhase.RUNNING and not job.asked:
+        if idle >= most and view.phase is JobPhase.RUNNING and not job.requested_at:
             self._complain(run.name, "%s was started %d times in vain, and goes on" % (token, idle))
         waits = view.phase is JobPhase.QUEUED and view.reason and not run.cancel_asked
         if waits and attempt.waits_since is None and steady:
@@ -93,7 +93,7 @@ class PassChecks:
             self._complain(run.name, "%s was released %d times" % (token, attempt.releases))
         if view.phase is not JobPhase.HELD or job.phase is not JobPhase.HELD:
             return
-        since = max(self._told_held.setdefault((token, job.holds), now), job.asked)
+        since = max(self._told_held.setdefault((token, job.holds), now), job.requested_at)
         longest = max(self._scenario.patience.longest_pause, CANCEL_AGAIN)
         if now - since > longest and not self._scenario.weather.clock_jumps:
             self._complain(run.name, "%s was held for %.0f s and nobody did anything" % (token, now - since))

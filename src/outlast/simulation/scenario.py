@@ -41,7 +41,7 @@ class TrainingModel:
     #: From its start to its first step.
     load_seconds: float
     #: It saves and leaves with "continue me" when told to stop, instead of going on until it is killed.
-    heeds_stop: bool
+    stops_on_request: bool
     #: It tells Outlast which step it saved, instead of just writing into the checkpoint directory.
     tells_steps: bool
     bug_at: int | None = None
@@ -71,13 +71,13 @@ class Weather:
     held_late: float = 0.0
     releasable: float = 0.0
     #: Why a job waits changes from one look to the next.
-    moods: float = 0.0
+    changing_reasons: float = 0.0
     #: A running job goes missing from the listing; some go on computing, some of those turn up again.
     vanishes: float = 0.0
     vanished_lives: float = 0.0
     vanished_returns: float = 0.0
     #: An accepted job is lost before it begins.
-    lost_after_answer: float = 0.0
+    lost_after_accept: float = 0.0
     #: The answer to a submission is not heard; the job then is there, comes later, or never does.
     unknown: float = 0.0
     rejected: float = 0.0
@@ -128,7 +128,7 @@ class Scenario:
     #: A restart counts when the job is put back, not when it starts again.
     counts_returns: bool
     #: The scheduler says so when it has evicted a job.
-    tells_evictions: bool
+    reports_evictions: bool
     most_jobs: int | None
     submit_rate: int | None
 
@@ -178,7 +178,7 @@ def draw_scenario(seed: int) -> Scenario:
         hosts=hosts,
         bad_hosts={host: rng.choice(troubles) for host in bad},
         counts_returns=rng.random() < 0.5,
-        tells_evictions=rng.random() < 0.5,
+        reports_evictions=rng.random() < 0.5,
         most_jobs=rng.choice((None, None, None, None, 1, 2, 3)),
         submit_rate=rng.choice((None, None, None, None, 1, 2, 4)),
     )
@@ -203,7 +203,7 @@ def _training(rng: random.Random, time: float, grace: float) -> TrainingModel:
         save_every=every,
         save_seconds=rng.uniform(0.0, 0.01) * usable,
         load_seconds=rng.uniform(0.0, 0.1) * usable,
-        heeds_stop=bool(every) and rng.random() < 0.7,
+        stops_on_request=bool(every) and rng.random() < 0.7,
         tells_steps=rng.random() < 0.8,
         bug_at=rng.randint(1, steps - 1) if nature is Nature.BUGGY else None,
         bug_outcome=rng.choice((Outcome.CRASHED, Outcome.CRASHED, Outcome.OUT_OF_MEMORY)),
@@ -228,11 +228,11 @@ def _weather(rng: random.Random, time: float) -> Weather:
         held_again=rng.choice((0.0, 0.5, 1.0)),
         held_late=some(0.1, 0.6, 0.5),
         releasable=rng.choice((0.0, 0.5, 1.0)),
-        moods=some(0.1, 1.0),
+        changing_reasons=some(0.1, 1.0),
         vanishes=some(0.05, 0.5),
         vanished_lives=rng.choice((0.0, 0.5, 1.0)),
         vanished_returns=rng.choice((0.0, 0.5, 1.0)),
-        lost_after_answer=some(0.05, 0.3),
+        lost_after_accept=some(0.05, 0.3),
         unknown=some(0.05, 0.5),
         rejected=some(0.05, 0.4),
         poll_fails=some(0.05, 0.5),

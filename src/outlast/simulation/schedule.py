@@ -42,11 +42,11 @@ class ControllerDied(BaseException):
 class KeptRecords(Records):
     """Records that keep every entry, and runs that are over, as the journal on disk does."""
 
-    def __init__(self, watch: Callable[[JournalEntry], None]) -> None:
+    def __init__(self, pass_checks: Callable[[JournalEntry], None]) -> None:
         super().__init__()
         self.entries: list[JournalEntry] = []
         self.all_runs: dict[str, Run] = {}
-        self._watch = watch
+        self._on_entry = pass_checks
 
     def run(self, name: str) -> Run | None:
         return self.all_runs.get(name)
@@ -60,7 +60,7 @@ class KeptRecords(Records):
         self.entries.extend(entries)
         self.all_runs.update((run.name, run) for run in runs)
         for entry in entries:
-            self._watch(entry)
+            self._on_entry(entry)
 
 
 def simulate(seed: int) -> list[Violation]:
@@ -68,9 +68,9 @@ def simulate(seed: int) -> list[Violation]:
     return carry_out(draw_scenario(seed)).violations
 
 
-def carry_out(scenario: Scenario, story: list[str] | None = None) -> History:
+def carry_out(scenario: Scenario, trace: list[str] | None = None) -> History:
     """`story`, if given, is filled with a line for everything that happens."""
-    return _Schedule(scenario, story).carry_out()
+    return _Schedule(scenario, trace).carry_out()
 
 
 @dataclass
@@ -87,7 +87,7 @@ class _Wall:
 @dataclass
 class _Schedule:
     scenario: Scenario
-    story: list[str] | None
+    trace: list[str] | None
     found: list[Violation] = field(default_factory=list)
     deaths: int = 0
     passes: int = 0
@@ -101,7 +101,7 @@ class _Schedule:
         self.weather = scenario.weather
         self.timeline = Timeline(BEGIN)
         self.wall = _Wall(self.timeline)
-        self.records = KeptRecords(self._noticed)
+        self.records = KeptRecords(self._on_entry)
         self.exchange = SimulatedExchange(self.timeline, self.rng, self.weather, self._complain)
         self.truths = {
             "run%d" % number: RunTruth(
@@ -115,11 +115,11 @@ class _Schedule:
             )
             for number, training in enumerate(scenario.trainings)
         }
-        floor = JobLifecycle(
-            self.timeline, self.rng, scenario, self.truths, self.exchange, self._computes, self._tell
+        lifecycle = JobLifecycle(
+            self.timeline, self.rng, scenario, self.truths, self.exchange, self._on_compute, self._record
         )
-        self.cluster = SimulatedCluster(self.timeline, self.rng, scenario, self.truths, self.exchange, floor)
-        self.watch = PassChecks(
+        self.cluster = SimulatedCluster(self.timeline, self.rng, scenario, self.truths, self.exchange, lifecycle)
+        self.pass_checks = PassChecks(
             scenario, self.timeline, self.records, self.cluster, self.exchange, self._complain
         )
         self.controller = self._new_controller()
@@ -206,7 +206,7 @@ class _Schedule:
             self.timeline.advance(self.timeline.now + self.scenario.interval)
         self.timeline.drain()
         self.weather = self.exchange.weather = Weather()
-        self.cluster.be_calm()
+        self.cluster.stop_faults()
         for _ in range(MOST_PASSES):
             self._pass()
             if self.controller.done:
@@ -226,14 +226,14 @@ class _Schedule:
         if self.rng.random() < self.weather.clock_jumps:
             jump = self.rng.choice((-1.0, 1.0)) * self.rng.uniform(1.0, FARTHEST_CLOCK)
             self.wall.offset = max(-FARTHEST_CLOCK, min(FARTHEST_CLOCK, self.wall.offset + jump))
-            self._tell("the controller's clock is off by %.0f s" % self.wall.offset)
+            self._record("the controller's clock is off by %.0f s" % self.wall.offset)
         try:
             self.controller.step()
-            self.watch.after_pass()
+            self.pass_checks.after_pass()
         except ControllerDied as death:
-            self._tell("the controller died at %s" % death)
+            self._record("the controller died at %s" % death)
             self.deaths += 1
-            self.watch.forget_submissions()
+            self.pass_checks.forget_submissions()
             self.controller = self._new_controller()
             if self.rng.random() < 0.3:
                 away = self.rng.uniform(0.0, 2 * self.scenario.spec.resources.time)
@@ -254,27 +254,27 @@ class _Schedule:
 
     # What is watched while it happens.
 
-    def _noticed(self, entry: JournalEntry) -> None:
-        if self.story is not None:
+    def _on_entry(self, entry: JournalEntry) -> None:
+        if self.trace is not None:
             what = entry.data.get("outcome", "")
             why = entry.data.get("detail") or entry.data.get("reason") or ""
             parts = (entry.run, entry.token or "", entry.kind.value, what, why)
-            self._tell("  %s" % "  ".join(part for part in parts if part))
+            self._record("  %s" % "  ".join(part for part in parts if part))
         if entry.kind is not EntryKind.ENDED or entry.token is None:
             return
         self.exchange.given_up.add(entry.token)
         job = self.cluster.jobs.get(entry.token)
         # One listing may be old; giving up a job that computes takes at least two that lack it.
-        if job is not None and (job.lacking >= 2 or self._is_misled(entry.token)):
+        if job is not None and (job.missing_listings >= 2 or self._is_misled(entry.token)):
             self.excused.add(entry.token)
         elif job is not None and job.computing and entry.data["outcome"] != Outcome.FINISHED.value:
             self._complain(entry.run, "%s was given up while it was listed" % entry.token)
         if "account" in entry.data and entry.token not in self.exchange.settled:
             self._complain(entry.run, "the end of %s was recorded before it was settled" % entry.token)
 
-    def _computes(self, program: NodeProgram) -> None:
+    def _on_compute(self, program: NodeProgram) -> None:
         token, number = program.leg
-        self._tell("%s: leg %d computes from step %s" % (token, number, program.log.resumed))
+        self._record("%s: leg %d computes from step %s" % (token, number, program.log.resumed))
         for other in program.run.computing:
             if not self._is_written_off(other) and not self._is_written_off(program):
                 text = "%s and %s compute at the same time" % (other.leg[0], token)
@@ -297,9 +297,9 @@ class _Schedule:
     def _complain(self, run: str, text: str) -> None:
         self.found.append(Violation("2", run, text))
 
-    def _tell(self, text: str) -> None:
-        if self.story is not None:
-            self.story.append("%9.1f  %s" % (self.timeline.now - BEGIN, text))
+    def _record(self, text: str) -> None:
+        if self.trace is not None:
+            self.trace.append("%9.1f  %s" % (self.timeline.now - BEGIN, text))
 
 
 @contextmanager

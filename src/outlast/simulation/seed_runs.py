@@ -56,7 +56,7 @@ def run_seeds(
     began = time.monotonic()
     chunks = [(begin, min(begin + CHUNK, end)) for begin in range(first, end, CHUNK)]
     failures: list[SeedFailure] = []
-    for met in _met(chunks, jobs):
+    for met in _failures_of(chunks, jobs):
         for failure in met:
             failures.append(failure)
             found(failure)
@@ -64,7 +64,7 @@ def run_seeds(
     return SeedRuns(first, end, time.monotonic() - began, tuple(failures))
 
 
-def _met(chunks: list[tuple[int, int]], jobs: int) -> Iterator[list[SeedFailure]]:
+def _failures_of(chunks: list[tuple[int, int]], jobs: int) -> Iterator[list[SeedFailure]]:
     if jobs <= 1:
         yield from map(_run_chunk, chunks)
         return

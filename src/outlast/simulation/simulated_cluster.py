@@ -35,16 +35,16 @@ class SimulatedCluster(Scheduler):
         scenario: Scenario,
         runs: Mapping[str, RunTruth],
         exchange: SimulatedExchange,
-        floor: JobLifecycle,
+        lifecycle: JobLifecycle,
     ) -> None:
         self.patience = scenario.patience
         self.interval = scenario.interval
         self.most_jobs = scenario.most_jobs
         self.submit_rate = scenario.submit_rate
         self.weather = scenario.weather
-        self.jobs = floor.jobs
+        self.jobs = lifecycle.jobs
         #: The listing that the controller got last, None where it got no answer.
-        self.told: Mapping[str, JobView] | None = None
+        self.last_listing: Mapping[str, JobView] | None = None
         #: When jobs were sent here, also those that were lost or refused.
         self.sent: list[float] = []
         self._timeline = timeline
@@ -52,12 +52,12 @@ class SimulatedCluster(Scheduler):
         self._scenario = scenario
         self._runs = runs
         self._exchange = exchange
-        self._floor = floor
+        self._lifecycle = lifecycle
         self._listings: deque[tuple[float, Mapping[str, JobView]]] = deque(maxlen=8)
 
-    def be_calm(self) -> None:
+    def stop_faults(self) -> None:
         """From now on nothing more goes wrong."""
-        self.weather = self._floor.weather = Weather()
+        self.weather = self._lifecycle.weather = Weather()
         self._listings.clear()
 
     # What the controller asks.
@@ -76,7 +76,7 @@ class SimulatedCluster(Scheduler):
             return Submission(SubmitAnswer.REJECTED, reason="no such partition")
         if rng.random() < weather.rejected:
             return Submission(SubmitAnswer.REJECTED, reason="too many jobs", transient=True)
-        listed, lost = now, rng.random() < weather.lost_after_answer
+        listed, lost = now, rng.random() < weather.lost_after_accept
         unknown = rng.random() < weather.unknown
         if unknown:
             fate = rng.random()
@@ -86,15 +86,15 @@ class SimulatedCluster(Scheduler):
                 listed += rng.uniform(0.0, 4.0) * self.patience.missing
         if not lost:
             job = SimulatedJob(request.token, "%d" % (1001 + len(self.jobs)), request, listed)
-            self._floor.enqueue(job)
-        self._floor.tell("%s: submitted %s%s" % (request.token, "unheard" * unknown, " and lost" * lost))
+            self._lifecycle.enqueue(job)
+        self._lifecycle.trace("%s: submitted %s%s" % (request.token, "unheard" * unknown, " and lost" * lost))
         if unknown:
             return Submission(SubmitAnswer.UNKNOWN, reason="socket timed out")
         return Submission(SubmitAnswer.ACCEPTED, job="%d" % (1000 + len(self.jobs)))
 
     def poll(self, sought: Sequence[Sought] = ()) -> Mapping[str, JobView]:
         rng, now = self._rng, self._timeline.now
-        self.told = None
+        self.last_listing = None
         if rng.random() < self.weather.poll_fails:
             raise SchedulerUnavailable("the simulated scheduler did not answer")
         if rng.random() < self.weather.stale:
@@ -103,36 +103,36 @@ class SimulatedCluster(Scheduler):
             listing = rng.choice(old) if old else self._list(now)
         else:
             listing = self._list(now)
-        self.told = listing
+        self.last_listing = listing
         for job in self.jobs.values():
-            job.lacking = 0 if job.token in listing else job.lacking + 1
-            job.lacked = job.lacked or (job.lacking > 0 and not job.forgotten)
+            job.missing_listings = 0 if job.token in listing else job.missing_listings + 1
+            job.lacked = job.lacked or (job.missing_listings > 0 and not job.forgotten)
         return listing
 
     def _list(self, now: float) -> Mapping[str, JobView]:
         listing = {}
         for token, job in self.jobs.items():
-            if job.visible(now):
-                if job.phase is JobPhase.QUEUED and self.weather.moods:
+            if job.is_listed(now):
+                if job.phase is JobPhase.QUEUED and self.weather.changing_reasons:
                     self._change_mood(job)
-                listing[token] = job.seen(self._scenario.counts_returns)
+                listing[token] = job.make_view(self._scenario.counts_returns)
         self._listings.append((now, listing))
         return listing
 
     def _change_mood(self, job: SimulatedJob) -> None:
-        if not job.reason or self._rng.random() < self.weather.moods:
+        if not job.reason or self._rng.random() < self.weather.changing_reasons:
             job.reason, job.view = self._rng.choice(REASONS), None
 
     def cancel(self, views: Sequence[JobView]) -> None:
-        self._ask(views, self._floor.cancel)
+        self._ask(views, self._lifecycle.cancel)
 
     def release(self, views: Sequence[JobView]) -> None:
-        self._ask(views, self._floor.release)
+        self._ask(views, self._lifecycle.release)
 
     def _ask(self, views: Sequence[JobView], act: Callable[[SimulatedJob], None]) -> None:
         jobs = [self.jobs[view.token] for view in views]
         for job in jobs:
-            job.asked = self._timeline.now
+            job.requested_at = self._timeline.now
         if self._rng.random() < self.weather.cancel_fails:
             raise SchedulerUnavailable("the simulated scheduler did not answer")
         for job in jobs:
@@ -143,7 +143,7 @@ class SimulatedCluster(Scheduler):
         """Only the end that was told of; the job may have been started again and ended once more since."""
         for token in tokens:
             job = self.jobs[token]
-            told_of = self.told is not None and self.told[token].ended == job.ended
+            told_of = self.last_listing is not None and self.last_listing[token].ended == job.ended
             job.forgotten = told_of and job.phase is JobPhase.ENDED
 
     def wait(self, seconds: float) -> None:

@@ -30,8 +30,8 @@ class SimulatedJob:
     started: float | None = None
     slot: float = 0.0
     #: How often it was put back into the queue; the one that is being evicted will be, too.
-    returned: int = 0
-    returns: bool = False
+    requeues: int = 0
+    requeue_pending: bool = False
     ended: float | None = None
     exit_code: int | None = None
     signal: int | None = None
@@ -48,16 +48,16 @@ class SimulatedJob:
     #: Its end is in the journal, so that the scheduler need not tell of it any more.
     forgotten: bool = False
     #: When the controller last asked for its release or its end, whatever came of it.
-    asked: float = 0.0
+    requested_at: float = 0.0
     #: The work of its last start.
     program: NodeProgram | None = None
     #: How many listings in a row lacked it, and whether any ever did.
-    lacking: int = 0
+    missing_listings: int = 0
     lacked: bool = False
     #: The view of its current state, made once.
     view: JobView | None = field(default=None, repr=False)
 
-    def visible(self, now: float) -> bool:
+    def is_listed(self, now: float) -> bool:
         return self.listed <= now and not self.forgotten and not self.hidden <= now < self.back
 
     @property
@@ -76,7 +76,7 @@ class SimulatedJob:
             return False
         return program in program.run.computing
 
-    def seen(self, counts_returns: bool) -> JobView:
+    def make_view(self, counts_returns: bool) -> JobView:
         """Some schedulers count a restart when the job is put back, some when it starts again."""
         if self.view is None:
             over = self.phase is JobPhase.ENDED
@@ -92,7 +92,7 @@ class SimulatedJob:
                 signal=self.signal if over else None,
                 outcome=self.outcome if over or self.phase is JobPhase.HELD else None,
                 reason=self.reason,
-                restarts=self.returned if counts_returns else max(0, self.starts - 1),
+                restarts=self.requeues if counts_returns else max(0, self.starts - 1),
                 releasable=self.releasable and self.phase is JobPhase.HELD,
             )
         return self.view

@@ -43,10 +43,10 @@ class NodeProgram:
         spec: Spec,
         log: NodeLog,
         startup: float,
-        trouble: Outcome | None,
-        computes: Callable[[NodeProgram], None],
-        delivers: Callable[[LegKey, int], None],
-        ends: Callable[[int], None],
+        host_failure: Outcome | None,
+        on_compute: Callable[[NodeProgram], None],
+        on_deliver: Callable[[LegKey, int], None],
+        on_end: Callable[[int], None],
     ) -> None:
         self.run = run
         self.leg = leg
@@ -56,9 +56,9 @@ class NodeProgram:
         self.cause = Cause.CLUSTER
         self._timeline = timeline
         self._spec = spec
-        self._computes = computes
-        self._delivers = delivers
-        self._ends = ends
+        self._on_compute = on_compute
+        self._on_deliver = on_deliver
+        self._on_end = on_end
         self._limits = limits_for(spec.resources.time, spec.checkpoints.grace, log.began, 0.0)
         self._stopped: Cause | None = None
         self._leaving = False
@@ -72,8 +72,8 @@ class NodeProgram:
         self._plan = 0
         begin = log.began
         log.phases.append((Phase.STAGE, begin + 0.1 * startup))
-        if trouble is not None:
-            timeline.at(begin + 0.7 * startup, lambda: self._meet(trouble))
+        if host_failure is not None:
+            timeline.at(begin + 0.7 * startup, lambda: self._fail_by_host(host_failure))
             return
         log.phases.append((Phase.UNPACK, begin + 0.6 * startup))
         log.phases.append((Phase.ENVIRONMENT, begin + 0.9 * startup))
@@ -97,7 +97,7 @@ class NodeProgram:
         if cause is not Cause.LIMIT:
             kill_at = min(kill_at, now + self._spec.checkpoints.grace)
         self._timeline.at(kill_at, self._kill_training)
-        if not training.heeds_stop:
+        if not training.stops_on_request:
             return
         self._leaving = True
         if now < self._since:
@@ -116,13 +116,13 @@ class NodeProgram:
             self._end(Outcome.EVICTED, "the attempt was given up or taken over", Cause.CLUSTER)
 
     @property
-    def next_beat(self) -> float:
+    def next_heartbeat(self) -> float:
         """When it looks up next, and finds out whether the attempt is still its own."""
         return self.log.began + BEAT * ((self._timeline.now - self.log.began) // BEAT + 1)
 
-    def _meet(self, trouble: Outcome) -> None:
+    def _fail_by_host(self, host_failure: Outcome) -> None:
         if self.alive and not self._cleaning_up:
-            self._end(trouble, "trouble of the host's: %s" % trouble.value, Cause.CLUSTER)
+            self._end(host_failure, "trouble of the host's: %s" % host_failure.value, Cause.CLUSTER)
 
     def _compute(self) -> None:
         if not self.alive or self._cleaning_up:
@@ -136,7 +136,7 @@ class NodeProgram:
             step, log.resumed_from, self._generation = self.run.store.load()
             log.loaded, log.resumed, self._step = now, step, step or 0
         self._since = now + training.load_seconds
-        self._computes(self)
+        self._on_compute(self)
         self.run.computing.append(self)
         self._timeline.at(self._limits.stop_at, lambda: self.stop(Cause.LIMIT))
         self._next()
@@ -215,7 +215,7 @@ class NodeProgram:
 
     def _deliver(self) -> None:
         if self.alive and not self._cleaning_up:
-            self._delivers(self.leg, self._step)
+            self._on_deliver(self.leg, self._step)
             self._end(Outcome.FINISHED, "the training finished", Cause.TRAINING)
 
     def _end(self, outcome: Outcome, detail: str, cause: Cause, signature: str | None = None) -> None:
@@ -235,7 +235,7 @@ class NodeProgram:
         log.ended, log.outcome, log.detail, log.signature = self._timeline.now, outcome, detail, signature
         leave = {Outcome.FINISHED: 0, Outcome.CONTINUE: EXIT_CONTINUE}
         leave.update({Outcome.OVER_TIME: EXIT_CONTINUE, Outcome.EVICTED: EXIT_CONTINUE})
-        self._ends(leave.get(outcome, 1))
+        self._on_end(leave.get(outcome, 1))
 
     def _leave_computing(self) -> None:
         if self in self.run.computing:

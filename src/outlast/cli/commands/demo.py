@@ -122,7 +122,7 @@ def _supervise(place: DemoStage, trouble: DemoTrouble) -> tuple[Run, list[Attemp
 
     def listen(entries: Sequence[JournalEntry]) -> None:
         display.entries(entries)
-        trouble.entries(entries)
+        trouble.on_entries(entries)
 
     until = time.monotonic() + LONGEST
     with control(place.experiment, "demo", listen) as session, display.showing(session.journal):
@@ -131,8 +131,8 @@ def _supervise(place: DemoStage, trouble: DemoTrouble) -> tuple[Run, list[Attemp
             if session.done:
                 break
             attempt = _current(session)
-            trouble.look(attempt)
-            if trouble.is_near(attempt):
+            trouble.kill_if_due(attempt)
+            if trouble.will_kill(attempt):
                 time.sleep(GLANCE)
             else:
                 session.wait()

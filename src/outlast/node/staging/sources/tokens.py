@@ -50,7 +50,8 @@ class Token:
         if self.expires is None:
             return "the token from %s was sent; it has no expiry time" % self.origin
         if self.expires <= now:
-            return "the token from %s expired %s ago" % (self.origin, show_rounded_duration(now - self.expires))
+            age = show_rounded_duration(now - self.expires)
+            return "the token from %s expired %s ago" % (self.origin, age)
         return (
             "the token from %s was sent and is valid for another %s; it may be for other hosts or paths"
             % (
