@@ -149,7 +149,7 @@ class Rehearsal(ABC):
             gpus=0,
             memory=10**6,
             disk=10**6,
-            time=60.0,
+            time=600.0,
             grace=5.0,
         )
         return replace(plain, **changes)
