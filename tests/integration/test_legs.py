@@ -46,10 +46,10 @@ def test_another_job_does_not_get_what_is_taken(bench: Bench, job: str) -> None:
 
 def test_a_job_that_is_started_again_after_it_was_given_up_leaves(bench: Bench) -> None:  # noqa: F811
     assert bench.run("sh", "-c", "exit 85", variables=JOB) == EXIT_CONTINUE
-    legs.shut(str(bench.exchange), by="controller")
+    legs.fence(str(bench.exchange), by="controller")
     assert bench.run("true", variables=JOB) == EXIT_NOT_CLAIMED
     assert "was given up by controller" in bench.stderr
-    legs.shut(str(bench.exchange), by="controller")
+    legs.fence(str(bench.exchange), by="controller")
     assert [holder.fenced for _, holder in legs.claimed(str(bench.exchange))] == [False, True]
 
 
@@ -176,7 +176,7 @@ def test_a_zombie_ends_itself_once_another_has_the_attempt(
     assert os.read(ready, 1)
     os.close(ready)
     assert not (bench.exchange / "leg-2").exists()
-    legs.shut(str(bench.exchange), by="controller")
+    legs.fence(str(bench.exchange), by="controller")
     _, status = os.waitpid(pid, 0)
     assert os.waitstatus_to_exitcode(status) == EXIT_CONTINUE
     assert bench.last["outcome"] == "evicted" and bench.events("stop")[0]["why"] == "taken over"
@@ -222,12 +222,12 @@ def test_a_scheduler_that_grants_less_is_believed(tmp_path: Path, ahead: int, ex
 
 def test_torn_claims_and_logs_of_earlier_legs_mislead_nobody(tmp_path: Path) -> None:
     order = WorkOrder("t", "e", "r", 1, ("true",), str(tmp_path), "/s", "/c", "/l", jobs=4)
-    for leg, text in zip(legs.legs(str(tmp_path)), ("", '{"event": "end"', "[1]"), strict=False):
+    for leg, text in zip(legs.possible_legs(str(tmp_path)), ("", '{"event": "end"', "[1]"), strict=False):
         Path(leg.directory).mkdir(exist_ok=True)
-        assert claim.take(leg.claim_path, "t", "j", "h")
+        assert claim.acquire(leg.claim_path, "t", "j", "h")
         Path(leg.events_path).write_text(text)
         os.utime(leg.events_path, (0, 0))
-    taken, leg = legs.take(order, "k", "h")
+    taken, leg = legs.claim_next(order, "k", "h")
     assert leg.number == 4 and taken.previous_scratch == "/s.3" and taken.scratch == "/s.4"
     assert json.loads(Path(leg.claim_path).read_text())["job"] == "k"
     with pytest.raises(BadOrder):

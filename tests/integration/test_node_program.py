@@ -164,7 +164,7 @@ def test_a_training_that_ends_well_is_delivered_and_every_phase_is_logged(bench:
 
 
 def test_a_second_job_for_the_same_attempt_touches_nothing(bench: Bench) -> None:
-    assert claim.take(str(bench.exchange / "claim.json"), "other", "17", "alpha")
+    assert claim.acquire(str(bench.exchange / "claim.json"), "other", "17", "alpha")
     assert bench.run("touch", str(bench.top / "touched")) == EXIT_NOT_CLAIMED
     assert "belongs to job 17 on alpha" in bench.stderr
     assert _names(bench.exchange) == ["claim.json"]
@@ -759,7 +759,7 @@ def test_the_node_program_is_heard_of_in_every_phase_that_may_take_long(
     check = OutputRule("a", check=("true",))
     bench.write_order("sh", "-c", "echo 1 > a", code=str(bench.top / "code.tar"), outputs=(check,))
     order = bench.top / "order.json"
-    assert _forked(order, lambda: monkeypatch.setattr("outlast.node.pulse.BEAT", 0.0)) == 0
+    assert _forked(order, lambda: monkeypatch.setattr("outlast.node.pulse.HEARTBEAT_INTERVAL", 0.0)) == 0
     phase, heard = "", set()
     for event in bench.events():
         phase = event.get("phase", phase)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from outlast.node.archives.sink import Block, Sink
-from outlast.node.pulse import silent
+from outlast.node.pulse import no_pulse
 from outlast.node.staging.fetch.fetch import fetch, ignore_progress
 from outlast.node.staging.fetch.fetch_settings import FetchClock, FetchSettings
 from outlast.node.staging.fetch.part_file import PartFile
@@ -102,7 +102,7 @@ class Scene:
         pinned: Mapping[str, str] | None = None,
         size: int | None = None,
         sink: Sink | None = None,
-        pulse: Callable[[], None] = silent,
+        pulse: Callable[[], None] = no_pulse,
         on_progress: Callable[[FetchProgress], None] = ignore_progress,
         **settings: Any,
     ) -> Receipt:

@@ -29,14 +29,14 @@ def when(attempt: Attempt, entries: Sequence[JournalEntry]) -> str:
     if attempt.started is None:
         return ""
     ended = attempt.ended if attempt.state is AttemptState.ENDED else None
-    starts = 1 + max(attempt.restarts, len(attempt.account.get("earlier", ())))
+    starts = 1 + max(attempt.restarts, len(attempt.account.earlier))
     first = attempt.started if starts == 1 else _first_start(entries)
     if first is None:
         return _unseen(attempt, starts, ended)
     text = clock(first) + (" to %s" % clock(ended) if ended is not None else "")
     text += " in %s" % counted(starts, "start") if starts > 1 else ""
     waits = [_waited(attempt.queued, first, "in the queue")]
-    slot = attempt.account.get("slot")
+    slot = attempt.account.slot
     if starts > 1 and ended is not None and slot:
         waits.append(_waited(first + slot, ended, "between starts"))
     waits = [wait for wait in waits if wait]
@@ -48,7 +48,7 @@ def _unseen(attempt: Attempt, starts: int, ended: float | None) -> str:
     if ended is None:
         return "%s, the last at %s" % (counted(starts, "start"), clock(attempt.started))
     text = "%s, the last from %s to %s" % (counted(starts, "start"), clock(attempt.started), clock(ended))
-    slot = attempt.account.get("slot")
+    slot = attempt.account.slot
     waited = _waited(attempt.queued + slot, ended, "in the queue in all") if attempt.queued and slot else ""
     return text + (", after %s" % waited if waited else "")
 

@@ -113,7 +113,7 @@ class Display:
         assert self._journal is not None
         run = self._journal.run(name)
         attempt = self._journal.attempt(run.last.token) if run and run.last else None
-        tail = attempt.account.get("tail", ()) if attempt else ()
+        tail = attempt.account.tail if attempt else ()
         if not tail or attempt is None:
             return ""
         lines = "\n".join("    | %s" % printable(line) for line in tail[-8:])

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from outlast.domain.model import Cause, Outcome, Run, RunState
-from outlast.node.failure_streak import OF_THE_DATA
+from outlast.node.failure_streak import DATA_FAILURES
 
 if TYPE_CHECKING:
     from outlast.journal.journal import Journal
@@ -83,7 +83,7 @@ def advice(journal: Journal, run: Run, root: Path, directory: Path | None = None
         return ""  # the reason itself has the path to repair, and the command
     place = shlex.quote(str(directory)) if directory and str(directory) != "." else ""
     again = "type `outlast retry %s%s`" % (shlex.quote(run.name), " -C " + place if place else "")
-    if last.outcome in OF_THE_DATA:
+    if last.outcome in DATA_FAILURES:
         return "correct `data` in params.yaml (%s), then %s" % (
             _OF_DATA[last.outcome] % (" " + place if place else ""),
             again,

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from outlast.controller import crashpoints
-from outlast.domain import engine
+from outlast.domain import admission, attempt_end
 from outlast.domain.decision import Decision
-from outlast.domain.model import EntryKind, JournalEntry, Outcome, RunState
+from outlast.domain.model import EntryKind, JournalEntry, RunState
 from outlast.exchange.base import Exchange
 from outlast.journal.records import Records
 from outlast.schedulers.base import JobRequest, Scheduler, Submission, SubmitAnswer
@@ -50,7 +50,7 @@ class Dispatch:
         spec, now, scheduler = self._records.newest_spec(), self._clock(), self._scheduler
         self._sent.update({one.token: (one.intended, self._weight(one.jobs)) for one in attempts})
         self._sent = {token: sent for token, sent in self._sent.items() if abs(now - sent[0]) < MINUTE}
-        return engine.admit(
+        return admission.admit(
             starts,
             (len(attempts), spec.parallel if spec else None),
             (sum(self._weight(one.jobs) for one in attempts), scheduler.most_jobs),
@@ -78,7 +78,8 @@ class Dispatch:
                 {
                     "number": live[decision.run].attempts + 1,
                     "reason": decision.reason,
-                    "avoid": list(engine.choose_avoided(decision.data["avoid"], hosts)),
+                    "decided": decision.data["decided"],
+                    "avoid": list(admission.choose_avoided(decision.data["avoid"], hosts)),
                     **({"jobs": jobs} if jobs > 1 else {}),
                 },
             )
@@ -134,5 +135,5 @@ def _answered(now: float, run: str, token: str, answers: dict[str, Submission]) 
         case SubmitAnswer.UNKNOWN:
             return JournalEntry(now, run, EntryKind.UNSURE, token, {"reason": answer.reason})
         case _:
-            data = {"outcome": Outcome.REJECTED.value, "detail": answer.reason, "transient": answer.transient}
+            data = attempt_end.rejection(answer.reason, answer.transient)
             return JournalEntry(now, run, EntryKind.ENDED, token, data)

@@ -9,8 +9,7 @@ from contextlib import contextmanager, suppress
 from outlast.controller.controller import Controller, Listener, Pass
 from outlast.controller.inbox import Inbox, take_requests
 from outlast.errors import JournalDamaged, JournalHeld, NotWritable
-from outlast.exchange import zipapp
-from outlast.exchange.base import exchange_for
+from outlast.exchange import exchange_for, zipapp
 from outlast.exchange.experiment import Experiment
 from outlast.journal.journal import Journal
 from outlast.journal.lease import Lease

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
+from outlast.domain.accounts import read_account
 from outlast.domain.model import Attempt, AttemptState, EntryKind, JournalEntry, Outcome
 from outlast.exchange.attempt_log import last_progress, read_report
 from outlast.exchange.experiment import Experiment
@@ -56,11 +57,11 @@ class DemoTrouble:
                 self._ended(entry)
 
     def _ended(self, entry: JournalEntry) -> None:
-        account = entry.data.get("account", {})
-        if self.torn and any(self.torn in note for note in account.get("notes", ())):
+        account = read_account(entry.data.get("account", {}))
+        if self.torn and any(self.torn in note for note in account.notes):
             self.noticed = True
             self._report(
-                "the torn checkpoint was put aside, and the one of step %s loaded" % account.get("resumed")
+                "the torn checkpoint was put aside, and the one of step %s loaded" % account.resumed
             )
         if self._target is None or entry.token != self._target.token:
             return

@@ -12,7 +12,7 @@ from typing import Any
 
 from outlast.errors import OutlastError
 from outlast.exchange.attempt_log import last_progress
-from outlast.node.environment import with_python
+from outlast.node.environment import resolve_python
 from outlast.node.protocol import Variable
 
 #: Seconds after which it is killed.
@@ -32,7 +32,7 @@ def train(directory: Path, command: str, show: Callable[[Mapping[str, Any]], Non
     began = time.monotonic()
     with log.open("wb") as output:
         process = subprocess.Popen(
-            with_python(shlex.split(command), environment),
+            resolve_python(shlex.split(command), environment),
             cwd=directory,
             env=environment,
             stdin=subprocess.DEVNULL,

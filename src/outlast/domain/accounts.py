@@ -55,9 +55,7 @@ class ErrorTotal:
     seconds: float = 0.0
 
     def __add__(self, other: ErrorTotal) -> ErrorTotal:
-        return ErrorTotal(
-            self.count + other.count, self.bytes + other.bytes, self.seconds + other.seconds
-        )
+        return ErrorTotal(self.count + other.count, self.bytes + other.bytes, self.seconds + other.seconds)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""

@@ -11,7 +11,7 @@ from outlast.domain.decision import Decision, record
 from outlast.domain.model import Attempt, Cause, EntryKind, Outcome, Phase, Removal, Run
 from outlast.domain.observation import JobView, Report
 from outlast.domain.outcomes import Conclusion
-from outlast.node.failure_streak import OF_THE_DATA, OF_THE_TRAINING, FailureStreak
+from outlast.node.failure_streak import DATA_FAILURES, TRAINING_FAILURES, FailureStreak
 
 
 def end_by_report(run: Run, attempt: Attempt, view: JobView | None, report: Report, now: float) -> Decision:
@@ -95,9 +95,9 @@ def _failure(
         times = view.restarts + 1 if view is not None and attempt.jobs > 1 else 1
         return {"signature": detail, "failures": times}
     streak = count_failures(report.legs)
-    if outcome in OF_THE_TRAINING and streak.signature:
+    if outcome in TRAINING_FAILURES and streak.signature:
         return {"signature": streak.signature, "failures": streak.times}
-    if outcome in OF_THE_DATA and outcomes.of_leg(report) is not outcome:
+    if outcome in DATA_FAILURES and outcomes.of_leg(report) is not outcome:
         return {}  # the scheduler claims it, and its errors pass
     unsigned = outcome.value if outcome in (Outcome.OUT_OF_MEMORY, Outcome.CRASHED) else None
     return {"signature": outcomes.signature_of(report) or unsigned}

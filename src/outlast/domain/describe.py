@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from outlast.domain.accounts import read_account
 from outlast.domain.model import Attempt, EntryKind, JournalEntry
 from outlast.text import printable
 
@@ -21,8 +22,8 @@ def of_entry(entry: JournalEntry, attempt: Attempt | None) -> str:
         case EntryKind.CANCEL_ASKED:
             return "to be cancelled: %s" % data.get("reason", "")
         case EntryKind.INTENDED:
-            # What led to it was said when the attempt before ended.
-            decided = data.get("reason", "").rpartition("; ")[2]
+            # What led to it is in the entry of the attempt before. Older journals have only the whole reason.
+            decided = data.get("decided") or data.get("reason", "")
             avoid = data.get("avoid")
             return "%s: %s%s" % (number, decided, "; not on %s" % ", ".join(avoid) if avoid else "")
         case EntryKind.QUEUED:
@@ -64,6 +65,6 @@ def of_entry(entry: JournalEntry, attempt: Attempt | None) -> str:
 
 def _saved(data: Mapping[str, Any]) -> str:
     step = data.get("step")
-    resumed = data.get("account", {}).get("resumed")
+    resumed = read_account(data.get("account", {})).resumed
     text = " (from step %d)" % resumed if resumed is not None else ""
     return text + ("; step %d is saved" % step if step is not None else "")

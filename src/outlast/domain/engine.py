@@ -48,7 +48,8 @@ def decide(
     if now < verdict.due:
         return None
     sour = [host for host, at in run.sour_hosts if 0 <= now - at < SOUR_FOR]
-    return Decision(DecisionKind.START, run.name, verdict.reason, data={"avoid": sour})
+    data = {"avoid": sour, "decided": verdict.decided or verdict.happened}
+    return Decision(DecisionKind.START, run.name, verdict.reason, data=data)
 
 
 def decide_twin(attempt: Attempt, view: JobView, now: float) -> Decision | None:
@@ -132,11 +133,7 @@ def _ended_long_ago(report: Report, view: JobView, patience: Patience, now: floa
 
     Schedulers may miscount starts, so the log must be younger than the start as well.
     """
-    if (
-        not outcomes.is_final(report, view.restarts)
-        or view.started is None
-        or report.heard <= view.started
-    ):
+    if not outcomes.is_final(report, view.restarts) or view.started is None or report.heard <= view.started:
         return False
     return now - max(report.heard, view.started) > patience.missing
 
@@ -266,4 +263,3 @@ def _sent_lately(attempt: Attempt, now: float) -> bool:
 def _heard_lately(report: Report, patience: Patience, now: float) -> bool:
     # A node whose clock is ahead was heard "later than now": that counts as recent, but not for ever.
     return abs(now - report.heard) < patience.heartbeat
-

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from outlast.domain.accounts import AttemptAccount, read_account
 from outlast.domain.model import (
     ATTEMPT_KINDS,
     ATTEMPT_STEPS,
@@ -18,6 +19,7 @@ from outlast.domain.model import (
     EntryKind,
     JournalEntry,
     Outcome,
+    Removal,
     Run,
 )
 from outlast.domain.save_costs import of_attempt
@@ -118,7 +120,7 @@ def _apply_attempt(attempt: Attempt | None, entry: JournalEntry) -> Attempt:
                 host=data.get("host") or attempt.host,
                 started=data.get("started", attempt.started),
                 ended=data.get("ended", entry.at),
-                account=data.get("account", {}),
+                account=read_account(data.get("account", {})),
                 missed=None,
             )
         case EntryKind.TWIN_FOUND:
@@ -185,8 +187,8 @@ def _after_ending(run: Run, attempt: Attempt, entry: JournalEntry) -> Mapping[st
     else:
         progressed = bool(data.get("changed"))
     best_step = step if progressed and step is not None else run.best_step
-    if account.get("loaded") and step is not None and not progressed:
-        resumed = account.get("resumed")
+    if account.loaded and step is not None and not progressed:
+        resumed = account.resumed
         if run.best_step is not None and (resumed is None or resumed < run.best_step):
             # Checkpoints were lost. That is no progress, and the next attempt is measured from here.
             best_step = step
@@ -202,14 +204,15 @@ def _after_ending(run: Run, attempt: Attempt, entry: JournalEntry) -> Mapping[st
         computed=computed > 0,
         transient=data.get("transient", True),
         cause=cause,
+        removed=Removal(data.get("removed", Removal.NO)),
     )
     changes: dict[str, Any] = {
         "current": None,
         "last": last,
         # What was only turned back has not been tried.
-        "ran": run.ran + (1 if account.get("slot") and not last.turned_back else 0),
+        "ran": run.ran + (1 if account.slot_seconds and not last.turned_back else 0),
         "best_step": best_step,
-        **_lived_through(run, outcome, account),
+        **_save_history(run, outcome, account),
     }
     if progressed:
         changes.update(stuck=0, stuck_any=0)
@@ -221,13 +224,13 @@ def _after_ending(run: Run, attempt: Attempt, entry: JournalEntry) -> Mapping[st
         outcome,
         data.get("signature"),
         progressed=progressed,
-        signal=account.get("signal"),
+        signal=account.signal,
         times=int(data.get("failures") or 1),
     )
     changes.update(failure=failures.signature, failures=failures.times)
     if cause in TROUBLES and outcome is not Outcome.EVICTED:
         changes["troubles"] = run.troubles + 1
-        is_the_sources = outcome is Outcome.NOT_FOUND and account.get("data")
+        is_the_sources = outcome is Outcome.NOT_FOUND and account.data
         if cause is Cause.CLUSTER and attempt.host and not is_the_sources:  # which say the same everywhere
             others = (sour for sour in run.sour_hosts if sour[0] != attempt.host)
             changes["sour_hosts"] = (*others, (attempt.host, entry.at))[-SOUR_HOSTS:]
@@ -236,8 +239,8 @@ def _after_ending(run: Run, attempt: Attempt, entry: JournalEntry) -> Mapping[st
     return changes
 
 
-def _lived_through(run: Run, outcome: Outcome, account: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What the next attempt is to know in order to save neither too seldom nor too often."""
+def _save_history(run: Run, outcome: Outcome, account: AttemptAccount) -> Mapping[str, Any]:
+    """Return what the next attempt needs to choose how often to save."""
     saving = of_attempt(outcome, account)
     changes: dict[str, Any] = {
         "observed": run.observed + saving.computed,

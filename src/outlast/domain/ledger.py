@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any
 
 from outlast.domain import data_costs
+from outlast.domain.accounts import ItemAccount, LegAccount
 from outlast.domain.model import Attempt, AttemptState, Outcome, Phase, Run, RunState
 from outlast.domain.save_costs import SaveCosts, of_attempt
 
@@ -61,7 +61,7 @@ class Booking:
     slot: float
     uses: Mapping[Use, float] = field(default_factory=dict)
     #: The data it waited for, in all starts of its job.
-    data: Sequence[Mapping[str, Any]] = ()
+    data: Sequence[ItemAccount] = ()
     #: What saving did and what it cost.
     saving: SaveCosts = SaveCosts()  # noqa: RUF009 - frozen
 
@@ -88,20 +88,19 @@ def total(bookings: Iterable[Booking]) -> dict[Use, float]:
 class _LedgerLeg:
     """One start of an attempt's job, which may have been started several times."""
 
-    account: Mapping[str, Any]
+    account: LegAccount
     slot: float
     accepted: bool
 
     @property
     def logged(self) -> float:
-        return sum(float(seconds) for _, seconds in self.account.get("spans", ()))
+        return self.account.logged
 
 
 def _in_program(attempt: Attempt) -> float:
     """Slot time without that of the scheduler's own transfers, before the job's program began."""
-    slot = float(attempt.account.get("slot") or 0.0)
-    before = data_costs.spent_before(attempt.account, slot)
-    return slot - before.arriving - before.troubled
+    before = data_costs.cost_before_start(attempt.account)
+    return attempt.account.slot_seconds - before.arriving - before.troubled
 
 
 def _legs(run: Run, attempt: Attempt) -> list[_LedgerLeg]:
@@ -111,7 +110,7 @@ def _legs(run: Run, attempt: Attempt) -> list[_LedgerLeg]:
     """
     left = _in_program(attempt)
     last = _LedgerLeg(attempt.account, 0.0, accepted=run.accepted == attempt.token)
-    earlier = [_LedgerLeg(account, 0.0, accepted=False) for account in attempt.account.get("earlier", ())]
+    earlier = [_LedgerLeg(account, 0.0, accepted=False) for account in attempt.account.earlier]
     legs: list[_LedgerLeg] = []
     for leg in reversed((*earlier, last)):
         slot = min(leg.logged, left)
@@ -128,9 +127,9 @@ class _Horizon:
         self.step: int | None = None
 
     def pass_over(self, leg: _LedgerLeg) -> None:
-        if not leg.account.get("loaded"):
+        if not leg.account.loaded:
             return
-        resumed = leg.account.get("resumed")
+        resumed = leg.account.resumed
         if not self.resumed_later:
             self.resumed_later, self.step = True, resumed
         elif self.step is not None:
@@ -139,11 +138,10 @@ class _Horizon:
 
 def _book(run: Run, attempt: Attempt, horizon: _Horizon) -> Booking:
     uses = dict.fromkeys(Use, 0.0)
-    slot = float(attempt.account.get("slot") or 0.0)
     for leg in reversed(_legs(run, attempt)):
         _book_leg(run, leg, horizon, uses)
         horizon.pass_over(leg)
-    before = data_costs.spent_before(attempt.account, slot)
+    before = data_costs.cost_before_start(attempt.account)
     uses[Use.DATA] += before.arriving
     uses[Use.DATA_TROUBLE] += before.troubled
     uses[Use.DUPLICATE] += attempt.twin_slot
@@ -152,22 +150,21 @@ def _book(run: Run, attempt: Attempt, horizon: _Horizon) -> Booking:
         attempt.number,
         attempt.host,
         attempt.outcome,
-        slot + attempt.twin_slot,
+        attempt.account.slot_seconds + attempt.twin_slot,
         {use: seconds for use, seconds in uses.items() if seconds},
-        tuple(data_costs.items_of(attempt.account)),
+        tuple(attempt.account.items),
         of_attempt(attempt.outcome, attempt.account),
     )
 
 
 def _book_leg(run: Run, leg: _LedgerLeg, horizon: _Horizon, uses: dict[Use, float]) -> None:
     left = leg.slot
-    for name, logged in leg.account.get("spans", ()):
+    for phase, logged in leg.account.spans:
         # The node's clock and the scheduler's may disagree by a little: the slot is what was paid for.
-        seconds = min(float(logged), left)
+        seconds = min(logged, left)
         left -= seconds
-        phase = Phase(name)
         if phase is Phase.STAGE:
-            data = data_costs.spent(leg.account, seconds)
+            data = data_costs.cost_in_leg(leg.account, seconds)
             uses[Use.DATA] += data.arriving
             uses[Use.DATA_TROUBLE] += data.troubled
             uses[Use.START_UP] += seconds - data.arriving - data.troubled
@@ -189,7 +186,7 @@ def _book_compute(
     if run.state is RunState.CANCELLED:
         uses[Use.CANCELLED] += seconds
         return
-    saving = min(float(leg.account.get("saving") or 0.0), seconds)
+    saving = min(leg.account.saving, seconds)
     kept = seconds if leg.accepted else min(_kept(leg, horizon), seconds)
     # Saves after the last one that was used are part of the work that was lost.
     saving = saving * kept / seconds if seconds else 0.0
@@ -200,15 +197,14 @@ def _book_compute(
 
 def _kept(leg: _LedgerLeg, horizon: _Horizon) -> float:
     """How much of the compute phase is in a checkpoint that counts."""
-    saves = leg.account.get("saves", ())
+    saves = leg.account.saves
     if not saves:
         return 0.0
     if not horizon.resumed_later:
-        return float(saves[-1][0])
-    if all(step is None for _, step in saves):
-        return float(saves[-1][0])
+        return saves[-1].offset
+    if all(save.step is None for save in saves):
+        return saves[-1].offset
     if horizon.step is None:
         return 0.0
-    return float(
-        max((offset for offset, step in saves if step is not None and step <= horizon.step), default=0.0)
-    )
+    used = (save.offset for save in saves if save.step is not None and save.step <= horizon.step)
+    return max(used, default=0.0)

@@ -13,7 +13,6 @@ from typing import Any
 from outlast.domain.accounts import ItemAccount, Save, Saved
 from outlast.domain.model import Cause, Outcome, Phase, Removal
 
-
 __all__ = ["JobPhase", "JobView", "Patience", "Removal", "Report", "Save", "Saved", "Seen"]
 
 

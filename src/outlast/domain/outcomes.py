@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from outlast.domain.model import Attempt, AttemptState, Outcome, Run
 from outlast.domain.observation import JobView, Report
-from outlast.node.failure_streak import OF_THE_DATA, OF_THE_TRAINING
+from outlast.node.failure_streak import DATA_FAILURES, TRAINING_FAILURES
 from outlast.node.protocol import EXIT_BAD_ORDER, EXIT_NOT_CLAIMED, EXIT_NOT_PREPARED, STOP_SIGNALLED
 
 
@@ -56,7 +56,7 @@ def from_report(run: Run, attempt: Attempt, view: JobView | None, report: Report
     assert outcome is not None
     if outcome is not Outcome.FINISHED and (run.cancel_asked or attempt.cancel_sent is not None):
         cancelled = when_cancelled(run, attempt)
-        if cancelled.outcome in OF_THE_TRAINING:  # the leg that failed has the best description of it
+        if cancelled.outcome in TRAINING_FAILURES:  # the leg that failed has the best description of it
             details = (detail_of(leg) for leg in reversed(report.legs) if of_leg(leg) is cancelled.outcome)
             return Conclusion(cancelled.outcome, next(details, cancelled.detail))
         return cancelled
@@ -145,4 +145,4 @@ def is_lasting(outcome: Outcome, signature: str | None) -> bool:
     """Return True if the next attempt would end in the same way: no pause helps."""
     if outcome is Outcome.REJECTED:
         return True  # the scheduler has the job and does not accept it
-    return outcome in OF_THE_DATA and bool(signature)  # the sources respond, with the wrong content
+    return outcome in DATA_FAILURES and bool(signature)  # the sources respond, with the wrong content

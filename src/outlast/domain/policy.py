@@ -1,7 +1,7 @@
-"""What follows from how the last attempt ended: the table outcome → action, and the limits.
+"""What follows from the end of the last attempt: the table outcome → action, and the limits.
 
-Trouble of the cluster's is waited out with growing pauses. A failure of the training's own gets one more
-chance, because some are flukes; the same one twice stops the run.
+After errors of the cluster the next attempt waits, longer each time. A failure of the training itself gets
+one retry, because some are flukes; the same failure twice stops the run.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from outlast.domain.model import Cause, Ending, Limits, Outcome, Run
+from outlast.domain.model import Cause, Ending, Limits, Outcome, Removal, Run
 from outlast.domain.observation import Patience
 from outlast.node.failure_streak import FailureStreak
 from outlast.text import counted
 from outlast.units import show_limit
 
-#: Starts without progress that the cluster ended count as well, but this many times as patiently.
+#: Starts without progress that the cluster ended count as well, with this many times the limit.
 CLUSTER_PATIENCE = 3
 
 
@@ -48,19 +48,29 @@ POLICY: Mapping[Outcome, Action] = {
 }
 
 
-_IF_REMOVED = " (if somebody removed the job: only `outlast cancel` ends a run)"
+_ONLY_CANCEL = "only `outlast cancel` ends a run"
+_IF_REMOVED = " (if somebody removed the job: %s)" % _ONLY_CANCEL
 
 
 @dataclass(frozen=True)
 class Verdict:
+    """What to do with a run, and why: what happened, and what follows from it."""
+
     action: Action
-    reason: str
+    happened: str
+    #: Empty where `happened` says it all.
+    decided: str = ""
     #: For PAUSE: not before this time.
     due: float = 0.0
 
+    @property
+    def reason(self) -> str:
+        """Both parts as one sentence."""
+        return "%s; %s" % (self.happened, self.decided) if self.decided else self.happened
+
 
 def judge(run: Run, limits: Limits, patience: Patience, now: float) -> Verdict:
-    """What to do with a run between two attempts, and why."""
+    """Return what to do with a run between two attempts, and why."""
     last = run.last
     if last is None:
         overdue = _overdue(run, limits, now)
@@ -71,17 +81,17 @@ def judge(run: Run, limits: Limits, patience: Patience, now: float) -> Verdict:
     hopeless = _hopeless(run, last, limits, now)
     if hopeless:
         return Verdict(Action.FAIL, hopeless)
-    reason = _what_happened(run, last, limits)
+    happened, decided = _what_happened(run, last, limits), _what_follows(last)
     if action is Action.PAUSE:
         pause = min(patience.longest_pause, patience.pause * 2.0 ** min(run.troubles - 1, 30))
         # A clock that was set back must not stretch the pause.
         due = last.at + pause if now >= last.at else now
-        return Verdict(action, reason, due)
-    return Verdict(action, reason)
+        return Verdict(action, happened, decided, due)
+    return Verdict(action, happened, decided)
 
 
 def _beginning(run: Run) -> str:
-    return "first attempt" if run.attempts == 0 else "tried again, as was asked for"
+    return "first attempt" if run.attempts == 0 else "retry, as requested"
 
 
 def _overdue(run: Run, limits: Limits, now: float) -> str:
@@ -91,7 +101,7 @@ def _overdue(run: Run, limits: Limits, now: float) -> str:
 
 
 def _hopeless(run: Run, last: Ending, limits: Limits, now: float) -> str:
-    """Why there is no point in another attempt; empty if there is."""
+    """Return why another attempt would be useless; empty if it would not."""
     if last.cause is Cause.ACCESS_POINT and not last.transient:
         repair = "Another site would fail too: repair this, then `outlast retry %s`" % run.name
         return "%s. %s" % (last.detail, repair)
@@ -128,16 +138,17 @@ def _what_happened(run: Run, last: Ending, limits: Limits) -> str:
         text += " with a new checkpoint"
     elif last.computed and run.stuck:
         text += " without progress (%d of %d)" % (run.stuck, limits.without_progress)
+    return text
+
+
+def _what_follows(last: Ending) -> str:
     match POLICY[last.outcome]:
-        case Action.GO_ON if last.outcome is Outcome.CANCELLED or "scancel" in last.detail:
-            decided = "it was removed at the scheduler, and the run goes on: only `outlast cancel` ends one"
+        case Action.GO_ON if last.outcome is Outcome.CANCELLED or last.removed is Removal.YES:
+            return "it was removed at the scheduler, and the run continues: %s" % _ONLY_CANCEL
         case Action.GO_ON:
-            # Grid Engine does not tell qdel from a kill on the node.
-            decided = "continue" + (_IF_REMOVED if "qdel" in last.detail else "")
+            return "continue" + (_IF_REMOVED if last.removed is Removal.MAYBE else "")
         case Action.ONCE_MORE:
-            decided = "try once more, the same again would stop the run"
+            return "retrying once; an identical failure will fail the run"
         case _:
-            decided = "try again after a pause"
-            if last.outcome is Outcome.LOST and not last.computed:
-                decided += _IF_REMOVED
-    return "%s; %s" % (text, decided)
+            unseen = last.outcome is Outcome.LOST and not last.computed
+            return "retrying after a pause" + (_IF_REMOVED if unseen else "")

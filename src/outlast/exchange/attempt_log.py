@@ -1,7 +1,7 @@
-"""What a node program and its training logged of an attempt, read once the attempt is over (or silent).
+"""Reads what the node program and the training process logged of an attempt, into a `Report` of raw facts.
 
 Event logs come from another machine and may be cut anywhere by a kill or a full disk: a line that cannot
-be read is passed over, a file that cannot be read is as good as missing, and sizes are bounded.
+be read is skipped, a file that cannot be read counts as missing, and sizes are bounded.
 """
 
 from __future__ import annotations
@@ -13,28 +13,30 @@ from pathlib import Path
 from typing import Any
 
 from outlast.domain import data_costs
+from outlast.domain.accounts import ItemAccount
 from outlast.domain.model import Outcome, Phase
 from outlast.domain.observation import Report, Save, Saved
 from outlast.node import claim, jsonl
 from outlast.node.jsonl import JsonLinesReader
-from outlast.node.legs import Leg, claimed, legs
+from outlast.node.legs import Leg, claimed, possible_legs
 from outlast.node.sandbox import layout
 
-#: Of a file beyond the two, beginning and end are read: how an attempt began and how it ended. A node program
-#: that beats for a week writes 3 MB.
+#: Of a larger file only the beginning and the end are read. A node program that runs for a week writes 3 MB.
 HEAD_BYTES = 2 * 2**20
 TAIL_BYTES = 2 * 2**20
-#: Where progress is looked for among the lines of a script that appends its own.
+#: How much of a script's own log is searched for progress, from its end.
 PROGRESS_TAIL_BYTES = 8192
-#: The saves that the journal keeps of an attempt; more are never left to resume from.
+#: How many saves of an attempt the journal keeps.
 MOST_SAVES = 20
-#: Of the sentence that says why a checkpoint was saved.
+#: The longest reason for a save that is kept, in characters.
 LONGEST_WHY = 300
 
 
-def heard_in(exchange: Path) -> Path:
-    """Where the files of an attempt's job are: here, or, where nothing is shared, in what came back with the
-    job or, until then, in what it sent while it ran."""
+def logged_in(exchange: Path) -> Path:
+    """Return the directory with the files of an attempt's job.
+
+    Without a shared file system that is what came back with the job or, until then, what it sent while running.
+    """
     back, news = exchange / layout.TRAVEL, Path(layout.news(str(exchange)))
     if (back / "claim.json").exists():
         return back
@@ -42,13 +44,13 @@ def heard_in(exchange: Path) -> Path:
 
 
 def progress_of(exchange: Path) -> Mapping[str, Any] | None:
-    """The newest thing that the training of an attempt said of its progress, in the last start of its job."""
+    """Return the newest progress that the training logged in the last start of the attempt's job."""
     leg = _last_leg(exchange)
     return last_progress(Path(leg.progress_path)) if leg else None
 
 
 def fetching_of(exchange: Path) -> Mapping[str, Any] | None:
-    """How far the data has got that the last start of an attempt's job waits for."""
+    """Return how much of the data has arrived that the last start of the attempt's job waits for."""
     leg = _last_leg(exchange)
     log = _read(Path(leg.fetching_path)) if leg else None
     return next(log.lines(), None) if log else None
@@ -56,16 +58,16 @@ def fetching_of(exchange: Path) -> Mapping[str, Any] | None:
 
 def _last_leg(exchange: Path) -> Leg | None:
     try:
-        held = [leg for leg, holder in claimed(str(heard_in(exchange))) if not holder.fenced]
+        held = [leg for leg, holder in claimed(str(logged_in(exchange))) if not holder.fenced]
     except OSError:
-        return None  # nothing can be read this time
+        return None  # unreadable now; the next poll tries again
     return held[-1] if held else None
 
 
 def read_attempt(exchange: Path) -> Report | None:
-    """The report of the last leg, with those of the legs before it; None where no job has claimed it yet."""
+    """Return the report of the last leg, with those before it; None if no job has claimed the attempt."""
     reports = []
-    for leg in legs(str(exchange)):
+    for leg in possible_legs(str(exchange)):
         report = read_report(Path(leg.events_path), Path(leg.progress_path)) or _claimed(Path(leg.claim_path))
         if report is None:
             break
@@ -77,7 +79,7 @@ def read_attempt(exchange: Path) -> Report | None:
 
 
 def _claimed(path: Path) -> Report | None:
-    """A node program that has claimed its leg and not written a line yet."""
+    """Return the report of a node program that has claimed its leg and logged nothing yet."""
     try:
         held = claim.read(str(path))
         heard = path.stat().st_mtime
@@ -87,15 +89,14 @@ def _claimed(path: Path) -> Report | None:
 
 
 def read_report(events: Path, progress: Path) -> Report | None:
-    """One leg's. None where the node has not been heard of, or cannot be heard this time."""
+    """Read one leg. None if the node has logged nothing, or its log cannot be read now."""
     log = _read(events)
     if log is None:
         return None
     facts: dict[str, Any] = {"heard": log.changed}
     begins: list[tuple[Phase, float]] = []
     changes: list[float] = []
-    told_by = None
-    data: list[dict[str, Any]] = []
+    data: list[ItemAccount] = []
     fetching: Mapping[str, Any] | None = None
     last = 0.0
     for line in log.lines():
@@ -118,24 +119,21 @@ def read_report(events: Path, progress: Path) -> Report | None:
                 fetching = None
                 data.append(data_costs.read_item(line))
             case "stop":
-                told_by = line.get("why")
+                facts["stopped_by"] = str(line.get("why") or "")
             case "end":
                 facts.update(_ending(line))
-    if facts.get("outcome") is Outcome.CONTINUE and told_by == "signal":
-        # It left because the cluster asked, not at its limit: no fault of its own if nothing new was saved.
-        facts["outcome"] = Outcome.EVICTED
     compute_began = next((mono for phase, mono in begins if phase is Phase.COMPUTE), last)
-    told, training = _training(progress, compute_began)
+    last_logged, training = _training(progress, compute_began)
     if begins and begins[-1][0] is Phase.COMPUTE:
-        # The training was seen at work after the node program's last line.
-        last = max(last, told)
-    # A log may be cut before its first phase: then there is an end and no beginning.
+        # The training was at work after the node program's last line.
+        last = max(last, last_logged)
+    # A log may be cut before its first phase: then it has an end and no beginning.
     ends = [mono for _, mono in begins[1:]] + [last]
     facts["spans"] = tuple(
         (phase, max(0.0, end - mono)) for (phase, mono), end in zip(begins, ends, strict=False)
     )
     if fetching is not None:
-        # It was killed while the data was on its way.
+        # It was killed while the data was in transfer.
         waited = max(0.0, last - _number(fetching.get("mono")))
         data.append(data_costs.read_item({**fetching, "arrived": False, "waited": waited}))
     facts["data"] = tuple(data[-data_costs.MOST :])
@@ -153,32 +151,32 @@ def newest_progress(progress: Path) -> Path:
 
 
 def last_progress(progress: Path) -> Mapping[str, Any] | None:
-    """The newest thing a training said of its progress; `progress` is the file of its lines.
+    """Return the newest progress that the training logged; `progress` is the file of its lines.
 
     A script without `import outlast` may append progress to the lines: it is found at their end.
     """
     for log in (_read(newest_progress(progress)), _read(progress, head=0, tail=PROGRESS_TAIL_BYTES)):
-        told = [line for line in log.lines() if line.get("event") == "progress"] if log else []
-        if told:
-            return told[-1]
+        found = [line for line in log.lines() if line.get("event") == "progress"] if log else []
+        if found:
+            return found[-1]
     return None
 
 
 def _training(progress: Path, compute_began: float) -> tuple[float, dict[str, Any]]:
-    """When the training last told anything, and what follows from all it told."""
+    """Return when the training last logged anything, and the facts from all that it logged."""
     facts: dict[str, Any] = {"loaded": False, "saving": 0.0}
     saved: Saved | None = None
     newest = _read(newest_progress(progress))
-    told = max((_number(line.get("mono")) for line in newest.lines()), default=0.0) if newest else 0.0
+    last = max((_number(line.get("mono")) for line in newest.lines()), default=0.0) if newest else 0.0
     saves: list[Save] = []
     notes: list[str] = []
     log = _read(progress)
     for line in log.lines() if log else ():
         step = line.get("step") if isinstance(line.get("step"), int) else None
-        told = max(told, _number(line.get("mono")))
+        last = max(last, _number(line.get("mono")))
         match line.get("event"):
             case "loaded" if not facts["loaded"]:
-                # A later load is another process's of the attempt, such as an evaluation's.
+                # A later load is by another process of the attempt, such as an evaluation.
                 facts.update(loaded=True, resumed=step)
             case "saved":
                 seconds, blocked = _cost(line)
@@ -188,7 +186,7 @@ def _training(progress: Path, compute_began: float) -> tuple[float, dict[str, An
                 saves.append(Save(max(0.0, holds), step))
                 saved = _add(saved, seconds, str(line.get("why") or ""))
             case "left" if saves:
-                # The training waited until its last save was down: nothing was computed in that time.
+                # The training waited until its last save was durable: nothing was computed in that time.
                 waited = max(0.0, _number(line.get("waited")))
                 facts["saving"] += waited
                 saves[-1] = replace(saves[-1], offset=saves[-1].offset + waited)
@@ -197,11 +195,11 @@ def _training(progress: Path, compute_began: float) -> tuple[float, dict[str, An
             case "save-failed":
                 notes.append("saving step %s failed: %s" % (step, line.get("why")))
     facts.update(saves=tuple(saves[-MOST_SAVES:]), saved=saved, notes=tuple(notes[-5:]))
-    return told, facts
+    return last, facts
 
 
 def _cost(line: Mapping[str, Any]) -> tuple[float, float]:
-    """Seconds until the save was durable, and how many of them the training waited: all, unless it says."""
+    """Return the seconds until a save was durable, and those that the training waited (all, if not logged)."""
     seconds = max(0.0, _number(line.get("seconds")))
     blocked = _finite(line.get("blocked"))
     return seconds, seconds if blocked is None else min(max(0.0, blocked), seconds)
@@ -221,7 +219,7 @@ def _ending(line: Mapping[str, Any]) -> dict[str, Any]:
     tail = str(line.get("tail") or "").splitlines()
     delivered = line.get("delivered")
     return {
-        "outcome": outcome,
+        "logged_outcome": outcome,
         "detail": str(line.get("detail", ""))[:2000].rstrip("."),
         "code": line.get("code") if isinstance(line.get("code"), int) else None,
         "signal": line.get("signal") if isinstance(line.get("signal"), int) else None,
@@ -244,7 +242,7 @@ def _number(value: object) -> float:
 
 
 def _finite(value: object) -> float | None:
-    """JSON can hold numbers that no clock shows."""
+    """Return a number as float; None for anything else: JSON can hold numbers that no clock shows."""
     try:
         number = float(value) if isinstance(value, (int, float)) else math.nan
     except OverflowError:

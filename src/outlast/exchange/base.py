@@ -1,262 +1,48 @@
-"""What passes between controller and jobs: files, never a socket.
+"""What the controller needs of an exchange: files between it and the jobs, never a socket.
 
-Orders go out, event logs come back, a fence shuts out a job that may still turn up, and accepted results
-are put in their place.
+Work orders go out, event logs come back, a fence keeps a late job from starting, accepted results are
+published.
 """
 
 from __future__ import annotations
 
-import errno
-import shutil
-import time
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Protocol
 
-from outlast.domain.model import Attempt, Outcome, Run, Spec
+from outlast.domain.model import Attempt, Run, Spec
 from outlast.domain.observation import Report
-from outlast.exchange.attempt_log import read_attempt
-from outlast.exchange.experiment import Experiment
-from outlast.filesystem import sync_directory, write_durably
-from outlast.node import claim, legs
-from outlast.node.order import SaveSettings, WorkOrder
-from outlast.node.outputs.delivery import deliver
-from outlast.node.scratch import Scratch
-from outlast.node.staging.plan import DataPlan
-from outlast.schedulers.base import JobRequest, Scheduler
-from outlast.schedulers.profile import Profile
-from outlast.spec.command import arguments
-
-#: Seconds that tidying up after one run may hold a pass up.
-LONGEST_TIDYING = 2.0
+from outlast.schedulers.base import JobRequest
 
 
 class ResultGone(Exception):
-    """An accepted result was not there when it was to be put in its place."""
+    """An accepted result was not there when it was to be published."""
 
 
 class Exchange(Protocol):
-    def write_order(self, run: Run, attempt: Attempt, spec: Spec) -> None: ...
-
-    def request(self, run: Run, attempt: Attempt, spec: Spec) -> JobRequest: ...
-
-    def fence(self, attempt: Attempt) -> bool:
-        """True: no job has worked on this attempt, and none ever will. False: one has."""
-        ...
-
-    def shut(self, attempt: Attempt) -> None:
-        """Whatever job has worked on it: none will from now on."""
-        ...
-
-    def settle(self, attempt: Attempt) -> None:
-        """The attempt is over: what the next one needs is brought to where it is looked for. Repeatable."""
-        ...
-
-    def report(self, attempt: Attempt) -> Report | None: ...
-
-    def publish(self, attempt: Attempt) -> None: ...
-
-    def retire(self, run: Run) -> None: ...
-
-
-@dataclass(frozen=True)
-class SharedFilesExchange:
-    """Through the experiment's own directory, on a file system that controller and nodes share."""
-
-    experiment: Experiment
-    zipapp: Path
-    site: Profile = Profile()  # noqa: RUF009 - frozen
-    #: The signal by which the scheduler tells that the limit is near, if it has one of its own.
-    limit_signal: str | None = None
-    #: Jobs ring when they begin and end, so that the scheduler need not be asked all the time.
-    rings: bool = False
-
-    def order(self, run: Run, attempt: Attempt, spec: Spec) -> WorkOrder:
-        place, number, token = self.experiment, attempt.number, attempt.token
-        return WorkOrder(
-            token=token,
-            experiment=str(place.root),
-            run=run.name,
-            number=number,
-            command=arguments(spec.command, run.params),
-            exchange=str(place.exchange_of(attempt)),
-            scratch=str(place.scratch(run.name, number, token)),
-            checkpoints=str(place.checkpoints(run.name)),
-            log=str(place.log(run.name, number)),
-            previous_scratch=self._previous_scratch(attempt),
-            code=str(place.code(spec.code_sha256)) if spec.code_sha256 else None,
-            code_sha256=spec.code_sha256 or None,
-            zipapp=str(self.zipapp),
-            outputs=spec.outputs,
-            time=spec.job_time,
-            grace=spec.checkpoints.grace,
-            signal=spec.checkpoints.signal,
-            keep=spec.checkpoints.keep,
-            saving=_saving(run, spec),
-            cpus=spec.resources.cpus,
-            # Where the site prepares its own, the login node's search paths would undo that.
-            environment={} if self.site.prepares else dict(spec.environment),
-            limit_signal=self.limit_signal,
-            jobs=attempt.jobs,
-            bell=str(place.bell) if self.rings else None,
-            node_scratch=self.site.scratch or None,
-            data=self.data_plan(spec),
-        )
-
-    def data_plan(self, spec: Spec) -> DataPlan:
-        """Without a cache of its own a cluster has the experiment's: one download for all of its runs."""
-        plan = DataPlan.at(self.site, spec.data)
-        return replace(plan, cache=plan.cache or str(self.experiment.data))
-
-    def _previous_scratch(self, attempt: Attempt) -> str | None:
-        """Where the last attempt that got as far as having one left its unfinished outputs."""
-        if attempt.number == 1:
-            return None
-        place = self.experiment.scratch(attempt.run, attempt.number, attempt.token).parent
-        named = [(path.name.partition("-")[0], str(path)) for path in place.glob("[0-9]*-*")]
-        numbered = [(int(number), _leg_of(path), path) for number, path in named if number.isdecimal()]
-        return max((one for one in numbered if one[0] < attempt.number), default=(0, 0, None))[2]
+    """The files of one experiment, as the controller uses them."""
 
     def write_order(self, run: Run, attempt: Attempt, spec: Spec) -> None:
-        """Not fsynced: a job that finds no order, or half of one, does nothing, and another is sent."""
-        path = self.experiment.exchange_of(attempt)
-        path.mkdir(parents=True, exist_ok=True)
-        (path / "order.json").write_text(self.order(run, attempt, spec).to_json(), encoding="utf-8")
+        """Write the work order of an attempt. Raises OSError."""
 
     def request(self, run: Run, attempt: Attempt, spec: Spec) -> JobRequest:
-        return JobRequest(
-            token=attempt.token,
-            name="%s-%03d" % (run.name, attempt.number),
-            order=str(self.experiment.exchange_of(attempt) / "order.json"),
-            zipapp=str(self.zipapp),
-            log=str(self.experiment.log(run.name, attempt.number)),
-            cpus=spec.resources.cpus,
-            gpus=spec.resources.gpus,
-            memory=spec.resources.memory,
-            disk=spec.resources.disk,
-            time=spec.job_time,
-            grace=spec.checkpoints.grace,
-            avoid=attempt.avoid,
-            directory=str(self.experiment.exchange_of(attempt)),
-            jobs=attempt.jobs,
-        )
+        """Return what the scheduler is to be asked for."""
+        ...
 
     def fence(self, attempt: Attempt) -> bool:
-        path = self.experiment.exchange_of(attempt)
-        path.mkdir(parents=True, exist_ok=True)
-        return claim.fence(str(path / "claim.json"), by="controller")
+        """Return True if no job has worked on this attempt, and from now on none can."""
+        ...
 
     def shut(self, attempt: Attempt) -> None:
-        legs.shut(str(self.experiment.exchange_of(attempt)), by="controller")
+        """Keep further jobs from working on this attempt, whether or not one has."""
 
     def settle(self, attempt: Attempt) -> None:
-        """Nothing has to be brought: the next attempt sees the same directories."""
-
-    def heard_in(self, attempt: Attempt) -> Path:
-        """Where claims, event logs and deliveries of its job are found."""
-        return self.experiment.exchange_of(attempt)
+        """Move what an ended attempt left to where the next one looks for it. Repeatable."""
 
     def report(self, attempt: Attempt) -> Report | None:
-        path = self.heard_in(attempt)
-        report = read_attempt(path)
-        if report is not None and report.outcome is Outcome.FINISHED:
-            wrong = _what_is_wrong(_delivery(path), report)
-            if wrong:
-                return replace(report, outcome=Outcome.WRONG_OUTPUT, detail=wrong, signature=wrong)
-        return report
+        """Return what the attempt's job logged; None if it has logged nothing."""
+        ...
 
     def publish(self, attempt: Attempt) -> None:
-        """May be repeated: after the mark, whatever has the result's name is this attempt's, and whole."""
-        delivered = _delivery(self.heard_in(attempt))
-        mark = self.experiment.exchange_of(attempt) / "published"
-        target = self.experiment.result(attempt.run)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if mark.exists() and target.exists():
-            shutil.rmtree(delivered, ignore_errors=True)
-            return
-        if not delivered.exists():
-            raise ResultGone("%s was accepted and has disappeared" % delivered)
-        if target.exists():
-            # Somebody's earlier results under this name: kept, under another one.
-            stamp = time.strftime("%Y%m%d-%H%M%S")
-            target.rename(target.with_name("%s.before-%s-%s" % (target.name, stamp, attempt.token)))
-        write_durably(mark, b"")
-        _move(delivered, target)
+        """Move the attempt's delivery to `results/`. Repeatable. Raises ResultGone."""
 
     def retire(self, run: Run) -> None:
-        """A finished run needs no scratch; what takes too long is in `workdir`, which may be deleted."""
-        until = time.monotonic() + LONGEST_TIDYING
-        place = self.experiment.workdir / run.name
-        with suppress(OSError):
-            for scratch in place.iterdir():
-                Scratch(str(scratch)).clear(keep_output=False, until=until)
-            place.rmdir()
-
-
-def exchange_for(
-    experiment: Experiment, zipapp: Path, spec: Spec, scheduler: Scheduler
-) -> SharedFilesExchange:
-    """The way in which this scheduler's jobs and the controller exchange files."""
-    site = Profile.of(spec.profile)
-    if scheduler.shares_files:
-        return SharedFilesExchange(
-            experiment, zipapp, site, scheduler.limit_signal, rings=not scheduler.hears
-        )
-    from outlast.exchange.sandbox_exchange import SandboxExchange
-
-    return SandboxExchange(experiment, zipapp, site, scheduler.limit_signal)
-
-
-def _saving(run: Run, spec: Spec) -> SaveSettings:
-    rules = spec.checkpoints
-    return SaveSettings(
-        every=rules.every,
-        shortest=rules.shortest,
-        longest=rules.longest,
-        observed=round(run.observed, 3),
-        interruptions=run.interruptions,
-        blocked=run.save_blocked,
-        durable=run.save_durable,
-    )
-
-
-def _delivery(exchange: Path) -> Path:
-    """What the last leg that delivered anything has delivered."""
-    held = [Path(leg.delivery_path) for leg, holder in legs.claimed(str(exchange)) if not holder.fenced]
-    return next((place for place in reversed(held) if place.exists()), exchange / "output")
-
-
-def _leg_of(scratch: str) -> int:
-    number = scratch.rpartition(".")[2]
-    return int(number) if number.isdecimal() else 1
-
-
-def _move(source: Path, target: Path) -> None:
-    """By a rename; where `results` is on another file system, by a copy that appears by a rename."""
-    try:
-        source.rename(target)
-    except OSError as error:
-        if error.errno != errno.EXDEV:
-            raise
-        temporary = target.with_name(".%s.tmp" % target.name)
-        shutil.rmtree(temporary, ignore_errors=True)
-        deliver(str(shutil.copytree(source, temporary)), str(target))
-        shutil.rmtree(source, ignore_errors=True)
-    sync_directory(target.parent)
-
-
-def _what_is_wrong(directory: Path, report: Report) -> str:
-    """The delivery against its manifest, once more on this side of the file system."""
-    for name, facts in (report.delivered or {}).items():
-        size = facts.get("size") if isinstance(facts, dict) else None
-        path = directory / name
-        if Path(name).is_absolute() or ".." in Path(name).parts:
-            return "the delivery names a file outside of itself: %s" % name
-        try:
-            found = path.lstat().st_size
-        except (OSError, ValueError):  # not there, or a name that no file can have
-            return "the delivered %s is not there" % name
-        if found != size:
-            return "the delivered %s has %d bytes instead of %s" % (name, found, size)
-    return "" if directory.is_dir() else "nothing was delivered"
+        """Remove what a finished run no longer needs."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from outlast.domain.model import Attempt, Run, Spec
 from outlast.domain.observation import Report
 from outlast.exchange import attempt_log, sandbox_results
-from outlast.exchange.base import SharedFilesExchange
+from outlast.exchange.shared_files import SharedFilesExchange
 from outlast.filesystem import write_durably
 from outlast.node import legs
 from outlast.node.order import WorkOrder
@@ -117,7 +117,7 @@ class SandboxExchange(SharedFilesExchange):
     def fence(self, attempt: Attempt) -> bool:
         """No claim can be placed on a machine far away. A job that has not been heard of can be kept from
         starting by taking its order away: the scheduler then misses an input."""
-        if legs.claimed(str(self.heard_in(attempt))):
+        if legs.claimed(str(self.logged_in(attempt))):
             return False
         self.shut(attempt)
         return True
@@ -130,12 +130,12 @@ class SandboxExchange(SharedFilesExchange):
         except FileNotFoundError:
             return  # withdrawn before, or never written
 
-    def heard_in(self, attempt: Attempt) -> Path:
+    def logged_in(self, attempt: Attempt) -> Path:
         """What came back with the job, else what it sent while it ran."""
-        return attempt_log.heard_in(self.experiment.exchange_of(attempt))
+        return attempt_log.logged_in(self.experiment.exchange_of(attempt))
 
     def report(self, attempt: Attempt) -> Report | None:
-        sandbox_results.remove_links(self.heard_in(attempt))
+        sandbox_results.remove_links(self.logged_in(attempt))
         return super().report(attempt)
 
     def settle(self, attempt: Attempt) -> None:

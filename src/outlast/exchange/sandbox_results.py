@@ -75,7 +75,7 @@ def _newest(place: Path) -> _ReturnedState | None:
     if packed is not None and manifest.is_whole(str(back), packed):
         last = len(legs.claimed(str(back)))
         # First, because of two with one number it has what was done since the commit.
-        found.insert(0, _ReturnedState(back, packed, layout.scratch_of(last)))
+        found.insert(0, _ReturnedState(back, packed, layout.scratch_name(last)))
     return max(found, key=lambda state: state.holds.serial, default=None)
 
 

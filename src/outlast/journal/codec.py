@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from outlast.domain.accounts import AttemptAccount, read_account
 from outlast.domain.model import (
     Attempt,
     AttemptState,
@@ -15,6 +16,7 @@ from outlast.domain.model import (
     Limits,
     Outcome,
     OutputRule,
+    Removal,
     Resources,
     Run,
     RunState,
@@ -28,7 +30,7 @@ def dump(value: object) -> str:
 
 
 def _plain(value: object) -> object:
-    return value.__dict__
+    return value.to_dict() if isinstance(value, AttemptAccount) else value.__dict__
 
 
 def read_run(record: str) -> Run:
@@ -38,6 +40,7 @@ def read_run(record: str) -> Run:
     if raw["last"] is not None:
         raw["last"]["outcome"] = Outcome(raw["last"]["outcome"])
         raw["last"]["cause"] = _cause(raw["last"])
+        raw["last"]["removed"] = Removal(raw["last"].get("removed", Removal.NO))
         raw["last"] = Ending(**raw["last"])
     return Run(**raw)
 
@@ -52,6 +55,7 @@ def read_attempt(record: str) -> Attempt:
         outcome, reason = raw["condemned"]
         raw["condemned"] = Outcome(outcome), reason
     raw["cause"] = _cause(raw)
+    raw["account"] = read_account(raw["account"])
     return Attempt(**raw)
 
 

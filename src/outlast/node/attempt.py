@@ -9,7 +9,7 @@ from typing import Sequence
 
 from outlast.node import code_archive, environment, failure, oom, process, process_cleanup, progress_file
 from outlast.node.checkpoint_watch import CheckpointWatch
-from outlast.node.event_log import EventLog, say
+from outlast.node.event_log import EventLog, print_stderr
 from outlast.node.legs import Leg, is_superseded
 from outlast.node.order import WorkOrder
 from outlast.node.outputs import validation
@@ -19,10 +19,10 @@ from outlast.node.process import signal_name
 from outlast.node.protocol import Outcome, Phase
 from outlast.node.pulse import TAKEN_OVER, Interrupted, Pulse
 from outlast.node.sandbox.committer import Committer
-from outlast.node.scratch import Scratch, on_node_name
+from outlast.node.scratch import Scratch, node_directory_name
 from outlast.node.signals import Signals
 from outlast.node.staging.phase import StagePhase, StagingFailed
-from outlast.node.supervise import TO_COMMIT, StopRequests, TimeLimits, TrainingExit, run_bounded, supervise
+from outlast.node.supervise import TO_COMMIT, StopSignals, TimeLimits, TrainingExit, run_bounded, supervise
 
 #: After these the user will want to look at what the training left behind.
 _WORTH_A_LOOK = (Outcome.CRASHED, Outcome.WRONG_OUTPUT, Outcome.OUT_OF_MEMORY, Outcome.OUT_OF_DISK)
@@ -56,7 +56,7 @@ class AttemptRunner:
         order: WorkOrder,
         leg: Leg,
         limits: TimeLimits,
-        stops: StopRequests,
+        stops: StopSignals,
         signals: Signals,
         events: EventLog,
         commits: Committer | None = None,
@@ -113,7 +113,7 @@ class AttemptRunner:
             self._occupied = self._scratch.occupy()
             self._scratch.sweep_up(self._limits.stop_at, self._pulse)
             os.makedirs(order.checkpoints, exist_ok=True)
-            environment.reach_out(order)
+            environment.adopt_network_settings(order)
             self._staging.run(self._pulse)
             phase = Phase.UNPACK
             self._begin(phase)
@@ -225,7 +225,7 @@ class AttemptRunner:
         )
 
     def _settle(self) -> None:
-        for text in validation.settle(self._scratch.output, self._pulse):
+        for text in validation.normalize_output(self._scratch.output, self._pulse):
             self._events.warn(text)
 
     def _run_check(self, command: Sequence[str]) -> str | None:
@@ -239,7 +239,7 @@ class AttemptRunner:
             self._end_descendants()
 
     def _start(self, command: Sequence[str]) -> process.Child:
-        command = environment.with_python(command, self._environment)
+        command = environment.resolve_python(command, self._environment)
         return process.start(command, self._environment, self._scratch.working, self._log)
 
     def _end_descendants(self) -> None:
@@ -324,6 +324,6 @@ def _place_on_node(order: WorkOrder) -> str | None:
         return None
     place = os.path.expandvars(os.path.expanduser(order.node_scratch))
     if not os.path.isabs(place) or not os.path.isdir(place):
-        say(f"the scratch directory {order.node_scratch} is not there; working in {order.scratch}")
+        print_stderr(f"the scratch directory {order.node_scratch} is not there; working in {order.scratch}")
         return None
-    return os.path.join(place, on_node_name(order.token))
+    return os.path.join(place, node_directory_name(order.token))

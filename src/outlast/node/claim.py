@@ -12,7 +12,7 @@ import os
 import time
 from dataclasses import dataclass
 
-from outlast.node.event_log import say
+from outlast.node.event_log import print_stderr
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Claim:
     by: str = ""
 
 
-def take(path: str, token: str, job: str, host: str) -> bool:
+def acquire(path: str, token: str, job: str, host: str) -> bool:
     """True: the attempt is ours. False: somebody else has it. OSError: nobody could tell."""
     content = {"token": token, "job": job, "host": host, "pid": os.getpid(), "at": time.time()}
     return _create(path, content)
@@ -95,7 +95,7 @@ def _create_by_name(path: str, data: bytes) -> bool:
     try:
         _fill(descriptor, data)
     except OSError as error:
-        say(f"{path} could not be written in full: {error.strerror}")
+        print_stderr(f"{path} could not be written in full: {error.strerror}")
     return True
 
 

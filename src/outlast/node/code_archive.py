@@ -7,8 +7,8 @@ import os
 import tarfile
 from typing import BinaryIO, Callable, Iterable, Iterator
 
-from outlast.node.files import blocks
-from outlast.node.pulse import silent
+from outlast.node.files import read_blocks
+from outlast.node.pulse import no_pulse
 
 _LEFT_OUT = frozenset({"__pycache__", ".git", ".venv"})
 
@@ -89,7 +89,7 @@ def _add(archive: tarfile.TarFile, inside: str, path: str) -> None:
         archive.addfile(info, file)
 
 
-def unpack(source: str, sha256: str | None, target: str, pulse: Callable[[], None] = silent) -> None:
+def unpack(source: str, sha256: str | None, target: str, pulse: Callable[[], None] = no_pulse) -> None:
     """Unpack a checked archive into the existing directory `target`. Raises BadBundle or OSError."""
     with open(source, "rb") as file:
         if sha256 is not None:
@@ -127,13 +127,13 @@ def _extract(
     # O_EXCL: no entry may write through what another one has put there.
     descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, mode)
     with open(descriptor, "wb") as file:
-        for block in blocks(content, pulse):
+        for block in read_blocks(content, pulse):
             file.write(block)
 
 
-def _sha256(file: BinaryIO, pulse: Callable[[], None] = silent) -> str:
+def _sha256(file: BinaryIO, pulse: Callable[[], None] = no_pulse) -> str:
     digest = hashlib.sha256()
     file.seek(0)
-    for block in blocks(file, pulse):
+    for block in read_blocks(file, pulse):
         digest.update(block)
     return digest.hexdigest()

@@ -10,12 +10,12 @@ from dataclasses import replace
 from typing import Any, Collection, Iterable, Iterator
 
 from outlast.node import jsonl
-from outlast.node.failure_streak import OF_THE_TRAINING
+from outlast.node.failure_streak import TRAINING_FAILURES
 from outlast.node.order import SaveSettings
 from outlast.node.protocol import EXIT_CONTINUE, Outcome, Phase
 
 #: Ends that were agreed upon, or that the training or its user brought about.
-_PLANNED = (*OF_THE_TRAINING, Outcome.FINISHED, Outcome.CONTINUE, Outcome.OVER_TIME, Outcome.CANCELLED)
+_PLANNED = (*TRAINING_FAILURES, Outcome.FINISHED, Outcome.CONTINUE, Outcome.OVER_TIME, Outcome.CANCELLED)
 #: Of an event log so much is read at its beginning and at its end.
 _PART = 65536
 
@@ -30,7 +30,7 @@ def was_interruption(outcome: Outcome | None, code: int | None, phases: Collecti
     return outcome not in _PLANNED
 
 
-def after(saving: SaveSettings, logs: Iterable[str]) -> SaveSettings:
+def add_earlier_starts(saving: SaveSettings, logs: Iterable[str]) -> SaveSettings:
     """With what the event logs of the starts before this one tell; one that cannot be read tells nothing."""
     for path in logs:
         phases: list[tuple[Phase, float]] = []

@@ -73,7 +73,7 @@ def _seconds(number: float | None) -> str:
     return "" if number is None else f"{number:.3f}"
 
 
-def reach_out(order: WorkOrder) -> None:
+def adopt_network_settings(order: WorkOrder) -> None:
     """The proxies and certificates of the environment in which the run was submitted count for the data of a
     training as for the training, unless the node has its own."""
     for name, value in order.environment.items():
@@ -81,7 +81,7 @@ def reach_out(order: WorkOrder) -> None:
             os.environ.setdefault(name, value)
 
 
-def with_python(command: Sequence[str], environment: Mapping[str, str]) -> tuple[str, ...]:
+def resolve_python(command: Sequence[str], environment: Mapping[str, str]) -> tuple[str, ...]:
     """`python` means some Python 3, on systems too that only have `python3`."""
     if not command or command[0] != "python":
         return tuple(command)

@@ -7,7 +7,7 @@ import os
 import time
 
 
-def say(text: str) -> None:
+def print_stderr(text: str) -> None:
     """One line to the job's own stderr, which may be on a full disk or closed: nobody else is left to tell.
 
     Past `sys.stderr`, whose unwritten buffer would change the exit code at the interpreter's end.
@@ -49,7 +49,7 @@ class EventLog:
             self._complain(error)
 
     def warn(self, text: str) -> None:
-        say(text)
+        print_stderr(text)
         self.write("warning", text=text)
 
     def sync(self) -> None:
@@ -68,4 +68,4 @@ class EventLog:
     def _complain(self, error: OSError) -> None:
         if not self._complained:
             self._complained = True
-            say(f"cannot write the event log {self._path} ({error.strerror}); the training goes on")
+            print_stderr(f"cannot write the event log {self._path} ({error.strerror}); the training goes on")

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from outlast.node.protocol import Outcome
 
 #: So often the same failure is met before it is believed: some are flukes.
-MOST = 2
+MAX_REPEATS = 2
 #: The training's own doing; what happens twice on the cluster's side is its trouble twice.
-OF_THE_TRAINING = (Outcome.CRASHED, Outcome.WRONG_OUTPUT, Outcome.OUT_OF_MEMORY)
+TRAINING_FAILURES = (Outcome.CRASHED, Outcome.WRONG_OUTPUT, Outcome.OUT_OF_MEMORY)
 #: With a signature they are for good: the sources answer, and have no such file, or another one.
-OF_THE_DATA = (Outcome.NOT_FOUND, Outcome.CORRUPT_INPUT)
+DATA_FAILURES = (Outcome.NOT_FOUND, Outcome.CORRUPT_INPUT)
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class FailureStreak:
 
     @property
     def hopeless(self) -> bool:
-        return self.times >= MOST
+        return self.times >= MAX_REPEATS
 
     def after(
         self,
@@ -40,6 +40,6 @@ class FailureStreak:
     ) -> FailureStreak:
         """One more start (or attempt) ended so; an attempt may have met its failure several times."""
         from_outside = progressed and signal is not None  # killed, it seems, and it does get on
-        if signature and outcome in (*OF_THE_TRAINING, *OF_THE_DATA) and not from_outside:
+        if signature and outcome in (*TRAINING_FAILURES, *DATA_FAILURES) and not from_outside:
             return FailureStreak(signature, self.times + times if signature == self.signature else times)
         return FailureStreak() if progressed else self

@@ -12,12 +12,12 @@ import shutil
 import stat
 from typing import IO, BinaryIO, Callable, Iterator
 
-from outlast.node.pulse import silent
+from outlast.node.pulse import no_pulse
 
 _BLOCK = 1 << 20
 
 
-def blocks(file: IO[bytes], pulse: Callable[[], None] = silent) -> Iterator[bytes]:
+def read_blocks(file: IO[bytes], pulse: Callable[[], None] = no_pulse) -> Iterator[bytes]:
     """The rest of `file`; the pulse is asked once for an empty one too."""
     while True:
         pulse()
@@ -36,11 +36,11 @@ def open_file(path: str) -> BinaryIO:
     return open(descriptor, "rb")
 
 
-def copy_file(source: str, target: str, pulse: Callable[[], None] = silent) -> None:
+def copy_file(source: str, target: str, pulse: Callable[[], None] = no_pulse) -> None:
     """With mode and times. No half of a copy stays behind."""
     try:
         with open_file(source) as original, open(target, "wb") as copy:
-            for block in blocks(original, pulse):
+            for block in read_blocks(original, pulse):
                 copy.write(block)
         shutil.copystat(source, target)
     except BaseException:
@@ -49,7 +49,7 @@ def copy_file(source: str, target: str, pulse: Callable[[], None] = silent) -> N
         raise
 
 
-def copy_tree(source: str, target: str, pulse: Callable[[], None] = silent) -> None:
+def copy_tree(source: str, target: str, pulse: Callable[[], None] = no_pulse) -> None:
     """Files, directories and links; what vanishes meanwhile was a temporary of a process still alive."""
     os.makedirs(target, exist_ok=True)
     for name in os.listdir(source):

@@ -19,18 +19,18 @@ from outlast.node.claim import Claim
 from outlast.node.failure_streak import FailureStreak
 from outlast.node.order import WorkOrder
 from outlast.node.protocol import Outcome
-from outlast.node.pulse import BEAT
+from outlast.node.pulse import HEARTBEAT_INTERVAL
 
 #: A job that is started more often than this gets nowhere.
-MOST = 1000
+MAX_LEGS = 1000
 _TAIL = 65536
 #: A leg that has written nothing for this many seconds is not at work any more.
-_SILENT = 1.5 * BEAT
+_SILENT = 1.5 * HEARTBEAT_INTERVAL
 #: Seconds between two looks at a leg that may be saving.
 _GLANCE = 0.2
 
 
-class NotOurs(Exception):
+class NotClaimed(Exception):
     """This start of the job has nothing to do; the message says why."""
 
 
@@ -62,17 +62,17 @@ class Leg:
         return os.path.join(self.directory, "output")
 
 
-def legs(exchange: str) -> Iterator[Leg]:
+def possible_legs(exchange: str) -> Iterator[Leg]:
     """All that there could be, in order."""
     yield Leg(1, exchange)
-    for number in range(2, MOST + 1):
+    for number in range(2, MAX_LEGS + 1):
         yield Leg(number, os.path.join(exchange, f"leg-{number}"))
 
 
 def claimed(exchange: str) -> list[tuple[Leg, Claim]]:
     """Those that somebody holds, a fence included. Raises OSError where that cannot be told."""
     found = []
-    for leg in legs(exchange):
+    for leg in possible_legs(exchange):
         holder = claim.read(leg.claim_path)
         if holder is None:
             break
@@ -80,26 +80,26 @@ def claimed(exchange: str) -> list[tuple[Leg, Claim]]:
     return found
 
 
-def take(order: WorkOrder, job: str, host: str) -> tuple[WorkOrder, Leg]:
+def claim_next(order: WorkOrder, job: str, host: str) -> tuple[WorkOrder, Leg]:
     """Claim the next leg: the order as this start of the job is to carry it out. Raises NotOurs, OSError."""
     failures = FailureStreak()
-    for leg in legs(order.exchange):
+    for leg in possible_legs(order.exchange):
         _make(leg)
-        if claim.take(leg.claim_path, order.token, job, host):
+        if claim.acquire(leg.claim_path, order.token, job, host):
             return _order_of(order, leg), leg
         holder = claim.read(leg.claim_path) or Claim()
         if holder.fenced:
-            raise NotOurs(f"was given up by {holder.by}")
+            raise NotClaimed(f"was given up by {holder.by}")
         if order.jobs == 1 and (not job or holder.job != job):
             whose = f"belongs to job {holder.job} on {holder.host}" if holder.host else "is taken"
-            raise NotOurs(whose)
+            raise NotClaimed(whose)
         if not order.sandbox:  # there, nobody else can be at work on what came along
             _let_it_end(leg, order.grace)
         failures = _count(failures, leg)
         over = _why_over(order, leg, failures)
         if over:
-            raise NotOurs(over)
-    raise NotOurs(f"was started {MOST} times")
+            raise NotClaimed(over)
+    raise NotClaimed(f"was started {MAX_LEGS} times")
 
 
 def _make(leg: Leg) -> None:
@@ -112,15 +112,15 @@ def is_superseded(order: WorkOrder, leg: Leg) -> bool:
     return os.path.exists(os.path.join(order.exchange, f"leg-{leg.number + 1}", "claim.json"))
 
 
-def shut(exchange: str, by: str) -> None:
+def fence(exchange: str, by: str) -> None:
     """No start of the job can claim a leg any more, and one that is under way ends itself."""
-    for leg in legs(exchange):
+    for leg in possible_legs(exchange):
         _make(leg)
         if claim.fence(leg.claim_path, by):
             return
 
 
-def tokens_before(order: WorkOrder, leg: Leg) -> list[str]:
+def earlier_tokens(order: WorkOrder, leg: Leg) -> list[str]:
     """What the processes of earlier legs have in their environment."""
     return [_token(order.token.partition(".")[0], number) for number in range(1, leg.number)]
 
@@ -134,8 +134,8 @@ def _order_of(order: WorkOrder, leg: Leg) -> WorkOrder:
         token=_token(order.token, leg.number),
         scratch=f"{order.scratch}.{leg.number}",
         previous_scratch=earlier,
-        saving=earlier_starts.after(
-            order.saving, (one.events_path for one in islice(legs(order.exchange), leg.number - 1))
+        saving=earlier_starts.add_earlier_starts(
+            order.saving, (one.events_path for one in islice(possible_legs(order.exchange), leg.number - 1))
         ),
     )
 
@@ -162,7 +162,7 @@ def _let_it_end(leg: Leg, grace: float) -> None:
 def nothing_left(order: WorkOrder, leg: Leg) -> str:
     """Why no later leg than this one, which has ended, has anything to do; empty if one has."""
     failures = FailureStreak()
-    for one in islice(legs(order.exchange), leg.number):
+    for one in islice(possible_legs(order.exchange), leg.number):
         failures = _count(failures, one)
     return _why_over(order, leg, failures)
 

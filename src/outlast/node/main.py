@@ -15,14 +15,14 @@ from typing import Sequence
 
 from outlast.node import failure, legs, process_cleanup, time_limits
 from outlast.node.attempt import AttemptResult, AttemptRunner
-from outlast.node.event_log import EventLog, say
+from outlast.node.event_log import EventLog, print_stderr
 from outlast.node.order import BadOrder, WorkOrder, read_order
 from outlast.node.protocol import EXIT_BAD_ORDER, EXIT_CONTINUE, EXIT_NOT_CLAIMED, Outcome, Phase
 from outlast.node.sandbox import layout
 from outlast.node.sandbox.committer import Committer
 from outlast.node.scratch import Scratch
 from outlast.node.signals import Signals
-from outlast.node.supervise import StopRequests, limits_for
+from outlast.node.supervise import StopSignals, limits_for
 
 _EXIT_FAILED = 1
 _EXIT_CODES = {
@@ -42,7 +42,7 @@ def main(argv: Sequence[str]) -> int:
         if condor_plugin.is_plugin_call(argv):
             return condor_plugin.main(argv)
     if len(argv) != 1:
-        say("usage: python3 outlast.pyz ORDER.json")
+        print_stderr("usage: python3 outlast.pyz ORDER.json")
         return EXIT_BAD_ORDER
     return run(argv[0], os.environ.get("OUTLAST_JOB", ""))
 
@@ -55,21 +55,21 @@ def run(order_path: str, job: str = "") -> int:
         stop_signal = _signal_number(order.signal)
         limit_signal = _signal_number(order.limit_signal) if order.limit_signal else None
     except BadOrder as error:
-        say(str(error))
+        print_stderr(str(error))
         return EXIT_BAD_ORDER
     host = os.environ.get("OUTLAST_HOST") or socket.gethostname()
     with Signals() as signals:
         try:
-            came_from = layout.gather(order.home) if order.sandbox else None
-            order, leg = legs.take(order, job, host)
-        except legs.NotOurs as why:
-            say(f"attempt {order.number} of {order.run} {why}; leaving it alone")
+            came_from = layout.restore_newest(order.home) if order.sandbox else None
+            order, leg = legs.claim_next(order, job, host)
+        except legs.NotClaimed as why:
+            print_stderr(f"attempt {order.number} of {order.run} {why}; leaving it alone")
             return EXIT_NOT_CLAIMED
         except OSError as error:
-            say(f"cannot claim in {order.exchange}: {error.strerror}")
+            print_stderr(f"cannot claim in {order.exchange}: {error.strerror}")
             return _EXIT_FAILED
         process_cleanup.become_subreaper()
-        for token in legs.tokens_before(order, leg):
+        for token in legs.earlier_tokens(order, leg):
             process_cleanup.kill_by_token(token)
         events = EventLog(leg.events_path)
         _ring(order.bell)
@@ -85,14 +85,14 @@ def run(order_path: str, job: str = "") -> int:
         )
         allotted = time_limits.seconds_left(order.time, os.environ)
         limits = limits_for(allotted, order.grace, began, began_epoch)
-        stops = StopRequests(stop_signal, limit_signal)
+        stops = StopSignals(stop_signal, limit_signal)
         commits = None
         try:
             if order.sandbox:
                 commits = Committer(order, leg, events, Scratch(order.scratch).output, came_from, os.environ)
             end = AttemptRunner(order, leg, limits, stops, signals, events, commits).carry_out()
         except Exception as error:
-            say(traceback.format_exc())
+            print_stderr(traceback.format_exc())
             end = _own_error(error)
         if order.sandbox:
             _pack(order, events)
@@ -125,7 +125,7 @@ def _ring(bell: str | None) -> None:
         with open(bell, "ab"):
             os.utime(bell)
     except OSError as error:
-        say(f"cannot ring {bell}: {error.strerror}; the controller will notice later")
+        print_stderr(f"cannot ring {bell}: {error.strerror}; the controller will notice later")
 
 
 def _signal_number(name: str) -> int:
@@ -150,9 +150,9 @@ def _cancel_the_rest(command: str) -> None:
         )
         said = done.stderr.decode(errors="replace").strip()
         if done.returncode != 0:
-            say(f"the rest of the chain could not be cancelled from here: {said or done.returncode}")
+            print_stderr(f"the rest of the chain could not be cancelled from here: {said or done.returncode}")
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-        say(f"the rest of the chain could not be cancelled from here: {error}")
+        print_stderr(f"the rest of the chain could not be cancelled from here: {error}")
 
 
 def _own_error(error: Exception) -> AttemptResult:

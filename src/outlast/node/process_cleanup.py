@@ -17,7 +17,7 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 #: A process that survives SIGKILL this long hangs in the kernel (a dead network file system).
-PATIENCE = 5.0
+KILL_TIMEOUT = 5.0
 
 
 def _find_prctl() -> Callable[[int, int], int] | None:
@@ -51,7 +51,7 @@ def die_with_parent(parent: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def end_descendants(token: str, patience: float = PATIENCE) -> list[int]:
+def end_descendants(token: str, patience: float = KILL_TIMEOUT) -> list[int]:
     """Kill whatever is still below this process, reap it, and return the pids that would not die.
 
     The caller must have no children of its own that are to live on.

@@ -15,7 +15,7 @@ from outlast.node.event_log import EventLog
 from outlast.node.signals import Signals
 
 #: Seconds between two heartbeats.
-BEAT = 15.0
+HEARTBEAT_INTERVAL = 15.0
 #: Why work is given up when another job, or the controller, has the attempt now.
 TAKEN_OVER = "taken over"
 
@@ -29,7 +29,7 @@ class Interrupted(Exception):
         self.why = TAKEN_OVER if taken_over else "limit" if signal is None else "signal"
 
 
-def silent() -> None:
+def no_pulse() -> None:
     """The pulse of work that nobody waits for."""
 
 
@@ -43,7 +43,7 @@ class Pulse:
         last_moment: float,
         grace: float,
         is_superseded: Callable[[], bool] = lambda: False,
-        at_each_beat: Callable[[], None] = silent,
+        at_each_beat: Callable[[], None] = no_pulse,
     ) -> None:
         #: Another has the attempt now: nothing that this job does counts any more.
         self.taken_over = False
@@ -51,7 +51,7 @@ class Pulse:
         self._at_each_beat = at_each_beat
         self.signals = signals
         self.events = events
-        self.next_beat = time.monotonic() + BEAT
+        self.next_beat = time.monotonic() + HEARTBEAT_INTERVAL
         self._last_moment = last_moment
         self._grace = grace
         self._winding_up = False
@@ -72,7 +72,7 @@ class Pulse:
         now = time.monotonic()
         if now >= self.next_beat:
             self.events.write("beat")
-            self.next_beat = now + BEAT
+            self.next_beat = now + HEARTBEAT_INTERVAL
             self.taken_over = self._is_superseded()
             self._at_each_beat()
 

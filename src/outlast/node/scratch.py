@@ -13,7 +13,7 @@ from typing import Callable
 
 from outlast.node.files import copy_tree
 from outlast.node.locks import lock
-from outlast.node.pulse import silent
+from outlast.node.pulse import no_pulse
 
 #: A longer row of attempts that were each killed while carrying outputs on does not come about.
 _MOST_HOPS = 100
@@ -66,17 +66,17 @@ class Scratch:
             lock(descriptor)
         return descriptor
 
-    def sweep_up(self, until: float, pulse: Callable[[], None] = silent) -> None:
+    def sweep_up(self, until: float, pulse: Callable[[], None] = no_pulse) -> None:
         """Remove what attempts that were killed on this node have left: nobody else comes by to do it."""
         if self.on_node is None:
             return
-        place, prefix = os.path.split(self.on_node)[0], on_node_name("")
+        place, prefix = os.path.split(self.on_node)[0], node_directory_name("")
         with contextlib.suppress(OSError), os.scandir(place) as entries:
             for entry in entries:
                 if entry.name.startswith(prefix) and entry.path != self.on_node and _is_abandoned(entry):
                     _remove(entry.path, until, pulse)
 
-    def carry_on(self, previous: str | None, pulse: Callable[[], None] = silent) -> None:
+    def carry_on(self, previous: str | None, pulse: Callable[[], None] = no_pulse) -> None:
         """Take over an earlier attempt's unfinished outputs, whole, then remove its scratch.
 
         They are copied, never moved: a process of that attempt may still live and write.
@@ -107,7 +107,7 @@ class Scratch:
         except OSError:
             return None
 
-    def clear(self, keep_output: bool, until: float, pulse: Callable[[], None] = silent) -> bool:
+    def clear(self, keep_output: bool, until: float, pulse: Callable[[], None] = no_pulse) -> bool:
         """Remove it, all or all but the outputs. False: not everything could go, or not before `until`."""
         kept = {self.output, self.carried_from} if keep_output else set()
         try:
@@ -124,7 +124,7 @@ class Scratch:
         return True
 
 
-def on_node_name(token: str) -> str:
+def node_directory_name(token: str) -> str:
     """What the directory of an attempt is called in the room that the node has for all."""
     return f"outlast-{token}"
 

@@ -52,7 +52,7 @@ def limits_for(time_limit: float, grace: float, began: float, began_epoch: float
 
 
 @dataclass(frozen=True)
-class StopRequests:
+class StopSignals:
     """The signal that tells the training to stop, and the one that tells us of the limit, if there is one."""
 
     told: int
@@ -75,7 +75,7 @@ class TrainingExit:
 def supervise(
     child: Child,
     limits: TimeLimits,
-    stops: StopRequests,
+    stops: StopSignals,
     grace_on_signal: float,
     pulse: Pulse,
     watch: CheckpointWatch,

@@ -1,8 +1,8 @@
-"""A cluster that exists only in virtual time, and the real controller at work on it.
+"""A simulator: the real controller against a simulated cluster in virtual time.
 
-`simulate(seed)` draws a scenario (trainings, limits, and what goes wrong how often), lets the same
-controller, engine, policy and fold that run real experiments bring its runs to their end, and checks the
-promises on what came out. Everything follows from the seed, so a failing one can be run again::
+`simulate(seed)` draws a scenario (training runs, limits and fault rates), lets the controller, engine, policy
+and fold that run real experiments work on it until all runs are over, and checks the promises on the result.
+Everything follows from the seed, so a failing one can be run again::
 
     python -m outlast.simulation --seeds 0:10000 --jobs 2
     python -m outlast.simulation --seed 1234 -v

@@ -1,4 +1,4 @@
-"""`python -m outlast.simulation`: run schedules, or one of them with its story."""
+"""`python -m outlast.simulation`: run schedules, or one of them with a trace."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def main() -> int:
     )
     parser.add_argument("--seeds", type=_range, default=(0, 1000), metavar="FIRST:END", help="default 0:1000")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
-    parser.add_argument("--seed", type=int, help="this one only")
-    parser.add_argument("-v", "--verbose", action="store_true", help="with --seed: tell what happens")
+    parser.add_argument("--seed", type=int, help="run only this seed")
+    parser.add_argument("-v", "--verbose", action="store_true", help="with --seed: print what happens")
     arguments = parser.parse_args()
     if arguments.seed is not None:
         return _one(arguments.seed, arguments.verbose)

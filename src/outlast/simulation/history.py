@@ -1,4 +1,4 @@
-"""What a schedule left behind."""
+"""The result of a schedule."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from outlast.simulation.simulated_node import RunTruth
 
 @dataclass(frozen=True)
 class Violation:
-    """`promise` is its number in docs/promises.md, or "fold"."""
+    """A broken promise. `promise` is its number in docs/promises.md, or "fold"."""
 
     promise: str
     run: str
@@ -25,7 +25,7 @@ class Violation:
 
 @dataclass
 class History:
-    """A schedule that is over: what the journal says, and what was true."""
+    """The journal of a schedule that is over, and what really happened."""
 
     scenario: Scenario
     entries: list[JournalEntry]

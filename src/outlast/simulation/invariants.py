@@ -135,14 +135,14 @@ def _since_retry(history: History, run: Run, attempts: Sequence[Attempt]) -> lis
 def _told(history: History, attempt: Attempt, outcomes: Sequence[Outcome], said: str = "") -> bool:
     """The controller was told that the training ended like this, and was not about to cancel it."""
     report = history.exchange.handed.get(attempt.token)
-    if report is None or report.outcome not in outcomes:
+    if report is None or report.logged_outcome not in outcomes:
         return False
-    return attempt.outcome is report.outcome and said in report.detail
+    return attempt.outcome is report.logged_outcome and said in report.detail
 
 
 def _progressed_otherwise(history: History, attempt: Attempt, said: str) -> bool:
     report = history.exchange.handed.get(attempt.token)
-    return report is not None and report.got_on and said not in report.detail
+    return report is not None and report.progressed and said not in report.detail
 
 
 def _given_up_rightly(

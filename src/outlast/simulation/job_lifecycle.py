@@ -1,4 +1,4 @@
-"""The machine room of the simulated cluster: what happens to jobs between two looks at the queue."""
+"""The jobs of the simulated cluster: how they start, run, fail and end."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from outlast.simulation.simulated_log import NodeLog
 from outlast.simulation.simulated_node import NodeProgram, RunTruth
 from outlast.simulation.timeline import Timeline
 
-#: A job that was started this often is put aside, as Slurm does with JobHoldMaxRequeue.
+#: A job that was started this often is held, as Slurm does with JobHoldMaxRequeue.
 MOST_STARTS = 30
 HOLDS = (Outcome.NETWORK, Outcome.NODE_TROUBLE, Outcome.OUT_OF_DISK, Outcome.NOT_FOUND)
-HELD_FOR_GOOD = "held: it brings more input than is allowed here"
+HELD_FOR_GOOD = "held: it has more input than is allowed here"
 
 
 class JobLifecycle:
-    """`weather` says how often what goes wrong, from now on."""
+    """Drives the simulated jobs. `weather` has the current fault rates."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class JobLifecycle:
         self.trace = trace
         exchange.taken_over = self._take_over
 
-    # What users and administrators do.
+    # Actions of users and administrators.
 
     def enqueue(self, job: SimulatedJob) -> None:
         self.jobs[job.token] = job
@@ -66,7 +66,7 @@ class JobLifecycle:
             job.phase, job.held, job.reason, job.view = JobPhase.QUEUED, NEVER, "", None
             self._wait(job, self._timeline.now)
 
-    # How a job gets to work.
+    # Start of a job.
 
     def _wait(self, job: SimulatedJob, since: float) -> None:
         if job.starts < self._run(job).most_starts:
@@ -84,7 +84,7 @@ class JobLifecycle:
             self._hold(job, Outcome.REJECTED, HELD_FOR_GOOD, releasable=False)
             return
         if rng.random() < (weather.held_again if job.holds else weather.held):
-            self._hold(job, rng.choice(HOLDS), "held: the site could not prepare for it")
+            self._hold(job, rng.choice(HOLDS), "held: the site could not prepare the job")
             return
         hosts = self._scenario.hosts
         job.phase, job.started, job.reason, job.view = JobPhase.RUNNING, now, "", None
@@ -101,7 +101,7 @@ class JobLifecycle:
         self._later(job, rng.uniform(0.2, 3.0), lambda: self._claim(job))
 
     def _later(self, job: SimulatedJob, seconds: float, action: Callable[[], None]) -> None:
-        """Do `action` if the job still runs then, and has not been started again."""
+        """Schedule `action` for later; it is dropped if this start of the job is over by then."""
         start = job.starts
 
         def act() -> None:
@@ -118,7 +118,7 @@ class JobLifecycle:
             return
         number = self._exchange.claim(token, job.number)
         if not number:
-            self.trace("%s: found its attempt taken and left" % token)
+            self.trace("%s: its attempt was already claimed; the job exits" % token)
             self._end(job, exit_code=EXIT_NOT_CLAIMED)
             return
         run = self._runs[order.run]
@@ -147,20 +147,20 @@ class JobLifecycle:
         )
 
     def _take_over(self, token: str) -> None:
-        """Who had the attempt until now finds out when it looks up next, if it can see that at all."""
+        """Let the previous holder of the attempt notice at its next heartbeat, unless it is blind to that."""
         job = self.jobs.get(token)
         program = job.program if job else None
         if program is not None and program.alive and self._rng.random() >= self.weather.blind:
             self._timeline.at(program.next_heartbeat, program.give_way)
 
-    # How that ends.
+    # End of a job.
 
     def _leave(self, job: SimulatedJob, start: int, code: int) -> None:
-        """Its node program has ended by itself, in a start that may be over for the scheduler."""
+        """Handle the exit of a node program, whose start may already be over for the scheduler."""
         if job.phase is not JobPhase.RUNNING or job.starts != start:
             return
         if job.requeue_pending:
-            self._put_back(job, "evicted")
+            self._requeue(job, "evicted")
         else:
             self._end(job, exit_code=code)
 
@@ -170,17 +170,17 @@ class JobLifecycle:
         if rng.random() < weather.evicted_with_notice:
             self._notify(job, Cause.CLUSTER)
         elif job.program is not None and rng.random() < weather.cut_off:
-            self.trace("%s: cut off, and goes on" % job.token)
+            self.trace("%s: cut off, and continues" % job.token)
             job.program.log.cut_off = True
-            self._put_back_or_end(job, Outcome.EVICTED, "the scheduler lost touch with its node")
+            self._requeue_or_end(job, Outcome.EVICTED, "the scheduler lost contact with its node")
         else:
             self._kill(job, Cause.CLUSTER)
 
     def _notify(self, job: SimulatedJob, cause: Cause) -> None:
-        """A signal now and a kill after the grace: an eviction with notice, or a cancellation."""
+        """Send a stop signal now and kill after the grace: an eviction with notice, or a cancellation."""
         if job.program is not None:
             job.program.stop(cause)
-        # The node program needs a little longer than its training to write its last line.
+        # The node program needs a little longer than the training process to write its last line.
         self._later(job, job.request.grace + 5.0, lambda: self._kill(job, cause))
 
     def _kill(self, job: SimulatedJob, cause: Cause) -> None:
@@ -188,19 +188,21 @@ class JobLifecycle:
         self.trace("%s: killed (%s)" % (job.token, cause.value))
         if cause is not Cause.USER and self._rng.random() < self.weather.held_late:
             self._close(job)
-            late = cause is Cause.LIMIT
-            self._hold(job, Outcome.OVER_TIME if late else Outcome.NODE_TROUBLE, "held: it was ended there")
+            over_time = cause is Cause.LIMIT
+            self._hold(
+                job, Outcome.OVER_TIME if over_time else Outcome.NODE_TROUBLE, "held: it was ended there"
+            )
         elif cause is Cause.LIMIT:
             self._end(job, signal=9, outcome=Outcome.OVER_TIME, reason="killed by the scheduler")
         else:
             outcome = Outcome.EVICTED if cause is Cause.CLUSTER and self._scenario.reports_evictions else None
-            self._put_back_or_end(job, outcome, "killed by the scheduler")
+            self._requeue_or_end(job, outcome, "killed by the scheduler")
 
     def _vanish(self, job: SimulatedJob) -> None:
-        """Its node is gone, or only the scheduler's knowledge of it is."""
+        """Remove the job from the listing: its node has failed, or only the scheduler has lost it."""
         lives = self._rng.random() < self.weather.vanished_lives
         self._hide(job, self._rng.random() < self.weather.vanished_returns)
-        self.trace("%s: vanished%s" % (job.token, " and goes on" if lives else ""))
+        self.trace("%s: vanished%s" % (job.token, " and continues" if lives else ""))
         if not lives:
             self._stop_program(job, Cause.CLUSTER)
             self._end(job, reason="its node failed")
@@ -219,15 +221,15 @@ class JobLifecycle:
             if self._rng.random() < self.weather.torn:
                 program.run.store.tear()
 
-    def _put_back_or_end(self, job: SimulatedJob, outcome: Outcome | None, reason: str) -> None:
+    def _requeue_or_end(self, job: SimulatedJob, outcome: Outcome | None, reason: str) -> None:
         if job.requeue_pending:
-            self._put_back(job, reason)
+            self._requeue(job, reason)
         else:
             self._end(job, signal=9, outcome=outcome, reason=reason)
 
-    def _put_back(self, job: SimulatedJob, reason: str) -> None:
-        """The scheduler will start the same job again."""
-        self.trace("%s: put back into the queue" % job.token)
+    def _requeue(self, job: SimulatedJob, reason: str) -> None:
+        """Requeue the job: the scheduler will start it again."""
+        self.trace("%s: requeued" % job.token)
         self._close(job)
         job.requeues += 1
         job.requeue_pending = False
@@ -235,14 +237,14 @@ class JobLifecycle:
         if job.starts >= MOST_STARTS:
             self._hold(job, Outcome.NODE_TROUBLE, "held: it was started too often", releasable=False)
         elif self._rng.random() < self.weather.held_late:
-            self._hold(job, self._rng.choice(HOLDS), "held: its files could not be brought back")
+            self._hold(job, self._rng.choice(HOLDS), "held: its files could not be transferred back")
         else:
             self._wait(job, self._timeline.now)
         if self._rng.random() < self.weather.vanishes:
             self._hide(job, returns=True)
 
     def _close(self, job: SimulatedJob) -> None:
-        """It holds no slot any more."""
+        """Add the time of the current start to the slot time."""
         if job.phase is JobPhase.RUNNING and job.started is not None:
             job.slot += self._timeline.now - job.started
 
@@ -273,7 +275,7 @@ class JobLifecycle:
             self._timeline.at(now + after, lambda: self._revive(job))
 
     def _revive(self, job: SimulatedJob) -> None:
-        """An administrator starts it again, as `scontrol requeue` does with a job that is over."""
+        """Start an ended job again, as an administrator can with `scontrol requeue`."""
         if job.phase is JobPhase.ENDED and not job.cancelled:
             job.revived, job.forgotten, job.hidden, job.back = True, False, NEVER, NEVER
-            self._put_back(job, "requeued by an administrator")
+            self._requeue(job, "requeued by an administrator")

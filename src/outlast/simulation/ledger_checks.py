@@ -1,4 +1,4 @@
-"""Promise 5, on what a schedule left behind: the ledger closes, and what it calls useful was."""
+"""Promise 5: the ledger closes, and the time that it books as useful really was."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from outlast.simulation.simulated_job import NEVER
 
 
 def ledger_closes(history: History, run: Run, attempts: Sequence[Attempt]) -> Iterator[str]:
+    """Yield what is wrong with the bookings of a run."""
     over = [attempt for attempt in attempts if attempt.state is AttemptState.ENDED]
     bookings = book(run, attempts)
     if len(bookings) != len(over):
@@ -21,43 +22,43 @@ def ledger_closes(history: History, run: Run, attempts: Sequence[Attempt]) -> It
         return
     for attempt, booking in zip(over, bookings, strict=True):
         booked = sum(booking.uses.values())
-        held = float(attempt.account.get("slot") or 0.0) + attempt.twin_slot
+        held = attempt.account.slot_seconds + attempt.twin_slot
         if abs(booked - held) > 1.0 or abs(booking.slot - held) > 1.0:
             yield "attempt %d: %.1f s booked of %.1f s" % (attempt.number, booked, held)
         if min(booking.uses.values(), default=0.0) < -1e-6:
-            yield "attempt %d: less than nothing was booked" % attempt.number
+            yield "attempt %d: a negative time was booked" % attempt.number
         yield from _slot_is_true(history, attempt, held)
     if run.state is RunState.FINISHED:
         yield from _useful_is_true(history, run, over, bookings)
 
 
 def _slot_is_true(history: History, attempt: Attempt, held: float) -> Iterator[str]:
-    """Where the cluster told how long the job was on, that is what is booked."""
+    """Compare the booked slot time with the job's, if the cluster reported it."""
     job = history.jobs.get(attempt.token)
     if job is None or not job.starts or job.phase is not JobPhase.ENDED:
         return
-    told_at_end = attempt.ended == job.ended
+    reported_at_end = attempt.ended == job.ended
     cut_off = any(log.cut_off for log in history.exchange.logs(attempt.token))
     again = job.make_view(history.scenario.counts_returns).restarts > attempt.restarts
-    turned_up = attempt.outcome is Outcome.LOST or attempt.twin_slot > 0 or again
-    told_later = turned_up and job.hidden == NEVER and not cut_off
-    if (told_at_end or told_later) and abs(held - job.slot) > 1.0:
+    reappeared = attempt.outcome is Outcome.LOST or attempt.twin_slot > 0 or again
+    reported_later = reappeared and job.hidden == NEVER and not cut_off
+    if (reported_at_end or reported_later) and abs(held - job.slot) > 1.0:
         yield "attempt %d: %.1f s instead of the %.1f s it held a slot" % (attempt.number, held, job.slot)
 
 
 def _useful_is_true(
     history: History, run: Run, attempts: Sequence[Attempt], bookings: Sequence[Booking]
 ) -> Iterator[str]:
-    """Follow the result back through the checkpoints it came from, and compare with what was booked."""
+    """Follow the result back through its checkpoints, and compare the useful time with the bookings."""
     training = history.truths[run.name].training
-    kept = _truly_kept(history, run)
-    exact = training.tells_steps and all(_log_is_whole(history, attempt) for attempt in attempts)
+    kept = _kept_steps(history, run)
+    exact = training.tells_steps and all(_log_is_complete(history, attempt) for attempt in attempts)
     for attempt, booking in zip(attempts, bookings, strict=True):
         net = gross = 0.0
         for number, log in enumerate(history.exchange.logs(attempt.token), start=1):
             steps, saves = kept.get((attempt.token, number), (0, 0))
             seconds = steps * training.step_seconds
-            # What a leg did after the scheduler had lost touch with it is in no slot time.
+            # Work after the scheduler lost contact with the leg is not in the slot time.
             net += 0.0 if log.cut_off else seconds
             gross += seconds + saves * training.save_seconds + (training.load_seconds if steps else 0.0)
         booked = booking.uses.get(Use.USEFUL, 0.0) + booking.uses.get(Use.SAVING, 0.0)
@@ -71,8 +72,8 @@ def _useful_is_true(
             )
 
 
-def _truly_kept(history: History, run: Run) -> dict[LegKey, tuple[int, int]]:
-    """By leg: how many of its steps are in the result, and how many saves that took."""
+def _kept_steps(history: History, run: Run) -> dict[LegKey, tuple[int, int]]:
+    """Return, by leg, the number of its steps that are in the result, and of the saves for them."""
     kept: dict[LegKey, tuple[int, int]] = {}
     token = run.accepted or ""
     leg: LegKey | None = (token, len(history.exchange.logs(token)))
@@ -87,9 +88,9 @@ def _truly_kept(history: History, run: Run) -> dict[LegKey, tuple[int, int]]:
 
 
 def _saves_are_known(history: History, attempt: Attempt) -> bool:
-    """The controller was told of every save that the attempt made, or of as many as are kept."""
-    heard = history.exchange.handed.get(attempt.token)
-    legs = heard.legs if heard is not None else ()
+    """Return True if the controller knows all saves of the attempt, or as many as a report keeps."""
+    report = history.exchange.handed.get(attempt.token)
+    legs = report.legs if report is not None else ()
     for number, log in enumerate(history.exchange.logs(attempt.token)):
         known = len(legs[number].saves) if number < len(legs) else 0
         if len(log.saves) > known and (known < MOST_SAVES or attempt.outcome is Outcome.LOST):
@@ -97,10 +98,11 @@ def _saves_are_known(history: History, attempt: Attempt) -> bool:
     return True
 
 
-def _log_is_whole(history: History, attempt: Attempt) -> bool:
+def _log_is_complete(history: History, attempt: Attempt) -> bool:
+    """Return True if the controller knows everything that the attempt logged."""
     logs = history.exchange.logs(attempt.token)
-    heard = history.exchange.handed.get(attempt.token)
-    legs = heard.legs if heard is not None else ()
+    report = history.exchange.handed.get(attempt.token)
+    legs = report.legs if report is not None else ()
     for number, log in enumerate(logs):
         if log.cut_off:
             return False

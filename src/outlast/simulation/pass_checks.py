@@ -1,4 +1,4 @@
-"""What must hold after every pass of the controller's, not only in the end."""
+"""Checks after every pass of the controller, not only at the end."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from outlast.simulation.timeline import Timeline
 
 
 class PassChecks:
+    """Calls `complain(run, text)` for every violation."""
+
     def __init__(
         self,
         scenario: Scenario,
@@ -32,74 +34,81 @@ class PassChecks:
         self._cluster = cluster
         self._exchange = exchange
         self._complain = complain
-        #: Attempts that were over before this pass.
+        #: Attempts that had ended before this pass.
         self._over: set[str] = set()
-        #: By token, and which hold of the job it is: when the controller was first told of it.
-        self._told_held: dict[tuple[str, int], float] = {}
-        #: Submissions that the controller of today has made.
-        self._first = self._looked_at = 0
+        #: When the controller first saw a hold, by token and number of the hold.
+        self._hold_seen_at: dict[tuple[str, int], float] = {}
+        #: Indices of submissions: the first of the current controller, and the first not yet checked.
+        self._first = self._unchecked = 0
 
     def after_pass(self) -> None:
+        """Check the state after one pass."""
         self._count_active()
-        # The controller counts by its own clock, and only a steady one agrees with the true one.
+        # The controller counts by its own clock, which may be wrong.
         if not self._scenario.weather.clock_jumps:
             self._count_submissions()
-        self._look_at_strays()
+        self._check_strays()
         for run in self._records.live().values():
             attempt = self._records.current(run)
             view = (self._cluster.last_listing or {}).get(attempt.token) if attempt is not None else None
             if attempt is not None and view is not None:
-                self._look_at(run, attempt, view)
+                self._check_job(run, attempt, view)
 
     def _count_active(self) -> None:
         active = sum(run.state is RunState.ACTIVE for run in self._records.live().values())
         for most in (self._scenario.spec.parallel, self._scenario.most_jobs):
             if most is not None and active > most:
-                self._complain("", "%d runs were under way where %d are allowed" % (active, most))
+                self._complain("", "%d runs were under way, but %d are allowed" % (active, most))
 
     def _count_submissions(self) -> None:
         rate, sent = self._scenario.submit_rate, self._cluster.sent
-        for last in range(self._looked_at, len(sent)):
+        for last in range(self._unchecked, len(sent)):
             if rate is not None and last - rate >= self._first and sent[last] - sent[last - rate] < MINUTE:
                 self._complain("", "more than %d jobs were sent within a minute" % rate)
-        self._looked_at = len(sent)
+        self._unchecked = len(sent)
 
     def forget_submissions(self) -> None:
-        """A new controller remembers the jobs that are under way, and none that were over in no time."""
-        self._first = self._looked_at = len(self._cluster.sent)
+        """Restart the count of submissions for a new controller, which does not know those of the old one."""
+        self._first = self._unchecked = len(self._cluster.sent)
 
-    def _look_at_strays(self) -> None:
+    def _check_strays(self) -> None:
         for token, view in (self._cluster.last_listing or {}).items():
             job = self._cluster.jobs[token]
-            if token in self._over and view.phase is not JobPhase.ENDED and job.requested_at < self._timeline.now:
-                self._complain("", "%s is over, and nobody told its job to end" % token)
+            if (
+                token in self._over
+                and view.phase is not JobPhase.ENDED
+                and job.requested_at < self._timeline.now
+            ):
+                self._complain("", "%s is over, but its job was not cancelled" % token)
         self._over = set(self._exchange.given_up)
 
-    def _look_at(self, run: Run, attempt: Attempt, view: JobView) -> None:
+    def _check_job(self, run: Run, attempt: Attempt, view: JobView) -> None:
         token, job, now = attempt.token, self._cluster.jobs[attempt.token], self._timeline.now
-        # What is noted of an attempt whose end cannot be settled yet does not matter any more.
+        # While an attempt's end cannot be settled, notes about it do not matter.
         steady = not self._scenario.weather.files_fail
         if view.phase is not JobPhase.ENDED and view.restarts > attempt.restarts and steady:
-            self._complain(run.name, "nobody noted that %s was started again" % token)
-        heard = self._exchange.handed_at.get(token) == now
-        idle = _idle(self._exchange.handed[token]) if heard else 0
+            self._complain(run.name, "the restart of %s was not recorded" % token)
+        is_current = self._exchange.handed_at.get(token) == now
+        idle = _idle_starts(self._exchange.handed[token]) if is_current else 0
         most = CLUSTER_PATIENCE * self._scenario.spec.limits.without_progress
         if idle >= most and view.phase is JobPhase.RUNNING and not job.requested_at:
-            self._complain(run.name, "%s was started %d times in vain, and goes on" % (token, idle))
+            self._complain(
+                run.name, "%s was started %d times without progress, and still runs" % (token, idle)
+            )
         waits = view.phase is JobPhase.QUEUED and view.reason and not run.cancel_asked
         if waits and attempt.waits_since is None and steady:
-            self._complain(run.name, "nobody noted why %s waits: %s" % (token, view.reason))
+            self._complain(run.name, "the reason why %s waits was not recorded: %s" % (token, view.reason))
         if attempt.releases > MOST_RELEASES:
             self._complain(run.name, "%s was released %d times" % (token, attempt.releases))
         if view.phase is not JobPhase.HELD or job.phase is not JobPhase.HELD:
             return
-        since = max(self._told_held.setdefault((token, job.holds), now), job.requested_at)
+        since = max(self._hold_seen_at.setdefault((token, job.holds), now), job.requested_at)
         longest = max(self._scenario.patience.longest_pause, CANCEL_AGAIN)
         if now - since > longest and not self._scenario.weather.clock_jumps:
-            self._complain(run.name, "%s was held for %.0f s and nobody did anything" % (token, now - since))
+            self._complain(run.name, "%s was held for %.0f s and nothing was done" % (token, now - since))
 
 
-def _idle(report: Report) -> int:
-    """How many of the last starts that are over brought nothing that another could go on from."""
+def _idle_starts(report: Report) -> int:
+    """Return the number of last starts in a row that are over and saved nothing."""
     kept = [number for number, leg in enumerate(report.earlier, start=1) if leg.changed or leg.saves]
     return len(report.earlier) - max(kept, default=0)

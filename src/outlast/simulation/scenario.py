@@ -1,7 +1,7 @@
-"""What is drawn from a seed: the trainings, their limits, the cluster's habits and what goes wrong.
+"""Scenarios drawn from a seed: training runs, limits, the cluster's behaviour, and fault rates.
 
-Probabilities are per occasion (a submission, a poll, a job, a pass of the controller). Most faults are
-absent from most scenarios, so that each also occurs alone, and some scenarios have them nearly all.
+Probabilities are per event (a submission, a poll, a job, a pass of the controller). Most faults are absent
+from most scenarios, so that each also occurs alone; some scenarios have nearly all of them.
 """
 
 from __future__ import annotations
@@ -14,78 +14,78 @@ from outlast.domain.model import Checkpoints, Limits, Outcome, Resources, Spec
 from outlast.domain.observation import Patience
 from outlast.node.supervise import limits_for
 
-#: What the bug of a simulated training prints; it must be in the reason that its run failed for.
+#: The error of a buggy training script, which must be in the reason why its run failed.
 BUG = "ZeroDivisionError: division by zero (train.py line 42)"
-WRONG = "metrics.json: accuracy is 0.1, at least 0.9 is asked for."
+WRONG = "metrics.json: accuracy is 0.1, at least 0.9 is required."
 
 
 class Nature(Enum):
-    """What can become of a training if the cluster lets it."""
+    """How a training run ends if the cluster does not interrupt it."""
 
     HEALTHY = "healthy"
-    BUGGY = "buggy"  # raises the same traceback at the same step, always
+    BUGGY = "buggy"  # always raises the same traceback at the same step
     WRONG = "wrong"  # finishes with outputs that do not pass
-    HOPELESS = "hopeless"  # saves nothing and needs longer than the limit allows
+    HOPELESS = "hopeless"  # saves nothing and needs more time than the limit
 
 
 @dataclass(frozen=True)
 class TrainingModel:
-    """A training of `steps` equal steps; all durations are seconds."""
+    """A model of a training script with `steps` equal steps; all durations in seconds."""
 
     nature: Nature
     steps: int
     step_seconds: float
-    #: Steps between two checkpoints; 0: there are none.
+    #: Steps between two checkpoints; 0 for none.
     save_every: int
     save_seconds: float
-    #: From its start to its first step.
+    #: From the start to the first step.
     load_seconds: float
-    #: It saves and leaves with "continue me" when told to stop, instead of going on until it is killed.
+    #: Saves and exits on a stop request, instead of running until it is killed.
     stops_on_request: bool
-    #: It tells Outlast which step it saved, instead of just writing into the checkpoint directory.
+    #: Reports the steps that it saves, instead of only writing into the checkpoint directory.
     tells_steps: bool
     bug_at: int | None = None
     bug_outcome: Outcome = Outcome.CRASHED
-    #: A failure that comes once.
+    #: The step of a failure that occurs once.
     fluke_at: int | None = None
 
 
 @dataclass(frozen=True)
 class Weather:
-    """What goes wrong, how often. The calm one, with nothing, is the default."""
+    """Fault rates. By default there are no faults."""
 
-    #: Mean seconds of running until a job is evicted; 0: never.
+    #: Mean seconds of running until a job is evicted; 0 for never.
     evicted_after: float = 0.0
     evicted_with_notice: float = 0.0
-    #: What is evicted is started again by the scheduler. Without notice it may have been cut off only, and go
-    #: on; once another has its attempt it notices, unless it is blind to that.
+    #: An evicted job is requeued by the scheduler. Evicted without notice, it may only be cut off and continue;
+    #: it notices when another job claims its attempt, unless it is blind to that.
     requeued: float = 0.0
     cut_off: float = 0.0
     blind: float = 0.0
-    #: A job that is over is started again.
+    #: An ended job is started again.
     revived: float = 0.0
-    #: A job is put aside instead of being started, again after it was released, and instead of being ended or
-    #: put back.
+    #: A job is held instead of being started, held again after a release, and held instead of being ended or
+    #: requeued.
     held: float = 0.0
     held_again: float = 0.0
     held_late: float = 0.0
     releasable: float = 0.0
-    #: Why a job waits changes from one look to the next.
+    #: The reason why a job waits changes from poll to poll.
     changing_reasons: float = 0.0
-    #: A running job goes missing from the listing; some go on computing, some of those turn up again.
+    #: A running job disappears from the listing; some continue to compute, some of those reappear.
     vanishes: float = 0.0
     vanished_lives: float = 0.0
     vanished_returns: float = 0.0
-    #: An accepted job is lost before it begins.
+    #: An accepted job is lost before it starts.
     lost_after_accept: float = 0.0
-    #: The answer to a submission is not heard; the job then is there, comes later, or never does.
+    #: The response to a submission is lost; the job is queued, queued later, or lost.
     unknown: float = 0.0
     rejected: float = 0.0
     poll_fails: float = 0.0
-    #: A listing is an old one, up to `stale_seconds`.
+    #: A listing is up to `stale_seconds` old.
     stale: float = 0.0
     stale_seconds: float = 0.0
-    #: Ended jobs are dropped from the listing before anybody asked for it.
+    #: Ended jobs disappear from the listing before the controller has seen their end.
     forgets_early: float = 0.0
     #: The newest checkpoint is unreadable after a kill.
     torn: float = 0.0
@@ -96,14 +96,14 @@ class Weather:
     clock_jumps: float = 0.0
     #: Per named point that the controller reaches.
     controller_dies: float = 0.0
-    #: The scheduler ends a job before the limit it was told, without a signal.
+    #: The scheduler kills a job before its time limit, without a signal.
     short_limit: float = 0.0
     cancel_fails: float = 0.0
     cancel_ignored: float = 0.0
     order_fails: float = 0.0
-    #: An attempt cannot be fenced, shut or settled.
+    #: Fencing, shutting or settling an attempt fails.
     files_fail: float = 0.0
-    #: Per run. Jobs of one that is never started may at first be started once, and never again.
+    #: Per run. With `never_started`, jobs are started once at most.
     user_cancels: float = 0.0
     user_retries: float = 0.0
     refused_for_good: float = 0.0
@@ -113,27 +113,30 @@ class Weather:
 
 @dataclass(frozen=True)
 class Scenario:
+    """Everything that is drawn from a seed before the schedule starts."""
+
     seed: int
     trainings: tuple[TrainingModel, ...]
     spec: Spec
     weather: Weather
     patience: Patience
-    #: Seconds between two passes of the controller, about.
+    #: Approximate seconds between two passes of the controller.
     interval: float
-    #: Longest wait of a job in the queue.
+    #: Longest wait of a job in the queue, in seconds.
     queue: float
     hosts: tuple[str, ...]
-    #: Hosts on which everything fails, and how.
+    #: Hosts on which every attempt fails, with the outcome.
     bad_hosts: dict[str, Outcome]
-    #: A restart counts when the job is put back, not when it starts again.
+    #: The scheduler counts a restart when it requeues the job, not when it starts it again.
     counts_returns: bool
-    #: The scheduler says so when it has evicted a job.
+    #: The scheduler reports evictions as such.
     reports_evictions: bool
     most_jobs: int | None
     submit_rate: int | None
 
 
 def draw_scenario(seed: int) -> Scenario:
+    """Return the scenario of a seed."""
     rng = random.Random("scenario %d" % seed)
     time = rng.uniform(150.0, 900.0)
     grace = rng.uniform(5.0, 60.0)
@@ -152,7 +155,7 @@ def draw_scenario(seed: int) -> Scenario:
         checkpoints=Checkpoints(grace=grace),
     )
     hosts = tuple("node%d" % number for number in range(rng.randint(1, 4)))
-    troubles = (
+    failures = (
         Outcome.OUT_OF_DISK,
         Outcome.NODE_TROUBLE,
         Outcome.NETWORK,
@@ -176,7 +179,7 @@ def draw_scenario(seed: int) -> Scenario:
         interval=time * rng.uniform(0.08, 0.4),
         queue=time * rng.uniform(0.0, 0.6),
         hosts=hosts,
-        bad_hosts={host: rng.choice(troubles) for host in bad},
+        bad_hosts={host: rng.choice(failures) for host in bad},
         counts_returns=rng.random() < 0.5,
         reports_evictions=rng.random() < 0.5,
         most_jobs=rng.choice((None, None, None, None, 1, 2, 3)),

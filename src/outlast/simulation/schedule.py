@@ -1,4 +1,4 @@
-"""One schedule: the real controller brings the runs of a scenario to their end, or does not."""
+"""One schedule: the real controller works on a scenario until all of its runs are over."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ from outlast.simulation.timeline import Timeline
 __all__ = ["History", "carry_out", "simulate"]
 
 BEGIN = 1_800_000_000.0
-#: A schedule that needs more passes than this is taken for one that never ends.
+#: A schedule with more passes than this counts as one that never ends.
 MOST_PASSES = 2500
 MOST_DEATHS = 12
-#: The controller's clock is never further off than this, in seconds.
+#: The largest error of the controller's clock, in seconds.
 FARTHEST_CLOCK = 6 * 3600.0
 
 
 class ControllerDied(BaseException):
-    """Not an Exception: nothing in the controller may catch it, as nothing catches a SIGKILL."""
+    """A simulated SIGKILL of the controller. Not an Exception, so that nothing catches it."""
 
 
 class KeptRecords(Records):
-    """Records that keep every entry, and runs that are over, as the journal on disk does."""
+    """Records that keep every entry and ended runs, as the journal on disk does."""
 
-    def __init__(self, pass_checks: Callable[[JournalEntry], None]) -> None:
+    def __init__(self, on_entry: Callable[[JournalEntry], None]) -> None:
         super().__init__()
         self.entries: list[JournalEntry] = []
         self.all_runs: dict[str, Run] = {}
-        self._on_entry = pass_checks
+        self._on_entry = on_entry
 
     def run(self, name: str) -> Run | None:
         return self.all_runs.get(name)
@@ -64,18 +64,18 @@ class KeptRecords(Records):
 
 
 def simulate(seed: int) -> list[Violation]:
-    """Draw a scenario, carry it out, and say which promises were broken."""
+    """Draw a scenario, carry it out, and return the broken promises."""
     return carry_out(draw_scenario(seed)).violations
 
 
 def carry_out(scenario: Scenario, trace: list[str] | None = None) -> History:
-    """`story`, if given, is filled with a line for everything that happens."""
+    """Run the scenario to its end. Every event is appended to `trace`, if given."""
     return _Schedule(scenario, trace).carry_out()
 
 
 @dataclass
 class _Wall:
-    """The controller's clock: true time, and how far it is off."""
+    """The controller's clock: true time plus an error."""
 
     timeline: Timeline
     offset: float = 0.0
@@ -92,7 +92,7 @@ class _Schedule:
     deaths: int = 0
     passes: int = 0
     batches: int = 0
-    #: Attempts that were over, by all that could be known, although their jobs may have been at work.
+    #: Attempts that had to be considered over, although their jobs may still have been running.
     excused: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -118,7 +118,9 @@ class _Schedule:
         lifecycle = JobLifecycle(
             self.timeline, self.rng, scenario, self.truths, self.exchange, self._on_compute, self._record
         )
-        self.cluster = SimulatedCluster(self.timeline, self.rng, scenario, self.truths, self.exchange, lifecycle)
+        self.cluster = SimulatedCluster(
+            self.timeline, self.rng, scenario, self.truths, self.exchange, lifecycle
+        )
         self.pass_checks = PassChecks(
             scenario, self.timeline, self.records, self.cluster, self.exchange, self._complain
         )
@@ -132,9 +134,9 @@ class _Schedule:
         self._submit_runs()
         with _reach(self._maybe_die):
             try:
-                self._until_over()
-                self._clear_up()
-            except Exception as error:  # any error of the controller's is what this is looking for
+                self._run_until_over()
+                self._finish_without_faults()
+            except Exception as error:  # any error of the controller is a violation
                 place = traceback.extract_tb(error.__traceback__)[-1]
                 where = "%s line %s" % (Path(place.filename).name, place.lineno)
                 text = "the controller failed with %s: %s (%s)" % (type(error).__name__, error, where)
@@ -170,13 +172,13 @@ class _Schedule:
         for name in self.truths:
             if self.rng.random() < self.weather.user_cancels:
                 after = self.timeline.now + self.rng.uniform(0.0, longest)
-                self.timeline.at(after, lambda name=name: self._ask(name, EntryKind.CANCEL_ASKED))  # type: ignore[misc]
+                self.timeline.at(after, lambda name=name: self._request(name, EntryKind.CANCEL_ASKED))  # type: ignore[misc]
             if self.rng.random() < self.weather.user_retries:
                 after = self.timeline.now + self.rng.uniform(0.0, 2 * longest)
-                self.timeline.at(after, lambda name=name: self._ask(name, EntryKind.RETRIED))  # type: ignore[misc]
+                self.timeline.at(after, lambda name=name: self._request(name, EntryKind.RETRIED))  # type: ignore[misc]
 
-    def _ask(self, name: str, kind: EntryKind) -> None:
-        """A user's request, which the controller takes up if the run is in a state to do so."""
+    def _request(self, name: str, kind: EntryKind) -> None:
+        """Record a user's request, if the state of the run allows it."""
         run = self.records.run(name)
         assert run is not None
         cancellable = run.state in (RunState.WAITING, RunState.ACTIVE)
@@ -185,7 +187,7 @@ class _Schedule:
             data = {"reason": "cancelled by the user"} if kind is EntryKind.CANCEL_ASKED else {}
             self.records.append([JournalEntry(self.wall(), name, kind, None, data)])
 
-    def _until_over(self) -> None:
+    def _run_until_over(self) -> None:
         wait = self.scenario.interval
         while not self.controller.done:
             if self.passes >= MOST_PASSES:
@@ -194,13 +196,13 @@ class _Schedule:
                 return
             before = len(self.records.entries)
             self._pass()
-            # Long silences are crossed in longer steps, as by a `tick` that cron calls now and then.
+            # While nothing changes the steps become longer, like a `tick` that cron runs now and then.
             idle = len(self.records.entries) == before
             wait = min(wait * 1.5, 8 * self.scenario.interval) if idle else self.scenario.interval
             self.timeline.advance(self.timeline.now + wait * self.rng.uniform(0.3, 1.5))
 
-    def _clear_up(self) -> None:
-        """Late twins are met first by a controller with the same troubles, then by one without any."""
+    def _finish_without_faults(self) -> None:
+        """Let the controller clean up after the runs, first with the same faults, then without any."""
         for _ in range(3):
             self._pass()
             self.timeline.advance(self.timeline.now + self.scenario.interval)
@@ -211,10 +213,10 @@ class _Schedule:
             self._pass()
             if self.controller.done:
                 break
-            # A user's retry came while things were cleared up.
+            # A user retried a run in the meantime.
             self.timeline.advance(self.timeline.now + self.scenario.interval)
         for _ in range(3):
-            # What was told to end before the calm and did not hear it, or was hidden then, is told again.
+            # Jobs that missed a cancellation, or were hidden from the listing, are cancelled again.
             self.timeline.drain()
             self.timeline.advance(self.timeline.now + CANCEL_AGAIN + 4 * self.scenario.patience.missing)
             self._pass()
@@ -226,7 +228,7 @@ class _Schedule:
         if self.rng.random() < self.weather.clock_jumps:
             jump = self.rng.choice((-1.0, 1.0)) * self.rng.uniform(1.0, FARTHEST_CLOCK)
             self.wall.offset = max(-FARTHEST_CLOCK, min(FARTHEST_CLOCK, self.wall.offset + jump))
-            self._record("the controller's clock is off by %.0f s" % self.wall.offset)
+            self._record("the controller's clock is wrong by %.0f s" % self.wall.offset)
         try:
             self.controller.step()
             self.pass_checks.after_pass()
@@ -252,7 +254,7 @@ class _Schedule:
         if self.deaths < MOST_DEATHS and self.rng.random() < self.weather.controller_dies:
             raise ControllerDied(point)
 
-    # What is watched while it happens.
+    # Checks while the schedule runs.
 
     def _on_entry(self, entry: JournalEntry) -> None:
         if self.trace is not None:
@@ -264,7 +266,7 @@ class _Schedule:
             return
         self.exchange.given_up.add(entry.token)
         job = self.cluster.jobs.get(entry.token)
-        # One listing may be old; giving up a job that computes takes at least two that lack it.
+        # One listing may be stale: at least two must lack a running job before it may be given up.
         if job is not None and (job.missing_listings >= 2 or self._is_misled(entry.token)):
             self.excused.add(entry.token)
         elif job is not None and job.computing and entry.data["outcome"] != Outcome.FINISHED.value:
@@ -281,18 +283,18 @@ class _Schedule:
                 self._complain(program.run.name, text)
 
     def _is_written_off(self, program: NodeProgram) -> bool:
-        """Nobody could have ended it: the scheduler, or at least its listing, has lost it."""
+        """Return True if the controller could not have ended the job: the scheduler had lost it."""
         attempt = self.records.attempt(program.leg[0])
         lost = attempt is not None and attempt.outcome is Outcome.LOST
         return lost or program.log.cut_off or program.leg[0] in self.excused
 
     def _is_misled(self, token: str) -> bool:
-        """All starts that were known of had said their last word, and it was not that they were evicted."""
+        """Return True if all known starts had reported an end other than an eviction."""
         attempt, report = self.records.attempt(token), self.exchange.handed.get(token)
         if attempt is None or report is None or len(report.legs) <= attempt.restarts:
             return False
         lost = self.exchange.logs(token)[len(report.legs) - 1].cut_off
-        return lost or report.outcome not in (None, Outcome.EVICTED)
+        return lost or report.logged_outcome not in (None, Outcome.EVICTED)
 
     def _complain(self, run: str, text: str) -> None:
         self.found.append(Violation("2", run, text))
@@ -304,10 +306,10 @@ class _Schedule:
 
 @contextmanager
 def _reach(hook: Callable[[str], None]) -> Iterator[None]:
-    """Have the controller call `hook` at its named points, in place of what kills a real process."""
-    known = crashpoints.reach
+    """Make the controller call `hook` at its crash points, where tests kill a real process."""
+    original = crashpoints.reach
     setattr(crashpoints, "reach", hook)  # noqa: B010 - a function is replaced, which types do not allow
     try:
         yield
     finally:
-        setattr(crashpoints, "reach", known)  # noqa: B010
+        setattr(crashpoints, "reach", original)  # noqa: B010

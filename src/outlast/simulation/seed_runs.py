@@ -1,4 +1,4 @@
-"""Many seeds, on several processes."""
+"""Runs of many seeds, in several processes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from outlast.simulation.schedule import simulate
 
-#: Seeds that a process is given at a time.
+#: Seeds per task of a process.
 CHUNK = 50
 
 
@@ -26,6 +26,8 @@ class SeedFailure:
 
 @dataclass(frozen=True)
 class SeedRuns:
+    """The result of running a range of seeds."""
+
     first: int
     #: The seed after the last one.
     end: int
@@ -46,18 +48,19 @@ class SeedRuns:
 
 
 def rerun_line(seed: int) -> str:
+    """Return the command that runs one seed with a trace."""
     return "python -m outlast.simulation --seed %d -v" % seed
 
 
 def run_seeds(
     first: int, end: int, jobs: int = 1, found: Callable[[SeedFailure], None] = lambda failure: None
 ) -> SeedRuns:
-    """Simulate every seed of `first:end`; `found` hears of failures as they are met."""
+    """Simulate the seeds from `first` to `end` - 1; `found` is called with each failure."""
     began = time.monotonic()
     chunks = [(begin, min(begin + CHUNK, end)) for begin in range(first, end, CHUNK)]
     failures: list[SeedFailure] = []
-    for met in _failures_of(chunks, jobs):
-        for failure in met:
+    for chunk_failures in _failures_of(chunks, jobs):
+        for failure in chunk_failures:
             failures.append(failure)
             found(failure)
     failures.sort(key=lambda failure: failure.seed)
@@ -76,5 +79,5 @@ def _run_chunk(chunk: tuple[int, int]) -> list[SeedFailure]:
     return [
         SeedFailure(seed, str(violation))
         for seed in range(*chunk)
-        for violation in simulate(seed)[:1]  # what follows from the first says little
+        for violation in simulate(seed)[:1]  # later ones often follow from the first
     ]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-#: One start of an attempt's job: the attempt's token, and which start it is, counted from 1.
+#: A leg, one start of an attempt's job: the attempt's token and the number of the start, from 1.
 LegKey = tuple[str, int]
 
 
 class SimulatedCheckpoints:
-    """Keeps the rules that `outlast.training` keeps."""
+    """Checkpoints with the same rules as in `outlast.training`."""
 
     def __init__(self, keep: int) -> None:
         self._keep = keep
@@ -16,7 +16,10 @@ class SimulatedCheckpoints:
         self._saved: list[tuple[int, LegKey, bool]] = []
 
     def load(self) -> tuple[int | None, LegKey | None, int]:
-        """The newest readable step, who saved it, and a generation that ends all older ones."""
+        """Return the newest readable step, the leg that saved it, and a new generation.
+
+        The new generation ends all older ones: they can no longer save.
+        """
         self._generation += 1
         while self._saved and not self._saved[-1][2]:
             self._saved.pop()
@@ -24,14 +27,14 @@ class SimulatedCheckpoints:
         return step, leg, self._generation
 
     def save(self, step: int, leg: LegKey, generation: int) -> bool:
-        """False: a newer leg has loaded since, so this one may commit nothing more."""
+        """Save a step; return False if a newer leg has loaded since, so that this one may not save."""
         if generation != self._generation:
             return False
         self._saved = [*self._saved, (step, leg, True)][-self._keep :]
         return True
 
     def tear(self) -> None:
-        """The newest becomes unreadable; the one before it stays, as saving never deletes that."""
+        """Make the newest checkpoint unreadable, if the one before it is readable."""
         if len(self._saved) >= 2 and self._saved[-2][2]:
             step, leg, _ = self._saved[-1]
             self._saved[-1] = (step, leg, False)

@@ -1,4 +1,4 @@
-"""A cluster with all the bad habits of real ones, in virtual time: what the controller can ask of it."""
+"""The scheduler of the simulated cluster, with the faults of real ones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REASONS = ("waits for its turn (Priority)", "waits for a free node (Resources)",
 
 
 class SimulatedCluster(Scheduler):
-    """Jobs live on the floor; `scenario.weather` says how often what goes wrong."""
+    """A `Scheduler` whose jobs are driven by `lifecycle`; `scenario.weather` has the fault rates."""
 
     def __init__(
         self,
@@ -43,9 +43,9 @@ class SimulatedCluster(Scheduler):
         self.submit_rate = scenario.submit_rate
         self.weather = scenario.weather
         self.jobs = lifecycle.jobs
-        #: The listing that the controller got last, None where it got no answer.
+        #: The result of the last poll; None if it failed.
         self.last_listing: Mapping[str, JobView] | None = None
-        #: When jobs were sent here, also those that were lost or refused.
+        #: The times of all submissions, including lost and refused ones.
         self.sent: list[float] = []
         self._timeline = timeline
         self._rng = rng
@@ -56,11 +56,11 @@ class SimulatedCluster(Scheduler):
         self._listings: deque[tuple[float, Mapping[str, JobView]]] = deque(maxlen=8)
 
     def stop_faults(self) -> None:
-        """From now on nothing more goes wrong."""
+        """Stop all faults from now on."""
         self.weather = self._lifecycle.weather = Weather()
         self._listings.clear()
 
-    # What the controller asks.
+    # The `Scheduler` interface.
 
     def render(self, requests: Sequence[JobRequest]) -> str:
         return "\n".join("simulated job %s" % request.name for request in requests)
@@ -82,12 +82,14 @@ class SimulatedCluster(Scheduler):
             fate = rng.random()
             lost = fate < 0.3
             if fate > 0.6:
-                # In the queue and in its listing only later, perhaps after it was given up.
+                # Queued and listed later, perhaps after the attempt was given up.
                 listed += rng.uniform(0.0, 4.0) * self.patience.missing
         if not lost:
             job = SimulatedJob(request.token, "%d" % (1001 + len(self.jobs)), request, listed)
             self._lifecycle.enqueue(job)
-        self._lifecycle.trace("%s: submitted %s%s" % (request.token, "unheard" * unknown, " and lost" * lost))
+        self._lifecycle.trace(
+            "%s: submitted%s%s" % (request.token, ", response lost" * unknown, ", job lost" * lost)
+        )
         if unknown:
             return Submission(SubmitAnswer.UNKNOWN, reason="socket timed out")
         return Submission(SubmitAnswer.ACCEPTED, job="%d" % (1000 + len(self.jobs)))
@@ -96,7 +98,7 @@ class SimulatedCluster(Scheduler):
         rng, now = self._rng, self._timeline.now
         self.last_listing = None
         if rng.random() < self.weather.poll_fails:
-            raise SchedulerUnavailable("the simulated scheduler did not answer")
+            raise SchedulerUnavailable("the simulated scheduler did not respond")
         if rng.random() < self.weather.stale:
             oldest = now - self.weather.stale_seconds
             old = [listing for at, listing in self._listings if at >= oldest]
@@ -114,37 +116,37 @@ class SimulatedCluster(Scheduler):
         for token, job in self.jobs.items():
             if job.is_listed(now):
                 if job.phase is JobPhase.QUEUED and self.weather.changing_reasons:
-                    self._change_mood(job)
+                    self._change_reason(job)
                 listing[token] = job.make_view(self._scenario.counts_returns)
         self._listings.append((now, listing))
         return listing
 
-    def _change_mood(self, job: SimulatedJob) -> None:
+    def _change_reason(self, job: SimulatedJob) -> None:
         if not job.reason or self._rng.random() < self.weather.changing_reasons:
             job.reason, job.view = self._rng.choice(REASONS), None
 
     def cancel(self, views: Sequence[JobView]) -> None:
-        self._ask(views, self._lifecycle.cancel)
+        self._apply(views, self._lifecycle.cancel)
 
     def release(self, views: Sequence[JobView]) -> None:
-        self._ask(views, self._lifecycle.release)
+        self._apply(views, self._lifecycle.release)
 
-    def _ask(self, views: Sequence[JobView], act: Callable[[SimulatedJob], None]) -> None:
+    def _apply(self, views: Sequence[JobView], act: Callable[[SimulatedJob], None]) -> None:
         jobs = [self.jobs[view.token] for view in views]
         for job in jobs:
             job.requested_at = self._timeline.now
         if self._rng.random() < self.weather.cancel_fails:
-            raise SchedulerUnavailable("the simulated scheduler did not answer")
+            raise SchedulerUnavailable("the simulated scheduler did not respond")
         for job in jobs:
             if self._rng.random() >= self.weather.cancel_ignored:
                 act(job)
 
     def forget(self, tokens: Sequence[str]) -> None:
-        """Only the end that was told of; the job may have been started again and ended once more since."""
+        """Forget jobs whose current end was in the last listing; others may have been started again since."""
         for token in tokens:
             job = self.jobs[token]
-            told_of = self.last_listing is not None and self.last_listing[token].ended == job.ended
-            job.forgotten = told_of and job.phase is JobPhase.ENDED
+            was_listed = self.last_listing is not None and self.last_listing[token].ended == job.ended
+            job.forgotten = was_listed and job.phase is JobPhase.ENDED
 
     def wait(self, seconds: float) -> None:
         self._timeline.advance(self._timeline.now + seconds)

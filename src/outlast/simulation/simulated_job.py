@@ -1,4 +1,4 @@
-"""A simulated job: what is true of it, and what the scheduler would say."""
+"""A simulated job: its true state, and how the scheduler lists it."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ NEVER = float("inf")
 
 @dataclass
 class SimulatedJob:
-    """One job as it truly is. What the listing says of it may be nothing, or old."""
+    """The true state of a job. Listings may be stale or lack it."""
 
     token: str
     number: str
     request: JobRequest
-    #: It is in the listing from `listed` on, but not from `hidden` to `back`.
+    #: It is listed from `listed` on, except from `hidden` to `back`.
     listed: float
     hidden: float = NEVER
     back: float = NEVER
     phase: JobPhase = JobPhase.QUEUED
     host: str = ""
-    #: How often it was started, when last, and how long it held a slot in the starts that are over.
+    #: The number of starts, the time of the last, and the slot time of the starts that are over.
     starts: int = 0
     started: float | None = None
     slot: float = 0.0
-    #: How often it was put back into the queue; the one that is being evicted will be, too.
+    #: The number of requeues, and whether the current eviction will be followed by one.
     requeues: int = 0
     requeue_pending: bool = False
     ended: float | None = None
@@ -37,27 +37,28 @@ class SimulatedJob:
     signal: int | None = None
     outcome: Outcome | None = None
     reason: str = ""
-    #: It was put aside; how often so far, since when, and whether it may go on as it is.
+    #: The number of holds, the start of the current one, and whether it may be released.
     holds: int = 0
     held: float = NEVER
     releasable: bool = False
     releases: int = 0
     cancelled: bool = False
-    #: It was over, and was started again nevertheless.
+    #: Started again after its end.
     revived: bool = False
-    #: Its end is in the journal, so that the scheduler need not tell of it any more.
+    #: The journal has its end, so the scheduler need not list it.
     forgotten: bool = False
-    #: When the controller last asked for its release or its end, whatever came of it.
+    #: When the controller last requested its release or its end, even without success.
     requested_at: float = 0.0
-    #: The work of its last start.
+    #: The node program of its last start.
     program: NodeProgram | None = None
-    #: How many listings in a row lacked it, and whether any ever did.
+    #: The number of last listings in a row without it, and whether there ever was one.
     missing_listings: int = 0
     lacked: bool = False
-    #: The view of its current state, made once.
+    #: The view of its current state, cached.
     view: JobView | None = field(default=None, repr=False)
 
     def is_listed(self, now: float) -> bool:
+        """Return True if a listing made at `now` has the job."""
         return self.listed <= now and not self.forgotten and not self.hidden <= now < self.back
 
     @property
@@ -70,14 +71,14 @@ class SimulatedJob:
 
     @property
     def computing(self) -> bool:
-        """It computes as the scheduler says: neither cut off, nor started again after its end."""
+        """True if it computes with the scheduler's knowledge: neither cut off nor started after its end."""
         program = self.program
         if program is None or program.log.cut_off or self.revived:
             return False
         return program in program.run.computing
 
     def make_view(self, counts_returns: bool) -> JobView:
-        """Some schedulers count a restart when the job is put back, some when it starts again."""
+        """Return the job as listed. `counts_returns`: a restart counts at the requeue, not at the next start."""
         if self.view is None:
             over = self.phase is JobPhase.ENDED
             self.view = JobView(

@@ -61,7 +61,7 @@ class NodeLog:
             host=self.host,
             heard=last + self.skew,
             spans=spans,
-            outcome=self.outcome if over else None,
+            logged_outcome=self.outcome if over else None,
             detail=self.detail if over else "",
             signature=self.signature if over else None,
             loaded=loaded,

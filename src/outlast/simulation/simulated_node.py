@@ -1,4 +1,4 @@
-"""The node program and its training, as a model: what they do when, and what they leave in their logs."""
+"""A model of the node program and the training script: their actions over time, and their logs."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from outlast.simulation.timeline import Timeline
 
 @dataclass
 class RunTruth:
-    """What is true of a run, whoever knows it."""
+    """The true state of a run."""
 
     name: str
     training: TrainingModel
     store: SimulatedCheckpoints
     fluke_at: int | None
     refused: bool = False
-    #: Its jobs are not started more often than this.
+    #: The most starts of each of its jobs.
     most_starts: float = float("inf")
-    #: Every job of it is put aside by the scheduler, which says that it will never do.
+    #: The scheduler holds every job of it for good.
     held_for_good: bool = False
     flukes: int = 0
-    #: Node programs that compute right now.
+    #: Node programs that are computing.
     computing: list[NodeProgram] = field(default_factory=list)
 
 
 class NodeProgram:
-    """One start of a job, from the claim of its leg to its end or to the moment it is killed."""
+    """One start of a job, from the claim of its leg to its end or kill."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class NodeProgram:
         self.leg = leg
         self.log = log
         self.alive = True
-        #: Whose doing its end was; the truth that the engine's view is compared with.
+        #: The true cause of its end, to which the engine's is compared.
         self.cause = Cause.CLUSTER
         self._timeline = timeline
         self._spec = spec
@@ -67,7 +67,7 @@ class NodeProgram:
         self._generation = 0
         self._step = 0
         self._since = 0.0
-        #: The step at which something happens next, and which plan that belongs to.
+        #: The step of the next event, and the plan to which the event belongs.
         self._milestone = 0
         self._plan = 0
         begin = log.began
@@ -80,13 +80,13 @@ class NodeProgram:
         timeline.at(begin + startup, self._compute)
 
     def kill(self) -> None:
-        """SIGKILL, a power cut: not another line is written."""
+        """Kill it as by SIGKILL or a power failure: nothing more is written."""
         self.alive = False
         self.log.closed = min(self.log.closed, self._timeline.now)
         self._leave_computing()
 
     def stop(self, cause: Cause) -> None:
-        """The scheduler's signal, or the limit: the training is told, and killed after its grace."""
+        """Request a stop, at the scheduler's signal or the time limit; kill the training after the grace."""
         if not self.alive or self._stopped is not None:
             return
         self._stopped = cause
@@ -101,7 +101,7 @@ class NodeProgram:
             return
         self._leaving = True
         if now < self._since:
-            # Still loading: it sees the request before its first step, and has nothing new to save.
+            # Still loading: it notices the request before its first step and has nothing to save.
             self._plan += 1
             self._timeline.at(self._since, self._leave)
             return
@@ -111,18 +111,18 @@ class NodeProgram:
             self._schedule(saves=True)
 
     def give_way(self) -> None:
-        """It has seen that another has the attempt now: nothing that it does counts any more."""
+        """End because another job has claimed the attempt."""
         if self.alive and not self._cleaning_up:
             self._end(Outcome.EVICTED, "the attempt was given up or taken over", Cause.CLUSTER)
 
     @property
     def next_heartbeat(self) -> float:
-        """When it looks up next, and finds out whether the attempt is still its own."""
+        """When it next checks whether the attempt is still its own."""
         return self.log.began + BEAT * ((self._timeline.now - self.log.began) // BEAT + 1)
 
     def _fail_by_host(self, host_failure: Outcome) -> None:
         if self.alive and not self._cleaning_up:
-            self._end(host_failure, "trouble of the host's: %s" % host_failure.value, Cause.CLUSTER)
+            self._end(host_failure, "failure of the host: %s" % host_failure.value, Cause.CLUSTER)
 
     def _compute(self) -> None:
         if not self.alive or self._cleaning_up:
@@ -130,7 +130,7 @@ class NodeProgram:
         now, log, training = self._timeline.now, self.log, self.run.training
         log.phases.append((Phase.COMPUTE, now))
         if self._stopped is not None:
-            self._end(Outcome.EVICTED, "told to stop before the training had started", self._stopped)
+            self._end(Outcome.EVICTED, "stopped before the training had started", self._stopped)
             return
         if training.save_every:
             step, log.resumed_from, self._generation = self.run.store.load()
@@ -186,7 +186,7 @@ class NodeProgram:
             self._next()
 
     def _leave(self) -> None:
-        """Exit 85. Who asked it to leave decides what that is called."""
+        """Exit with 85 after saving; the outcome depends on the cause of the stop."""
         if self.alive and not self._handing_over:
             outcome = Outcome.EVICTED if self._stopped is Cause.CLUSTER else Outcome.CONTINUE
             self._end(outcome, "the training has saved", self._stopped or Cause.LIMIT)
@@ -200,7 +200,7 @@ class NodeProgram:
     def _kill_training(self) -> None:
         if self.alive and not self._handing_over and self._stopped is not None:
             outcome = Outcome.OVER_TIME if self._stopped is Cause.LIMIT else Outcome.EVICTED
-            self._end(outcome, "told to stop, and had to be killed", self._stopped)
+            self._end(outcome, "did not stop on request and was killed", self._stopped)
 
     def _hand_over(self) -> None:
         now, log = self._timeline.now, self.log
@@ -219,7 +219,7 @@ class NodeProgram:
             self._end(Outcome.FINISHED, "the training finished", Cause.TRAINING)
 
     def _end(self, outcome: Outcome, detail: str, cause: Cause, signature: str | None = None) -> None:
-        """Clean up, write the last line, exit."""
+        """Clean up, write the last line and exit."""
         now, log = self._timeline.now, self.log
         self._leave_computing()
         self._handing_over = self._cleaning_up = True
@@ -233,9 +233,9 @@ class NodeProgram:
         self.alive = False
         log = self.log
         log.ended, log.outcome, log.detail, log.signature = self._timeline.now, outcome, detail, signature
-        leave = {Outcome.FINISHED: 0, Outcome.CONTINUE: EXIT_CONTINUE}
-        leave.update({Outcome.OVER_TIME: EXIT_CONTINUE, Outcome.EVICTED: EXIT_CONTINUE})
-        self._on_end(leave.get(outcome, 1))
+        codes = {Outcome.FINISHED: 0, Outcome.CONTINUE: EXIT_CONTINUE}
+        codes.update({Outcome.OVER_TIME: EXIT_CONTINUE, Outcome.EVICTED: EXIT_CONTINUE})
+        self._on_end(codes.get(outcome, 1))
 
     def _leave_computing(self) -> None:
         if self in self.run.computing:

@@ -1,4 +1,4 @@
-"""Virtual time: actions happen in the order of their moments, and nothing ever waits."""
+"""Virtual time: scheduled actions run in order, without waiting."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 class Timeline:
-    """The true time, which nobody in the simulation can read without a skew of some kind."""
+    """The true time. The simulated programs see it with an error."""
 
     def __init__(self, now: float) -> None:
         self.now = now
@@ -15,17 +15,18 @@ class Timeline:
         self._count = 0
 
     def at(self, when: float, action: Callable[[], None]) -> None:
-        """Do `action` at `when`, or now if that is over; actions of one moment keep their order."""
+        """Schedule `action` for `when`, or for now if that is past; actions at the same time keep their order."""
         self._count += 1
         heapq.heappush(self._due, (max(when, self.now), self._count, action))
 
     def advance(self, until: float) -> None:
+        """Run the actions that are due by `until`, and set the time to it."""
         while self._due and self._due[0][0] <= until:
             self.now, _, action = heapq.heappop(self._due)
             action()
         self.now = max(self.now, until)
 
     def drain(self) -> None:
-        """Let everything happen that is due at any time."""
+        """Run all scheduled actions."""
         while self._due:
             self.advance(self._due[0][0])

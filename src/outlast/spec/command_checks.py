@@ -78,7 +78,7 @@ def command_warnings(command: str, directory: Path) -> Iterator[tuple[str, str]]
 
 
 def _python_instead() -> str:
-    """Return which Python `outlast.node.environment.with_python` uses if there is no `python`."""
+    """Return which Python `outlast.node.environment.resolve_python` uses if there is no `python`."""
     if shutil.which("python3"):
         return "python3 is used instead"
     return f"{sys.executable}, which runs Outlast, is used instead"

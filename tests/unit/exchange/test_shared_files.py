@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from outlast.domain.model import Attempt, AttemptState, Checkpoints, Outcome, OutputRule, Run, RunState, Spec
-from outlast.exchange.base import ResultGone, SharedFilesExchange
+from outlast.exchange.base import ResultGone
 from outlast.exchange.experiment import Experiment
+from outlast.exchange.shared_files import SharedFilesExchange
 from outlast.node import claim
 from outlast.node.order import SaveSettings, read_order
 
@@ -89,18 +90,18 @@ def test_the_request_says_what_the_scheduler_must_know(exchange: SharedFilesExch
 
 def test_a_fence_shuts_out_a_late_job_and_may_be_repeated(exchange: SharedFilesExchange) -> None:
     assert exchange.fence(ATTEMPT) and exchange.fence(ATTEMPT)
-    assert not claim.take(str(place(exchange) / "claim.json"), "tok", "17", "node1")
+    assert not claim.acquire(str(place(exchange) / "claim.json"), "tok", "17", "node1")
 
 
 def test_a_fence_after_the_claim_is_lost(exchange: SharedFilesExchange) -> None:
-    assert claim.take(str(place(exchange) / "claim.json"), "tok", "17", "node1")
+    assert claim.acquire(str(place(exchange) / "claim.json"), "tok", "17", "node1")
     assert not exchange.fence(ATTEMPT)
 
 
 def test_a_claim_without_a_log_is_a_sign_of_life_and_a_fence_is_none(exchange: SharedFilesExchange) -> None:
     assert exchange.report(ATTEMPT) is None
     path = str(place(exchange) / "claim.json")
-    assert claim.take(path, "tok", "17", "node1")
+    assert claim.acquire(path, "tok", "17", "node1")
     report = exchange.report(ATTEMPT)
     assert report is not None
     assert (report.heard, report.host, report.outcome) == (Path(path).stat().st_mtime, "node1", None)

@@ -21,8 +21,8 @@ def _names(folder: Path) -> list[str]:
 
 def test_the_first_claim_holds_and_a_second_is_refused(tmp_path: Path) -> None:
     path = str(tmp_path / "claim.json")
-    assert claim.take(path, "token", "17", "alpha")
-    assert not claim.take(path, "token", "18", "beta")
+    assert claim.acquire(path, "token", "17", "alpha")
+    assert not claim.acquire(path, "token", "18", "beta")
     holder = claim.read(path)
     assert holder is not None
     assert (holder.token, holder.job, holder.host, holder.pid) == ("token", "17", "alpha", os.getpid())
@@ -33,7 +33,7 @@ def test_the_first_claim_holds_and_a_second_is_refused(tmp_path: Path) -> None:
 def test_a_fenced_attempt_can_never_be_claimed(tmp_path: Path) -> None:
     path = str(tmp_path / "claim.json")
     assert claim.fence(path, "controller on login1")
-    assert not claim.take(path, "token", "17", "alpha")
+    assert not claim.acquire(path, "token", "17", "alpha")
     holder = claim.read(path)
     assert holder is not None
     assert holder.fenced
@@ -48,7 +48,7 @@ def test_a_controller_that_died_after_fencing_may_fence_again(tmp_path: Path) ->
 
 def test_what_a_node_has_claimed_cannot_be_fenced(tmp_path: Path) -> None:
     path = str(tmp_path / "claim.json")
-    assert claim.take(path, "token", "17", "alpha")
+    assert claim.acquire(path, "token", "17", "alpha")
     assert not claim.fence(path, "controller")
     holder = claim.read(path)
     assert holder is not None
@@ -71,7 +71,7 @@ def test_a_claim_file_without_its_content_is_a_claim_all_the_same(tmp_path: Path
 
 def test_an_unreachable_place_is_neither_claimed_nor_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        claim.take(str(tmp_path / "gone" / "claim.json"), "token", "17", "alpha")
+        claim.acquire(str(tmp_path / "gone" / "claim.json"), "token", "17", "alpha")
 
 
 @pytest.mark.parametrize("broken", ["link", "fsync"])
@@ -83,8 +83,8 @@ def test_without_hard_links_or_space_a_claim_is_still_exclusive(
 
     monkeypatch.setattr(os, broken, refuse)
     path = str(tmp_path / "claim.json")
-    assert claim.take(path, "token", "17", "alpha")
-    assert not claim.take(path, "token", "18", "beta")
+    assert claim.acquire(path, "token", "17", "alpha")
+    assert not claim.acquire(path, "token", "18", "beta")
     assert _names(tmp_path) == ["claim.json"]
 
 
@@ -93,7 +93,7 @@ def _contend(folder: str, rounds: int, barriers: list[Barrier], fences: bool, wi
         path = os.path.join(folder, f"{number}.json")
         barriers[number].wait(timeout=30)
         won = (
-            claim.fence(path, "controller") if fences else claim.take(path, "token", str(os.getpid()), "host")
+            claim.fence(path, "controller") if fences else claim.acquire(path, "token", str(os.getpid()), "host")
         )
         wins.put((number, fences, won))
 

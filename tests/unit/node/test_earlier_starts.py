@@ -11,7 +11,7 @@ import pytest
 
 from outlast.domain.model import CAUSES, Cause
 from outlast.node import claim, legs
-from outlast.node.earlier_starts import after, was_interruption
+from outlast.node.earlier_starts import add_earlier_starts, was_interruption
 from outlast.node.order import SaveSettings, WorkOrder
 from outlast.node.protocol import Outcome, Phase
 
@@ -64,20 +64,20 @@ def test_time_at_work_and_interruptions_are_read_from_event_logs(
 ) -> None:
     log = tmp_path / "events.jsonl"
     log.write_text(text)
-    found = after(SaveSettings(observed=1000.0, interruptions=2), [str(log), str(tmp_path / "none")])
+    found = add_earlier_starts(SaveSettings(observed=1000.0, interruptions=2), [str(log), str(tmp_path / "none")])
     assert (found.observed - 1000.0, found.interruptions - 2) == expected
 
 
 def test_a_job_that_is_started_again_knows_of_its_earlier_starts(tmp_path: Path) -> None:
     order = WorkOrder("t", "e", "r", 1, ("true",), str(tmp_path), "/s", "/c", "/l", jobs=4)
-    first, second, *_ = list(legs.legs(str(tmp_path)))[:2]
+    first, second, *_ = list(legs.possible_legs(str(tmp_path)))[:2]
     for leg, text in (
         (first, lines(*BEGUN, ("beat", 62.0, {}))),
         (second, lines(*BEGUN, CLEANED, ("end", 113.0, {"outcome": "continue", "code": 85}))),
     ):
         Path(leg.directory).mkdir(exist_ok=True)
-        assert claim.take(leg.claim_path, "t", "j", "h")
+        assert claim.acquire(leg.claim_path, "t", "j", "h")
         Path(leg.events_path).write_text(text)
         os.utime(leg.events_path, (0, 0))
-    taken, _ = legs.take(order, "k", "h")
+    taken, _ = legs.claim_next(order, "k", "h")
     assert (taken.saving.observed, taken.saving.interruptions) == (150.0, 1)

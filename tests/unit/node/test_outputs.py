@@ -185,7 +185,7 @@ def test_a_link_to_a_file_beside_it_becomes_a_file_and_other_links_and_pipes_are
     (output / "folder").symlink_to("/etc")
     (output / "dangling").symlink_to("nothing")
     os.mkfifo(output / "pipe")
-    warnings = validation.settle(str(output))
+    warnings = validation.normalize_output(str(output))
     assert _names(output) == ["best", "step-100"]
     assert not (output / "best").is_symlink()
     assert (output / "best").read_text() == "weights"

@@ -60,7 +60,7 @@ def test_data_comes_by_the_proxies_and_certificates_that_the_training_has_unless
 ) -> None:
     submitted = {"https_proxy": "http://p:1", "NO_PROXY": "a", "SSL_CERT_FILE": "/mine", "PATH": "/there"}
     monkeypatch.setattr(os, "environ", {"NO_PROXY": "of the node"})
-    environment.reach_out(_order(environment=submitted))
+    environment.adopt_network_settings(_order(environment=submitted))
     assert os.environ == {"https_proxy": "http://p:1", "NO_PROXY": "of the node", "SSL_CERT_FILE": "/mine"}
 
 
@@ -132,12 +132,12 @@ def test_the_users_settings_win_over_ours_and_the_nodes_thread_count_does_not() 
 
 def test_python_means_some_python_3_wherever_it_runs(tmp_path: Path) -> None:
     path = {"PATH": str(tmp_path)}
-    assert environment.with_python(["python", "x"], path) == (sys.executable, "x")
+    assert environment.resolve_python(["python", "x"], path) == (sys.executable, "x")
     (tmp_path / "python3").symlink_to(sys.executable)
-    assert environment.with_python(["python", "x"], path) == ("python3", "x")
+    assert environment.resolve_python(["python", "x"], path) == ("python3", "x")
     (tmp_path / "python").symlink_to(sys.executable)
-    assert environment.with_python(["python", "x"], path) == ("python", "x")
-    assert environment.with_python(["bash", "python"], path) == ("bash", "python")
+    assert environment.resolve_python(["python", "x"], path) == ("python", "x")
+    assert environment.resolve_python(["bash", "python"], path) == ("bash", "python")
 
 
 def test_a_full_disk_for_the_event_log_is_said_once_and_raises_nothing(

@@ -17,7 +17,7 @@ from outlast.node.outputs import validation
 from outlast.node.outputs.delivery import deliver
 from outlast.node.scratch import Scratch
 from outlast.node.signals import Signals
-from outlast.node.supervise import StopRequests
+from outlast.node.supervise import StopSignals
 
 FAR = 1e9
 LARGE = 3 * (1 << 20)
@@ -126,7 +126,7 @@ def _unpack(top: Path, ask: Callable[[], None]) -> None:
 
 def _settle(top: Path, ask: Callable[[], None]) -> None:
     (top / "output" / "link").symlink_to("large")
-    validation.settle(str(top / "output"), ask)
+    validation.normalize_output(str(top / "output"), ask)
 
 
 @pytest.mark.parametrize("work", [_copy, _carry, _deliver, _unpack, _settle])
@@ -221,7 +221,7 @@ def test_a_signal_to_the_whole_job_may_reach_the_child_first(tmp_path: Path, scr
         beating = _pulse(tmp_path, signals)
         signals.child = process.start(["sh", "-c", script], dict(os.environ), str(tmp_path), 2)
         watch = CheckpointWatch(str(tmp_path / "checkpoints"))
-        ended = supervise.supervise(signals.child, limits, StopRequests(signal.SIGTERM), 1, beating, watch)
+        ended = supervise.supervise(signals.child, limits, StopSignals(signal.SIGTERM), 1, beating, watch)
     assert ended.stopped == "signal"
     with _Late() as signals:
         beating = _pulse(tmp_path, signals)

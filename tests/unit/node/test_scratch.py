@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from outlast.node.scratch import Scratch, on_node_name
+from outlast.node.scratch import Scratch, node_directory_name
 
 
 def at_work(tmp_path: Path, token: str) -> Scratch:
-    scratch = Scratch(str(tmp_path / "shared" / token), str(tmp_path / "node" / on_node_name(token)))
+    scratch = Scratch(str(tmp_path / "shared" / token), str(tmp_path / "node" / node_directory_name(token)))
     scratch.prepare(None)
     return scratch
 
@@ -26,7 +26,7 @@ def test_what_a_killed_attempt_left_is_swept_up(tmp_path: Path) -> None:
     killed, ours = at_work(tmp_path, "killed-1"), at_work(tmp_path, "ours-1")
     descriptor = killed.occupy()
     assert descriptor is not None
-    (tmp_path / "node" / on_node_name("killed-1") / "data" / "large").write_bytes(b"x" * 1000)
+    (tmp_path / "node" / node_directory_name("killed-1") / "data" / "large").write_bytes(b"x" * 1000)
     ours.sweep_up(math.inf)
     assert names(tmp_path) == {"outlast-killed-1", "outlast-ours-1"}
     os.close(descriptor)  # as the kernel does when a process is killed

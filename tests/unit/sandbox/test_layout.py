@@ -63,19 +63,19 @@ def test_whole_checkpoints_are_known_by_the_names_that_the_training_gives_them()
 
 def test_the_first_start_takes_what_came_along(tmp_path: Path) -> None:
     commit(tmp_path, 0, {"checkpoints/model.pt": "given", "unfinished/output/rows.csv": "1"})
-    found = layout.gather(str(tmp_path))
+    found = layout.restore_newest(str(tmp_path))
     assert found is not None and found[1].serial == 0
     assert checkpoints(tmp_path) == {"model.pt": "given"}
     assert contents(tmp_path / "travel" / "unfinished") == {"output/rows.csv": "1"}
-    assert layout.serial_of(str(tmp_path)) == 1
+    assert layout.read_serial(str(tmp_path)) == 1
 
 
 def test_after_a_soft_end_what_the_job_had_with_it_is_newer(tmp_path: Path) -> None:
-    layout.gather(str(tmp_path))
+    layout.restore_newest(str(tmp_path))
     commit(tmp_path, 2, {"checkpoints/model.pt": "committed"})
     layout.begin(str(tmp_path), 2)
     fill(tmp_path / "travel/checkpoints", {"model.pt": "saved later"})
-    assert layout.gather(str(tmp_path)) is None
+    assert layout.restore_newest(str(tmp_path)) is None
     assert checkpoints(tmp_path) == {"model.pt": "saved later"}
 
 
@@ -83,17 +83,17 @@ def test_after_a_hard_end_what_was_committed_is_newer(tmp_path: Path) -> None:
     fill(tmp_path / "travel/checkpoints", {"model.pt": "of an earlier start", "gone.pt": "x"})
     layout.begin(str(tmp_path), 3)
     commit(tmp_path, 5, {"checkpoints/model.pt": "committed"})
-    found = layout.gather(str(tmp_path))
+    found = layout.restore_newest(str(tmp_path))
     assert found is not None and found[1].serial == 5
     assert checkpoints(tmp_path) == {"model.pt": "committed"}
-    assert layout.serial_of(str(tmp_path)) == 6
+    assert layout.read_serial(str(tmp_path)) == 6
 
 
 def test_whole_checkpoints_of_the_older_state_stay_to_fall_back_on(tmp_path: Path) -> None:
     fill(tmp_path / "travel/checkpoints", {STEP % (1, 1) + "/state.bin": "1", "plain": "old"})
     layout.begin(str(tmp_path), 1)
     commit(tmp_path, 2, {"checkpoints/" + STEP % (2, 2) + "/state.bin": "2"})
-    layout.gather(str(tmp_path))
+    layout.restore_newest(str(tmp_path))
     assert checkpoints(tmp_path) == {STEP % (1, 1) + "/state.bin": "1", STEP % (2, 2) + "/state.bin": "2"}
 
 
@@ -112,9 +112,9 @@ def test_a_commit_that_is_not_whole_does_not_count(tmp_path: Path, torn: str) ->
     else:
         shutil.move(broken / "checkpoints", tmp_path / "elsewhere")
         (broken / "checkpoints").symlink_to(tmp_path / "elsewhere")
-    layout.gather(str(tmp_path))
+    layout.restore_newest(str(tmp_path))
     assert checkpoints(tmp_path) == {"model.pt": "whole"}
-    assert layout.serial_of(str(tmp_path)) == 3, "later than the torn one too"
+    assert layout.read_serial(str(tmp_path)) == 3, "later than the torn one too"
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_a_manifest_that_names_something_outside_is_not_believed(
 
 
 def test_links_between_checkpoints_are_made_again_after_a_transfer(tmp_path: Path) -> None:
-    layout.gather(str(tmp_path))
+    layout.restore_newest(str(tmp_path))
     place = tmp_path / "travel/checkpoints"
     fill(place, {"epoch-1/model.pt": "1"})
     (place / "last").symlink_to("epoch-1")
@@ -146,7 +146,7 @@ def test_links_between_checkpoints_are_made_again_after_a_transfer(tmp_path: Pat
     layout.pack(str(tmp_path))
     assert not [path for path in place.rglob("*") if path.is_symlink()], "HTCondor would hold the job for it"
     assert (place / "epoch-1/model.pt").stat().st_mode & 0o400
-    layout.gather(str(tmp_path))
+    layout.restore_newest(str(tmp_path))
     assert (place / "deep" / "pipe").read_text() == "1"
     assert (place / "last").readlink() == Path("epoch-1")
     assert not (place / "out").is_symlink()
@@ -156,7 +156,7 @@ def test_what_a_killed_leg_said_is_kept_and_the_next_one_is_counted_on(tmp_path:
     fill(tmp_path / "travel", {"claim.json": '{"job": "7.0"}', "events.jsonl": "one\ntwo\n"})
     told = {"claim.json": '{"job": "7.0"}', "events.jsonl": "one\n", "leg-2/claim.json": '{"job": "7.0"}'}
     fill(tmp_path / "committed/news", {**told, "leg-2/events.jsonl": "three\n", "training.log": "step 1\n"})
-    layout.gather(str(tmp_path))
+    layout.restore_newest(str(tmp_path))
     back = tmp_path / "travel"
     assert (back / "events.jsonl").read_text() == "one\ntwo\n"
     assert (back / "leg-2/events.jsonl").read_text() == "three\n"
@@ -168,9 +168,9 @@ def test_unfinished_outputs_are_found_where_the_next_leg_looks(tmp_path: Path) -
     claims = {"claim.json": '{"job": "7.0"}', "leg-2/claim.json": '{"job": "7.0"}'}
     fill(tmp_path / "committed/news", claims)
     commit(tmp_path, 4, {"unfinished/output/rows.csv": "1\n2\n"})
-    layout.gather(str(tmp_path))
+    layout.restore_newest(str(tmp_path))
     order = replaced_order(tmp_path)
-    taken, leg = legs.take(order, "7.0", "here")
+    taken, leg = legs.claim_next(order, "7.0", "here")
     assert leg.number == 3
     assert taken.previous_scratch is not None
     assert contents(Path(taken.previous_scratch)) == {"output/rows.csv": "1\n2\n"}
@@ -204,8 +204,8 @@ class Job:
     def __init__(self, home: Path, pool: Pool | None, **changes: Any) -> None:
         self.home, self.pool = home, pool
         self.now = 1000.0
-        came_from = layout.gather(str(home))
-        self.order, self.leg = legs.take(replaced_order(home, **changes), "7.0", "here")
+        came_from = layout.restore_newest(str(home))
+        self.order, self.leg = legs.claim_next(replaced_order(home, **changes), "7.0", "here")
         self.events_path = Path(self.leg.events_path)
         self.place = home / "travel/checkpoints"
         self.output = home / "travel/unfinished/output"
@@ -428,7 +428,7 @@ def test_a_job_that_is_evicted_after_a_commit_goes_on_from_what_it_has_with_it(j
     layout.pack(str(job.home))
     shutil.rmtree(job.home / "committed", ignore_errors=True)
     shutil.copytree(pool.root / "committed", job.home / "committed")
-    layout.gather(str(job.home))
+    layout.restore_newest(str(job.home))
     assert checkpoints(job.home) == {"a": "saved at the end"}
 
 
@@ -506,6 +506,6 @@ def test_who_wants_no_commits_gets_none(tmp_path: Path, pool: Pool) -> None:
 
 def test_only_the_job_that_began_an_attempt_goes_on_with_it(tmp_path: Path) -> None:
     job = Job(tmp_path, None)
-    with pytest.raises(legs.NotOurs):
-        legs.take(job.order, "8.0", "there")
+    with pytest.raises(legs.NotClaimed):
+        legs.claim_next(job.order, "8.0", "there")
     assert claim.read(Leg(1, str(tmp_path / "travel")).claim_path) is not None

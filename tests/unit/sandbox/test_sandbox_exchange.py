@@ -98,7 +98,7 @@ def test_the_newest_checkpoints_and_all_other_files_go_along(
     given = home(exchange, attempt()) / "committed"
     assert not [path for path in given.rglob("*") if path.is_symlink()], "HTCondor would not carry it"
     go_along(exchange, attempt(), tmp_path / "sandbox")
-    layout.gather(str(tmp_path / "sandbox"))
+    layout.restore_newest(str(tmp_path / "sandbox"))
     arrived = tmp_path / "sandbox/travel/checkpoints"
     assert steps(arrived) == [2, 3]
     assert (arrived / "notes.txt").read_text() == "plain"

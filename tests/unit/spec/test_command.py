@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from outlast.node.environment import with_python
+from outlast.node.environment import resolve_python
 from outlast.spec.command import arguments, placeholders, shell_operator, shell_variable
 from outlast.spec.command_checks import command_mistakes, command_warnings
 
@@ -159,7 +159,7 @@ def test_the_python_named_in_the_warning_is_the_one_that_a_job_uses(
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     ((_, hint),) = command_warnings("python -c 1", tmp_path / "experiment")
-    assert hint.startswith(with_python(["python"], {"PATH": str(tmp_path)})[0])
+    assert hint.startswith(resolve_python(["python"], {"PATH": str(tmp_path)})[0])
 
 
 def test_splitting_and_showing_need_neither_pydantic_nor_ruamel() -> None:

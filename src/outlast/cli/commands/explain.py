@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from outlast.cli.common import (
 )
 from outlast.cli.refusal_hints import advice
 from outlast.domain import ledger
-from outlast.domain.data_costs import items_of, troubles_in
+from outlast.domain.accounts import ItemAccount, LegAccount, sum_errors
 from outlast.domain.model import Attempt, AttemptState, JournalEntry, Run
 from outlast.domain.save_costs import SaveCosts
 from outlast.journal.journal import Journal
@@ -100,58 +99,52 @@ def _attempt(attempt: Attempt, entries: list[JournalEntry], booking: ledger.Book
     if attempt.waits and not ended:
         lines.append("  waiting    %s" % printable(attempt.waits))
     account = attempt.account
-    for leg in account.get("earlier", ()):
+    for leg in account.earlier:
         lines.append("  before     %s" % _leg(leg))
-    for item in items_of(account):
+    for item in account.items:
         lines.append("  data       %s" % printable(_item(item)))
-    if account.get("loaded"):
-        resumed = account.get("resumed")
+    if account.loaded:
+        resumed = account.resumed
         lines.append("  went on    %s" % ("from the start" if resumed is None else "from step %d" % resumed))
-    for note in account.get("notes", ()):
+    for note in account.notes:
         lines.append("  note       %s" % printable(note))
     if ended:
         lines.append("  ended      %s" % printable(attempt.detail))
-    saved = account.get("saves", ())
-    step = saved[-1][1] if saved else None
-    told = save_table.in_attempt(step, booking.saving if booking else SaveCosts())
+    told = save_table.in_attempt(account.saved_step, booking.saving if booking else SaveCosts())
     lines += ["  %-10s %s" % line for line in told]
     if booking and booking.uses:
         parts = ("%s %s" % (show_duration(seconds), use.value) for use, seconds in booking.uses.items())
         lines.append("  time       %s: %s" % (show_duration(booking.slot), ", ".join(parts)))
-    if ended and account.get("tail") and word in ("crashed", "wrong-output", "out-of-memory", "out-of-disk"):
-        lines += ["  | %s" % printable(line) for line in account["tail"][-12:]]
+    if ended and account.tail and word in ("crashed", "wrong-output", "out-of-memory", "out-of-disk"):
+        lines += ["  | %s" % printable(line) for line in account.tail[-12:]]
     return lines
 
 
-def _item(item: Mapping[str, Any]) -> str:
-    """One item of data, and what went wrong on its way."""
-    if item.get("found"):
-        text = "%s was there already" % item["name"]
-    elif item.get("carried") and not item.get("bytes"):
-        text = "%s came along with the job" % item["name"]
+def _item(item: ItemAccount) -> str:
+    # One item of data, and the errors on its way.
+    if item.found:
+        text = "%s was there already" % item.name
+    elif item.carried and not item.bytes:
+        text = "%s came along with the job" % item.name
     else:
-        size = show_size(item["bytes"]) + " " if item.get("bytes") else ""
-        how = "in" if item.get("arrived") else "had not arrived after"
-        seconds = item.get("seconds" if item.get("carried") else "waited", 0.0)
-        text = "%s: %s%s %s" % (item["name"], size, how, show_duration(seconds))
-        if item.get("sources"):
-            text += " from %s" % ", ".join(item["sources"])
-        if item.get("carried"):
+        size = show_size(item.bytes) + " " if item.bytes else ""
+        how = "in" if item.arrived else "had not arrived after"
+        seconds = item.seconds if item.carried else item.waited
+        text = "%s: %s%s %s" % (item.name, size, how, show_duration(seconds))
+        if item.sources:
+            text += " from %s" % ", ".join(item.sources)
+        if item.carried:
             text += ", before the job began"
-        if item.get("vouched") == "nobody":
-            text += "; nothing proved that it was the right data"
-    troubles = troubles_in([item])
-    told = [
-        "%s %d× (%s)" % (kind, cost["count"], show_duration(cost["seconds"]))
-        for kind, cost in troubles.items()
+        if item.vouched == "nobody":
+            text += "; not verified: no digest was known"
+    errors = [
+        "%s %d× (%s)" % (kind, total.count, show_duration(total.seconds))
+        for kind, total in sum_errors([item]).items()
     ]
-    return text + ("; %s" % ", ".join(told) if told else "")
+    return text + ("; %s" % ", ".join(errors) if errors else "")
 
 
-def _leg(leg: Mapping[str, Any]) -> str:
-    """One of the earlier starts of the attempt's job."""
-    seconds = sum(float(seconds) for _, seconds in leg.get("spans", ()))
-    made = leg.get("saves", ())
-    saved = ", step %d is saved" % made[-1][1] if made and made[-1][1] is not None else ""
-    ended = leg.get("outcome", "ended without a word")
-    return "%s on %s: %s%s" % (show_duration(seconds), leg.get("host", "a host without a name"), ended, saved)
+def _leg(leg: LegAccount) -> str:
+    saved = ", step %d is saved" % leg.saved_step if leg.saved_step is not None else ""
+    ended = leg.outcome.value if leg.outcome is not None else "ended without logging an outcome"
+    return "%s on %s: %s%s" % (show_duration(leg.logged), leg.host or "an unnamed host", ended, saved)

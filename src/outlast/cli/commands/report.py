@@ -18,7 +18,7 @@ from outlast.cli.common import (
     table,
     write_json,
 )
-from outlast.domain.data_costs import troubles_in
+from outlast.domain.accounts import ErrorTotal, sum_errors
 from outlast.domain.ledger import MEANING, Booking, Use, book, total
 from outlast.journal.journal import Journal
 from outlast.text import counted
@@ -70,7 +70,7 @@ def _facts(bookings: list[Booking]) -> dict[str, Any]:
         "slot": sum(booking.slot for booking in bookings),
         "uses": {use.value: seconds for use, seconds in total(bookings).items()},
         "saving": save_table.facts(bookings),
-        "troubles": troubles_in(item for booking in bookings for item in booking.data),
+        "troubles": {kind: cost.to_dict() for kind, cost in _errors(bookings).items()},
         "attempts": [
             {
                 "run": booking.run,
@@ -80,7 +80,7 @@ def _facts(bookings: list[Booking]) -> dict[str, Any]:
                 "slot": booking.slot,
                 "uses": {use.value: seconds for use, seconds in booking.uses.items()},
                 "saving": save_table.facts([booking]),
-                "data": list(booking.data),
+                "data": [item.to_dict() for item in booking.data],
             }
             for booking in bookings
         ],
@@ -135,12 +135,15 @@ def _per_run(runs: dict[str, list[Booking]], sums: dict[Use, float]) -> str:
     return table(head, rows, right=range(1, len(head)))
 
 
+def _errors(bookings: list[Booking]) -> dict[str, ErrorTotal]:
+    return sum_errors(item for booking in bookings for item in booking.data)
+
+
 def _data_troubles(bookings: list[Booking]) -> str:
     """What went wrong with data on its way, and what that has cost."""
-    sums = troubles_in(item for booking in bookings for item in booking.data)
     rows = [
-        (kind, "%d" % cost["count"], show_duration(cost["seconds"]), show_size(cost["bytes"]))
-        for kind, cost in sums.items()
+        (kind, "%d" % cost.count, show_duration(cost.seconds), show_size(cost.bytes))
+        for kind, cost in _errors(bookings).items()
     ]
     return table(("DATA TROUBLE", "TIMES", "TIME", "FETCHED AGAIN"), rows, right=(1, 2, 3)) if rows else ""
 

@@ -24,7 +24,7 @@ from outlast.cli.common import (
 )
 from outlast.controller.inbox import Inbox
 from outlast.domain.model import Attempt, AttemptState, Outcome, Run, RunState
-from outlast.exchange.attempt_log import heard_in, read_attempt
+from outlast.exchange.attempt_log import logged_in, read_attempt
 from outlast.exchange.experiment import Experiment
 from outlast.journal.journal import Journal
 from outlast.journal.lease import describe, living_holder
@@ -123,7 +123,7 @@ def _step(experiment: Experiment, run: Run, attempt: Attempt | None) -> int | No
     """The highest step that is saved, by the attempt that is running, too."""
     if attempt is None or attempt.state is not AttemptState.RUNNING:
         return run.best_step
-    report = read_attempt(heard_in(experiment.exchange_of(attempt)))
+    report = read_attempt(logged_in(experiment.exchange_of(attempt)))
     steps = [step for step in (run.best_step, report.step if report else None) if step is not None]
     return max(steps, default=None)
 

@@ -99,8 +99,7 @@ def _show(experiment: Experiment, cluster: str | None, as_json: bool) -> None:
     import json
 
     from outlast.domain.model import Attempt, AttemptState, Run, RunState
-    from outlast.exchange import zipapp
-    from outlast.exchange.base import exchange_for
+    from outlast.exchange import exchange_for, zipapp
     from outlast.schedulers import connect
     from outlast.spec import read
 

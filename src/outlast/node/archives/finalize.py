@@ -11,12 +11,12 @@ from outlast.node.archives.sink import BadArchive
 from outlast.node.archives.tar_headers import printable
 from outlast.node.archives.tree import Tree
 from outlast.node.archives.workspace import PendingMove, Workspace
-from outlast.node.files import blocks, open_file, sync_directory
-from outlast.node.pulse import silent
+from outlast.node.files import open_file, read_blocks, sync_directory
+from outlast.node.pulse import no_pulse
 
 
 def check_conflicts(
-    workspace: Workspace, moves: list[PendingMove], pulse: Callable[[], None] = silent
+    workspace: Workspace, moves: list[PendingMove], pulse: Callable[[], None] = no_pulse
 ) -> None:
     """Create the directories that `moves` lead into, and check that nothing would be overwritten.
 
@@ -46,7 +46,7 @@ def check_conflicts(
 
 
 def move_into_place(
-    workspace: Workspace, moves: list[PendingMove], pulse: Callable[[], None] = silent
+    workspace: Workspace, moves: list[PendingMove], pulse: Callable[[], None] = no_pulse
 ) -> None:
     """Move everything to its final place, durably. What an earlier process has moved is skipped."""
     # A nested archive has a higher number than the one around it, and must be moved first.
@@ -109,4 +109,4 @@ def _is_same_file(one: str, other: str, pulse: Callable[[], None]) -> bool:
     if os.path.getsize(one) != os.path.getsize(other):
         return False
     with open_file(one) as first, open_file(other) as second:
-        return all(block == second.read(len(block)) for block in blocks(first, pulse))
+        return all(block == second.read(len(block)) for block in read_blocks(first, pulse))

@@ -16,7 +16,7 @@ from outlast.node.archives.tar_parser import TarParser
 from outlast.node.archives.tree import write_all
 from outlast.node.archives.unpack_context import UnpackContext
 from outlast.node.archives.writer import ArchiveReader, ArchiveWriter
-from outlast.node.files import blocks, open_file
+from outlast.node.files import open_file, read_blocks
 
 
 class StreamingUnpack:
@@ -77,7 +77,7 @@ class StoredUnpack:
         """
         reached = 0
         with open_file(self._path) as file:
-            for block in blocks(file, self._context.pulse):
+            for block in read_blocks(file, self._context.pulse):
                 self._context.usage.bytes_in += len(block)
                 replay(block)
                 self._reader.feed(block)

@@ -21,8 +21,8 @@ from outlast.node.archives.unpack_modes import StoredUnpack, StreamingUnpack
 from outlast.node.archives.workspace import PendingMove, Workspace
 from outlast.node.archives.writeback import WriteBack
 from outlast.node.archives.writer import ArchiveWriter
-from outlast.node.files import blocks, open_file
-from outlast.node.pulse import silent
+from outlast.node.files import open_file, read_blocks
+from outlast.node.pulse import no_pulse
 
 
 class UnpackingSink:
@@ -37,7 +37,7 @@ class UnpackingSink:
         name: str = "",
         nested: bool = False,
         limits: ArchiveLimits | None = None,
-        pulse: Callable[[], None] = silent,
+        pulse: Callable[[], None] = no_pulse,
     ) -> None:
         """Unpack into the directory `target`, which is created or added to.
 
@@ -201,7 +201,7 @@ def unpack_file(
     target: str,
     nested: bool = False,
     limits: ArchiveLimits | None = None,
-    pulse: Callable[[], None] = silent,
+    pulse: Callable[[], None] = no_pulse,
 ) -> None:
     """Unpack an archive on disk into `target`, resuming what an earlier process began.
 
@@ -215,7 +215,7 @@ def unpack_file(
             if sink.recover(identity):
                 return
             file.seek(sink.resume(identity, _ignore))
-            for block in blocks(file, pulse):
+            for block in read_blocks(file, pulse):
                 sink.write(block)
             if file.tell() != status.st_size:
                 raise OSError(errno.EIO, "the archive changed while it was unpacked", path)

@@ -25,7 +25,7 @@ from typing import Any, Callable
 
 from outlast.node.files import sync_directory
 from outlast.node.locks import lock
-from outlast.node.pulse import silent
+from outlast.node.pulse import no_pulse
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class Workspace:
         """Return the path of the `number`th archive inside a tar that is kept as it came."""
         return os.path.join(self.kept, str(number))
 
-    def clear(self, pulse: Callable[[], None] = silent, keep: tuple[str, ...] = ()) -> None:
+    def clear(self, pulse: Callable[[], None] = no_pulse, keep: tuple[str, ...] = ()) -> None:
         """Remove everything but the lock and the names in `keep`.
 
         The state is removed first, so that a partly removed tree is never moved into place.
@@ -127,7 +127,7 @@ class Workspace:
             if name not in ("lock", *keep):
                 remove(os.path.join(self.path, name), pulse)
 
-    def remove(self, pulse: Callable[[], None] = silent) -> None:
+    def remove(self, pulse: Callable[[], None] = no_pulse) -> None:
         """Remove the directory and release the lock.
 
         The state is removed last: until then the next process can see that the tree is in place.
@@ -148,7 +148,7 @@ class Workspace:
             self._lock = -1
 
 
-def remove(path: str, pulse: Callable[[], None] = silent) -> None:
+def remove(path: str, pulse: Callable[[], None] = no_pulse) -> None:
     """Remove a file or a tree, without following links."""
     pulse()
     if not stat.S_ISDIR(os.lstat(path).st_mode):

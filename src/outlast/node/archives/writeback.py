@@ -6,7 +6,7 @@ import os
 import threading
 from typing import Callable
 
-from outlast.node.pulse import silent
+from outlast.node.pulse import no_pulse
 
 #: Bytes between two syncs. Each sync also makes the file system write its journal.
 SYNC_INTERVAL = 64 << 20
@@ -32,7 +32,7 @@ class WriteBack:
         if self._unsynced >= SYNC_INTERVAL and (self._thread is None or not self._thread.is_alive()):
             self._start_sync()
 
-    def finish(self, pulse: Callable[[], None] = silent) -> None:
+    def finish(self, pulse: Callable[[], None] = no_pulse) -> None:
         """Sync everything and wait for it. Raises OSError, also for errors of earlier syncs."""
         self._wait(pulse)
         self._start_sync()

@@ -8,7 +8,7 @@ import shutil
 import stat
 from typing import Callable, FrozenSet, Iterable, Iterator, Tuple
 
-from outlast.node.pulse import silent
+from outlast.node.pulse import no_pulse
 
 #: Name, inode, size and time of change of all that is at one place; empty where nothing is.
 _State = FrozenSet[Tuple[str, int, int, int]]
@@ -28,13 +28,13 @@ class OutputCollection:
         self._working = working
         self._before: dict[str, tuple[_State, _State]] = {}
 
-    def look(self, pulse: Callable[[], None] = silent) -> None:
+    def look(self, pulse: Callable[[], None] = no_pulse) -> None:
         """Before the training starts: what is there now was carried over, or came with the code."""
         for name in self._names:
             goal, source = self._places(name)
             self._before[name] = _state(goal, pulse), _state(source, pulse)
 
-    def bring_over(self, pulse: Callable[[], None] = silent) -> None:
+    def bring_over(self, pulse: Callable[[], None] = no_pulse) -> None:
         """After the training: move its outputs from the working directory into the output directory."""
         for number, name in enumerate(self._names):
             goal, source = self._places(name)

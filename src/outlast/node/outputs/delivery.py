@@ -8,14 +8,14 @@ import os
 import shutil
 from typing import Callable, Dict
 
-from outlast.node.files import blocks, copy_tree, open_file, sync_directory
-from outlast.node.pulse import silent
+from outlast.node.files import copy_tree, open_file, read_blocks, sync_directory
+from outlast.node.pulse import no_pulse
 
 #: By relative path: size and SHA-256.
 Manifest = Dict[str, Dict[str, object]]
 
 
-def deliver(output: str, target: str, pulse: Callable[[], None] = silent) -> Manifest:
+def deliver(output: str, target: str, pulse: Callable[[], None] = no_pulse) -> Manifest:
     """Make the directory `output` appear as `target`; by a rename where both are on one file system.
 
     What `pulse` raises ends it before `target` is there.
@@ -61,7 +61,7 @@ def _seal_file(path: str, pulse: Callable[[], None]) -> dict[str, object]:
     digest = hashlib.sha256()
     size = 0
     with open_file(path) as file:
-        for block in blocks(file, pulse):
+        for block in read_blocks(file, pulse):
             digest.update(block)
             size += len(block)
         os.fsync(file.fileno())

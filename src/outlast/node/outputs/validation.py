@@ -12,7 +12,7 @@ from typing import Any, Callable, Sequence
 from outlast.node.files import copy_file
 from outlast.node.order import OutputRule
 from outlast.node.outputs.collection import is_below, is_inside_name
-from outlast.node.pulse import silent
+from outlast.node.pulse import no_pulse
 
 _LARGEST_JSON = 64 * 1024 * 1024
 
@@ -29,7 +29,7 @@ class _Fails(Exception):
     """One rule's sentence."""
 
 
-def settle(output: str, pulse: Callable[[], None] = silent) -> list[str]:
+def normalize_output(output: str, pulse: Callable[[], None] = no_pulse) -> list[str]:
     """Leave only files and directories in the output directory; what was left out, as sentences.
 
     A link to a file beside it (best.pt → step-100.pt) becomes a file; other links and devices go.

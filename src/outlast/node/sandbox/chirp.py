@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Callable, Iterator, Mapping
 
 from outlast.node.files import open_file
-from outlast.node.pulse import silent
+from outlast.node.pulse import no_pulse
 
 CONFIG = "_CONDOR_CHIRP_CONFIG"
 #: Seconds that one request may take; a block of a file is a request.
@@ -125,7 +125,7 @@ class Chirp:
             raise ChirpError(f"{doing}: {error}") from error
         return [os.fsdecode(name) for name in listing.split(b"\n") if name]
 
-    def send(self, path: str, name: str, pulse: Callable[[], None] = silent) -> int:
+    def send(self, path: str, name: str, pulse: Callable[[], None] = no_pulse) -> int:
         """Copy a local file; its size. `pulse` may raise between two blocks."""
         with open_file(path) as file, self._opened(name) as descriptor:
             sent = 0

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Callable, Tuple
 
 from outlast.node.files import copy_file
-from outlast.node.legs import Leg, legs
+from outlast.node.legs import Leg, possible_legs
 from outlast.node.sandbox import layout, manifest
 from outlast.node.sandbox.chirp import Chirp, ChirpError
 from outlast.node.sandbox.manifest import DirectoryManifest
@@ -24,12 +24,12 @@ _MANIFEST = manifest.NAME
 Mark = Tuple[int, int, int]
 
 
-class Unsteady(OSError):
+class FilesChanged(OSError):
     """Files changed while they were looked at or sent."""
 
 
 @dataclass(frozen=True)
-class Sent:
+class SentCommit:
     """A commit that is whole: what is unchanged in the next one is linked to it, not sent again."""
 
     name: str
@@ -53,7 +53,7 @@ class Sandbox:
         return os.path.join(self.home, ".snapshot")
 
 
-def already_there(sandbox: Sandbox, commit: layout.Commit | None) -> Sent | None:
+def received_commit(sandbox: Sandbox, commit: layout.Commit | None) -> SentCommit | None:
     """What came along from a commit and has not been touched yet."""
     if commit is None:
         return None
@@ -64,12 +64,12 @@ def already_there(sandbox: Sandbox, commit: layout.Commit | None) -> Sent | None
             marks[name] = _mark(os.path.join(sandbox.travel, name))
         except FileNotFoundError:
             continue  # unfinished outputs are elsewhere now
-    return Sent(os.path.basename(directory), marks)
+    return SentCommit(os.path.basename(directory), marks)
 
 
 def send_state(
-    chirp: Chirp, sandbox: Sandbox, before: Sent | None, serial: int, pulse: Callable[[], None]
-) -> tuple[Sent, int]:
+    chirp: Chirp, sandbox: Sandbox, before: SentCommit | None, serial: int, pulse: Callable[[], None]
+) -> tuple[SentCommit, int]:
     """Everything under a new name, which counts once its manifest is there; what was sent, and its bytes."""
     try:
         holds = _take_snapshot(sandbox, serial)
@@ -88,17 +88,17 @@ def send_state(
                 sent += chirp.send(os.path.join(sandbox.snapshot, name), f"{place}/{name}", pulse)
         for name, mark in marks.items():
             if _mark(os.path.join(sandbox.snapshot, name)) != mark:
-                raise Unsteady(f"{name} changed while it was sent")
+                raise FilesChanged(f"{name} changed while it was sent")
         _make_directories(chirp, place, "", made)
         # From here on, what the job has with it is no older than this commit.
         layout.begin(sandbox.home, serial)
         _send_by_rename(chirp, holds.to_json(), place, _MANIFEST)
-        return Sent(layout.commit_name(serial), marks), sent
+        return SentCommit(layout.commit_name(serial), marks), sent
     finally:
         shutil.rmtree(sandbox.snapshot, ignore_errors=True)
 
 
-def clear_older(chirp: Chirp, newest: Sent) -> None:
+def remove_older(chirp: Chirp, newest: SentCommit) -> None:
     for name in chirp.names(layout.COMMITTED):
         if layout.is_commit(name) and name != newest.name:
             chirp.remove(f"{layout.COMMITTED}/{name}")
@@ -109,7 +109,7 @@ def send_news(chirp: Chirp, sandbox: Sandbox, leg: Leg, *, earlier: bool) -> Non
     place = f"{layout.COMMITTED}/news"
     chirp.make_directory(layout.COMMITTED)
     chirp.make_directory(place)
-    for one in legs(sandbox.travel):
+    for one in possible_legs(sandbox.travel):
         if one.number > leg.number:
             break
         if one.number < leg.number and not earlier:
@@ -150,7 +150,7 @@ def _make_directories(chirp: Chirp, place: str, inside: str, made: set[str]) -> 
             made.add(directory)
 
 
-def _linked(chirp: Chirp, before: Sent, name: str, place: str) -> bool:
+def _linked(chirp: Chirp, before: SentCommit, name: str, place: str) -> bool:
     """False where the access point's file system has no links, or has lost the earlier commit."""
     try:
         chirp.link(f"{layout.COMMITTED}/{before.name}/{name}", f"{place}/{name}")
@@ -175,7 +175,7 @@ def _take_snapshot(sandbox: Sandbox, serial: int) -> DirectoryManifest:
         except FileNotFoundError:
             continue  # half of a checkpoint must not be taken for all of it
         return manifest.list_files(sandbox.snapshot, layout.PARTS, serial)
-    raise Unsteady("files vanish faster than they can be looked at")
+    raise FilesChanged("files vanish faster than they can be looked at")
 
 
 def _mirror(source: str, target: str) -> None:

@@ -58,10 +58,10 @@ class Committer:
         self._environ = environ
         self._now = now
         self._how = order.commit
-        self._before = commit.already_there(self._sandbox, came_from)
+        self._before = commit.received_commit(self._sandbox, came_from)
         #: The job is to be started again in this place.
         self.restarts = False
-        self._serial = layout.serial_of(order.home)
+        self._serial = layout.read_serial(order.home)
         #: The commit that was begun and not completed, if any.
         self._failed: list[int] = []
         self._work: threading.Thread | None = None
@@ -205,7 +205,7 @@ class Committer:
         self._before, sent = commit.send_state(chirp, self._sandbox, self._before, self._serial, self._pulse)
         self._failed = []
         commit.send_news(chirp, self._sandbox, self._leg, earlier=False)
-        commit.clear_older(chirp, self._before)
+        commit.remove_older(chirp, self._before)
         self._tell()
         return {"serial": self._serial, "bytes": sent, "seconds": round(self._now() - began, 3)}
 

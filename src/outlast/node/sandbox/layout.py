@@ -77,7 +77,7 @@ def _serials(home: str) -> list[int]:
     return [int(match.group(1)) for match in map(_COMMIT.fullmatch, names) if match]
 
 
-def serial_of(home: str) -> int:
+def read_serial(home: str) -> int:
     """That of `travel`; -1 where it has not been worked in."""
     try:
         with open(os.path.join(home, TRAVEL, _SERIAL), encoding="ascii") as file:
@@ -86,15 +86,15 @@ def serial_of(home: str) -> int:
         return -1
 
 
-def gather(home: str) -> Commit | None:
+def restore_newest(home: str) -> Commit | None:
     """At the start of a job, before its claim: the newest state into `travel`.
 
     The commit that this state is, if it is one: then what has not changed need not be sent again.
     """
     travel = os.path.join(home, TRAVEL)
     os.makedirs(os.path.join(travel, CHECKPOINTS), exist_ok=True)
-    hear(home)
-    commit, have = newest_commit(home), serial_of(home)
+    merge_news(home)
+    commit, have = newest_commit(home), read_serial(home)
     if commit is not None and commit[1].serial > have:
         _take(home, commit)
     else:
@@ -120,7 +120,7 @@ def pack(home: str) -> None:
     """At the end of a leg: say what `travel` holds, for whoever unpacks it on another machine."""
     travel = os.path.join(home, TRAVEL)
     unfinished = [name for name in os.listdir(travel) if name.partition(".")[0] == UNFINISHED]
-    holds = manifest.list_files(travel, [CHECKPOINTS, *unfinished], serial_of(home))
+    holds = manifest.list_files(travel, [CHECKPOINTS, *unfinished], read_serial(home))
     _make_fit(travel)
     manifest.write(travel, holds)
 
@@ -139,10 +139,10 @@ def _make_fit(directory: str) -> None:
                 os.unlink(path)
 
 
-def hear(home: str) -> None:
+def merge_news(home: str) -> None:
     """What earlier legs said and `travel` does not know: logs only grow, so the longer one is the newer."""
     travel, told = os.path.join(home, TRAVEL), news(home)
-    for leg in legs.legs(told):
+    for leg in legs.possible_legs(told):
         if not os.path.exists(leg.claim_path):
             break
         target = Leg(leg.number, travel if leg.number == 1 else os.path.join(travel, f"leg-{leg.number}"))
@@ -155,7 +155,7 @@ def hear(home: str) -> None:
         copy_file(os.path.join(told, LOG), os.path.join(travel, LOG))
 
 
-def scratch_of(number: int) -> str:
+def scratch_name(number: int) -> str:
     """The directory of a leg's unfinished outputs, in `travel`; 0: none has begun, the first finds it."""
     return UNFINISHED if number <= 1 else f"{UNFINISHED}.{number}"
 
@@ -167,7 +167,7 @@ def _take(home: str, commit: Commit) -> None:
     source = os.path.join(directory, UNFINISHED, OUTPUT)
     if os.path.isdir(source):
         # Where the next leg looks for what the last one has left.
-        target = os.path.join(travel, scratch_of(len(legs.claimed(travel))), OUTPUT)
+        target = os.path.join(travel, scratch_name(len(legs.claimed(travel))), OUTPUT)
         shutil.rmtree(target, ignore_errors=True)
         os.makedirs(os.path.dirname(target), exist_ok=True)
         os.rename(source, target)

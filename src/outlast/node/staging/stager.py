@@ -14,7 +14,7 @@ from typing import Any, Callable, Mapping
 
 from outlast.node.archives.sink import Sink
 from outlast.node.archives.unpacking import UnpackingSink
-from outlast.node.pulse import silent
+from outlast.node.pulse import no_pulse
 from outlast.node.staging import plugin_receipt
 from outlast.node.staging.cache import in_place
 from outlast.node.staging.cache.data_cache import DataCache, HeldEntry
@@ -78,7 +78,7 @@ class Stager:
     plan: DataPlan
     directory: str
     cache: DataCache
-    pulse: Callable[[], None] = silent
+    pulse: Callable[[], None] = no_pulse
     on_progress: Callable[[DataItem, FetchProgress], None] = lambda item, progress: None
     on_wait: Callable[[DataItem, str], None] = lambda item, who: None
     _held: list[HeldEntry] = field(default_factory=list)

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Callable
 
 from outlast.node import files
-from outlast.node.pulse import silent
+from outlast.node.pulse import no_pulse
 from outlast.node.staging.cache import in_use
 from outlast.node.staging.cache.entry import free_space, is_intact, read_entry, read_json, total_size
 from outlast.node.staging.cache.fetch_lock import FetchLock
@@ -150,7 +150,7 @@ class DataCache:
         self,
         key: str,
         fill: Fill,
-        pulse: Callable[[], None] = silent,
+        pulse: Callable[[], None] = no_pulse,
         waiting: Callable[[str], None] = lambda who: None,
     ) -> HeldEntry:
         """Return the entry, marked as in use; if it is missing, one process fills it while the others wait.
@@ -200,7 +200,7 @@ class DataCache:
         """Return the path of the record about a file outside the cache."""
         return self._at("notes", hashlib.sha256(os.fsencode(path)).hexdigest())
 
-    def make_room(self, need: int, pulse: Callable[[], None] = silent) -> None:
+    def make_room(self, need: int, pulse: Callable[[], None] = no_pulse) -> None:
         """Remove unfinished and then the least recently used entries until `need` bytes fit.
 
         Entries in use are never removed. Raises CacheFull.
@@ -224,7 +224,7 @@ class DataCache:
                 self.root,
             )
 
-    def remove(self, entry: CacheEntry, pulse: Callable[[], None] = silent) -> bool:
+    def remove(self, entry: CacheEntry, pulse: Callable[[], None] = no_pulse) -> bool:
         """Remove an entry. Return False if it is in use or already gone."""
         if self._is_in_use(entry.path):
             return False
@@ -258,7 +258,7 @@ class DataCache:
             found.append(UnfinishedEntry(key, total_size(self._at("arriving", key)), str(holder)))
         return found
 
-    def drop_unfinished(self, pulse: Callable[[], None] = silent) -> list[UnfinishedEntry]:
+    def drop_unfinished(self, pulse: Callable[[], None] = no_pulse) -> list[UnfinishedEntry]:
         """Remove the unfinished entries that no process is fetching, and return them."""
         dropped = []
         for key in sorted(os.listdir(self._at("arriving"))):

@@ -9,7 +9,7 @@ import stat
 from typing import Callable
 
 from outlast.node import files
-from outlast.node.pulse import silent
+from outlast.node.pulse import no_pulse
 
 CONTENT = "content"
 _NAME = "entry.json"
@@ -61,7 +61,7 @@ def read_json(path: str) -> dict[str, object]:
     return raw if isinstance(raw, dict) else {}
 
 
-def total_size(top: str, pulse: Callable[[], None] = silent) -> int:
+def total_size(top: str, pulse: Callable[[], None] = no_pulse) -> int:
     """Return the bytes of a file, or of all files in a tree. Files of a tree may vanish meanwhile."""
     if not os.path.isdir(top):
         return os.lstat(top).st_size

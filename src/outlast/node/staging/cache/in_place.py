@@ -10,7 +10,7 @@ import json
 import os
 from typing import Callable
 
-from outlast.node.pulse import silent
+from outlast.node.pulse import no_pulse
 from outlast.node.staging.cache.data_cache import DataCache
 from outlast.node.staging.errors import ErrorKind, FetchFailed, SourceError
 from outlast.node.staging.fetch.digests import PINNED, Digests, choose_check, normalise_digest
@@ -21,7 +21,7 @@ _BLOCK = 1 << 20
 _MAX_BYTES = 65536
 
 
-def verify(item: DataItem, cache: DataCache, pulse: Callable[[], None] = silent) -> str:
+def verify(item: DataItem, cache: DataCache, pulse: Callable[[], None] = no_pulse) -> str:
     """Compare a file with the pinned size and digests, and return its path. Raises FetchFailed.
 
     A directory for which nothing is pinned is accepted as it is.

@@ -22,7 +22,7 @@ import os
 from typing import Callable, Sequence
 
 from outlast.node.archives.sink import BadArchive, Block, Sink
-from outlast.node.pulse import silent
+from outlast.node.pulse import no_pulse
 from outlast.node.staging.errors import ErrorKind, FetchFailed, SourceError
 from outlast.node.staging.fetch import disk_space
 from outlast.node.staging.fetch.context import FetchContext, RestartFetch
@@ -45,7 +45,7 @@ def fetch(
     sink: Sink,
     settings: FetchSettings | None = None,
     on_progress: Callable[[FetchProgress], None] = ignore_progress,
-    pulse: Callable[[], None] = silent,
+    pulse: Callable[[], None] = no_pulse,
     clock: FetchClock | None = None,
 ) -> Receipt:
     """Bring all bytes of `item` into `sink`, verified and finished. The caller closes the sink.
@@ -69,7 +69,7 @@ def identify(
     sources: Sequence[Source],
     settings: FetchSettings | None = None,
     on_progress: Callable[[FetchProgress], None] = ignore_progress,
-    pulse: Callable[[], None] = silent,
+    pulse: Callable[[], None] = no_pulse,
     clock: FetchClock | None = None,
 ) -> str:
     """Return a text that identifies the bytes, from pinned digests or else the first source to respond.
