@@ -6,11 +6,12 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from contract.scheduler_harness import Rehearsal
+from outlast.domain.accounts import LegAccount
 from outlast.domain.model import Attempt
 from outlast.exchange.experiment import Experiment
 from outlast.journal.sqlite_file import is_blank
@@ -85,9 +86,9 @@ class Play:
         with open_journal(self.directory) as journal:
             return list(journal.attempts())
 
-    def legs(self) -> list[Mapping[str, Any]]:
+    def legs(self) -> list[LegAccount]:
         """The accounts of all starts of all attempts, in order."""
-        return [leg for one in self.attempts() for leg in (*one.account.get("earlier", ()), one.account)]
+        return [leg for attempt in self.attempts() for leg in attempt.account.legs]
 
     @property
     def states(self) -> set[str]:

@@ -53,9 +53,9 @@ def test_a_training_sees_the_right_bytes_by_every_way_in(play: Play, server: Mis
     wanted = digests({**unpacked, "plain.bin": PLAIN, "models/weights.bin": WEIGHTS})
     assert found(directory, "play") == wanted
     (attempt,) = play.attempts()
-    items = {item["name"]: item for item in attempt.account["data"]}
-    assert "truncated" in items["train.tar"]["troubles"]
-    assert "wrong digest" in items["plain.bin"]["troubles"]
+    items = {item.name: item for item in attempt.account.data}
+    assert "truncated" in items["train.tar"].troubles
+    assert "wrong digest" in items["plain.bin"].troubles
     play.assert_nothing_is_left()
 
 

@@ -24,7 +24,7 @@ def assert_one_interval_is_lost(play: Play, hurt: Callable[[str], object]) -> No
     play.conclude(process)
     legs = play.legs()
     assert len(legs) == 2
-    assert reached - legs[1]["resumed"] <= play.cluster.lost_steps + 1
+    assert reached - legs[1].resumed <= play.cluster.lost_steps + 1
     assert play.weights() == play.undisturbed("130")
     play.assert_nothing_is_left()
 
@@ -36,8 +36,8 @@ def test_a_training_goes_past_the_wall_time_limit_and_loses_no_step(play: Play) 
     assert len(attempts) >= 2 and [a.outcome for a in attempts[:-1]] == [Outcome.CONTINUE] * (
         len(attempts) - 1
     )
-    saved = [attempt.account["saves"][-1][1] for attempt in attempts[:-1]]
-    resumed = [attempt.account["resumed"] for attempt in attempts[1:]]
+    saved = [attempt.account.saved_step for attempt in attempts[:-1]]
+    resumed = [attempt.account.resumed for attempt in attempts[1:]]
     assert saved == resumed
     assert play.weights() == play.undisturbed("60")
     play.assert_nothing_is_left()
@@ -136,7 +136,7 @@ def test_a_job_that_is_sent_away_goes_on_from_its_checkpoint(play: Play) -> None
     play.cluster.send_away(play.view().token)
     play.conclude(process)
     legs = play.legs()
-    assert len(legs) == 2 and legs[1]["resumed"] == legs[0]["saves"][-1][1] >= 10
+    assert len(legs) == 2 and legs[1].resumed == legs[0].saved_step >= 10
     assert play.weights() == play.undisturbed("60")
     play.assert_nothing_is_left()
 
@@ -155,7 +155,7 @@ def test_a_chain_of_six_jobs_that_needs_three_leaves_none_behind(play: Play) -> 
     assert sent.returncode == 0, sent.output
     play.until_ticks_make_it("finished")
     (attempt,) = play.attempts()
-    assert attempt.jobs == 6 and 2 <= len(attempt.account["earlier"]) <= 4
+    assert attempt.jobs == 6 and 2 <= len(attempt.account.earlier) <= 4
     assert play.weights() == play.undisturbed("70")
     play.assert_nothing_is_left()
 
@@ -168,6 +168,6 @@ def test_a_chain_ends_with_the_second_failure_of_the_trainings_own(play: Play) -
     assert sent.returncode == 0, sent.output
     play.until_ticks_make_it("failed")
     (attempt,) = play.attempts()
-    assert attempt.outcome is Outcome.OUT_OF_MEMORY and len(attempt.account["earlier"]) == 1
+    assert attempt.outcome is Outcome.OUT_OF_MEMORY and len(attempt.account.earlier) == 1
     assert "the same failure twice: MemoryError" in play.explain()["reason"]
     play.assert_nothing_is_left()

@@ -13,7 +13,7 @@ from contract.experiment_runs import Play
 from contract.htcondor_harness import HTCondorRehearsal
 from contract.sge_harness import SgeRehearsal
 from contract.slurm_harness import SlurmRehearsal
-from outlast.cli.commands.init import templates
+from outlast.templates import templates
 from support import clusters
 from support.example_runs import finish, make, metrics, result, start, weights
 
@@ -71,7 +71,7 @@ def test_cifar10_killed_on_the_cluster_ends_with_the_weights_of_an_undisturbed_t
     code, said = finish(undisturbed)
     assert code == 0, said
     legs = play.legs()
-    assert len(legs) == 2 and legs[1]["resumed"] > 0
+    assert len(legs) == 2 and legs[1].resumed > 0
     found = result(play.directory)
     assert weights(found / "cifar10_resnet.pt") == weights(alone / "cifar10_resnet.pt")
     assert metrics(found) == metrics(alone)

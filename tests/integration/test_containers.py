@@ -119,7 +119,7 @@ def test_a_container_that_is_sent_away_saves_first_and_goes_on_from_there(boxed:
     boxed.cluster.send_away(boxed.view().token)
     boxed.conclude(process)
     legs = boxed.legs()
-    assert len(legs) == 2 and legs[1]["resumed"] == legs[0]["saves"][-1][1] >= 5
+    assert len(legs) == 2 and legs[1].resumed == legs[0].saved_step >= 5
     boxed.assert_was_inside()
     boxed.assert_nothing_is_left()
 
@@ -130,7 +130,7 @@ def test_the_exit_code_of_a_training_in_a_container_is_told(boxed: Boxed) -> Non
     boxed.set(*command, files={}, outputs=[], limits={"attempts": 1})
     boxed.run(code=1)
     # A scheduler that is busy may refuse a job; nothing has started then, and it is sent again.
-    told = [(one.outcome, one.account.get("code")) for one in boxed.attempts() if one.started is not None]
+    told = [(one.outcome, one.account.code) for one in boxed.attempts() if one.started is not None]
     assert told == [(Outcome.CRASHED, 33)], boxed.why()
 
 

@@ -46,9 +46,9 @@ def test_a_training_gets_its_data_from_a_federation_though_a_cache_of_it_is_down
         assert ended.returncode == 0, ended.output
         assert found(directory, "e") == digests({"train/cat/0.img": CONTENT})
         (attempt,) = attempts(directory)
-        (told,) = attempt.account["data"]
-        assert told["sources"] == [url + " (choice 2)"]
-        assert list(told["troubles"]) == ["no answer"]
+        (staged,) = attempt.account.data
+        assert staged.sources == (url + " (choice 2)",)
+        assert list(staged.troubles) == ["no answer"]
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from outlast.cli.commands.init import templates
+from outlast.templates import templates
 from support.example_runs import bring_to_its_end, finish, make, metrics, result, start, weights
 from support.experiments import Lab
 

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from outlast.cli.commands.init import templates
 from outlast.exchange.attempt_log import last_progress
+from outlast.templates import templates
 from support.experiments import Lab, open_journal, states
 
 HERE = Path(__file__).parent

@@ -62,9 +62,9 @@ def test_the_plugin_brings_the_right_bytes_from_a_server_that_closes_and_stalls(
     assert found(directory, "play") == digests({"a.bin": CONTENT})
     assert [request.start for request in server.requests] == [0, MIB, 3 * MIB]
     (attempt,) = play.attempts()
-    (item,) = attempt.account["data"]
-    assert item["carried"] and item["bytes"] == len(CONTENT) and item["vouched"] == "pinned"
-    assert {kind: cost["count"] for kind, cost in item["troubles"].items()} == {"stall": 1, "truncated": 1}
+    (item,) = attempt.account.data
+    assert item.carried and item.bytes == len(CONTENT) and item.vouched == "pinned"
+    assert {kind: cost.count for kind, cost in item.troubles.items()} == {"stall": 1, "truncated": 1}
     (booking,) = play.lab.outlast("report", directory, "--json").json["attempts"]
     # HTCondor tells whole seconds.
     assert booking["slot"] >= 1 and booking["uses"]["data trouble"] >= 1
@@ -103,7 +103,7 @@ def test_a_source_that_is_out_for_a_while_holds_the_job_which_then_goes_on(
     play.conclude(process)
     assert found(directory, "play") == digests({"a.bin": CONTENT})
     assert [attempt.outcome for attempt in play.attempts()] == [Outcome.FINISHED]
-    assert play.attempts()[0].account["in_vain"] >= 1
+    assert play.attempts()[0].account.in_vain >= 1
 
 
 def test_the_file_with_the_token_travels_with_the_job_is_used_there_and_does_not_come_back(

@@ -134,5 +134,5 @@ def test_a_job_held_at_its_limit_is_released_and_goes_on_from_what_it_saved(play
     play.conclude(process)
     assert any("wall-time limit" in reason for reason in entries(play, EntryKind.RELEASED))
     legs = play.legs()
-    assert len(legs) >= 2 and legs[1]["resumed"] == legs[0]["saves"][-1][1]
+    assert len(legs) >= 2 and legs[1].resumed == legs[0].saved_step
     assert play.weights() == play.undisturbed("60")

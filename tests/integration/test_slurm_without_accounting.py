@@ -36,10 +36,10 @@ def test_the_time_of_all_starts_of_a_job_is_booked(slurm: SlurmRehearsal, lab: L
     slurm.send_away(play.view().token)
     play.conclude(process)
     (attempt,) = play.attempts()
-    logged = [sum(seconds for _, seconds in leg["spans"]) for leg in play.legs()]
+    logged = [leg.logged for leg in play.legs()]
     assert len(logged) == 2 and min(logged) > 1.0
     # Slurm's clock ticks in seconds.
-    assert attempt.account["slot"] >= sum(logged) - 1.0
+    assert attempt.account.slot_seconds >= sum(logged) - 1.0
     with open_journal(play.directory) as journal:
         run = journal.run("play")
         assert run is not None

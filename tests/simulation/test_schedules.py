@@ -1,4 +1,4 @@
-"""Promises 1, 2, 5 and 6 over thousands of schedules, and that one seed is one story."""
+"""Promises 1, 2, 5 and 6 over thousands of schedules, which are reproducible from their seeds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from outlast.simulation.scenario import Weather
 from outlast.simulation.seed_runs import SeedFailure, run_seeds
 
 SCHEDULES = 10_000
-#: Tested together: small enough that all of a run's processes find work beside tests that wait.
+#: Seeds per test: small enough to spread over all processes of a test run.
 SLICE = 1_000
 #: The first seed; OUTLAST_SIM_SEED moves the whole range.
 BASE = int(os.environ.get("OUTLAST_SIM_SEED", "0"))
@@ -37,7 +37,7 @@ def test_a_few_schedules_keep_the_promises() -> None:
     assert not result.failures, "\n".join(str(failure) for failure in result.failures)
 
 
-def test_a_seed_is_always_the_same_story() -> None:
+def test_a_seed_always_gives_the_same_trace() -> None:
     for seed in range(BASE, BASE + 10):
         first: list[str] = []
         second: list[str] = []
@@ -46,11 +46,11 @@ def test_a_seed_is_always_the_same_story() -> None:
         assert first == second
 
 
-def test_telling_the_story_does_not_change_it() -> None:
+def test_tracing_does_not_change_a_schedule() -> None:
     for seed in range(BASE, BASE + 10):
-        told = carry_out(draw_scenario(seed), [])
-        untold = carry_out(draw_scenario(seed))
-        assert told.entries == untold.entries
+        traced = carry_out(draw_scenario(seed), [])
+        untraced = carry_out(draw_scenario(seed))
+        assert traced.entries == untraced.entries
 
 
 def test_a_failing_seed_is_reported_with_the_line_that_reruns_it() -> None:
@@ -60,7 +60,7 @@ def test_a_failing_seed_is_reported_with_the_line_that_reruns_it() -> None:
     assert line.endswith("python -m outlast.simulation --seed 1234 -v")
 
 
-def test_one_line_reruns_a_seed_and_tells_its_story() -> None:
+def test_one_command_reruns_a_seed_and_prints_its_trace() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "outlast.simulation", "--seed", "7", "-v"],
         capture_output=True,
@@ -68,9 +68,9 @@ def test_one_line_reruns_a_seed_and_tells_its_story() -> None:
         timeout=60,
         check=True,
     )
-    told = [line for line in done.stdout.splitlines() if re.match(r" +\d+\.\d  ", line)]
+    lines = [line for line in done.stdout.splitlines() if re.match(r" +\d+\.\d  ", line)]
     entries = carry_out(draw_scenario(7)).entries
-    assert sum("  run" in line for line in told) >= len(entries)
+    assert sum("  run" in line for line in lines) >= len(entries)
     assert "run0: " in done.stdout
 
 
@@ -82,7 +82,7 @@ def test_the_command_line_runs_a_range_and_counts_it() -> None:
     assert wrong.returncode == 2 and "FIRST:END" in wrong.stderr
 
 
-def test_every_fault_occurs_and_so_does_the_calm() -> None:
+def test_every_fault_occurs_and_some_scenarios_have_none() -> None:
     scenarios = [draw_scenario(seed) for seed in range(400)]
     for fault in Weather.__dataclass_fields__:
         assert any(getattr(scenario.weather, fault) for scenario in scenarios), fault
@@ -104,7 +104,7 @@ def test_every_fault_occurs_and_so_does_the_calm() -> None:
     assert any(not any(getattr(s.weather, fault) for fault in faults) for s in scenarios)
 
 
-def test_schedules_reach_every_outcome_and_every_end() -> None:
+def test_schedules_reach_every_outcome_and_every_final_state() -> None:
     outcomes = set()
     ends = set()
     deaths = twins = legs = held = released = 0
@@ -129,6 +129,6 @@ def test_schedules_reach_every_outcome_and_every_end() -> None:
     assert held > released > 20
 
 
-def test_simulate_names_nothing_for_a_calm_seed() -> None:
+def test_simulate_returns_nothing_for_a_seed_without_faults() -> None:
     calm = next(s for s in range(1000) if draw_scenario(s).weather.evicted_after == 0.0)
     assert simulate(calm) == []

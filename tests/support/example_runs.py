@@ -13,8 +13,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from outlast.cli.commands.init import templates
 from outlast.exchange.experiment import Experiment
+from outlast.templates import templates
 from support.experiments import PATIENCE, Lab, open_journal
 
 #: Of the same Python as this one, and with one thread: the number of threads changes the bits.

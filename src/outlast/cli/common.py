@@ -1,4 +1,4 @@
-"""What the commands share: finding the experiment and the run, and how things are written."""
+"""Helpers that the commands share: options, finding the experiment and the run, and formatting output."""
 
 from __future__ import annotations
 
@@ -50,52 +50,64 @@ directory_argument = click.argument(
     "directory", metavar="[DIR]", default=".", type=click.Path(path_type=Path)
 )
 cluster_option = click.option(
-    "--cluster", "cluster", metavar="NAME", help="Another cluster than the one in params.yaml."
+    "--cluster", "cluster", metavar="NAME", help="Use this cluster instead of the one in params.yaml."
 )
 here_option = click.option(
     "-C", "--directory", "directory", metavar="DIR", default=".", type=click.Path(path_type=Path),
-    help="The experiment, if it is not the current directory.",
+    help="Directory of the experiment, if not the current one.",
 )  # fmt: skip
 
 
 def experiment_at(directory: Path) -> Experiment:
+    """Return the experiment in this directory. Raises BadInput if there is none."""
     root = directory.absolute()
     if root.exists() and not root.is_dir():
-        raise BadInput("%s: not a directory; name the experiment that params.yaml is in" % directory)
+        raise BadInput("%s: not a directory; name the directory that contains params.yaml" % directory)
     if len(os.fsencode(root)) > LONGEST_PATH - 20:
-        raise BadInput("%s: the path is too long for a journal; move the experiment" % directory)
+        raise BadInput("%s: the path is too long for the journal; move the experiment" % directory)
     if not root.is_dir():
-        raise BadInput("%s: no such directory; `outlast init %s` makes one" % (directory, directory))
+        raise BadInput(
+            "%s: no such directory; `outlast init %s` creates an experiment there" % (directory, directory)
+        )
     if not (root / "params.yaml").exists() and not (root / "journal.sqlite").exists():
         raise BadInput(
-            "%s: not an experiment, there is no params.yaml in it; `outlast init %s` makes one"
+            "%s: not an experiment: there is no params.yaml in it; `outlast init %s` creates one"
             % (root, directory)
         )
     return Experiment(root)
 
 
 def open_journal(experiment: Experiment) -> Journal:
-    """For reading."""
+    """Open the journal to read it. Raises BadInput if nothing has been recorded yet."""
     if is_blank(experiment.journal):
         waiting = len(Inbox(experiment.inbox).names())
         if waiting:
             raise BadInput(
-                "%s: %s for a controller; type `outlast up` to begin"
-                % (experiment.root, requests_wait(waiting))
+                "%s: not started yet: %s; run `outlast up` to start"
+                % (experiment.root, show_waiting_requests(waiting))
             )
-        raise BadInput(
-            "%s: nothing has been submitted here yet; type `outlast run` to begin" % experiment.root
-        )
+        raise nothing_submitted(experiment)
     return Journal(experiment.journal)
 
 
-def requests_wait(number: int) -> str:
-    return "1 request waits" if number == 1 else "%d requests wait" % number
+def nothing_submitted(experiment: Experiment) -> BadInput:
+    """Return the error for an experiment that has neither a journal nor requests."""
+    return BadInput(
+        "%s: nothing has been submitted here yet; start with `outlast run`" % experiment.root
+    )
+
+
+def show_waiting_requests(number: int) -> str:
+    """Return `1 request is waiting` or `2 requests are waiting`."""
+    return "1 request is waiting" if number == 1 else "%d requests are waiting" % number
 
 
 def locate(target: str | None, directory: Path) -> tuple[Experiment, str | None]:
-    """RUN as people write it: a name here (or in `-C DIR`), else DIR/name or an experiment's directory."""
-    if target is not None and ("/" in target or _is_nowhere(directory)):
+    """Return the experiment and the run's name that RUN stands for; the name is None if RUN names no run.
+
+    RUN is the name of a run here (or in `-C DIR`), else DIR/name or the directory of an experiment.
+    """
+    if target is not None and ("/" in target or _is_outside_experiment(directory)):
         path = Path(target)
         if (path / "params.yaml").exists():
             return experiment_at(path), None
@@ -104,13 +116,16 @@ def locate(target: str | None, directory: Path) -> tuple[Experiment, str | None]
     return experiment_at(directory), target
 
 
-def _is_nowhere(directory: Path) -> bool:
-    """No `-C` was given, and this directory is no experiment."""
+def _is_outside_experiment(directory: Path) -> bool:
+    """Return True if no `-C` was given and the current directory is no experiment."""
     return str(directory) == "." and not (directory / "params.yaml").exists()
 
 
 def carry_out(experiment: Experiment, purpose: str, work: Callable[[Supervisor], None]) -> str:
-    """Be the controller for a moment. Where another one supervises, it is told who picks the request up."""
+    """Hold the experiment and call `work`; return an empty string.
+
+    If another command holds the experiment, return a sentence about it and about who processes the request.
+    """
     from outlast.controller.supervisor import control
 
     until = time.monotonic() + LONGEST_WAIT
@@ -121,14 +136,17 @@ def carry_out(experiment: Experiment, purpose: str, work: Callable[[Supervisor],
             return ""
         except JournalHeld as held:
             if held.supervises:
-                return "%s; it picks this up" % held
+                return "%s; it will process this request" % held
             if time.monotonic() > until:
-                return "%s; the request is kept, type `outlast up` to carry it out" % held
+                return "%s; the request is saved: run `outlast up` to process it" % held
         time.sleep(0.2)
 
 
 def find_run(journal: Journal, name: str | None, otherwise: str = "") -> Run:
-    """One run: by its name, or by a part of it that no other has; the only one if no name is given."""
+    """Return the run with this name, or the only run whose name contains it, or the only run if None.
+
+    Raises BadInput; `otherwise` is appended to the error if a name is required.
+    """
     names = journal.names()
     if name is None:
         if not names:
@@ -136,45 +154,47 @@ def find_run(journal: Journal, name: str | None, otherwise: str = "") -> Run:
         if len(names) == 1:
             name = names[0]
         else:
-            raise BadInput("which run? There are %d: %s%s" % (len(names), some(names), otherwise))
+            raise BadInput("which run? There are %d: %s%s" % (len(names), join_names(names), otherwise))
     run = journal.run(name)
     if run is not None:
         return run
-    alike = [known for known in names if name in known]
-    if len(alike) == 1:
-        found = journal.run(alike[0])
+    matches = [known for known in names if name in known]
+    if len(matches) == 1:
+        found = journal.run(matches[0])
         assert found is not None
         return found
-    if alike:
-        raise BadInput("%s could be %d runs: %s" % (name, len(alike), some(alike)))
+    if matches:
+        raise BadInput("%s matches %d runs: %s" % (name, len(matches), join_names(matches)))
     near = get_close_matches(name, names, 1)
-    hint = "did you mean %s?" % near[0] if near else "there are %s" % (some(names) or "no runs")
-    raise BadInput("no run is called %s; %s" % (name, hint))
+    hint = "did you mean %s?" % near[0] if near else "the runs are: %s" % join_names(names)
+    raise BadInput("no run is named %s; %s" % (name, hint if names else "there are no runs yet"))
 
 
 def find_runs(journal: Journal, targets: Sequence[str], directory: Path, option: str) -> list[Run]:
-    """The runs that were named; where none was, the only one there is. `option` would take more."""
-    otherwise = "; name them, or say %s" % option
+    """Return the runs that RUN... names, or the only run if empty. `option` is the one that selects several."""
+    otherwise = "; name the runs, or use %s" % option
     names = [locate(target, directory)[1] for target in targets] or [None]
     return [find_run(journal, name, otherwise) for name in names]
 
 
-def some(names: Sequence[str], most: int = 8) -> str:
+def join_names(names: Sequence[str], most: int = 8) -> str:
+    """Return `a, b, … (3 more)`: the first `most` names and the number of the others."""
     text = ", ".join(names[:most])
     return text + (", … (%d more)" % (len(names) - most) if len(names) > most else "")
 
 
 def write_json(value: object) -> None:
+    """Print a value as indented JSON."""
     click.echo(json.dumps(value, indent=2, default=str))
 
 
-def paint(word: str, text: str | None = None) -> str:
-    """`text` in the colour of `word`; click removes it when the output is not a terminal."""
+def add_colour(word: str, text: str | None = None) -> str:
+    """Return `text` (default: the word) in the colour of `word`; click removes it if not on a terminal."""
     return click.style(text or word, fg=COLOURS.get(word))
 
 
-def clock(at: float | None) -> str:
-    """A time of day, with the date if it is not today's."""
+def show_time(at: float | None) -> str:
+    """Return the local time of day, with the date unless it is today; `-` for None."""
     if at is None:
         return "-"
     moment, today = time.localtime(at), time.localtime()
@@ -182,13 +202,16 @@ def clock(at: float | None) -> str:
     return time.strftime("%H:%M:%S" if same else "%Y-%m-%d %H:%M", moment)
 
 
-def where(directory: Path) -> str:
-    """The directory as a last word of a command to type; nothing if it is this one."""
+def show_argument(directory: Path) -> str:
+    """Return the directory as the last argument of a command to type; empty for the current directory."""
     return "" if str(directory) == "." else " " + shlex.quote(str(directory))
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[int] = ()) -> str:
-    """Plain columns; `right` names those to be aligned right. Colours do not count as width."""
+    """Return plain columns below their titles; `right` are the columns to align right.
+
+    Colours do not count as width. On a terminal, lines are cut at its edge.
+    """
     body = [tuple(map(str, row)) for row in rows]
     widths = [max(len(click.unstyle(row[i])) for row in [tuple(head), *body]) for i in range(len(head))]
     lines = []
@@ -198,11 +221,11 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[in
             pad = " " * (widths[index] - len(click.unstyle(cell)))
             cells.append(pad + cell if index in right else cell + pad)
         lines.append("  ".join(cells).rstrip())
-    return "\n".join(map(_fitting, lines))
+    return "\n".join(map(_cut_to_terminal, lines))
 
 
-def _fitting(line: str) -> str:
-    """Cut at the terminal's edge: a row that wraps is harder to read than one that ends in an ellipsis."""
+def _cut_to_terminal(line: str) -> str:
+    # A row that wraps is harder to read than one that ends in an ellipsis.
     width = shutil.get_terminal_size().columns
     if not on_terminal() or len(click.unstyle(line)) <= width:
         return line
@@ -210,4 +233,5 @@ def _fitting(line: str) -> str:
 
 
 def on_terminal() -> bool:
+    """Return True if standard output is a terminal."""
     return sys.stdout is not None and sys.stdout.isatty()

@@ -73,7 +73,7 @@ def stage(keep: Path | None) -> Iterator[DemoStage]:
 
 def make_experiment(directory: Path, epochs: int | None) -> None:
     """Copy the example `digits`, with its number of epochs replaced by `epochs` if given."""
-    from outlast.cli.commands.init import copy_template, templates
+    from outlast.templates import copy_template, templates
 
     copy_template(templates()["digits"], directory)
     if epochs is not None:

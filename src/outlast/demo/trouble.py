@@ -60,9 +60,7 @@ class DemoTrouble:
         account = read_account(entry.data.get("account", {}))
         if self.torn and any(self.torn in note for note in account.notes):
             self.noticed = True
-            self._report(
-                "the torn checkpoint was put aside, and the one of step %s loaded" % account.resumed
-            )
+            self._report("the torn checkpoint was put aside, and the one of step %s loaded" % account.resumed)
         if self._target is None or entry.token != self._target.token:
             return
         if entry.data["outcome"] == Outcome.EVICTED:

@@ -162,7 +162,7 @@ def _why_hopeless(run: Run, attempt: Attempt, report: Report, limits: Limits) ->
     if attempt.jobs > 1 and over:
         # Each job of a chain is what an attempt is elsewhere.
         failures = count_failures(over, FailureStreak(run.failure, run.failures))
-        if failures.hopeless:
+        if failures.is_hopeless:
             failed = next(leg for leg in reversed(over) if outcomes.signature_of(leg) == failures.signature)
             return "the same failure twice: %s" % outcomes.detail_of(failed), outcomes.of_leg(failed)
     idle = _idle_legs(over)

@@ -16,6 +16,7 @@ from outlast.domain.accounts import AttemptAccount
 from outlast.node.order import OutputRule
 from outlast.node.protocol import Outcome, Phase
 from outlast.node.staging.item import DataItem
+from outlast.node.time_limits import limits_for
 
 __all__ = [
     "ATTEMPT_STEPS",
@@ -106,8 +107,6 @@ class Spec:
 
 def attempts_needed(spec: Spec) -> int:
     """How many jobs, each used up to its limit, give the training the time that is wanted."""
-    from outlast.node.supervise import limits_for
-
     if spec.resources.time <= spec.job_time:
         return 1
     usable = limits_for(spec.job_time, spec.checkpoints.grace, began=0.0, began_epoch=0.0).stop_at

@@ -107,7 +107,7 @@ def _hopeless(run: Run, last: Ending, limits: Limits, now: float) -> str:
         return "%s. %s" % (last.detail, repair)
     if last.outcome is Outcome.REJECTED and not last.transient:
         return "the scheduler refused the job: %s" % last.detail
-    if FailureStreak(run.failure, run.failures).hopeless:
+    if FailureStreak(run.failure, run.failures).is_hopeless:
         return "the same failure twice: %s" % last.detail
     if run.stuck >= limits.without_progress:
         return (

@@ -19,6 +19,7 @@ from outlast.domain.observation import Report, Save, Saved
 from outlast.node import claim, jsonl
 from outlast.node.jsonl import JsonLinesReader
 from outlast.node.legs import Leg, claimed, possible_legs
+from outlast.node.progress_file import newest_progress_path
 from outlast.node.sandbox import layout
 
 #: Of a larger file only the beginning and the end are read. A node program that runs for a week writes 3 MB.
@@ -37,7 +38,7 @@ def logged_in(exchange: Path) -> Path:
 
     Without a shared file system that is what came back with the job or, until then, what it sent while running.
     """
-    back, news = exchange / layout.TRAVEL, Path(layout.news(str(exchange)))
+    back, news = exchange / layout.TRAVEL, Path(layout.news_path(str(exchange)))
     if (back / "claim.json").exists():
         return back
     return news if news.exists() else exchange
@@ -145,9 +146,8 @@ def read_report(events: Path, progress: Path) -> Report | None:
 
 
 def newest_progress(progress: Path) -> Path:
-    """The file with the newest progress, beside the lines; `outlast.training.env` has the same rule."""
-    name = progress.name
-    return progress.with_name(name[:-1] if name.endswith(".jsonl") else name + ".json")
+    """Return the file with the newest progress; `progress` is the log beside it."""
+    return Path(newest_progress_path(str(progress)))
 
 
 def last_progress(progress: Path) -> Mapping[str, Any] | None:

@@ -7,7 +7,6 @@ account. All of it can be done again after a crash.
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import stat
@@ -20,7 +19,7 @@ from outlast.errors import OutlastError
 from outlast.exchange.experiment import Experiment
 from outlast.filesystem import sync_directory
 from outlast.node import legs
-from outlast.node.files import copy_file
+from outlast.node.files import link_or_copy
 from outlast.node.sandbox import layout, manifest
 from outlast.node.sandbox.manifest import DirectoryManifest
 from outlast.training.checkpoints import checkpoint
@@ -145,7 +144,7 @@ def _bring_unfinished(state: _ReturnedState, target: Path) -> None:
 
 def _bring_log(place: Path, target: Path) -> None:
     """The training's log, and what the node program itself had to say."""
-    back, news = place / layout.TRAVEL / layout.LOG, Path(layout.news(str(place))) / layout.LOG
+    back, news = place / layout.TRAVEL / layout.LOG, Path(layout.news_path(str(place))) / layout.LOG
     told = max(
         (path for path in (back, news) if _is_file(path)), key=lambda path: path.stat().st_size, default=None
     )
@@ -194,12 +193,7 @@ def copy(source: Path, target: Path) -> None:
                 copy(entry, target / entry.name)
     elif _is_file(source):
         target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            os.link(source, target)
-        except OSError as error:
-            if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.EXDEV, errno.ENOSYS):
-                raise
-            copy_file(str(source), str(target))
+        link_or_copy(str(source), str(target))
 
 
 def _sync(directory: Path) -> None:

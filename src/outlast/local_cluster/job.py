@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Any
 
 from outlast.local_cluster.hosts import Need
+from outlast.node.time_limits import stop_margin
 
 
 class JobState(Enum):
@@ -92,7 +93,7 @@ class Request:
     @property
     def warning_after(self) -> float:
         """Seconds from the start to the warning: a grace before the limit, at most a quarter of the time."""
-        return self.time - min(self.grace, 0.25 * self.time)
+        return self.time - stop_margin(self.time, self.grace)
 
 
 @dataclass(slots=True)

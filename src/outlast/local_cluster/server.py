@@ -109,7 +109,7 @@ class SocketServer:
         except BlockingIOError:
             return
         except OSError:
-            self.close(connection)  # the client is gone; what it asked for stays done
+            self.close(connection)  # the client is gone; its request stays done
 
     def _receive(self, connection: ClientConnection) -> None:
         data = connection.socket.recv(_CHUNK)

@@ -1,4 +1,4 @@
-"""One attempt, phase by phase, from a claimed work order to its outcome."""
+"""Runs one attempt, phase by phase, from the claimed work order to its outcome."""
 
 from __future__ import annotations
 
@@ -16,31 +16,32 @@ from outlast.node.outputs import validation
 from outlast.node.outputs.collection import OutputCollection
 from outlast.node.outputs.delivery import Manifest, deliver
 from outlast.node.process import signal_name
-from outlast.node.protocol import Outcome, Phase
+from outlast.node.protocol import STOP_AT_LIMIT, STOP_SIGNALLED, Outcome, Phase
 from outlast.node.pulse import TAKEN_OVER, Interrupted, Pulse
 from outlast.node.sandbox.committer import Committer
 from outlast.node.scratch import Scratch, node_directory_name
 from outlast.node.signals import Signals
 from outlast.node.staging.phase import StagePhase, StagingFailed
-from outlast.node.supervise import TO_COMMIT, StopSignals, TimeLimits, TrainingExit, run_bounded, supervise
+from outlast.node.supervise import TO_COMMIT, StopSignals, TrainingExit, run_bounded, supervise
+from outlast.node.time_limits import TimeLimits
 
-#: After these the user will want to look at what the training left behind.
-_WORTH_A_LOOK = (Outcome.CRASHED, Outcome.WRONG_OUTPUT, Outcome.OUT_OF_MEMORY, Outcome.OUT_OF_DISK)
-#: What a node, or a file system it has mounted, says when it is broken; another node may do better.
+#: Outcomes after which scratch is kept, so that the user can inspect it.
+_KEEPS_SCRATCH = (Outcome.CRASHED, Outcome.WRONG_OUTPUT, Outcome.OUT_OF_MEMORY, Outcome.OUT_OF_DISK)
+#: Errors of a broken node, or of a broken file system on it; another node may work.
 _BROKEN_NODE = (
     *(errno.EIO, errno.EROFS, errno.ESTALE, errno.ENODEV, errno.ENXIO, errno.EREMOTEIO),
     *(errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENFILE),
 )
-#: Seconds that checking and delivering get even when limit or grace is used up: small outputs take less.
-_HAND_OVER_AT_LEAST = 1.0
+#: Seconds for validation and delivery even if limit or grace is used up: small outputs take less.
+_MIN_HANDOVER = 1.0
 
 
 @dataclass(frozen=True)
 class AttemptResult:
-    """How the attempt ended: the fields of the event log's last line."""
+    """The end of an attempt: the fields of the event log's last line."""
 
     outcome: Outcome
-    #: One plain sentence (for outputs, one for each rule that is not kept) for the user.
+    #: One sentence for the user; for wrong outputs, one for each rule that is not kept.
     detail: str
     code: int | None = None
     signal: int | None = None
@@ -51,6 +52,8 @@ class AttemptResult:
 
 
 class AttemptRunner:
+    """Runs all phases of an attempt after the claim."""
+
     def __init__(
         self,
         order: WorkOrder,
@@ -68,7 +71,7 @@ class AttemptRunner:
         self._stops = stops
         self._signals = signals
         self._events = events
-        self._scratch = Scratch(order.scratch, _place_on_node(order))
+        self._scratch = Scratch(order.scratch, _find_node_scratch(order))
         self._staging = StagePhase(order.data, self._scratch.data, leg.fetching_path, events)
         self._pulse = Pulse(
             signals,
@@ -79,39 +82,39 @@ class AttemptRunner:
             self._staging.refresh,
         )
         paths = [rule.path for rule in order.outputs]
-        self._workplace = OutputCollection(paths, self._scratch.output, self._scratch.working)
+        self._collection = OutputCollection(paths, self._scratch.output, self._scratch.working)
         self._environment: dict[str, str] = {}
         self._log = 2
         self._log_start = 0
-        self._occupied: int | None = None
+        self._node_lock: int | None = None
 
-    def carry_out(self) -> AttemptResult:
-        """All phases after the claim. Only a bug in Outlast makes it raise."""
+    def run(self) -> AttemptResult:
+        """Run the attempt and return its end. Raises only if Outlast has a bug."""
         try:
             end = self._prepare()
             if end is None:
                 self._open_log()
                 try:
-                    end = self._compute_and_hand_over()
+                    end = self._compute()
                 finally:
                     if self._log != 2:
                         os.close(self._log)
         finally:
             self._staging.release()
         self._clean_up(end.outcome)
-        if self._occupied is not None:
-            os.close(self._occupied)
+        if self._node_lock is not None:
+            os.close(self._node_lock)
         return end
 
     def _prepare(self) -> AttemptResult | None:
-        """None: the training can start."""
+        """Stage and unpack; return None if the training can start, else the end of the attempt."""
         order = self._order
         phase = Phase.STAGE
         try:
             self._begin(phase)
             self._scratch.prepare(order.previous_scratch)
-            self._occupied = self._scratch.occupy()
-            self._scratch.sweep_up(self._limits.stop_at, self._pulse)
+            self._node_lock = self._scratch.mark_in_use()
+            self._scratch.remove_abandoned(self._limits.stop_at, self._pulse)
             os.makedirs(order.checkpoints, exist_ok=True)
             environment.adopt_network_settings(order)
             self._staging.run(self._pulse)
@@ -119,17 +122,18 @@ class AttemptRunner:
             self._begin(phase)
             if order.code is not None:
                 code_archive.unpack(order.code, order.code_sha256, self._scratch.working, self._pulse)
-            self._scratch.carry_on(order.previous_scratch, self._pulse)
-            self._workplace.look(self._pulse)
+            self._scratch.carry_over_outputs(order.previous_scratch, self._pulse)
+            self._collection.record_initial_state(self._pulse)
         except code_archive.BadCodeArchive as error:
-            return AttemptResult(Outcome.CORRUPT_INPUT, f"{error}.")  # another host may read it well
+            # No signature: on another host the file may be readable.
+            return AttemptResult(Outcome.CORRUPT_INPUT, f"{error}.")
         except StagingFailed as error:
             signature = failure.signature_of("data", error.failure_key) if error.failure_key else None
             return AttemptResult(error.outcome, f"{error}.", signature=signature)
         except OSError as error:
-            return self._trouble(phase, error)
+            return self._node_error(phase, error)
         except Interrupted as interrupted:
-            return self._given_up(interrupted, f"before the training had started, in the phase {phase.value}")
+            return self._interrupted(interrupted, f"before the training started, in the phase {phase.value}")
         self._begin(Phase.ENVIRONMENT)
         self._environment = environment.for_training(
             order,
@@ -142,14 +146,16 @@ class AttemptRunner:
         )
         return None
 
-    def _compute_and_hand_over(self) -> AttemptResult:
+    def _compute(self) -> AttemptResult:
         self._begin(Phase.COMPUTE)
         watch = CheckpointWatch(self._order.checkpoints)
         kills_before = oom.oom_kills()
         received = self._signals.pending_stop()
         if received is not None:
-            self._events.write("stop", why="signal", signal=received)
-            return AttemptResult(Outcome.EVICTED, "The job was told to stop before the training had started.")
+            self._events.write("stop", why=STOP_SIGNALLED, signal=received)
+            return AttemptResult(
+                Outcome.EVICTED, "The job was stopped by a signal before the training started."
+            )
         try:
             child = self._start(self._order.command)
         except process.CannotStart as error:
@@ -168,9 +174,9 @@ class AttemptRunner:
         finally:
             if self._commits is not None:
                 self._commits.finish()
-            self._end_descendants()
+            self._kill_descendants()
         text = failure.read_end(self._order.log, self._log_start)
-        end = self._judge(ended, text, oom_killed=(oom.oom_kills() or 0) > (kills_before or 0))
+        end = self._decide(ended, text, oom_killed=(oom.oom_kills() or 0) > (kills_before or 0))
         return replace(
             end,
             code=ended.code,
@@ -179,32 +185,32 @@ class AttemptRunner:
             progressed=watch.progressed,
         )
 
-    def _judge(self, ended: TrainingExit, text: str, oom_killed: bool) -> AttemptResult:
+    def _decide(self, ended: TrainingExit, text: str, oom_killed: bool) -> AttemptResult:
         if ended.code == 0:
             end = self._hand_over()
             if end.outcome is not Outcome.WRONG_OUTPUT or ended.stopped is None:
                 return end
-            # Many programs exit with 0 when told to stop; that alone is no success and no failure.
-            return _told_to_stop(ended.stopped, "ended before its outputs were complete")
+            # Many programs exit with 0 after a stop signal; that alone is neither success nor failure.
+            return _stopped(ended.stopped, "ended before its outputs were complete")
         if ended.left:
             return AttemptResult(Outcome.CONTINUE, "The training has saved and asks to be continued.")
         if is_superseded(self._order, self._leg):
-            return _told_to_stop(TAKEN_OVER, "was given up")  # whatever it died of, it was not to go on
+            return _stopped(TAKEN_OVER, "was given up")  # however it died, it must not continue
         if ended.stopped is not None:
-            how = "had to be killed" if ended.killed else "ended without saying that it has saved"
-            return _told_to_stop(ended.stopped, how)
+            how = "had to be killed" if ended.killed else "exited without reporting a save"
+            return _stopped(ended.stopped, how)
         found = failure.diagnose(text, ended.code, ended.signal, oom_killed)
         return AttemptResult(found.outcome, found.detail, signature=found.signature)
 
     def _hand_over(self) -> AttemptResult:
         phase = Phase.VALIDATE
         rules, output = self._order.outputs, self._scratch.output
-        self._pulse.wind_up(_HAND_OVER_AT_LEAST)
+        self._pulse.begin_handover(_MIN_HANDOVER)
         try:
             self._begin(phase)
-            self._settle()  # a link of the same name must not stand in the way of what is brought over
-            self._workplace.bring_over(self._pulse)
-            self._settle()  # what was brought over may hold links as well
+            self._normalize_output()  # a link must not block an output of the same name
+            self._collection.collect(self._pulse)
+            self._normalize_output()  # the collected outputs may hold links too
             problems = validation.validate(rules, output, self._run_check)
             if problems:
                 detail = " ".join(problem.sentence for problem in problems)
@@ -212,19 +218,19 @@ class AttemptRunner:
                 return AttemptResult(Outcome.WRONG_OUTPUT, detail, signature=signature)
             phase = Phase.DELIVER
             self._begin(phase)
-            self._settle()  # check commands write too
+            self._normalize_output()  # check commands write too
             manifest = deliver(output, self._leg.delivery_path, self._pulse)
         except OSError as error:
-            return self._trouble(phase, error)
+            return self._node_error(phase, error)
         except Interrupted as interrupted:
             when = f"after the training had finished, in the phase {phase.value}"
-            return self._given_up(interrupted, f"{when}; its outputs are kept for the next attempt")
+            return self._interrupted(interrupted, f"{when}; its outputs are kept for the next attempt")
         files = "1 file" if len(manifest) == 1 else f"{len(manifest)} files"
         return AttemptResult(
             Outcome.FINISHED, f"The training finished; {files} checked and delivered.", delivered=manifest
         )
 
-    def _settle(self) -> None:
+    def _normalize_output(self) -> None:
         for text in validation.normalize_output(self._scratch.output, self._pulse):
             self._events.warn(text)
 
@@ -236,17 +242,17 @@ class AttemptRunner:
         try:
             return run_bounded(child, self._pulse)
         finally:
-            self._end_descendants()
+            self._kill_descendants()
 
     def _start(self, command: Sequence[str]) -> process.Child:
         command = environment.resolve_python(command, self._environment)
         return process.start(command, self._environment, self._scratch.working, self._log)
 
-    def _end_descendants(self) -> None:
-        survivors = process_cleanup.end_descendants(self._order.token)
+    def _kill_descendants(self) -> None:
+        survivors = process_cleanup.kill_descendants(self._order.token)
         if survivors:
             listed = ", ".join(str(pid) for pid in survivors)
-            self._events.warn(f"these processes of the training could not be ended: {listed}")
+            self._events.warn(f"these processes of the training could not be killed: {listed}")
 
     def _open_log(self) -> None:
         try:
@@ -260,9 +266,9 @@ class AttemptRunner:
 
     def _clean_up(self, outcome: Outcome) -> None:
         self._begin(Phase.CLEAN_UP)
-        if outcome in _WORTH_A_LOOK:
+        if outcome in _KEEPS_SCRATCH:
             return
-        self._pulse.wind_up()
+        self._pulse.begin_handover()
         keep_output = outcome is not Outcome.FINISHED
         try:
             cleared = self._scratch.clear(keep_output, self._limits.last_moment, self._pulse)
@@ -274,10 +280,10 @@ class AttemptRunner:
     def _begin(self, phase: Phase) -> None:
         self._events.write("phase", phase=phase.value)
 
-    def _trouble(self, phase: Phase, error: OSError) -> AttemptResult:
-        """Trouble of the node's or the file system's, met by the node program itself.
+    def _node_error(self, phase: Phase, error: OSError) -> AttemptResult:
+        """Return the end for an error of the node program itself.
 
-        Before the training has started nothing of the user's can be the cause, but for code that is gone.
+        Before the training starts, the node or its file system is the cause, unless the code archive is gone.
         """
         what = f"{error.strerror} ({error.filename})" if error.filename else f"{error.strerror or error}"
         detail = f"The node program could not {phase.value}: {what}."
@@ -291,39 +297,40 @@ class AttemptRunner:
             outcome = Outcome.CRASHED
         return AttemptResult(outcome, detail, signature=failure.signature_of(phase.value, error.errno))
 
-    def _given_up(self, interrupted: Interrupted, when: str) -> AttemptResult:
+    def _interrupted(self, interrupted: Interrupted, when: str) -> AttemptResult:
         self._events.write("stop", why=interrupted.why, signal=interrupted.signal)
         if interrupted.why == TAKEN_OVER:
-            return _told_to_stop(TAKEN_OVER, "was given up")
+            return _stopped(TAKEN_OVER, "was given up")
         if interrupted.signal is None:
             return AttemptResult(Outcome.OVER_TIME, f"The job's time was used up {when}.")
         return AttemptResult(
-            Outcome.EVICTED, f"The job was told to stop by {signal_name(interrupted.signal)} {when}."
+            Outcome.EVICTED, f"The job was stopped by {signal_name(interrupted.signal)} {when}."
         )
 
 
-def _told_to_stop(why: str, how: str) -> AttemptResult:
-    if why == "limit":
-        return AttemptResult(
-            Outcome.OVER_TIME, f"The training was told to stop at its wall-time limit and {how}."
-        )
+def _stopped(why: str, how: str) -> AttemptResult:
+    """Return the end of an attempt that was stopped: `why` is in the event "stop", `how` is its end."""
+    if why == STOP_AT_LIMIT:
+        return AttemptResult(Outcome.OVER_TIME, f"The training was stopped at its wall-time limit and {how}.")
     if why == TO_COMMIT:
         return AttemptResult(
-            Outcome.EVICTED, f"The training was told to stop so that its checkpoints get out, and {how}."
+            Outcome.EVICTED, f"The training was stopped so that its checkpoints leave the job, and {how}."
         )
     if why == TAKEN_OVER:
         return AttemptResult(
-            Outcome.EVICTED, "The attempt was given up or taken over while this job was still at work."
+            Outcome.EVICTED, "The attempt was given up or taken over while this job was still running."
         )
-    return AttemptResult(Outcome.EVICTED, f"The job was told to stop by a signal, and the training {how}.")
+    return AttemptResult(Outcome.EVICTED, f"The job was stopped by a signal, and the training {how}.")
 
 
-def _place_on_node(order: WorkOrder) -> str | None:
-    """Where the node has room of its own; None where it was not asked for, or is not what was promised."""
+def _find_node_scratch(order: WorkOrder) -> str | None:
+    """Return the attempt's directory in the node's own scratch; None if not requested or not there."""
     if order.node_scratch is None:
         return None
     place = os.path.expandvars(os.path.expanduser(order.node_scratch))
     if not os.path.isabs(place) or not os.path.isdir(place):
-        print_stderr(f"the scratch directory {order.node_scratch} is not there; working in {order.scratch}")
+        print_stderr(
+            f"the scratch directory {order.node_scratch} does not exist; using {order.scratch} instead"
+        )
         return None
     return os.path.join(place, node_directory_name(order.token))

@@ -1,7 +1,7 @@
-"""Who may work on an attempt: whoever creates its claim file first.
+"""The claim on an attempt: the job that creates the claim file first may run the attempt.
 
 A node program claims its attempt before it touches anything. The controller fences an attempt by creating the
-same file itself; a job that starts later, however late, then finds the file and leaves.
+same file itself; a job that starts later, however late, then finds the file and exits.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from outlast.node.event_log import print_stderr
 
 @dataclass(frozen=True)
 class Claim:
-    """What a claim file says. One caught between its creation and its first byte has empty fields."""
+    """The content of a claim file. All fields are empty if the file has been created but not written yet."""
 
     token: str = ""
     job: str = ""
@@ -29,15 +29,15 @@ class Claim:
 
 
 def acquire(path: str, token: str, job: str, host: str) -> bool:
-    """True: the attempt is ours. False: somebody else has it. OSError: nobody could tell."""
+    """Claim the attempt. Return False if another job or a fence holds it. Raises OSError."""
     content = {"token": token, "job": job, "host": host, "pid": os.getpid(), "at": time.time()}
     return _create(path, content)
 
 
 def fence(path: str, by: str) -> bool:
-    """True: no job can claim this attempt any more. False: a node program has claimed it already.
+    """Prevent every later claim. Return False if a node program has already claimed the attempt.
 
-    Fencing what is fenced is True again, so that a controller may repeat it after a crash.
+    Return True if it is fenced already: a controller may repeat the call after a crash. Raises OSError.
     """
     if _create(path, {"fenced": True, "by": by, "at": time.time()}):
         return True
@@ -46,7 +46,7 @@ def fence(path: str, by: str) -> bool:
 
 
 def read(path: str) -> Claim | None:
-    """None: nobody holds the attempt yet."""
+    """Return the claim, or None if the attempt is not claimed. Raises OSError."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             raw = json.loads(file.read(65536))
@@ -69,43 +69,43 @@ def read(path: str) -> Claim | None:
 
 
 def _create(path: str, content: dict[str, object]) -> bool:
-    """Create `path` with its content in one step where the file system has hard links, else in two."""
+    """Create `path` with its content, in one step if the file system has hard links. False: it exists."""
     data = json.dumps(content).encode() + b"\n"
     temporary = f"{path}.{os.urandom(6).hex()}.tmp"
     try:
-        _fill(_new(temporary), data)
+        _write_and_close(_open_new(temporary), data)
         os.link(temporary, path)
         return True
     except FileExistsError:
-        # On NFS a repeated request may find the link that its first try has made.
+        # On NFS a repeated request may find the link that the first one has made.
         return os.stat(temporary).st_nlink == 2
     except OSError:
-        # No hard links here, or no space for the content: the name alone is a claim as well.
+        # No hard links, or no space for the content: the name alone is a claim too.
         return _create_by_name(path, data)
     finally:
-        with contextlib.suppress(OSError):  # it is only litter
+        with contextlib.suppress(OSError):  # it only wastes a little space
             os.unlink(temporary)
 
 
 def _create_by_name(path: str, data: bytes) -> bool:
     try:
-        descriptor = _new(path)
+        descriptor = _open_new(path)
     except FileExistsError:
         return False
     try:
-        _fill(descriptor, data)
+        _write_and_close(descriptor, data)
     except OSError as error:
-        print_stderr(f"{path} could not be written in full: {error.strerror}")
+        print_stderr(f"{path} could not be written completely: {error.strerror}")
     return True
 
 
-def _new(path: str) -> int:
+def _open_new(path: str) -> int:
     return os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644)
 
 
-def _fill(descriptor: int, data: bytes) -> None:
+def _write_and_close(descriptor: int, data: bytes) -> None:
     try:
-        # Not fsynced: others must find it while the job lives, and a power cut ends the job as well.
+        # No fsync: others need the file only while the job lives, and a power failure ends the job too.
         os.write(descriptor, data)
     finally:
         os.close(descriptor)

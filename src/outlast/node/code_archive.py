@@ -1,4 +1,4 @@
-"""The code that travels with a job: one tar archive, the same bytes for the same files."""
+"""The archive with the code of a job: one tar file, with the same bytes for the same files."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from typing import BinaryIO, Callable, Iterable, Iterator
 from outlast.node.files import read_blocks
 from outlast.node.pulse import no_pulse
 
-_LEFT_OUT = frozenset({"__pycache__", ".git", ".venv"})
+_EXCLUDED = frozenset({"__pycache__", ".git", ".venv"})
 
 
 class BadCodeArchive(ValueError):
-    """The archive is not the one that was sent, or holds what it must not."""
+    """The archive is not the one that was packed, or contains something that is not allowed."""
 
 
 def pack(root: str | os.PathLike[str], names: Iterable[str], target: str | os.PathLike[str]) -> str:
-    """Write the files and folders `names` below `root` into the archive `target`; its SHA-256.
+    """Write the files and folders `names` below `root` into the archive `target`. Return its SHA-256.
 
-    Raises ValueError, in words for the user, for a name that is not there or leads out of `root`.
+    Raises ValueError with a text for the user if a name does not exist or leads out of `root`.
     """
     top, goal = os.path.realpath(root), os.path.realpath(target)
     found: dict[str, str] = {}
     for name in names:
         clean = os.path.normpath(name)
         if os.path.isabs(name) or clean.split(os.sep)[0] == os.pardir:
-            raise ValueError(f"{name!r} leads out of {top}; only files below it can travel with a job")
+            raise ValueError(f"{name!r} leads out of {top}; only files below it can be packed for a job")
         for inside, path in _walk(top, clean, ()):
             if path != goal:
                 found[inside] = path
@@ -49,29 +49,30 @@ def pack(root: str | os.PathLike[str], names: Iterable[str], target: str | os.Pa
 
 
 def size(root: str | os.PathLike[str], names: Iterable[str]) -> int:
-    """The bytes of the files that `pack` would take. Raises ValueError as it does."""
+    """Return the number of bytes that `pack` would write. Raises ValueError as `pack` does."""
     top = os.path.realpath(root)
     found = {inside: path for name in names for inside, path in _walk(top, os.path.normpath(name), ())}
     return sum(os.path.getsize(path) for path in found.values() if os.path.isfile(path))
 
 
 def _walk(top: str, name: str, above: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """Yield name and real path of a file, or of a folder and all in it. Raises ValueError."""
     path = os.path.realpath(os.path.join(top, name))
     if path != top and not path.startswith(os.path.join(top, "")):
         raise ValueError(f"{name!r} is a link to {path}, which is outside of {top}; copy it there instead")
     if os.path.isdir(path):
         if path in above:
-            raise ValueError(f"{name!r} is a link to a folder that holds it")
+            raise ValueError(f"{name!r} is a link to a folder that contains it")
         yield name, path
         for entry in sorted(os.listdir(path)):
-            if entry not in _LEFT_OUT:
+            if entry not in _EXCLUDED:
                 yield from _walk(top, os.path.normpath(os.path.join(name, entry)), (*above, path))
     elif os.path.isfile(path):
         yield name, path
     elif os.path.lexists(os.path.join(top, name)) and os.path.exists(path):
-        raise ValueError(f"{name!r} is neither a file nor a folder; it cannot travel with a job")
+        raise ValueError(f"{name!r} is neither a file nor a folder; it cannot be packed for a job")
     else:
-        raise ValueError(f"{name!r}: there is no such file or folder in {top}")
+        raise ValueError(f"{name!r}: no such file or folder in {top}")
 
 
 def _add(archive: tarfile.TarFile, inside: str, path: str) -> None:
@@ -90,7 +91,10 @@ def _add(archive: tarfile.TarFile, inside: str, path: str) -> None:
 
 
 def unpack(source: str, sha256: str | None, target: str, pulse: Callable[[], None] = no_pulse) -> None:
-    """Unpack a checked archive into the existing directory `target`. Raises BadBundle or OSError."""
+    """Verify the archive and unpack it into the existing directory `target`.
+
+    Raises BadCodeArchive or OSError.
+    """
     with open(source, "rb") as file:
         if sha256 is not None:
             found = _sha256(file, pulse)
@@ -113,7 +117,7 @@ def _extract(
     parts = member.name.split("/")
     if member.name.startswith("/") or os.pardir in parts or "\0" in member.name:
         raise BadCodeArchive(
-            f"the archive holds the name {member.name!r}, which leads out of the job's directory"
+            f"the archive contains the name {member.name!r}, which leads out of the job's directory"
         )
     path = os.path.join(target, *parts)
     if member.isdir():
@@ -121,10 +125,10 @@ def _extract(
         return
     content = archive.extractfile(member) if member.isreg() else None
     if content is None:
-        raise BadCodeArchive(f"the archive holds {member.name!r}, which is neither a file nor a directory")
+        raise BadCodeArchive(f"the archive contains {member.name!r}, which is neither a file nor a directory")
     os.makedirs(os.path.dirname(path), exist_ok=True)
     mode = 0o777 if member.mode & 0o100 else 0o666
-    # O_EXCL: no entry may write through what another one has put there.
+    # O_EXCL: an entry must not write through a file that another one has created.
     descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, mode)
     with open(descriptor, "wb") as file:
         for block in read_blocks(content, pulse):

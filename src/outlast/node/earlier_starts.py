@@ -1,6 +1,6 @@
-"""What earlier starts of a job went through: how long the training was at work, and whether it was cut short.
+"""The time that earlier starts of a job computed, and how often the cluster interrupted them.
 
-From this the training sees how often it has to save. The controller counts attempts by the same rule.
+The training chooses its save interval from this. The controller counts attempts by the same rule.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from outlast.node.failure_streak import TRAINING_FAILURES
 from outlast.node.order import SaveSettings
 from outlast.node.protocol import EXIT_CONTINUE, Outcome, Phase
 
-#: Ends that were agreed upon, or that the training or its user brought about.
+#: Outcomes that are planned, or caused by the training or its user.
 _PLANNED = (*TRAINING_FAILURES, Outcome.FINISHED, Outcome.CONTINUE, Outcome.OVER_TIME, Outcome.CANCELLED)
-#: Of an event log so much is read at its beginning and at its end.
-_PART = 65536
+#: The bytes to read at the beginning and at the end of an event log.
+_PART_BYTES = 65536
 
 
 def was_interruption(outcome: Outcome | None, code: int | None, phases: Collection[Phase]) -> bool:
-    """Whether work was cut short by the cluster; no outcome: it ended without a word.
+    """Return True if the cluster interrupted the computation; `outcome` is None if no end was logged.
 
-    A training that was told to leave, and has saved, has lost nothing; nor has one that had finished.
+    It is no interruption if the training saved and left when it was stopped, or if it had finished.
     """
     if Phase.COMPUTE not in phases or Phase.VALIDATE in phases or code == EXIT_CONTINUE:
         return False
@@ -31,7 +31,10 @@ def was_interruption(outcome: Outcome | None, code: int | None, phases: Collecti
 
 
 def add_earlier_starts(saving: SaveSettings, logs: Iterable[str]) -> SaveSettings:
-    """With what the event logs of the starts before this one tell; one that cannot be read tells nothing."""
+    """Return `saving` with the times and interruptions in the event logs of earlier starts added.
+
+    Logs that cannot be read are skipped.
+    """
     for path in logs:
         phases: list[tuple[Phase, float]] = []
         end: dict[str, Any] = {}
@@ -60,7 +63,7 @@ def add_earlier_starts(saving: SaveSettings, logs: Iterable[str]) -> SaveSetting
 
 
 def _lines(path: str) -> Iterator[dict[str, Any]]:
-    log = jsonl.read(path, _PART, _PART)
+    log = jsonl.read(path, _PART_BYTES, _PART_BYTES)
     return log.lines() if log is not None else iter(())
 
 
@@ -68,7 +71,7 @@ def _seconds(value: object) -> float | None:
     try:
         number = float(value) if isinstance(value, (int, float)) else math.nan
     except OverflowError:
-        return None  # JSON can hold numbers that no clock shows
+        return None  # JSON may contain numbers that no clock shows
     return number if math.isfinite(number) else None
 
 
@@ -76,11 +79,11 @@ def _phase(line: dict[str, Any]) -> Phase | None:
     try:
         return Phase(line.get("phase"))
     except ValueError:
-        return None  # of another version
+        return None  # written by another version
 
 
 def _outcome(end: dict[str, Any]) -> Outcome | None:
     try:
         return Outcome(end.get("outcome"))
     except ValueError:
-        return None  # killed, or of another version
+        return None  # killed, or written by another version

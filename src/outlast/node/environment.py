@@ -1,4 +1,4 @@
-"""What a training finds in its environment."""
+"""The environment variables of the training process."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Mapping, Sequence
 from outlast.node.order import SaveSettings, WorkOrder
 from outlast.node.protocol import Variable
 
-#: Numerical libraries take every core of a shared node unless told how many are theirs.
+#: Numerical libraries use every core of a shared node unless these set a number.
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-#: Seconds, a whole number: torchrun kills its workers so long after it has passed a stop signal on to them.
-_TORCHRUN_PATIENCE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
+#: Whole seconds after which torchrun kills its workers, once it has forwarded a stop signal to them.
+_TORCHRUN_TIMEOUT = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 
 
 def for_training(
@@ -26,15 +26,18 @@ def for_training(
     progress: str,
     own: Mapping[str, str],
 ) -> dict[str, str]:
-    """`deadline` is in seconds since the epoch; `own` is the node program's environment."""
+    """Return the environment of the training process.
+
+    `deadline` is in seconds since the epoch; `own` is the environment of the node program.
+    """
     environment = dict(own)
-    # A traceback on stderr for every fatal signal would hide the one that matters.
+    # Its traceback on stderr for every fatal signal would hide the relevant one.
     environment.pop("PYTHONFAULTHANDLER", None)
     environment["PYTHONUNBUFFERED"] = "1"
     for name in _THREADS:
         environment[name] = str(order.cpus)
     environment.update(order.environment)
-    environment.setdefault(_TORCHRUN_PATIENCE, str(math.ceil(order.grace)))
+    environment.setdefault(_TORCHRUN_TIMEOUT, str(math.ceil(order.grace)))
     environment.update(
         {
             Variable.TOKEN: order.token,
@@ -47,7 +50,7 @@ def for_training(
             Variable.DATA_DIR: data,
             Variable.OUTPUT_DIR: output,
             Variable.PROGRESS_FILE: progress,
-            **_saving(order.saving),
+            **_save_variables(order.saving),
         }
     )
     if order.zipapp is not None:
@@ -56,7 +59,7 @@ def for_training(
     return environment
 
 
-def _saving(saving: SaveSettings) -> dict[str, str]:
+def _save_variables(saving: SaveSettings) -> dict[str, str]:
     return {
         Variable.SAVE_EVERY: "auto" if saving.every is None else _seconds(saving.every),
         Variable.SAVE_SHORTEST: _seconds(saving.shortest),
@@ -69,20 +72,22 @@ def _saving(saving: SaveSettings) -> dict[str, str]:
 
 
 def _seconds(number: float | None) -> str:
-    """Empty for what is not known: a value that came from elsewhere must not stand in for it."""
+    """Format seconds; an unknown value becomes an empty string, which replaces an inherited value."""
     return "" if number is None else f"{number:.3f}"
 
 
 def adopt_network_settings(order: WorkOrder) -> None:
-    """The proxies and certificates of the environment in which the run was submitted count for the data of a
-    training as for the training, unless the node has its own."""
+    """Use the proxies and certificates of the submitted environment in this process too, for staging data.
+
+    Settings of the node take precedence.
+    """
     for name, value in order.environment.items():
         if name.lower().endswith("_proxy") or name.startswith("SSL_CERT_"):
             os.environ.setdefault(name, value)
 
 
 def resolve_python(command: Sequence[str], environment: Mapping[str, str]) -> tuple[str, ...]:
-    """`python` means some Python 3, on systems too that only have `python3`."""
+    """Replace `python` at the start of a command by a Python 3 that exists in the PATH of `environment`."""
     if not command or command[0] != "python":
         return tuple(command)
     path = environment.get("PATH", os.defpath)

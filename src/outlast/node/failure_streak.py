@@ -1,7 +1,7 @@
-"""The same failure twice stops a run: the one way of counting, for attempts and for the legs of a chain.
+"""Counting of identical failures in a row: the same failure twice stops a run.
 
-The controller counts across attempts. A chain is one attempt, and its jobs count by themselves: nobody else
-may be there.
+The controller counts across attempts. A chain is one attempt, and its jobs count for themselves, because the
+controller may not be running.
 """
 
 from __future__ import annotations
@@ -10,23 +10,24 @@ from dataclasses import dataclass
 
 from outlast.node.protocol import Outcome
 
-#: So often the same failure is met before it is believed: some are flukes.
+#: The number of identical failures that stops a run; a single failure may be an accident.
 MAX_REPEATS = 2
-#: The training's own doing; what happens twice on the cluster's side is its trouble twice.
+#: Failures that the training causes; failures of the cluster are never counted.
 TRAINING_FAILURES = (Outcome.CRASHED, Outcome.WRONG_OUTPUT, Outcome.OUT_OF_MEMORY)
-#: With a signature they are for good: the sources answer, and have no such file, or another one.
+#: Failures of the data. With a signature they are permanent: the sources respond with no or wrong content.
 DATA_FAILURES = (Outcome.NOT_FOUND, Outcome.CORRUPT_INPUT)
 
 
 @dataclass(frozen=True)
 class FailureStreak:
-    """The last failure of the training's or of its data, and how often it came without another between."""
+    """The last failure of the training or its data, and how often it occurred in a row."""
 
     signature: str | None = None
     times: int = 0
 
     @property
-    def hopeless(self) -> bool:
+    def is_hopeless(self) -> bool:
+        """True if the run must stop."""
         return self.times >= MAX_REPEATS
 
     def after(
@@ -38,8 +39,8 @@ class FailureStreak:
         signal: int | None,
         times: int = 1,
     ) -> FailureStreak:
-        """One more start (or attempt) ended so; an attempt may have met its failure several times."""
-        from_outside = progressed and signal is not None  # killed, it seems, and it does get on
-        if signature and outcome in (*TRAINING_FAILURES, *DATA_FAILURES) and not from_outside:
+        """Return the streak after one more start or attempt, which had its failure `times` times."""
+        killed_from_outside = progressed and signal is not None  # probably, since it made progress
+        if signature and outcome in (*TRAINING_FAILURES, *DATA_FAILURES) and not killed_from_outside:
             return FailureStreak(signature, self.times + times if signature == self.signature else times)
         return FailureStreak() if progressed else self

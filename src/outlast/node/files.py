@@ -1,6 +1,6 @@
-"""Reading and copying files that may be large, block by block, and never anything that is not a file.
+"""Functions to read, copy and link files that may be large, and nothing that is not a file.
 
-`pulse` is called for every block and every file; it may raise, and then the work is given up where it is.
+`pulse` is called for every block and every file. It may raise; the work then stops where it is.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ from typing import IO, BinaryIO, Callable, Iterator
 
 from outlast.node.pulse import no_pulse
 
-_BLOCK = 1 << 20
+_BLOCK_BYTES = 1 << 20
+#: Errors of a file system that cannot make this hard link; a copy may still work.
+_NO_LINK = (errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.EXDEV, errno.ENOSYS)
 
 
 def read_blocks(file: IO[bytes], pulse: Callable[[], None] = no_pulse) -> Iterator[bytes]:
-    """The rest of `file`; the pulse is asked once for an empty one too."""
+    """Yield the rest of `file` in blocks; call the pulse before each read, so also for an empty file."""
     while True:
         pulse()
-        block = file.read(_BLOCK)
+        block = file.read(_BLOCK_BYTES)
         if not block:
             return
         yield block
@@ -37,20 +39,33 @@ def open_file(path: str) -> BinaryIO:
 
 
 def copy_file(source: str, target: str, pulse: Callable[[], None] = no_pulse) -> None:
-    """With mode and times. No half of a copy stays behind."""
+    """Copy a regular file with its mode and times. If that fails, remove the partial copy."""
     try:
         with open_file(source) as original, open(target, "wb") as copy:
             for block in read_blocks(original, pulse):
                 copy.write(block)
         shutil.copystat(source, target)
     except BaseException:
-        with contextlib.suppress(OSError):  # the first error is the one to tell
+        with contextlib.suppress(OSError):  # the first error is the one to report
             os.unlink(target)
         raise
 
 
+def link_or_copy(source: str, target: str) -> None:
+    """Give a regular file a second name, or copy it if the file system cannot link it. Raises OSError."""
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno not in _NO_LINK:
+            raise
+        copy_file(source, target)
+
+
 def copy_tree(source: str, target: str, pulse: Callable[[], None] = no_pulse) -> None:
-    """Files, directories and links; what vanishes meanwhile was a temporary of a process still alive."""
+    """Copy files, directories and symbolic links, and nothing else.
+
+    A file that vanishes meanwhile is skipped: it was a temporary file of a process that is still alive.
+    """
     os.makedirs(target, exist_ok=True)
     for name in os.listdir(source):
         pulse()
@@ -66,12 +81,12 @@ def copy_tree(source: str, target: str, pulse: Callable[[], None] = no_pulse) ->
 
 
 def sync_directory(directory: str | os.PathLike[str]) -> None:
-    """Put the names in it on disk."""
+    """Make the names in a directory durable. Raises OSError."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     except OSError as error:
-        # Some network file systems know no such thing as syncing a directory; the files are safe.
+        # Some network file systems cannot sync a directory; the files themselves are durable.
         if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):
             raise
     finally:

@@ -1,7 +1,7 @@
-"""JSON lines that another process writes, or has written until it was killed: whatever of them can be read.
+"""A reader for files of JSON lines that another process writes, or wrote until it was killed.
 
-They come from any machine and may be cut anywhere: a line that cannot be read is passed over, a file that
-cannot be read is as good as missing, and sizes are bounded.
+The files come from any machine and may be cut anywhere: a line that cannot be parsed is skipped, a file that
+cannot be read counts as missing, and sizes are limited.
 """
 
 from __future__ import annotations
@@ -15,23 +15,26 @@ from typing import Any, Iterable, Iterator
 
 @dataclass(frozen=True)
 class JsonLinesReader:
+    """The content of a file, or its beginning and end."""
+
     #: When the file was last written, by the clock of its file system.
     changed: float
     content: bytes
 
     def lines(self) -> Iterator[dict[str, Any]]:
-        return _parsed(self.content.split(b"\n"))
+        """Yield the objects in the order of the file."""
+        return _parse(self.content.split(b"\n"))
 
     def last_lines(self) -> Iterator[dict[str, Any]]:
-        """The last one first."""
-        return _parsed(reversed(self.content.split(b"\n")))
+        """Yield the objects, the last one first."""
+        return _parse(reversed(self.content.split(b"\n")))
 
     def last_line(self) -> dict[str, Any]:
-        """Empty if it was torn, or there is none."""
-        return next(_parsed(self.content.splitlines()[-1:]), {})
+        """Return the last object; empty if the last line is torn or there is none."""
+        return next(_parse(self.content.splitlines()[-1:]), {})
 
 
-def _parsed(texts: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+def _parse(texts: Iterable[bytes]) -> Iterator[dict[str, Any]]:
     for text in texts:
         try:
             line = json.loads(text)
@@ -42,9 +45,12 @@ def _parsed(texts: Iterable[bytes]) -> Iterator[dict[str, Any]]:
 
 
 def read(path: str | os.PathLike[str], head: int, tail: int) -> JsonLinesReader | None:
-    """The file, or so much of its beginning and end; None if it is missing, no file, or not readable now."""
+    """Read the file, or its first `head` and last `tail` bytes if it is longer.
+
+    Return None if it is missing, not a regular file, or not readable now.
+    """
     try:
-        # A pipe would make the reader wait for ever; a regular file does not know O_NONBLOCK.
+        # Opening a pipe would block for ever; for a regular file O_NONBLOCK has no effect.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             status = os.fstat(descriptor)
@@ -53,12 +59,12 @@ def read(path: str | os.PathLike[str], head: int, tail: int) -> JsonLinesReader 
             if status.st_size <= head + tail:
                 content = os.pread(descriptor, head + tail, 0)
             else:
-                # The end of line keeps what was cut out from being read as one line with what follows.
+                # The newline separates the two parts, which do not belong to one line.
                 end = os.pread(descriptor, tail, status.st_size - tail)
                 content = os.pread(descriptor, head, 0) + b"\n" + end
         finally:
             os.close(descriptor)
     except OSError:
-        # It lies on another machine's file system: what cannot be read now may be readable later.
+        # It may be on another machine's file system, and readable again later.
         return None
     return JsonLinesReader(status.st_mtime, content)

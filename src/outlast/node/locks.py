@@ -1,18 +1,18 @@
-"""The kernel's lock on a file: it goes with the process that had it, however that ended."""
+"""Kernel locks on files: the kernel releases them when the process ends, however it ends."""
 
 from __future__ import annotations
 
 import errno
 import fcntl
 
-#: What a file system without locks says; some parallel ones are mounted so.
+#: Errors of a file system without locks; some parallel file systems are mounted that way.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
-def lock(descriptor: int) -> bool:
-    """True: it is ours until the descriptor is closed. False: there are no locks here.
+def try_lock(descriptor: int) -> bool:
+    """Lock the file without waiting; the lock lasts until the descriptor is closed.
 
-    Raises BlockingIOError where another has it; it never waits.
+    Return False if the file system has no locks. Raises BlockingIOError if another process holds the lock.
     """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""The node program: carries out one attempt and tells by its exit code how that ended."""
+"""The node program: runs one attempt; its exit code shows how the attempt ended."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from outlast.node.sandbox import layout
 from outlast.node.sandbox.committer import Committer
 from outlast.node.scratch import Scratch
 from outlast.node.signals import Signals
-from outlast.node.supervise import StopSignals, limits_for
+from outlast.node.supervise import StopSignals
 
 _EXIT_FAILED = 1
 _EXIT_CODES = {
@@ -31,11 +31,12 @@ _EXIT_CODES = {
     Outcome.OVER_TIME: EXIT_CONTINUE,
     Outcome.EVICTED: EXIT_CONTINUE,
 }
-#: Seconds that cancelling the rest of a chain may take.
-_CANCELLING = 30.0
+#: Timeout in seconds for cancelling the rest of a chain.
+_CANCEL_TIMEOUT = 30.0
 
 
 def main(argv: Sequence[str]) -> int:
+    """Run the work order named in `argv`, or act as a transfer plugin of HTCondor. Return the exit code."""
     if argv and argv[0].startswith("-"):
         from outlast.node.staging import condor_plugin
 
@@ -48,7 +49,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def run(order_path: str, job: str = "") -> int:
-    """Carry out the attempt in this process, which must be its own main thread and have no other children."""
+    """Run the attempt and return the exit code. Call it in the main thread of a process without children."""
     began, began_epoch = time.monotonic(), time.time()
     try:
         order = read_order(order_path)
@@ -60,10 +61,10 @@ def run(order_path: str, job: str = "") -> int:
     host = os.environ.get("OUTLAST_HOST") or socket.gethostname()
     with Signals() as signals:
         try:
-            came_from = layout.restore_newest(order.home) if order.sandbox else None
+            restored = layout.restore_newest(order.home) if order.sandbox else None
             order, leg = legs.claim_next(order, job, host)
-        except legs.NotClaimed as why:
-            print_stderr(f"attempt {order.number} of {order.run} {why}; leaving it alone")
+        except legs.NotClaimed as reason:
+            print_stderr(f"attempt {order.number} of {order.run} {reason}; leaving it alone")
             return EXIT_NOT_CLAIMED
         except OSError as error:
             print_stderr(f"cannot claim in {order.exchange}: {error.strerror}")
@@ -72,7 +73,7 @@ def run(order_path: str, job: str = "") -> int:
         for token in legs.earlier_tokens(order, leg):
             process_cleanup.kill_by_token(token)
         events = EventLog(leg.events_path)
-        _ring(order.bell)
+        _touch_bell(order.bell)
         events.write_at(began_epoch, began, "phase", phase=Phase.CLAIM.value)
         events.write(
             "claimed",
@@ -83,31 +84,31 @@ def run(order_path: str, job: str = "") -> int:
             leg=leg.number,
             python=platform.python_version(),
         )
-        allotted = time_limits.seconds_left(order.time, os.environ)
-        limits = limits_for(allotted, order.grace, began, began_epoch)
+        time_limit = time_limits.seconds_left(order.time, os.environ)
+        limits = time_limits.limits_for(time_limit, order.grace, began, began_epoch)
         stops = StopSignals(stop_signal, limit_signal)
         commits = None
         try:
             if order.sandbox:
-                commits = Committer(order, leg, events, Scratch(order.scratch).output, came_from, os.environ)
-            end = AttemptRunner(order, leg, limits, stops, signals, events, commits).carry_out()
+                commits = Committer(order, leg, events, Scratch(order.scratch).output, restored, os.environ)
+            end = AttemptRunner(order, leg, limits, stops, signals, events, commits).run()
         except Exception as error:
             print_stderr(traceback.format_exc())
-            end = _own_error(error)
+            end = _internal_error(error)
         if order.sandbox:
             _pack(order, events)
         events.write("end", **{**asdict(end), "outcome": end.outcome.value})
         events.sync()
         events.close()
-        _ring(order.bell)
+        _touch_bell(order.bell)
         chained = order.jobs > 1
-        over = end.outcome is Outcome.FINISHED or (chained and bool(legs.nothing_left(order, leg)))
+        over = end.outcome is Outcome.FINISHED or (chained and bool(legs.why_chain_is_over(order, leg)))
         if over and chained:
-            _cancel_the_rest(os.environ.get("OUTLAST_CANCEL_REST", ""))
+            _cancel_rest_of_chain(os.environ.get("OUTLAST_CANCEL_REST", ""))
     if order.sandbox:
-        # There the code for going on means: take what I have with me and start me again in this place.
-        goes_on = not over and leg.number < order.jobs
-        return EXIT_CONTINUE if goes_on or (commits is not None and commits.restarts) else 0
+        # In a sandbox EXIT_CONTINUE makes HTCondor transfer `travel` and start the job again in place.
+        continues = not over and leg.number < order.jobs
+        return EXIT_CONTINUE if continues or (commits is not None and commits.restarts) else 0
     return _EXIT_CODES.get(end.outcome, _EXIT_FAILED)
 
 
@@ -115,17 +116,18 @@ def _pack(order: WorkOrder, events: EventLog) -> None:
     try:
         layout.pack(order.home)
     except OSError as error:
-        events.warn(f"what goes back cannot be listed ({error}); only whole checkpoints will count")
+        events.warn(f"cannot list the files to transfer back ({error}); only whole checkpoints will count")
 
 
-def _ring(bell: str | None) -> None:
+def _touch_bell(bell: str | None) -> None:
+    """Wake a controller that waits for a change of the file `bell`."""
     if bell is None:
         return
     try:
         with open(bell, "ab"):
             os.utime(bell)
     except OSError as error:
-        print_stderr(f"cannot ring {bell}: {error.strerror}; the controller will notice later")
+        print_stderr(f"cannot touch {bell}: {error.strerror}; the controller will notice the change later")
 
 
 def _signal_number(name: str) -> int:
@@ -135,8 +137,8 @@ def _signal_number(name: str) -> int:
         raise BadOrder(f"the stop signal {name!r} does not exist on this node") from None
 
 
-def _cancel_the_rest(command: str) -> None:
-    """The other jobs of the chain have nothing left to do. If they cannot be cancelled they end at once."""
+def _cancel_rest_of_chain(command: str) -> None:
+    """Cancel the other jobs of the chain, which have nothing left to do. If that fails, they exit at once."""
     if not command:
         return
     try:
@@ -145,18 +147,20 @@ def _cancel_the_rest(command: str) -> None:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            timeout=_CANCELLING,
+            timeout=_CANCEL_TIMEOUT,
             check=False,
         )
-        said = done.stderr.decode(errors="replace").strip()
+        message = done.stderr.decode(errors="replace").strip()
         if done.returncode != 0:
-            print_stderr(f"the rest of the chain could not be cancelled from here: {said or done.returncode}")
+            print_stderr(
+                f"the rest of the chain could not be cancelled from here: {message or done.returncode}"
+            )
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         print_stderr(f"the rest of the chain could not be cancelled from here: {error}")
 
 
-def _own_error(error: Exception) -> AttemptResult:
-    """A bug of Outlast's must reach the user as one, not as a job that vanished."""
+def _internal_error(error: Exception) -> AttemptResult:
+    """Return the end for a bug in Outlast, so that the user sees the bug and not a job that vanished."""
     place = traceback.extract_tb(error.__traceback__)[-1]
     where = f"{os.path.basename(place.filename)} line {place.lineno}"
     detail = f"An error in Outlast itself, not in the training: {type(error).__name__}: {error} ({where})."

@@ -1,10 +1,10 @@
-"""How often the kernel has killed a process of this job's control group for want of memory."""
+"""The number of processes that the kernel has killed in this job's control group for lack of memory."""
 
 from __future__ import annotations
 
 
 def oom_kills(root: str = "/sys/fs/cgroup", own: str = "/proc/self/cgroup") -> int | None:
-    """None where it cannot be known. Only a rise while a training ran means something."""
+    """Return the kernel's counter, or None if unknown. Only an increase during the training is meaningful."""
     for path in _counters(root, own):
         try:
             with open(path, encoding="ascii", errors="replace") as file:
@@ -13,11 +13,12 @@ def oom_kills(root: str = "/sys/fs/cgroup", own: str = "/proc/self/cgroup") -> i
                     if name == "oom_kill":
                         return int(value)
         except (OSError, ValueError):
-            continue  # another version of control groups, or not visible from inside a container
+            continue  # another version of control groups, or not visible in a container
     return None
 
 
 def _counters(root: str, own: str) -> list[str]:
+    """Return the paths at which the counter may be, for both versions of control groups."""
     try:
         with open(own, encoding="utf-8", errors="replace") as file:
             lines = file.read().splitlines()

@@ -1,4 +1,4 @@
-"""Starting a program of the user's in a session of its own, and learning how it ended."""
+"""Starting a program of the user in its own session, and collecting its exit status."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from outlast.node import process_cleanup
 
 
 class CannotStart(Exception):
-    """The command is not there, or is no program. Its text is a sentence for the user."""
+    """The command does not exist or is not a program. The text is for the user."""
 
 
 class Child:
-    """A started program. Its process group holds all that it starts, unless that leaves the group itself."""
+    """A started program. Its process group contains its descendants, except those that leave the group."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
         self.pid = process.pid
         self.ended = False
-        #: Exactly one of the two is set once it has ended and its status was learnt.
+        #: Exactly one of the two is set once it has ended and its status is known.
         self.code: int | None = None
         self.signal: int | None = None
 
     def reap(self) -> bool:
-        """Collect every child that ended, orphans that came to us among them. True: this one has ended."""
+        """Reap every child that has ended, adopted orphans too. Return True if this one has ended."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -38,15 +38,15 @@ class Child:
             if pid == 0:
                 break
             if pid == self.pid:
-                self._note(status)
+                self._record(status)
         return self.ended
 
     def send(self, number: int) -> None:
         """Send a signal to the whole process group."""
-        with contextlib.suppress(ProcessLookupError):  # it has just ended, as the signal would have asked
+        with contextlib.suppress(ProcessLookupError):  # it has just ended
             os.killpg(self.pid, number)
 
-    def _note(self, status: int) -> None:
+    def _record(self, status: int) -> None:
         self.ended = True
         if os.WIFSIGNALED(status):
             self.signal = os.WTERMSIG(status)
@@ -57,7 +57,7 @@ class Child:
 
 
 def start(command: Sequence[str], environment: Mapping[str, str], directory: str, output: int) -> Child:
-    """Start `command` with stdout and stderr going to the descriptor `output`."""
+    """Start `command` with stdout and stderr to the descriptor `output`. Raises CannotStart."""
     parent = os.getpid()
     try:
         process = subprocess.Popen(
@@ -68,31 +68,35 @@ def start(command: Sequence[str], environment: Mapping[str, str], directory: str
             cwd=directory,
             env=environment,
             start_new_session=True,
-            # This process has one thread, which is what makes code between fork and exec safe.
+            # Code between fork and exec is safe because this process has only one thread.
             preexec_fn=lambda: process_cleanup.die_with_parent(parent),  # noqa: PLW1509
         )
     except (OSError, ValueError, IndexError) as error:
-        raise CannotStart(_why(command, error)) from error
+        raise CannotStart(_explain(command, error)) from error
     return Child(process)
 
 
-def _why(command: Sequence[str], error: Exception) -> str:
+def _explain(command: Sequence[str], error: Exception) -> str:
+    """Return a sentence for the user that says why the command cannot be started."""
     if not command:
         return "there is no command to start"
     name = command[0]
     number = error.errno if isinstance(error, OSError) else None
     if number == errno.ENOENT:
         if os.sep in name:
-            return f"{name} cannot be started: there is no such file, or not the program its first line names"
+            return f"{name} cannot be started: no such file, or the program in its first line does not exist"
         return f"{name} cannot be started: no program of that name is on PATH on this node"
     if number == errno.EACCES:
         return f"{name} cannot be started: it is not executable (chmod +x {name})"
     if number == errno.ENOEXEC:
-        return f"{name} cannot be started: it is no program for this machine, or a script without a #! line"
+        return (
+            f"{name} cannot be started: it is not a program for this machine, or a script without a #! line"
+        )
     return f"{name} cannot be started: {error}"
 
 
 def signal_name(number: int) -> str:
+    """Return a name such as SIGTERM, or "signal 99" for an unknown number."""
     try:
         return signal.Signals(number).name
     except ValueError:

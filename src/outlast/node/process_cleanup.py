@@ -1,8 +1,8 @@
-"""Nothing that a training started outlives its attempt.
+"""Cleanup of processes: nothing that the training started outlives its attempt.
 
-On Linux the node program is a child subreaper: a process whose parent died, even one in a session of its own,
-becomes our child instead of init's, so `waitpid` knows of all of them. Elsewhere the process group and the
-token in the environment are all there is to go by.
+On Linux the node program is a child subreaper: a process whose parent died, even in a session of its own,
+becomes a child of the node program instead of init, so that `waitpid` finds all of them. On other systems
+only the process group and the token in the environment identify them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Callable
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
-#: A process that survives SIGKILL this long hangs in the kernel (a dead network file system).
+#: Seconds after SIGKILL until a process counts as stuck in the kernel (a dead network file system).
 KILL_TIMEOUT = 5.0
 
 
@@ -28,7 +28,7 @@ def _find_prctl() -> Callable[[int, int], int] | None:
 
         function = ctypes.CDLL(None).prctl
     except (ImportError, OSError, AttributeError):
-        return None  # a Python without ctypes: the weaker means below remain
+        return None  # a Python without ctypes: only the weaker methods below are available
 
     def call(option: int, value: int) -> int:
         return int(function(option, value, 0, 0, 0))
@@ -40,26 +40,27 @@ _prctl = _find_prctl()
 
 
 def become_subreaper() -> bool:
+    """Make this process the parent of its orphaned descendants. Return False if the system cannot do that."""
     return _prctl is not None and _prctl(_PR_SET_CHILD_SUBREAPER, 1) == 0
 
 
 def die_with_parent(parent: int) -> None:
-    """For a child between fork and exec: SIGKILL comes when the parent dies, or now if it died already."""
+    """Have the kernel kill this process when its parent dies, or now if it is dead. Call it before exec."""
     if _prctl is not None:
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def end_descendants(token: str, patience: float = KILL_TIMEOUT) -> list[int]:
-    """Kill whatever is still below this process, reap it, and return the pids that would not die.
+def kill_descendants(token: str, timeout: float = KILL_TIMEOUT) -> list[int]:
+    """Kill and reap all descendants of this process. Return the pids that survived for `timeout` seconds.
 
-    The caller must have no children of its own that are to live on.
+    The caller must have no children that are to survive.
     """
-    until = time.monotonic() + patience
+    until = time.monotonic() + timeout
     pause = 0.001
     while True:
-        if not _reap_what_ended():
+        if not _reap_ended():
             break
         for pid in descendants(os.getpid()):
             _kill(pid)
@@ -72,8 +73,8 @@ def end_descendants(token: str, patience: float = KILL_TIMEOUT) -> list[int]:
     return []
 
 
-def _reap_what_ended() -> bool:
-    """False: there is no child left at all."""
+def _reap_ended() -> bool:
+    """Reap every child that has ended. Return False if there is no child left."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -83,32 +84,32 @@ def _reap_what_ended() -> bool:
 
 
 def descendants(ancestor: int) -> list[int]:
-    """All processes below `ancestor` that are not zombies, as far as /proc tells."""
+    """Return the pids of all descendants in /proc that are not zombies; empty on systems without /proc."""
     children: dict[int, list[int]] = {}
     zombies = set()
     for pid in _pids():
         try:
             with open(f"/proc/{pid}/stat", "rb") as file:
-                # The name in parentheses may itself hold spaces and parentheses.
+                # The name in parentheses may contain spaces and parentheses.
                 state, parent = file.read().rpartition(b")")[2].split()[:2]
         except (OSError, ValueError):
-            continue  # it ended while we looked
+            continue  # it has just ended
         children.setdefault(int(parent), []).append(pid)
         if state in b"ZX":
             zombies.add(pid)
     found: list[int] = []
-    ahead = [ancestor]
-    while ahead:
-        below = children.get(ahead.pop(), [])
-        ahead.extend(below)
+    pending = [ancestor]
+    while pending:
+        below = children.get(pending.pop(), [])
+        pending.extend(below)
         found.extend(pid for pid in below if pid not in zombies)
     return found
 
 
 def kill_by_token(token: str, rounds: int = 20) -> list[int]:
-    """Kill this user's processes that carry the attempt's token in their environment; their pids.
+    """Kill this user's processes that have the attempt's token in their environment; return their pids.
 
-    For attempts whose node program is gone. A process may fork while we look, so look until none is left.
+    This is for attempts whose node program is gone. A process may fork meanwhile: repeat until none is left.
     """
     killed: list[int] = []
     pause = 0.001
@@ -137,7 +138,7 @@ def _pids_with(entry: bytes) -> list[int]:
                 if entry in file.read().split(b"\0"):
                     found.append(pid)
         except OSError:
-            continue  # it ended while we looked, or is not ours to look into
+            continue  # it has just ended, or is not readable
     return found
 
 

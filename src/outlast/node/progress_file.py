@@ -1,4 +1,8 @@
-"""What a training last told: its step, for those who want to see a number, and whether it has left."""
+"""The files in which a training process reports: a log of JSON lines, and beside it the newest progress.
+
+`import outlast` appends to the log and replaces the other file. `outlast.training.env` has the same rule for
+its path, because neither package may import the other; a unit test compares the two.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +11,28 @@ import json
 from outlast.node import jsonl
 
 #: A line of progress with many metrics is shorter than this.
-_LONGEST = 65536
+_MAX_LINE_BYTES = 65536
 
 
-def newest_step(progress_path: str) -> int | None:
-    """From the file that `import outlast` replaces, beside the lines."""
+def newest_progress_path(path: str) -> str:
+    """Return the path of the file with the newest progress; `path` is the log."""
+    return path[:-1] if path.endswith(".jsonl") else path + ".json"
+
+
+def newest_step(path: str) -> int | None:
+    """Return the step of the newest progress, or None if there is none that can be read."""
     try:
-        with open(progress_path[:-1], encoding="ascii") as file:
-            step = json.loads(file.read(_LONGEST))["step"]
+        with open(newest_progress_path(path), encoding="ascii") as file:
+            step = json.loads(file.read(_MAX_LINE_BYTES))["step"]
     except (OSError, ValueError, TypeError, KeyError):
         return None
     return step if isinstance(step, int) else None
 
 
-def has_left(progress_path: str) -> bool:
-    """Whether the last line says that it has saved and left to be continued.
+def has_left(path: str) -> bool:
+    """Return True if the log ends with the event "left": the training has saved and wants to be continued.
 
-    A launcher such as torchrun has an exit code of its own, whatever its processes end with.
+    A launcher such as torchrun has an exit code of its own, whatever its processes exit with.
     """
-    log = jsonl.read(progress_path, 0, _LONGEST)
+    log = jsonl.read(path, 0, _MAX_LINE_BYTES)
     return log is not None and log.last_line().get("event") == "left"

@@ -1,28 +1,30 @@
-"""The words that node and controller share: phases, outcomes, exit codes, names in the environment.
+"""Values that the node program and the controller share: phases, outcomes, exit codes, environment variables.
 
-They are plain strings so that a work order or an event log of one version can be read by another.
+They are plain strings, so that another version can read a work order or an event log of this one.
 """
 
 from __future__ import annotations
 
 from enum import Enum
 
-#: What a training exits with when it has saved and wants to be continued.
+#: Exit code of a training script that has saved and wants to be continued.
 EXIT_CONTINUE = 85
-#: What the node program exits with when another job (or the controller) holds its attempt.
+#: Exit code of the node program if another job (or the controller) holds its attempt.
 EXIT_NOT_CLAIMED = 86
-#: What the node program exits with when its work order cannot be read.
+#: Exit code of the node program if it cannot read its work order.
 EXIT_BAD_ORDER = 87
-#: What a job's script exits with when modules, environment or other lines before the training failed.
+#: Exit code of a job's script if modules, environment or other lines before the training failed.
 EXIT_NOT_PREPARED = 88
 
 
 #: `why` in the event "stop": a signal from outside stopped the training, not its time limit.
 STOP_SIGNALLED = "signal"
+#: `why` in the event "stop": the wall-time limit.
+STOP_AT_LIMIT = "limit"
 
 
 class Phase(str, Enum):
-    """What an attempt is doing. The order here is the order in which they come."""
+    """The step that an attempt is in, in the order of the steps."""
 
     CLAIM = "claim"
     STAGE = "stage"
@@ -35,7 +37,7 @@ class Phase(str, Enum):
 
 
 class Outcome(str, Enum):
-    """How an attempt ended."""
+    """The result of an attempt."""
 
     FINISHED = "finished"
     CONTINUE = "continue"
@@ -56,7 +58,7 @@ class Outcome(str, Enum):
 
 
 class Variable:
-    """Names of environment variables that the training finds."""
+    """Names of environment variables that the training process gets."""
 
     TOKEN = "OUTLAST_TOKEN"
     RUN = "OUTLAST_RUN"
@@ -69,15 +71,15 @@ class Variable:
     CHECKPOINT_KEEP = "OUTLAST_CHECKPOINT_KEEP"
     DATA_DIR = "OUTLAST_DATA_DIR"
     OUTPUT_DIR = "OUTLAST_OUTPUT_DIR"
-    #: Seconds between two saves that the training makes by itself, or "auto", and the bounds of "auto".
+    #: Seconds between two automatic saves, or "auto", and the bounds of "auto".
     SAVE_EVERY = "OUTLAST_SAVE_EVERY"
     SAVE_SHORTEST = "OUTLAST_SAVE_SHORTEST"
     SAVE_LONGEST = "OUTLAST_SAVE_LONGEST"
-    #: Of earlier attempts: seconds that a save held the training up, and that the slowest took to be durable.
+    #: From earlier attempts: seconds that a save blocked the training, and the most until one was durable.
     SAVE_BLOCKED = "OUTLAST_SAVE_BLOCKED"
     SAVE_DURABLE = "OUTLAST_SAVE_DURABLE"
-    #: Seconds that the run was at work so far, and how often the cluster cut it short.
+    #: Seconds that the run has computed so far, and how often the cluster interrupted it.
     OBSERVED = "OUTLAST_OBSERVED"
     INTERRUPTIONS = "OUTLAST_INTERRUPTIONS"
-    #: JSON lines in which the training tells of progress, saves and resumes.
+    #: JSON lines in which the training process reports progress, saves and resumes.
     PROGRESS_FILE = "OUTLAST_PROGRESS_FILE"

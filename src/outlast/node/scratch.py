@@ -1,4 +1,4 @@
-"""The attempt's own directory: working directory, data, outputs in the making."""
+"""The attempt's scratch directory: working directory, data, unfinished outputs."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from dataclasses import dataclass
 from typing import Callable
 
 from outlast.node.files import copy_tree
-from outlast.node.locks import lock
+from outlast.node.locks import try_lock
 from outlast.node.pulse import no_pulse
 
-#: A longer row of attempts that were each killed while carrying outputs on does not come about.
-_MOST_HOPS = 100
-#: Locked by whoever works in a directory on the node; what has none was left by somebody if it is not young.
+#: A limit for the number of attempts in a row that were killed before they had copied earlier outputs.
+_MAX_HOPS = 100
+#: The attempt that works in a directory on the node locks this file in it.
 _ALIVE = ".alive"
-_YOUNG = 86400.0
+#: Seconds after which a directory on the node that has no such lock counts as abandoned.
+_ABANDONED_AFTER = 86400.0
 
 
 @dataclass(frozen=True)
 class Scratch:
-    """Where things are below an attempt's scratch directory, and on the node where that has room of its own.
+    """The paths below an attempt's scratch directory, part of which may be on the node (`on_node`).
 
-    Unfinished outputs are in `top` in any case: the next attempt may run on another node.
+    Unfinished outputs are always in `top`: the next attempt may run on another node.
     """
 
     top: str
@@ -46,10 +47,11 @@ class Scratch:
 
     @property
     def carried_from(self) -> str:
-        """Names the scratch whose outputs are still to be copied; gone once they are here."""
+        """A file with the path of the scratch whose outputs are still to be copied; removed afterwards."""
         return os.path.join(self.top, "carried-from")
 
     def prepare(self, previous: str | None) -> None:
+        """Create the directories, and record the earlier scratch `previous`. Raises OSError."""
         os.makedirs(self.top, exist_ok=True)
         if previous is not None:
             with open(self.carried_from, "w", encoding="utf-8", errors="surrogateescape") as file:
@@ -57,17 +59,17 @@ class Scratch:
         os.makedirs(self.working, exist_ok=True)
         os.makedirs(self.data, exist_ok=True)
 
-    def occupy(self) -> int | None:
-        """Where the node has room of its own: keep it from being swept up, until the descriptor is closed."""
+    def mark_in_use(self) -> int | None:
+        """Protect the directory on the node from other attempts until the returned descriptor is closed."""
         if self.on_node is None:
             return None
         descriptor = os.open(os.path.join(self.on_node, _ALIVE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        with contextlib.suppress(OSError):  # no locks here: it is young, and that keeps it as well
-            lock(descriptor)
+        with contextlib.suppress(OSError):  # no locks here: its age protects it for a day
+            try_lock(descriptor)
         return descriptor
 
-    def sweep_up(self, until: float, pulse: Callable[[], None] = no_pulse) -> None:
-        """Remove what attempts that were killed on this node have left: nobody else comes by to do it."""
+    def remove_abandoned(self, until: float, pulse: Callable[[], None] = no_pulse) -> None:
+        """Remove directories of killed attempts on this node; stop at the monotonic time `until`."""
         if self.on_node is None:
             return
         place, prefix = os.path.split(self.on_node)[0], node_directory_name("")
@@ -76,31 +78,31 @@ class Scratch:
                 if entry.name.startswith(prefix) and entry.path != self.on_node and _is_abandoned(entry):
                     _remove(entry.path, until, pulse)
 
-    def carry_on(self, previous: str | None, pulse: Callable[[], None] = no_pulse) -> None:
-        """Take over an earlier attempt's unfinished outputs, whole, then remove its scratch.
+    def carry_over_outputs(self, previous: str | None, pulse: Callable[[], None] = no_pulse) -> None:
+        """Copy all unfinished outputs of an earlier attempt, then remove its scratch.
 
-        They are copied, never moved: a process of that attempt may still live and write.
+        They are copied, not moved: a process of that attempt may still be alive and write.
         """
-        passed = []
-        for _ in range(_MOST_HOPS):
+        visited = []
+        for _ in range(_MAX_HOPS):
             if previous is None or os.path.realpath(previous) == os.path.realpath(self.top):
                 break
-            passed.append(previous)
+            visited.append(previous)
             earlier = Scratch(previous)
             if os.path.isdir(earlier.output):
                 temporary = os.path.join(self.top, ".output.tmp")
                 copy_tree(earlier.output, temporary, pulse)
                 os.rename(temporary, self.output)
                 break
-            previous = earlier._still_to_carry()
+            previous = earlier._read_carried_from()
         os.makedirs(self.output, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.carried_from)
-        for done in passed:
+        for done in visited:
             if os.path.isdir(done):
-                _remove(done, math.inf, pulse)  # a remainder only costs space
+                _remove(done, math.inf, pulse)  # what cannot be removed only takes space
 
-    def _still_to_carry(self) -> str | None:
+    def _read_carried_from(self) -> str | None:
         try:
             with open(self.carried_from, encoding="utf-8", errors="surrogateescape") as file:
                 return file.read() or None
@@ -108,15 +110,15 @@ class Scratch:
             return None
 
     def clear(self, keep_output: bool, until: float, pulse: Callable[[], None] = no_pulse) -> bool:
-        """Remove it, all or all but the outputs. False: not everything could go, or not before `until`."""
-        kept = {self.output, self.carried_from} if keep_output else set()
+        """Remove everything, or everything but the outputs. Return False if something is left at `until`."""
+        keep = {self.output, self.carried_from} if keep_output else set()
         try:
-            doomed = [entry.path for entry in os.scandir(self.top) if entry.path not in kept]
+            paths = [entry.path for entry in os.scandir(self.top) if entry.path not in keep]
         except FileNotFoundError:
             return True
         if self.on_node is not None and os.path.lexists(self.on_node):
-            doomed.append(self.on_node)
-        for path in doomed:
+            paths.append(self.on_node)
+        for path in paths:
             if not _remove(path, until, pulse):
                 return False
         if not keep_output:
@@ -125,15 +127,16 @@ class Scratch:
 
 
 def node_directory_name(token: str) -> str:
-    """What the directory of an attempt is called in the room that the node has for all."""
+    """Return the name of an attempt's directory in the scratch of a node."""
     return f"outlast-{token}"
 
 
 def _is_abandoned(entry: os.DirEntry[str]) -> bool:
+    """Return True if this user owns the directory and no running attempt uses it."""
     status = entry.stat(follow_symlinks=False)
     if status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode):
         return False
-    is_old = time.time() - status.st_mtime > _YOUNG
+    is_old = time.time() - status.st_mtime > _ABANDONED_AFTER
     try:
         descriptor = os.open(os.path.join(entry.path, _ALIVE), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
@@ -141,7 +144,7 @@ def _is_abandoned(entry: os.DirEntry[str]) -> bool:
     except OSError:
         return False
     try:
-        return lock(descriptor) or is_old
+        return try_lock(descriptor) or is_old
     except BlockingIOError:
         return False
     except OSError:
@@ -151,7 +154,7 @@ def _is_abandoned(entry: os.DirEntry[str]) -> bool:
 
 
 def _remove(path: str, until: float, pulse: Callable[[], None]) -> bool:
-    """As rmtree, but it looks at the clock: a job must not be killed at its limit over its litter."""
+    """Remove a file or a directory tree. Return False if something is left at the monotonic time `until`."""
     if os.path.islink(path) or not os.path.isdir(path):
         os.unlink(path)
         return True
@@ -160,7 +163,7 @@ def _remove(path: str, until: float, pulse: Callable[[], None]) -> bool:
             pulse()
             if time.monotonic() >= until:
                 return False
-            with contextlib.suppress(OSError):  # whatever stays is noticed below
+            with contextlib.suppress(OSError):  # what stays is noticed below
                 os.unlink(os.path.join(directory, name))
     shutil.rmtree(path, ignore_errors=True)
     return not os.path.lexists(path)

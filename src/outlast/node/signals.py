@@ -1,4 +1,4 @@
-"""How the node program learns of stop signals and of its children's ends: as events, in order, none lost."""
+"""Stop signals and ends of children as events of the node program: in order, and none is lost."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import time
 from types import FrameType, TracebackType
 from typing import Any
 
-#: Any of these means: stop soon. Which one a scheduler sends differs from site to site.
+#: Each of these means: stop soon. Sites differ in which one the scheduler sends.
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class Signals:
-    """Catches signals from `with` on; they are kept until somebody asks.
+    """A context manager that catches signals and keeps them until they are read.
 
-    The interpreter writes every signal's number into a pipe, which `wait` listens to. So nothing is polled,
-    and a signal that came while no training was there yet is found by the first question after it.
+    The interpreter writes the number of every signal into a pipe, on which `wait` blocks. So there is no
+    polling, and the first call after a signal finds it, even if it came before the training started.
     """
 
     def __init__(self) -> None:
-        #: The first stop signal that came, once `wait` or `pending_stop` has seen it.
+        #: The first stop signal that `wait` or `pending_stop` has read from the pipe.
         self._stop: int | None = None
         self._before: dict[int, Any] = {}
 
@@ -32,9 +32,9 @@ class Signals:
         self._wakeup_before = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         self._poll = select.poll()
         self._poll.register(self._reader, select.POLLIN)
-        # SIGCHLD may have been inherited as ignored, and then no exit status would ever reach us.
+        # SIGCHLD may have been inherited as ignored; then exit statuses would be lost.
         for number in (*STOP_SIGNALS, signal.SIGCHLD):
-            self._before[number] = signal.signal(number, _leave_it_to_the_pipe)
+            self._before[number] = signal.signal(number, _do_nothing)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, self._before)
         return self
 
@@ -46,23 +46,23 @@ class Signals:
         try:
             signal.set_wakeup_fd(self._wakeup_before)
         except (ValueError, OSError):
-            # The descriptor belonged to a process that we were forked from and is closed here.
+            # The descriptor belongs to a parent that this process was forked from, and is closed here.
             signal.set_wakeup_fd(-1)
         os.close(self._reader)
         os.close(self._writer)
 
     def pending_stop(self) -> int | None:
-        """The first stop signal so far."""
+        """Return the first stop signal so far, or None."""
         self._drain()
         return self._stop
 
     def wait(self, seconds: float) -> None:
-        """Return when a signal came (a child's end is one), or after `seconds`."""
+        """Wait for a signal (the end of a child is one), at most `seconds`."""
         self._poll.poll(max(0.0, seconds) * 1000)
         self._drain()
 
     def wait_until(self, moment: float) -> None:
-        """As `wait`, until a moment of the monotonic clock."""
+        """Wait for a signal, at most until `moment` on the monotonic clock."""
         self.wait(moment - time.monotonic())
 
     def _drain(self) -> None:
@@ -76,5 +76,5 @@ class Signals:
                     self._stop = number
 
 
-def _leave_it_to_the_pipe(number: int, frame: FrameType | None) -> None:
-    """The interpreter writes to the wakeup pipe only for signals that have a handler."""
+def _do_nothing(number: int, frame: FrameType | None) -> None:
+    """Do nothing; the interpreter writes only signals with a handler to the pipe."""

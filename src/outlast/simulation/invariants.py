@@ -1,4 +1,4 @@
-"""The promises, as checks on what a schedule left behind, against what was true."""
+"""The promises, as checks of the result of a schedule against what really happened."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from outlast.simulation.simulated_job import SimulatedJob
 
 
 def violations(history: History) -> Iterator[Violation]:
+    """Yield the promises that a schedule broke."""
     yield from _fold_agrees(history)
     for run in history.runs.values():
         attempts = history.attempts_of(run.name)
@@ -35,7 +36,7 @@ def _fold_agrees(history: History) -> Iterator[Violation]:
         if attempt is not None:
             attempts[attempt.token] = attempt
     if runs != history.runs or attempts != history.attempts:
-        yield Violation("fold", "", "the entries, folded again, give something else than the records")
+        yield Violation("fold", "", "folding the entries again does not give the records")
 
 
 def _is_over(history: History, run: Run, attempts: Sequence[Attempt]) -> Iterator[str]:
@@ -48,30 +49,30 @@ def _is_over(history: History, run: Run, attempts: Sequence[Attempt]) -> Iterato
 
 
 def _nothing_left(history: History, run: Run, attempts: Sequence[Attempt]) -> Iterator[str]:
-    """No job waits, runs or is held for a run that is over."""
+    """Find jobs that are queued, running or held for a run that is over."""
     for attempt in attempts:
         job = history.jobs.get(attempt.token)
         if job is not None and job.phase is not JobPhase.ENDED and not job.hidden_for_good:
-            yield "the job of attempt %d was left behind, %s" % (attempt.number, job.phase.value)
+            yield "the job of attempt %d was left %s" % (attempt.number, job.phase.value)
 
 
-def _last_word_counts(history: History, run: Run, attempts: Sequence[Attempt]) -> Iterator[str]:
-    """How the last start of a job ended is how its attempt did, if that could be heard in time."""
+def _last_report_counts(history: History, run: Run, attempts: Sequence[Attempt]) -> Iterator[str]:
+    """Find attempts whose outcome is not the one that the last start of the job logged in time."""
     if history.scenario.weather.clock_jumps:
         return
     for attempt in attempts:
         logs, job = history.exchange.logs(attempt.token), history.jobs.get(attempt.token)
-        if job is None or job.lacked or not logs or logs[-1].cut_off or attempt.ended != job.ended:
+        if job is None or job.was_missing or not logs or logs[-1].cut_off or attempt.ended != job.ended:
             continue
-        said = logs[-1].outcome
-        heard = history.exchange.arrives_within(attempt.token, history.scenario.patience.files)
+        logged = logs[-1].outcome
+        arrived = history.exchange.arrives_within(attempt.token, history.scenario.patience.files)
         cancelled = attempt.cancel_sent is not None or attempt.outcome is Outcome.CANCELLED
-        if said is not None and heard and not cancelled and attempt.outcome is not said:
-            yield "attempt %d said %s, and ended as %s" % (attempt.number, said.value, attempt.outcome)
+        if logged is not None and arrived and not cancelled and attempt.outcome is not logged:
+            yield "attempt %d logged %s, and ended as %s" % (attempt.number, logged.value, attempt.outcome)
 
 
-def _tried_in_vain(history: History, run: Run, attempts: Sequence[Attempt]) -> Iterator[str]:
-    """What the scheduler will never run is not sent again and again."""
+def _sent_although_held(history: History, run: Run, attempts: Sequence[Attempt]) -> Iterator[str]:
+    """Find runs that are submitted again although the scheduler holds every job for good."""
     refused = [a for a in _since_retry(history, run, attempts) if a.outcome is Outcome.REJECTED and a.queued]
     if history.truths[run.name].held_for_good and len(refused) > 1:
         yield "%d jobs were sent although the first was held for good" % len(refused)
@@ -101,25 +102,25 @@ def _patience(history: History, run: Run, attempts: Sequence[Attempt]) -> Iterat
     since = _since_retry(history, run, attempts)
     if nature is Nature.HEALTHY:
         if run.state is RunState.FAILED and not _given_up_rightly(history, run, attempts, since):
-            yield "failed although only the cluster was to blame: %s" % run.reason
+            yield "failed although only the cluster caused it: %s" % run.reason
         return
     if run.state is RunState.FINISHED:
         yield "finished although it is %s" % nature.value
     if nature is Nature.HOPELESS:
-        over_time = [a for a in since if _told(history, a, (Outcome.OVER_TIME,))]
+        over_time = [a for a in since if _logged(history, a, (Outcome.OVER_TIME,))]
         if len(over_time) > history.scenario.spec.limits.without_progress:
             yield "%d attempts reached the limit without progress" % len(over_time)
         return
-    said = BUG if nature is Nature.BUGGY else WRONG
+    error = BUG if nature is Nature.BUGGY else WRONG
     outcomes = (truth.training.bug_outcome, Outcome.WRONG_OUTPUT)
-    failed = [a for a in since if _told(history, a, outcomes, said)]
-    # Progress in between, and a failure of another kind, begin the count anew.
-    anew = truth.flukes + sum(_progressed_otherwise(history, a, said) for a in since)
-    if len(failed) > 2 + anew:
+    failed = [a for a in since if _logged(history, a, outcomes, error)]
+    # Progress in between, and a failure of another kind, reset the count.
+    resets = truth.flukes + sum(_progressed_otherwise(history, a, error) for a in since)
+    if len(failed) > 2 + resets:
         yield "%d attempts failed in the same way" % len(failed)
-    told = run.state is not RunState.FAILED or said in run.reason
-    if not told and not _given_up_rightly(history, run, attempts, since):
-        yield "the reason does not say what is wrong with the training: %s" % run.reason
+    is_explained = run.state is not RunState.FAILED or error in run.reason
+    if not is_explained and not _given_up_rightly(history, run, attempts, since):
+        yield "the reason does not contain the error of the training: %s" % run.reason
 
 
 def _since_retry(history: History, run: Run, attempts: Sequence[Attempt]) -> list[Attempt]:
@@ -132,23 +133,23 @@ def _since_retry(history: History, run: Run, attempts: Sequence[Attempt]) -> lis
     return [attempt for attempt in attempts if attempt.number > before]
 
 
-def _told(history: History, attempt: Attempt, outcomes: Sequence[Outcome], said: str = "") -> bool:
-    """The controller was told that the training ended like this, and was not about to cancel it."""
-    report = history.exchange.handed.get(attempt.token)
+def _logged(history: History, attempt: Attempt, outcomes: Sequence[Outcome], error: str = "") -> bool:
+    """Return True if the controller read a report with such an end, and recorded it as the outcome."""
+    report = history.exchange.last_reports.get(attempt.token)
     if report is None or report.logged_outcome not in outcomes:
         return False
-    return attempt.outcome is report.logged_outcome and said in report.detail
+    return attempt.outcome is report.logged_outcome and error in report.detail
 
 
-def _progressed_otherwise(history: History, attempt: Attempt, said: str) -> bool:
-    report = history.exchange.handed.get(attempt.token)
-    return report is not None and report.progressed and said not in report.detail
+def _progressed_otherwise(history: History, attempt: Attempt, error: str) -> bool:
+    report = history.exchange.last_reports.get(attempt.token)
+    return report is not None and report.progressed and error not in report.detail
 
 
 def _given_up_rightly(
     history: History, run: Run, attempts: Sequence[Attempt], since: Sequence[Attempt]
 ) -> bool:
-    """A limit was truly reached, by what is true and what the controller could know of it."""
+    """Return True if a limit was really reached, as far as the controller could know."""
     limits = history.scenario.spec.limits
     ended = max(
         entry.at for entry in history.entries if entry.run == run.name and entry.kind is EntryKind.FAILED
@@ -158,7 +159,7 @@ def _given_up_rightly(
         return True
     if sum(_held_a_slot(history.jobs, attempt) for attempt in since) >= limits.attempts:
         return True
-    own, any_cause = _without_progress(history.exchange.handed, history.jobs, attempts)
+    own, any_cause = _without_progress(history.exchange.last_reports, history.jobs, attempts)
     return own >= limits.without_progress or any_cause >= CLUSTER_PATIENCE * limits.without_progress
 
 
@@ -168,13 +169,13 @@ def _held_a_slot(jobs: Mapping[str, SimulatedJob], attempt: Attempt) -> bool:
 
 
 def _without_progress(
-    handed: Mapping[str, Report], jobs: Mapping[str, SimulatedJob], attempts: Sequence[Attempt]
+    last_reports: Mapping[str, Report], jobs: Mapping[str, SimulatedJob], attempts: Sequence[Attempt]
 ) -> tuple[int, int]:
-    """What saved nothing new, in a row: attempts not ended by the cluster, and all starts that computed."""
+    """Count, in a row and without progress: attempts not ended by the cluster, and starts that computed."""
     best: int | None = None
     own = starts = 0
     for attempt in attempts:
-        report = handed.get(attempt.token)
+        report = last_reports.get(attempt.token)
         if report is None:
             continue
         saves = [save.step for leg in report.legs for save in leg.saves]
@@ -190,40 +191,40 @@ def _without_progress(
     return own, starts
 
 
-def _knows_when_to_stop(history: History, run: Run, attempts: Sequence[Attempt]) -> Iterator[str]:
-    """No attempt follows on too many starts in vain. A torn checkpoint makes progress harder to tell."""
+def _stops_without_progress(history: History, run: Run, attempts: Sequence[Attempt]) -> Iterator[str]:
+    """Find attempts after too many starts without progress; not if torn checkpoints hide progress."""
     most = CLUSTER_PATIENCE * history.scenario.spec.limits.without_progress
     since = _since_retry(history, run, attempts)
     for number in range(1, len(since)):
-        _, starts = _without_progress(history.exchange.handed, history.jobs, since[:number])
+        _, starts = _without_progress(history.exchange.last_reports, history.jobs, since[:number])
         if starts >= most and not history.scenario.weather.torn:
-            yield "%d starts in a row were in vain, and another attempt followed" % starts
+            yield "%d starts in a row made no progress, and another attempt followed" % starts
             return
 
 
 def _notes_are_few(history: History, run: Run, attempts: Sequence[Attempt]) -> Iterator[str]:
-    """A reason that changes with every look must not fill the journal."""
+    """Find jobs whose reasons to wait were recorded too often."""
     if history.scenario.weather.clock_jumps:
         return
-    noted: dict[str, list[float]] = {}
+    recorded: dict[str, list[float]] = {}
     for entry in history.entries:
         if entry.run == run.name and entry.kind is EntryKind.WAITS:
-            noted.setdefault(entry.token or "", []).append(entry.at)
-    for token, times in noted.items():
+            recorded.setdefault(entry.token or "", []).append(entry.at)
+    for token, times in recorded.items():
         job = history.jobs[token]
         most = 3 + 2 * (job.holds + job.starts) + 2 * sqrt((times[-1] - times[0]) / WAITS_AGAIN)
         if len(times) > most:
-            yield "why %s waits was noted %d times" % (token, len(times))
+            yield "why %s waits was recorded %d times" % (token, len(times))
 
 
 _CHECKS = (
     ("1", _is_over),
-    ("1", _tried_in_vain),
+    ("1", _sent_although_held),
     ("1", _nothing_left),
     ("1", _notes_are_few),
     ("2", _one_result),
-    ("2", _last_word_counts),
+    ("2", _last_report_counts),
     ("5", ledger_closes),
     ("6", _patience),
-    ("6", _knows_when_to_stop),
+    ("6", _stops_without_progress),
 )

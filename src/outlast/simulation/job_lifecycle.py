@@ -43,7 +43,7 @@ class JobLifecycle:
         self._exchange = exchange
         self._on_compute = on_compute
         self.trace = trace
-        exchange.taken_over = self._take_over
+        exchange.on_takeover = self._take_over
 
     # Actions of users and administrators.
 
@@ -127,7 +127,7 @@ class JobLifecycle:
             host=job.host,
             skew=rng.uniform(-2.0, 2.0),
             began=now,
-            tells_steps=training.tells_steps,
+            reports_steps=training.reports_steps,
             save_seconds=training.save_seconds,
             phases=[(Phase.CLAIM, now)],
         )

@@ -52,7 +52,7 @@ def _useful_is_true(
     """Follow the result back through its checkpoints, and compare the useful time with the bookings."""
     training = history.truths[run.name].training
     kept = _kept_steps(history, run)
-    exact = training.tells_steps and all(_log_is_complete(history, attempt) for attempt in attempts)
+    exact = training.reports_steps and all(_log_is_complete(history, attempt) for attempt in attempts)
     for attempt, booking in zip(attempts, bookings, strict=True):
         net = gross = 0.0
         for number, log in enumerate(history.exchange.logs(attempt.token), start=1):
@@ -89,7 +89,7 @@ def _kept_steps(history: History, run: Run) -> dict[LegKey, tuple[int, int]]:
 
 def _saves_are_known(history: History, attempt: Attempt) -> bool:
     """Return True if the controller knows all saves of the attempt, or as many as a report keeps."""
-    report = history.exchange.handed.get(attempt.token)
+    report = history.exchange.last_reports.get(attempt.token)
     legs = report.legs if report is not None else ()
     for number, log in enumerate(history.exchange.logs(attempt.token)):
         known = len(legs[number].saves) if number < len(legs) else 0
@@ -101,7 +101,7 @@ def _saves_are_known(history: History, attempt: Attempt) -> bool:
 def _log_is_complete(history: History, attempt: Attempt) -> bool:
     """Return True if the controller knows everything that the attempt logged."""
     logs = history.exchange.logs(attempt.token)
-    report = history.exchange.handed.get(attempt.token)
+    report = history.exchange.last_reports.get(attempt.token)
     legs = report.legs if report is not None else ()
     for number, log in enumerate(logs):
         if log.cut_off:

@@ -12,7 +12,7 @@ from enum import Enum
 
 from outlast.domain.model import Checkpoints, Limits, Outcome, Resources, Spec
 from outlast.domain.observation import Patience
-from outlast.node.supervise import limits_for
+from outlast.node.time_limits import limits_for
 
 #: The error of a buggy training script, which must be in the reason why its run failed.
 BUG = "ZeroDivisionError: division by zero (train.py line 42)"
@@ -20,7 +20,7 @@ WRONG = "metrics.json: accuracy is 0.1, at least 0.9 is required."
 
 
 class Nature(Enum):
-    """How a training run ends if the cluster does not interrupt it."""
+    """The way in which a run ends if the cluster does not interrupt it."""
 
     HEALTHY = "healthy"
     BUGGY = "buggy"  # always raises the same traceback at the same step
@@ -43,7 +43,7 @@ class TrainingModel:
     #: Saves and exits on a stop request, instead of running until it is killed.
     stops_on_request: bool
     #: Reports the steps that it saves, instead of only writing into the checkpoint directory.
-    tells_steps: bool
+    reports_steps: bool
     bug_at: int | None = None
     bug_outcome: Outcome = Outcome.CRASHED
     #: The step of a failure that occurs once.
@@ -57,8 +57,8 @@ class Weather:
     #: Mean seconds of running until a job is evicted; 0 for never.
     evicted_after: float = 0.0
     evicted_with_notice: float = 0.0
-    #: An evicted job is requeued by the scheduler. Evicted without notice, it may only be cut off and continue;
-    #: it notices when another job claims its attempt, unless it is blind to that.
+    #: An evicted job is requeued by the scheduler. Evicted without notice, it may only be cut off, and
+    #: continues; it notices when another job claims its attempt, unless it is blind to that.
     requeued: float = 0.0
     cut_off: float = 0.0
     blind: float = 0.0
@@ -207,7 +207,7 @@ def _training(rng: random.Random, time: float, grace: float) -> TrainingModel:
         save_seconds=rng.uniform(0.0, 0.01) * usable,
         load_seconds=rng.uniform(0.0, 0.1) * usable,
         stops_on_request=bool(every) and rng.random() < 0.7,
-        tells_steps=rng.random() < 0.8,
+        reports_steps=rng.random() < 0.8,
         bug_at=rng.randint(1, steps - 1) if nature is Nature.BUGGY else None,
         bug_outcome=rng.choice((Outcome.CRASHED, Outcome.CRASHED, Outcome.OUT_OF_MEMORY)),
         fluke_at=rng.randint(1, steps - 1) if rng.random() < 0.1 else None,

@@ -102,7 +102,7 @@ class _Schedule:
         self.timeline = Timeline(BEGIN)
         self.wall = _Wall(self.timeline)
         self.records = KeptRecords(self._on_entry)
-        self.exchange = SimulatedExchange(self.timeline, self.rng, self.weather, self._complain)
+        self.exchange = SimulatedExchange(self.timeline, self.rng, self.weather, self._report_violation)
         self.truths = {
             "run%d" % number: RunTruth(
                 name="run%d" % number,
@@ -122,7 +122,7 @@ class _Schedule:
             self.timeline, self.rng, scenario, self.truths, self.exchange, lifecycle
         )
         self.pass_checks = PassChecks(
-            scenario, self.timeline, self.records, self.cluster, self.exchange, self._complain
+            scenario, self.timeline, self.records, self.cluster, self.exchange, self._report_violation
         )
         self.controller = self._new_controller()
 
@@ -270,9 +270,11 @@ class _Schedule:
         if job is not None and (job.missing_listings >= 2 or self._is_misled(entry.token)):
             self.excused.add(entry.token)
         elif job is not None and job.computing and entry.data["outcome"] != Outcome.FINISHED.value:
-            self._complain(entry.run, "%s was given up while it was listed" % entry.token)
+            self._report_violation(entry.run, "%s was given up while it was listed" % entry.token)
         if "account" in entry.data and entry.token not in self.exchange.settled:
-            self._complain(entry.run, "the end of %s was recorded before it was settled" % entry.token)
+            self._report_violation(
+                entry.run, "the end of %s was recorded before it was settled" % entry.token
+            )
 
     def _on_compute(self, program: NodeProgram) -> None:
         token, number = program.leg
@@ -280,7 +282,7 @@ class _Schedule:
         for other in program.run.computing:
             if not self._is_written_off(other) and not self._is_written_off(program):
                 text = "%s and %s compute at the same time" % (other.leg[0], token)
-                self._complain(program.run.name, text)
+                self._report_violation(program.run.name, text)
 
     def _is_written_off(self, program: NodeProgram) -> bool:
         """Return True if the controller could not have ended the job: the scheduler had lost it."""
@@ -290,13 +292,13 @@ class _Schedule:
 
     def _is_misled(self, token: str) -> bool:
         """Return True if all known starts had reported an end other than an eviction."""
-        attempt, report = self.records.attempt(token), self.exchange.handed.get(token)
+        attempt, report = self.records.attempt(token), self.exchange.last_reports.get(token)
         if attempt is None or report is None or len(report.legs) <= attempt.restarts:
             return False
         lost = self.exchange.logs(token)[len(report.legs) - 1].cut_off
         return lost or report.logged_outcome not in (None, Outcome.EVICTED)
 
-    def _complain(self, run: str, text: str) -> None:
+    def _report_violation(self, run: str, text: str) -> None:
         self.found.append(Violation("2", run, text))
 
     def _record(self, text: str) -> None:

@@ -108,7 +108,7 @@ class SimulatedCluster(Scheduler):
         self.last_listing = listing
         for job in self.jobs.values():
             job.missing_listings = 0 if job.token in listing else job.missing_listings + 1
-            job.lacked = job.lacked or (job.missing_listings > 0 and not job.forgotten)
+            job.was_missing = job.was_missing or (job.missing_listings > 0 and not job.forgotten)
         return listing
 
     def _list(self, now: float) -> Mapping[str, JobView]:

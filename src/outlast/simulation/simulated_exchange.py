@@ -1,4 +1,4 @@
-"""The exchange without files: orders, claims, logs and deliveries, and what is true of them."""
+"""An exchange without files: orders, claims, logs and deliveries in memory."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from outlast.simulation.simulated_checkpoints import LegKey
 from outlast.simulation.simulated_log import NodeLog
 from outlast.simulation.timeline import Timeline
 
-#: Who holds a leg that nobody may work on.
+#: The holder of a leg that no job may claim.
 FENCE = "controller"
 
 
 @dataclass(frozen=True)
 class Order:
+    """The work order of an attempt."""
+
     run: str
     number: int
     spec: Spec
@@ -28,7 +30,7 @@ class Order:
 
 @dataclass
 class _SimulatedLeg:
-    """One start of an attempt's job, or the fence after the last one, and how its log travels."""
+    """A start of an attempt's job, or the fence after the last one; and when its log arrives."""
 
     holder: str
     log: NodeLog | None = None
@@ -37,45 +39,49 @@ class _SimulatedLeg:
 
 
 class SimulatedExchange:
-    """Keeps the `Exchange` protocol. `complain` is told what must never happen."""
+    """Implements the `Exchange` protocol. Calls `report_violation(run, text)` for what must never happen."""
 
     def __init__(
-        self, timeline: Timeline, rng: random.Random, weather: Weather, complain: Callable[[str, str], None]
+        self,
+        timeline: Timeline,
+        rng: random.Random,
+        weather: Weather,
+        report_violation: Callable[[str, str], None],
     ) -> None:
         self.orders: dict[str, Order] = {}
-        #: The last report that the controller was given of an attempt, and when.
-        self.handed: dict[str, Report] = {}
-        self.handed_at: dict[str, float] = {}
-        #: How many steps are in the result that a leg delivered.
+        #: The last report on an attempt that the controller read, and when.
+        self.last_reports: dict[str, Report] = {}
+        self.last_report_at: dict[str, float] = {}
+        #: The number of steps in the result that a leg delivered.
         self.delivered: dict[LegKey, int] = {}
-        #: By run: the attempt whose results are in their place, and how many steps are in them.
+        #: By run: the attempt whose results are published, and the number of steps in them.
         self.published: dict[str, tuple[str, int]] = {}
-        #: Attempts that the journal says have ended; nobody may begin to work on them.
+        #: Attempts that have ended according to the journal; no job may claim them.
         self.given_up: set[str] = set()
-        #: Attempts whose leavings were brought home.
+        #: Attempts whose remains were collected.
         self.settled: set[str] = set()
-        #: Told when a leg was claimed or fenced while the one before it may still be at work.
-        self.taken_over: Callable[[str], None] = lambda token: None
+        #: Called when a leg is claimed or fenced while the one before it may still be running.
+        self.on_takeover: Callable[[str], None] = lambda token: None
         self.weather = weather
         self._timeline = timeline
         self._rng = rng
-        self._complain = complain
+        self._report_violation = report_violation
         self._legs: dict[str, list[_SimulatedLeg]] = {}
 
     # The node's side.
 
     def claim(self, token: str, job: str) -> int:
-        """The number of the leg that is now the job's; 0: another job has the attempt, or the controller."""
+        """Claim a leg for a job and return its number; 0 if another job or the controller has the attempt."""
         legs = self._legs.setdefault(token, [])
         if legs and legs[-1].holder != job:
             return 0
         if token in self.given_up:
-            self._complain(self.orders[token].run, "a job began to work on %s, which was given up" % token)
+            self._report_violation(self.orders[token].run, "a job claimed %s, which was given up" % token)
         self._add(token, job)
         return len(legs)
 
     def open_log(self, token: str, log: NodeLog) -> None:
-        """The log of the leg that was claimed last."""
+        """Set the log of the leg that was claimed last, and draw when it arrives."""
         rng, weather, now = self._rng, self.weather, self._timeline.now
         leg = self._legs[token][-1]
         leg.log = log
@@ -85,11 +91,11 @@ class SimulatedExchange:
             leg.cut = now + rng.uniform(0.0, self.orders[token].spec.resources.time)
 
     def logs(self, token: str) -> list[NodeLog]:
-        """Of all legs of an attempt that were worked on."""
+        """Return the logs of all legs of an attempt that a job claimed."""
         return [leg.log for leg in self._legs.get(token, ()) if leg.log is not None]
 
     def arrives_within(self, token: str, seconds: float) -> bool:
-        """Everything that was logged of the attempt reaches the controller in that time."""
+        """Return True if all logs of the attempt reach the controller within `seconds`."""
         return all(leg.delay <= seconds and leg.cut == float("inf") for leg in self._legs.get(token, ()))
 
     def deliver(self, leg: LegKey, steps: int) -> None:
@@ -103,18 +109,18 @@ class SimulatedExchange:
         self.orders[attempt.token] = Order(run.name, attempt.number, spec)
 
     def request(self, run: Run, attempt: Attempt, spec: Spec) -> JobRequest:
-        want = spec.resources
+        resources = spec.resources
         return JobRequest(
             token=attempt.token,
             name="%s-%03d" % (run.name, attempt.number),
             order="",
             zipapp="",
             log="",
-            cpus=want.cpus,
-            gpus=want.gpus,
-            memory=want.memory,
-            disk=want.disk,
-            time=want.time,
+            cpus=resources.cpus,
+            gpus=resources.gpus,
+            memory=resources.memory,
+            disk=resources.disk,
+            time=resources.time,
             grace=spec.checkpoints.grace,
             avoid=attempt.avoid,
         )
@@ -138,8 +144,8 @@ class SimulatedExchange:
     def report(self, attempt: Attempt) -> Report | None:
         now = self._timeline.now
         reports: list[Report] = []
-        for leg, log in self._arrived(attempt.token):
-            # The claim is there although no line of the log has come yet.
+        for leg, log in self._visible_legs(attempt.token):
+            # The claim is visible before the first line of the log.
             claimed = Report(heard=log.began + log.skew, host=log.host)
             reports.append(log.report(min(now - leg.delay, leg.cut)) or claimed)
         if not reports:
@@ -147,28 +153,28 @@ class SimulatedExchange:
         *earlier, last = reports
         if earlier:
             last = replace(last, earlier=tuple(earlier), heard=max(report.heard for report in reports))
-        self.handed[attempt.token], self.handed_at[attempt.token] = last, now
+        self.last_reports[attempt.token], self.last_report_at[attempt.token] = last, now
         return last
 
     def publish(self, attempt: Attempt) -> None:
-        """As with files: what the last leg delivered is moved, so that it can be moved once only."""
+        """Publish what the last leg delivered, which can be moved only once. Raises ResultGone."""
         run, token = attempt.run, attempt.token
-        known = self.published.get(run)
-        if known and known[0] == token:
+        earlier = self.published.get(run)
+        if earlier and earlier[0] == token:
             return
-        steps = self.delivered.get((token, sum(1 for _ in self._arrived(token))))
+        steps = self.delivered.get((token, sum(1 for _ in self._visible_legs(token))))
         if steps is None:
-            self._complain(run, "attempt %d was accepted and had delivered nothing" % attempt.number)
+            self._report_violation(run, "attempt %d was accepted and had delivered nothing" % attempt.number)
             raise ResultGone("%s was accepted and has disappeared" % token)
-        if known:
-            self._complain(run, "results were published by %s and by %s" % (known[0], token))
+        if earlier:
+            self._report_violation(run, "results were published by %s and by %s" % (earlier[0], token))
         self.published[run] = token, steps
 
     def retire(self, run: Run) -> None:
         return
 
-    def _arrived(self, token: str) -> Iterator[tuple[_SimulatedLeg, NodeLog]]:
-        """The legs that the controller can see: the first at once, later ones when their logs come."""
+    def _visible_legs(self, token: str) -> Iterator[tuple[_SimulatedLeg, NodeLog]]:
+        """Yield the legs that the controller can see: the first at once, others when their logs arrive."""
         for number, leg in enumerate(self._legs.get(token, ())):
             if leg.log is None or (number and self._timeline.now - leg.delay < leg.log.began):
                 return
@@ -176,7 +182,7 @@ class SimulatedExchange:
 
     def _add(self, token: str, holder: str) -> None:
         self._legs.setdefault(token, []).append(_SimulatedLeg(holder))
-        self.taken_over(token)
+        self.on_takeover(token)
 
     def _may_fail(self) -> None:
         if self._rng.random() < self.weather.files_fail:

@@ -53,7 +53,7 @@ class SimulatedJob:
     program: NodeProgram | None = None
     #: The number of last listings in a row without it, and whether there ever was one.
     missing_listings: int = 0
-    lacked: bool = False
+    was_missing: bool = False
     #: The view of its current state, cached.
     view: JobView | None = field(default=None, repr=False)
 
@@ -78,7 +78,7 @@ class SimulatedJob:
         return program in program.run.computing
 
     def make_view(self, counts_returns: bool) -> JobView:
-        """Return the job as listed. `counts_returns`: a restart counts at the requeue, not at the next start."""
+        """Return the job as listed; with `counts_returns` a restart counts from the requeue on."""
         if self.view is None:
             over = self.phase is JobPhase.ENDED
             self.view = JobView(

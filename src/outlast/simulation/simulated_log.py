@@ -1,4 +1,4 @@
-"""What a simulated node program writes down, and what can be read of it at a time."""
+"""The log of a simulated node program, and the report that can be read from it at a given time."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from outlast.domain.observation import Report, Save
 from outlast.exchange.attempt_log import MOST_SAVES
 from outlast.simulation.simulated_checkpoints import LegKey
 
-#: How often the node program shows that it lives while the training computes.
-BEAT = 15.0
+#: Seconds between heartbeats of the node program while the training computes.
+HEARTBEAT = 15.0
 
 
 @dataclass
 class NodeLog:
-    """What was written on the node, with true times. A phase may be entered ahead of its time."""
+    """The lines that were written on the node, with true times. Phases may be appended before they begin."""
 
     host: str
     skew: float
     began: float
-    tells_steps: bool
+    reports_steps: bool
     save_seconds: float
     phases: list[tuple[Phase, float]]
     saves: list[tuple[float, int]] = field(default_factory=list)
     loaded: float | None = None
     resumed: int | None = None
-    #: The leg whose checkpoint it went on from.
+    #: The leg whose checkpoint it resumed from.
     resumed_from: LegKey | None = None
-    #: The scheduler believes it dead, and its signals do not reach it.
+    #: The scheduler considers it dead, and signals do not reach it.
     cut_off: bool = False
     ended: float | None = None
     outcome: Outcome | None = None
     detail: str = ""
     signature: str | None = None
-    #: Nothing was written after this.
+    #: Nothing was written after this time.
     closed: float = float("inf")
 
     def report(self, as_of: float) -> Report | None:
@@ -49,13 +49,13 @@ class NodeLog:
         if over:
             last = self.ended or last
         elif begun[-1][0] is Phase.COMPUTE:
-            last += BEAT * ((as_of - last) // BEAT)
+            last += HEARTBEAT * ((as_of - last) // HEARTBEAT)
             last = max([last, *(at for at, _ in self.saves if at <= as_of)])
         ends = [at for _, at in begun[1:]] + [last]
         spans = tuple((phase, end - at) for (phase, at), end in zip(begun, ends, strict=True))
         known = [save for save in self.saves if save[0] <= as_of]
-        saves = [Save(at - (compute or at), step if self.tells_steps else None) for at, step in known]
-        loaded = self.tells_steps and self.loaded is not None and self.loaded <= as_of
+        saves = [Save(at - (compute or at), step if self.reports_steps else None) for at, step in known]
+        loaded = self.reports_steps and self.loaded is not None and self.loaded <= as_of
         return Report(
             claimed=self.began + self.skew,
             host=self.host,
@@ -67,7 +67,7 @@ class NodeLog:
             loaded=loaded,
             resumed=self.resumed if loaded else None,
             saves=tuple(saves[-MOST_SAVES:]),
-            saving=self.save_seconds * len(saves) if self.tells_steps else 0.0,
+            saving=self.save_seconds * len(saves) if self.reports_steps else 0.0,
             changed=bool(saves),
         )
 

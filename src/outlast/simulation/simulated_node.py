@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from outlast.domain.model import Cause, Outcome, Phase, Spec
 from outlast.node.protocol import EXIT_CONTINUE
-from outlast.node.supervise import limits_for
+from outlast.node.time_limits import limits_for
 from outlast.simulation.scenario import BUG, WRONG, Nature, TrainingModel
 from outlast.simulation.simulated_checkpoints import LegKey, SimulatedCheckpoints
-from outlast.simulation.simulated_log import BEAT, NodeLog
+from outlast.simulation.simulated_log import HEARTBEAT, NodeLog
 from outlast.simulation.timeline import Timeline
 
 
@@ -117,8 +117,8 @@ class NodeProgram:
 
     @property
     def next_heartbeat(self) -> float:
-        """When it next checks whether the attempt is still its own."""
-        return self.log.began + BEAT * ((self._timeline.now - self.log.began) // BEAT + 1)
+        """The time of the next heartbeat, at which it checks whether the attempt is still its own."""
+        return self.log.began + HEARTBEAT * ((self._timeline.now - self.log.began) // HEARTBEAT + 1)
 
     def _fail_by_host(self, host_failure: Outcome) -> None:
         if self.alive and not self._cleaning_up:

@@ -15,7 +15,7 @@ class Timeline:
         self._count = 0
 
     def at(self, when: float, action: Callable[[], None]) -> None:
-        """Schedule `action` for `when`, or for now if that is past; actions at the same time keep their order."""
+        """Schedule `action` for `when`, or now if that is past; actions at one time keep their order."""
         self._count += 1
         heapq.heappush(self._due, (max(when, self.now), self._count, action))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from outlast import units
 from outlast.domain.model import Checkpoints, Spec
+from outlast.node.time_limits import stop_margin
 from outlast.spec.document import Document
 from outlast.spec.mistakes import Mistake
 from outlast.spec.schema import CheckpointsKeys
@@ -28,8 +29,9 @@ def checkpoint_warnings(document: Document, keys: CheckpointsKeys, spec: Spec) -
     """Return warnings about settings that are allowed but probably not meant."""
     given, time = keys.model_fields_set, spec.job_time
     odd = []
-    if "grace" in given and keys.grace > time / 4:
-        used = units.show_duration(time / 4)
+    allowed = stop_margin(time, keys.grace)
+    if "grace" in given and keys.grace > allowed:
+        used = units.show_duration(allowed)
         odd.append(("grace", f"is more than a quarter of the attempt's time and is cut to {used}", ""))
     if keys.every:
         unused = f"has no effect with every: {units.write_duration(keys.every)}"

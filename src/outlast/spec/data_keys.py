@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from outlast.node.sandbox.layout import COMMITTED, TRAVEL
 from outlast.node.staging.fetch.digests import normalise_digest
 from outlast.node.staging.item import ALGORITHMS, DataItem
 from outlast.node.staging.sources.file_source import path_of
@@ -21,7 +22,7 @@ from outlast.units import show_size
 _EXAMPLE = "write {url: https://data.example.org/train.tar, unpack: yes, to: data}"
 _PIN = "`outlast data pin` adds a digest"
 #: Names that Outlast uses in a job's directory.
-_RESERVED = ("order.json", "travel", "committed", "arrived")
+_RESERVED = ("order.json", TRAVEL, COMMITTED, "arrived")
 #: The number of hexadecimal digits of a digest.
 _DIGITS = {"sha256": 64, "sha1": 40, "md5": 32, "crc32c": 8, "crc32": 8, "adler32": 8}
 

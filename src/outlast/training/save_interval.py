@@ -15,7 +15,6 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Callable, Mapping
 
-from outlast.node.units import show_rounded_duration
 from outlast.training import env
 from outlast.training.deadline import Deadline, Pace
 
@@ -228,15 +227,15 @@ class SaveInterval:
 
     def _describe_interval(self) -> str:
         if self._plan.every is not None:
-            return "every %s, as configured" % show_rounded_duration(self._plan.every)
+            return "every %s, as configured" % show_duration(self._plan.every)
         if self._choice is None or self._cost is None:
             return ""
         part, remark, between = self._choice
         return "every %s%s: a save costs %s, and an interruption is expected every %s (%s so far)" % (
-            show_rounded_duration(part),
+            show_duration(part),
             remark,
-            show_rounded_duration(self._cost),
-            show_rounded_duration(between),
+            show_duration(self._cost),
+            show_duration(between),
             self._plan.interruptions or "none",
         )
 
@@ -247,3 +246,14 @@ def _equal_part(left: float, best: float, shortest: float, longest: float) -> fl
         return best
     parts = min(left / max(best, SHORTEST_GAP), left // max(shortest, SHORTEST_GAP))
     return left / max(1, math.ceil(max(parts, left / max(longest, SHORTEST_GAP))))
+
+
+def show_duration(seconds: float) -> str:
+    """Return `0.4 s`, `4.3 min`, `13 h` or `2.5 d`: one unit, at most one decimal; days from two on.
+
+    `node.units` has the same rule, which a test compares: this room imports nothing of `node`.
+    """
+    for unit, length, least in (("d", 86400.0, 2.0), ("h", 3600.0, 1.0), ("min", 60.0, 1.0)):
+        if seconds >= least * length:
+            return "%g %s" % (round(seconds / length, 1), unit)
+    return "%s s" % ("%.1g" % seconds if seconds < 1 else "%g" % round(seconds, 1))

@@ -9,6 +9,7 @@ import pytest
 
 from outlast.cli import attempt_times
 from outlast.cli.attempt_times import when, where
+from outlast.domain.accounts import AttemptAccount, read_account
 from outlast.domain.model import Attempt, AttemptState, EntryKind, JournalEntry
 
 BEGAN = 1_800_000_000.0 // 86400 * 86400
@@ -36,20 +37,22 @@ QUEUED = JournalEntry(BEGAN, "r", EntryKind.QUEUED, "a", {"job": "17"})
 
 
 def test_one_start_tells_how_long_it_was_in_the_queue() -> None:
-    attempt = an_attempt(started=BEGAN + 60, ended=BEGAN + 3660, account={"slot": 3600.0})
+    attempt = an_attempt(started=BEGAN + 60, ended=BEGAN + 3660, account=AttemptAccount(slot=3600.0))
     assert when(attempt, [QUEUED, started(60)]) == "00:01:00 to 01:01:00, after 1 min in the queue"
 
 
 def test_a_job_that_was_started_again_tells_its_first_start_and_the_time_between() -> None:
     # Its end is recorded with the last start.
-    attempt = an_attempt(started=BEGAN + 1500, ended=BEGAN + 3660, restarts=1, account={"slot": 3000.0})
+    attempt = an_attempt(
+        started=BEGAN + 1500, ended=BEGAN + 3660, restarts=1, account=AttemptAccount(slot=3000.0)
+    )
     told = when(attempt, [QUEUED, started(60), started(1500, restarts=1)])
     assert told == "00:01:00 to 01:01:00 in 2 starts, after 1 min in the queue and 10 min between starts"
 
 
 def test_a_chain_that_nobody_watched_tells_the_time_in_the_queue_in_all() -> None:
     earlier = [{"outcome": "continue"}, {"outcome": "continue"}]
-    account = {"slot": 3000.0, "earlier": earlier}
+    account = read_account({"slot": 3000.0, "earlier": earlier})
     attempt = an_attempt(started=BEGAN + 2700, ended=BEGAN + 3600, jobs=5, account=account)
     told = when(attempt, [QUEUED])
     assert told == "3 starts, the last from 00:45:00 to 01:00:00, after 10 min in the queue in all"

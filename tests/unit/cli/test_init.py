@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from outlast import templates
 from outlast.cli.commands import check, init
 from outlast.errors import BadInput, NotWritable
 
@@ -24,7 +25,7 @@ def no_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
 
 
-@pytest.mark.parametrize("example", sorted(init.templates()))
+@pytest.mark.parametrize("example", sorted(templates.templates()))
 def test_every_template_passes_check_without_a_warning(example: str, tmp_path: Path) -> None:
     directory = tmp_path / "2026-11-15_A_mine"
     assert run_init(directory, "--example", example).exit_code == 0
@@ -36,7 +37,7 @@ def test_every_template_passes_check_without_a_warning(example: str, tmp_path: P
 def test_the_commented_template_explains_every_key() -> None:
     from outlast.spec.schema import CheckpointsKeys, LimitsKeys, OutputKeys, ParamsKeys, ResourcesKeys
 
-    text = (init.templates()["hello"] / "params.yaml").read_text()
+    text = (templates.templates()["hello"] / "params.yaml").read_text()
     for keys in (ParamsKeys, ResourcesKeys, LimitsKeys, CheckpointsKeys, OutputKeys):
         for key in keys.model_fields:
             assert f"{key}:" in text or key == "at_most"
@@ -120,7 +121,7 @@ def test_the_list_as_json_has_every_template_by_name() -> None:
     result = run_init("--list", "--json")
     assert result.exit_code == 0
     found = json.loads(result.stdout)
-    assert [one["name"] for one in found] == list(init.templates())
+    assert [one["name"] for one in found] == list(templates.templates())
     assert found[0]["description"].startswith("A training run that needs only Python")
 
 
@@ -129,7 +130,7 @@ def test_a_template_without_a_readme_has_no_description(
 ) -> None:
     (tmp_path / "bare").mkdir()
     (tmp_path / "bare" / "params.yaml").write_text("")
-    monkeypatch.setattr(init, "examples_directory", lambda: tmp_path)
+    monkeypatch.setattr(templates, "examples_directory", lambda: tmp_path)
     assert json.loads(run_init("--list", "--json").stdout) == [{"name": "bare"}]
 
 
@@ -143,7 +144,7 @@ def test_json_without_list_is_refused_and_nothing_is_written(tmp_path: Path) -> 
 def test_the_list_names_every_template_with_a_sentence() -> None:
     lines = run_init("--list").stdout.splitlines()
     assert lines[0].startswith("hello      A training run that needs only Python")
-    assert len(lines) == len(init.templates())
+    assert len(lines) == len(templates.templates())
     assert all(len(line.split()) > 3 for line in lines)
 
 
@@ -161,14 +162,14 @@ def test_what_running_a_template_in_place_left_behind_is_not_copied(tmp_path: Pa
         (template / name).parent.mkdir(parents=True, exist_ok=True)
         (template / name).write_text("name: x\n")
     (template / "train.sh").chmod(0o755)
-    copied = init.copy_template(template, tmp_path / "mine")
+    copied = templates.copy_template(template, tmp_path / "mine")
     assert copied == ["params.yaml", "sub/c", "train.sh"]
     assert os.access(tmp_path / "mine" / "train.sh", os.X_OK)
     assert (tmp_path / "mine" / "params.yaml").read_text() == "name: mine\n"
 
 
 def test_the_hello_training_runs_without_a_job_and_reaches_its_accuracy(tmp_path: Path) -> None:
-    script = init.templates()["hello"] / "train.py"
+    script = templates.templates()["hello"] / "train.py"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("OUTLAST_")}
     arguments = [sys.executable, str(script), "--pause", "0"]
     subprocess.run(arguments, cwd=tmp_path, env=environment, timeout=120, check=True, capture_output=True)
@@ -176,7 +177,7 @@ def test_the_hello_training_runs_without_a_job_and_reaches_its_accuracy(tmp_path
 
 
 def test_the_shell_training_goes_on_from_what_it_saved(tmp_path: Path) -> None:
-    script = init.templates()["script"] / "train.sh"
+    script = templates.templates()["script"] / "train.sh"
     (tmp_path / "ckpt").mkdir()
     (tmp_path / "ckpt" / "sum").write_text("9 2.931260407155\n")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("OUTLAST_")}

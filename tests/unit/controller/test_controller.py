@@ -164,7 +164,7 @@ class World:
     def end(self, outcome: Outcome, token: str = "t0-1") -> None:
         self.list(JobPhase.ENDED, token)
         spans = ((Phase.COMPUTE, 40.0),)
-        self.desk.reports[token] = Report(heard=self.now, spans=spans, outcome=outcome, detail="said")
+        self.desk.reports[token] = Report(heard=self.now, spans=spans, logged_outcome=outcome, detail="said")
 
 
 @pytest.fixture
@@ -623,7 +623,7 @@ def test_an_end_that_cannot_be_settled_waits_for_the_next_pass(world: World) -> 
 
 def test_what_is_left_of_a_chain_is_cancelled_once_a_leg_has_finished(world: World) -> None:
     world.controller.step()
-    world.desk.reports["t0-1"] = Report(heard=world.now, outcome=Outcome.FINISHED, detail="said")
+    world.desk.reports["t0-1"] = Report(heard=world.now, logged_outcome=Outcome.FINISHED, detail="said")
     world.scheduler.jobs["t0-1"] = JobView("t0-1", "17", JobPhase.QUEUED, restarts=1)
     world.controller.step()
     assert world.run().state is RunState.FINISHED
@@ -651,14 +651,14 @@ def test_a_job_that_ended_and_is_listed_as_running_for_long_is_over(world: World
     world.list(JobPhase.RUNNING)
     world.controller.step()
     spans = ((Phase.COMPUTE, 40.0),)
-    said = Report(heard=world.now, spans=spans, outcome=Outcome.FINISHED, detail="said")
+    said = Report(heard=world.now, spans=spans, logged_outcome=Outcome.FINISHED, detail="said")
     world.desk.reports["t0-1"] = said
     world.now += 50
     world.controller.step()
     assert world.run().state is RunState.ACTIVE
     world.now += 50
     world.controller.step()
-    assert world.run().state is RunState.FINISHED and world.attempt().account["slot"] == 40.0
+    assert world.run().state is RunState.FINISHED and world.attempt().account.slot == 40.0
 
 
 def test_an_attempt_that_ran_and_vanished_is_shut_for_a_job_that_is_started_again(world: World) -> None:
@@ -673,7 +673,9 @@ def test_an_attempt_that_ran_and_vanished_is_shut_for_a_job_that_is_started_agai
 
 def test_the_last_word_of_an_earlier_start_does_not_end_the_one_that_runs(world: World) -> None:
     world.controller.step()
-    said = Report(heard=world.now, spans=((Phase.COMPUTE, 4.0),), outcome=Outcome.CONTINUE, detail="said")
+    said = Report(
+        heard=world.now, spans=((Phase.COMPUTE, 4.0),), logged_outcome=Outcome.CONTINUE, detail="said"
+    )
     world.desk.reports["t0-1"] = said
     world.now += 500
     running = JobView("t0-1", "18", JobPhase.RUNNING, "node1", started=world.now)

@@ -6,11 +6,40 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from outlast.domain.admission import SCOUTS_FOR, hold_back
+from outlast.domain.admission import SCOUT_TIMEOUT, admit, choose_avoided, hold_back
 from outlast.domain.decision import Decision, DecisionKind
 from outlast.domain.model import Attempt, AttemptState, Ending, Outcome, Run, RunState
 
 NOW = 10_000.0
+
+
+FREE = (1, None)
+
+
+def test_as_many_are_admitted_as_there_is_room_for() -> None:
+    starts = [Decision(DecisionKind.START, name) for name in "abcd"]
+    assert len(admit(starts, FREE, FREE, FREE)) == 4
+    assert [start.run for start in admit(starts, (1, 3), FREE, FREE)] == ["a", "b"]
+    assert [start.run for start in admit(starts, (1, 9), (1, 2), FREE)] == ["a"]
+    assert not admit(starts, (5, 3), FREE, FREE)
+    assert [start.run for start in admit(starts, FREE, FREE, (3, 5))] == ["a", "b"]
+    assert not admit(starts, (1, 9), FREE, (7, 5))
+
+
+def test_a_chain_counts_as_one_run_and_as_all_of_its_jobs() -> None:
+    chains = [Decision(DecisionKind.START, name) for name in "abcd"]
+    assert len(admit(chains, (1, 4), FREE, FREE, jobs_per_start=5)) == 3
+    assert [start.run for start in admit(chains, FREE, (2, 12), FREE, jobs_per_start=5)] == ["a", "b"]
+    assert [start.run for start in admit(chains, FREE, FREE, (6, 15), jobs_per_start=5)] == ["a"]
+    assert not admit(chains, FREE, (0, 4), FREE, jobs_per_start=5)
+
+
+def test_never_all_hosts_are_avoided() -> None:
+    assert choose_avoided(("a", "b"), ()) == ("a", "b")
+    assert choose_avoided(("a",), ("a",)) == ()
+    assert choose_avoided(("a", "b"), ("a", "b", "c")) == ("a", "b")
+    assert choose_avoided(("a", "b", "c"), ("a", "b", "c")) == ("b", "c")
+    assert choose_avoided(("gone", "a"), ("a", "b")) == ("a",)
 
 
 def ended(
@@ -77,7 +106,7 @@ def test_one_that_got_through_since_ends_the_outage_for_all() -> None:
 
 def test_a_scout_that_waits_in_the_queue_for_long_is_joined_by_another() -> None:
     runs = [a_run(1, ended(1000.0), current="now"), a_run(2, ended(1000.0)), a_run(3, ended(1000.0))]
-    assert World(under_way("r1", NOW - SCOUTS_FOR - 1)).started(runs) == ["r2"]
+    assert World(under_way("r1", NOW - SCOUT_TIMEOUT - 1)).started(runs) == ["r2"]
 
 
 def test_runs_that_want_other_data_are_not_held_back() -> None:

@@ -7,16 +7,9 @@ from typing import Any
 
 import pytest
 
+from outlast.domain.accounts import AttemptAccount
 from outlast.domain.decision import Decision, DecisionKind
-from outlast.domain.engine import (
-    CANCEL_AGAIN,
-    SOUR_FOR,
-    admit,
-    after_fence,
-    choose_avoided,
-    decide,
-    decide_twin,
-)
+from outlast.domain.engine import CANCEL_AGAIN, SOUR_FOR, after_fence, decide, decide_twin
 from outlast.domain.model import (
     Attempt,
     AttemptState,
@@ -143,7 +136,7 @@ def test_a_clock_that_was_set_back_begins_the_patience_anew() -> None:
 
 
 def test_a_missing_job_with_a_last_word_has_ended() -> None:
-    data = ending(next_for(report=replace(REPORT, outcome=Outcome.FINISHED, detail="done")))
+    data = ending(next_for(report=replace(REPORT, logged_outcome=Outcome.FINISHED, detail="done")))
     assert data["outcome"] == "finished" and data["account"]["slot"] == pytest.approx(71.0)
 
 
@@ -159,12 +152,12 @@ def test_a_fence_that_lost_waits_for_the_node_until_it_is_silent() -> None:
     assert after_fence(RUN, ATTEMPT, replace(REPORT, heard=NOW - 10.0), False, PATIENCE, NOW) is None
     lost = ending(after_fence(RUN, ATTEMPT, replace(REPORT, heard=NOW - 40.0), False, PATIENCE, NOW))
     assert lost["outcome"] == "lost" and lost["step"] == 6
-    word = replace(REPORT, outcome=Outcome.CONTINUE)
+    word = replace(REPORT, logged_outcome=Outcome.CONTINUE)
     assert ending(after_fence(RUN, ATTEMPT, word, False, PATIENCE, NOW))["outcome"] == "continue"
 
 
 def test_the_nodes_last_word_decides_and_the_scheduler_gives_the_slot() -> None:
-    report = replace(REPORT, outcome=Outcome.CRASHED, detail="boom", signature="x", tail=("line",))
+    report = replace(REPORT, logged_outcome=Outcome.CRASHED, detail="boom", signature="x", tail=("line",))
     data = ending(next_for(ENDED, report))
     assert (data["outcome"], data["detail"], data["signature"]) == ("crashed", "boom", "x")
     assert (data["step"], data["computed"], data["host"]) == (6, True, "node1")
@@ -175,7 +168,7 @@ def test_the_nodes_last_word_decides_and_the_scheduler_gives_the_slot() -> None:
 
 def test_a_job_that_left_because_it_was_removed_says_so() -> None:
     removed = replace(ENDED, outcome=Outcome.CANCELLED, reason="cancelled with scancel")
-    data = ending(next_for(removed, replace(REPORT, outcome=Outcome.EVICTED, detail="saved and left")))
+    data = ending(next_for(removed, replace(REPORT, logged_outcome=Outcome.EVICTED, detail="saved and left")))
     assert (data["outcome"], data["detail"]) == ("evicted", "cancelled with scancel: saved and left")
 
 
@@ -188,10 +181,10 @@ def test_an_exit_without_a_last_word_is_waited_for_and_then_lost() -> None:
 
 def test_what_finished_need_not_be_waited_for_though_an_earlier_start_is_not_heard_of() -> None:
     again = replace(ENDED, restarts=1)
-    finished = replace(REPORT, outcome=Outcome.FINISHED)
+    finished = replace(REPORT, logged_outcome=Outcome.FINISHED)
     assert ending(next_for(again, finished))["outcome"] == "finished"
     for view, report in (
-        (again, replace(REPORT, outcome=Outcome.CONTINUE)),
+        (again, replace(REPORT, logged_outcome=Outcome.CONTINUE)),
         (replace(again, exit_code=1), finished),
     ):
         decision = next_for(view, report)
@@ -221,10 +214,10 @@ def test_what_ends_after_a_cancellation_was_cancelled_unless_it_finished() -> No
     asked = replace(RUN, cancel_asked="enough")
     killed = replace(ENDED, exit_code=None, signal=9)
     assert ending(next_for(killed, REPORT, run=asked))["outcome"] == "cancelled"
-    crashed = replace(REPORT, outcome=Outcome.CRASHED, signature="x")
+    crashed = replace(REPORT, logged_outcome=Outcome.CRASHED, signature="x")
     data = ending(next_for(ENDED, crashed, run=asked))
     assert (data["outcome"], data["detail"], data.get("signature")) == ("cancelled", "enough", None)
-    finished = replace(REPORT, outcome=Outcome.FINISHED)
+    finished = replace(REPORT, logged_outcome=Outcome.FINISHED)
     assert ending(next_for(ENDED, finished, run=asked))["outcome"] == "finished"
 
 
@@ -250,7 +243,7 @@ WAITING = replace(RUNNING, phase=JobPhase.QUEUED, restarts=2)
 
 
 def failed(outcome: Outcome = Outcome.OUT_OF_MEMORY, signature: str = "x", **changes: Any) -> Report:
-    leg = replace(REPORT, saves=(), outcome=outcome, detail="no room", signature=signature)
+    leg = replace(REPORT, saves=(), logged_outcome=outcome, detail="no room", signature=signature)
     return replace(leg, **changes)
 
 
@@ -274,7 +267,7 @@ def test_a_chain_is_ended_by_the_second_failure_of_its_own_as_a_run_would_be(out
     "report",
     [
         replace(failed(), earlier=(failed(signature="y"),)),
-        replace(failed(), earlier=(failed(), replace(REPORT, outcome=Outcome.CONTINUE))),
+        replace(failed(), earlier=(failed(), replace(REPORT, logged_outcome=Outcome.CONTINUE))),
         replace(failed(Outcome.EVICTED), earlier=(failed(Outcome.EVICTED),)),
         replace(REPORT, saves=(), earlier=(failed(),)),
     ],
@@ -293,7 +286,7 @@ def test_a_failure_that_nothing_but_trouble_of_the_clusters_divides_is_the_same_
 def test_a_chain_that_was_ended_for_its_failures_is_not_tried_again() -> None:
     """Also if the next leg was at work when it was ended."""
     condemned = replace(CHAIN, cancel_sent=NOW, condemned=(Outcome.OUT_OF_MEMORY, "twice: no room"))
-    evicted = replace(REPORT, saves=(), outcome=Outcome.EVICTED, detail="told to stop")
+    evicted = replace(REPORT, saves=(), logged_outcome=Outcome.EVICTED, detail="told to stop")
     for last in (replace(failed(), earlier=(failed(),)), replace(evicted, earlier=(failed(), failed()))):
         told = ending(next_for(replace(ENDED, restarts=1), last, condemned))
         assert (told["outcome"], told["detail"]) == ("out-of-memory", "no room")
@@ -308,44 +301,15 @@ def test_a_chain_of_which_no_job_was_prepared_has_failed_as_often_as_it_was_star
 
 def test_what_the_scheduler_cannot_tell_of_is_booked_by_the_nodes_own_clock() -> None:
     """It knows the last start, of 80 s since 910; the one before it logged 40 s."""
-    before = replace(REPORT, claimed=850.0, outcome=Outcome.EVICTED, spans=((Phase.COMPUTE, 40.0),))
-    report = replace(REPORT, outcome=Outcome.FINISHED, earlier=(before,))
+    before = replace(REPORT, claimed=850.0, logged_outcome=Outcome.EVICTED, spans=((Phase.COMPUTE, 40.0),))
+    report = replace(REPORT, logged_outcome=Outcome.FINISHED, earlier=(before,))
     told = replace(ENDED, restarts=1)
     assert ending(next_for(told, report))["account"]["slot"] == 80.0
     assert ending(next_for(replace(told, since=910.0), report))["account"]["slot"] == 120.0
     assert ending(next_for(replace(told, elapsed=None), report))["account"]["slot"] == 111.0
 
 
-FREE = (1, None)
-
-
-def test_as_many_are_admitted_as_there_is_room_for() -> None:
-    starts = [Decision(DecisionKind.START, name) for name in "abcd"]
-    assert len(admit(starts, FREE, FREE, FREE)) == 4
-    assert [start.run for start in admit(starts, (1, 3), FREE, FREE)] == ["a", "b"]
-    assert [start.run for start in admit(starts, (1, 9), (1, 2), FREE)] == ["a"]
-    assert not admit(starts, (5, 3), FREE, FREE)
-    assert [start.run for start in admit(starts, FREE, FREE, (3, 5))] == ["a", "b"]
-    assert not admit(starts, (1, 9), FREE, (7, 5))
-
-
-def test_a_chain_counts_as_one_run_and_as_all_of_its_jobs() -> None:
-    chains = [Decision(DecisionKind.START, name) for name in "abcd"]
-    assert len(admit(chains, (1, 4), FREE, FREE, each=5)) == 3
-    assert [start.run for start in admit(chains, FREE, (2, 12), FREE, each=5)] == ["a", "b"]
-    assert [start.run for start in admit(chains, FREE, FREE, (6, 15), each=5)] == ["a"]
-    assert not admit(chains, FREE, (0, 4), FREE, each=5)
-
-
-def test_never_all_hosts_are_avoided() -> None:
-    assert choose_avoided(("a", "b"), ()) == ("a", "b")
-    assert choose_avoided(("a",), ("a",)) == ()
-    assert choose_avoided(("a", "b"), ("a", "b", "c")) == ("a", "b")
-    assert choose_avoided(("a", "b", "c"), ("a", "b", "c")) == ("b", "c")
-    assert choose_avoided(("gone", "a"), ("a", "b")) == ("a",)
-
-
-GIVEN_UP = replace(ATTEMPT, state=AttemptState.ENDED, outcome=Outcome.LOST, account={"slot": 10.0})
+GIVEN_UP = replace(ATTEMPT, state=AttemptState.ENDED, outcome=Outcome.LOST, account=AttemptAccount(slot=10.0))
 
 
 def test_a_late_twin_is_cancelled_until_it_is_gone_and_booked_once() -> None:
@@ -367,7 +331,7 @@ def test_an_old_listing_does_not_book_a_twin_again() -> None:
 
 
 def test_the_end_that_an_attempt_was_lost_by_is_no_twin() -> None:
-    assert decide_twin(replace(GIVEN_UP, account={"slot": 80.0}), ENDED, NOW) is None
+    assert decide_twin(replace(GIVEN_UP, account=AttemptAccount(slot=80.0)), ENDED, NOW) is None
     assert decide_twin(replace(GIVEN_UP, outcome=Outcome.FINISHED), RUNNING, NOW) is None
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from outlast.domain.accounts import AttemptAccount, read_account
 from outlast.domain.fold import SOUR_HOSTS, ImpossibleStep, apply
 from outlast.domain.model import (
     ATTEMPT_KINDS,
@@ -49,7 +50,7 @@ def an_attempt(state: AttemptState = AttemptState.RUNNING, **changes: Any) -> At
 
 def ending(run: Run, outcome: Outcome, attempt: Attempt | None = None, **data: Any) -> Run:
     attempt = attempt or an_attempt()
-    facts = {"outcome": outcome.value, "account": attempt.account, **data}
+    facts = {"outcome": outcome.value, "account": attempt.account.to_dict(), **data}
     after, _ = apply(run, attempt, entry(EntryKind.ENDED, **facts))
     return replace(after, state=RunState.ACTIVE)
 
@@ -101,7 +102,7 @@ def test_what_an_entry_says_is_kept() -> None:
     assert attempt is not None
     assert (attempt.job, attempt.queued, attempt.host, attempt.started) == ("17", 11.0, "node1", 5.0)
     run, attempt = apply(run, attempt, entry(EntryKind.ENDED, at=20.0, account={"slot": 9.0}))
-    assert attempt is not None and (attempt.ended, attempt.account) == (20.0, {"slot": 9.0})
+    assert attempt is not None and (attempt.ended, attempt.account) == (20.0, AttemptAccount(slot=9.0))
     assert run.current is None and run.last is not None and run.last.host == "node1" and run.ran == 1
 
 
@@ -194,7 +195,7 @@ def test_hosts_with_trouble_are_remembered_newest_last_and_not_too_many() -> Non
 
 @pytest.mark.parametrize("cause", [Cause.ACCESS_POINT, Cause.UNKNOWN])
 def test_trouble_that_no_host_is_to_blame_for_lengthens_the_pause_and_avoids_no_host(cause: Cause) -> None:
-    attempt = an_attempt(host="node1", account={"slot": 1.0})
+    attempt = an_attempt(host="node1", account=AttemptAccount(slot=1.0))
     run = ending(a_run(), Outcome.NETWORK, attempt, cause=cause.value, computed=1)
     assert (run.troubles, run.sour_hosts, run.stuck, run.stuck_any) == (1, (), 0, 1)
     assert run.last is not None and run.last.cause is cause
@@ -211,9 +212,8 @@ def test_the_cause_of_a_cancellation_belongs_to_its_outcome() -> None:
 
 
 def worked(seconds: float, **account: Any) -> Attempt:
-    return an_attempt(
-        account={"slot": seconds + 2, "spans": [["stage", 2.0], ["compute", seconds]], **account}
-    )
+    raw = {"slot": seconds + 2, "spans": [["stage", 2.0], ["compute", seconds]], **account}
+    return an_attempt(account=read_account(raw))
 
 
 def test_time_at_work_and_interruptions_add_up_over_attempts() -> None:
@@ -252,7 +252,7 @@ def test_a_retry_begins_anew_but_keeps_the_number_of_attempts() -> None:
 
 
 def went_on_from(resumed: int | None) -> Attempt:
-    return an_attempt(account={"slot": 5.0, "loaded": True, "resumed": resumed})
+    return an_attempt(account=AttemptAccount(slot=5.0, loaded=True, resumed=resumed))
 
 
 def test_lost_checkpoints_cost_one_attempt_without_progress_and_then_count_from_where_it_is() -> None:
@@ -271,7 +271,7 @@ def test_a_checkpoint_that_is_lost_each_time_is_no_progress() -> None:
 
 
 def test_a_kill_from_outside_is_no_failure_of_a_training_that_gets_on() -> None:
-    killed = an_attempt(account={"slot": 5.0, "signal": 9})
+    killed = an_attempt(account=AttemptAccount(slot=5.0, signal=9))
     run = a_run()
     for step in (1, 2, 3):
         run = ending(run, Outcome.CRASHED, killed, step=step, computed=True, signature="signal 9")

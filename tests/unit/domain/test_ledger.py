@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from outlast.domain.accounts import AttemptAccount, read_account
 from outlast.domain.ledger import MEANING, Booking, Use, book, total
 from outlast.domain.model import Attempt, AttemptState, Outcome, Run, RunState
 
@@ -25,7 +26,7 @@ def an_attempt(number: int, slot: float, compute: float | None = None, **account
         intended=0.0,
         outcome=Outcome.EVICTED,
         twin_slot=account.pop("twin_slot", 0.0),
-        account={"slot": slot, "spans": [*spans, *account.pop("more", [])], **account},
+        account=read_account({"slot": slot, "spans": [*spans, *account.pop("more", [])], **account}),
     )
 
 
@@ -153,7 +154,7 @@ def test_a_job_that_never_began_held_its_slot_for_its_input() -> None:
         AttemptState.ENDED,
         0.0,
         outcome=Outcome.NOT_FOUND,
-        account={"slot": 9.0, "in_vain": 9.0},
+        account=AttemptAccount(slot=9.0, in_vain=9.0),
     )
     [booking] = book(a_run(), [attempt])
     assert booked(booking) == {"data trouble": 9.0}

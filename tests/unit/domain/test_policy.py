@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from outlast.domain.model import CAUSES, Cause, Ending, Limits, Outcome, Run, RunState
+from outlast.domain.model import CAUSES, Cause, Ending, Limits, Outcome, Removal, Run, RunState
 from outlast.domain.observation import Patience
 from outlast.domain.policy import POLICY, Action, judge
 
@@ -14,7 +14,7 @@ PATIENCE = Patience(missing=60.0, heartbeat=60.0, pause=10.0, longest_pause=100.
 
 def ended(outcome: Outcome, **changes: object) -> Run:
     facts: dict[str, object] = {"number": 1, "token": "a", "outcome": outcome, "detail": "the detail"}
-    of_ending = ("transient", "step", "detail", "cause")
+    of_ending = ("transient", "step", "detail", "cause", "removed")
     facts.update(at=100.0, **{key: changes.pop(key) for key in of_ending if key in changes})
     base: dict[str, object] = {"name": "r", "position": 0, "spec": 1, "params": {}, "added": 0.0}
     base.update(state=RunState.WAITING, since=0.0, attempts=1, last=Ending(**facts))  # type: ignore[arg-type]
@@ -97,28 +97,46 @@ def test_a_refusal_for_good_fails_the_run_and_a_passing_one_does_not() -> None:
     assert action is Action.FAIL and "refused" in reason
 
 
+ONLY_CANCEL = "only `outlast cancel` ends a run"
+
+
 @pytest.mark.parametrize(
-    ("outcome", "detail"),
-    [(Outcome.CANCELLED, "removed from the queue"), (Outcome.EVICTED, "cancelled with scancel: saved")],
+    ("outcome", "removed"), [(Outcome.CANCELLED, Removal.NO), (Outcome.EVICTED, Removal.YES)]
 )
-def test_a_run_whose_job_was_removed_goes_on_and_says_what_would_end_it(
-    outcome: Outcome, detail: str
+def test_a_run_whose_job_was_removed_continues_and_names_the_command_that_ends_it(
+    outcome: Outcome, removed: Removal
 ) -> None:
-    action, reason = decided(ended(outcome, detail=detail))
+    action, reason = decided(ended(outcome, removed=removed))
     assert action is Action.GO_ON
-    assert reason.endswith(
-        "; it was removed at the scheduler, and the run goes on: only `outlast cancel` ends one"
-    )
+    assert reason.endswith("; it was removed at the scheduler, and the run continues: " + ONLY_CANCEL)
 
 
 @pytest.mark.parametrize(
-    ("outcome", "detail"), [(Outcome.EVICTED, "ended by qdel, or on the node"), (Outcome.LOST, "vanished")]
+    ("outcome", "removed"), [(Outcome.EVICTED, Removal.MAYBE), (Outcome.LOST, Removal.NO)]
 )
-def test_where_a_removal_cannot_be_told_from_trouble_it_is_only_hinted_at(
-    outcome: Outcome, detail: str
-) -> None:
-    assert "(if somebody removed the job: only `outlast cancel`" in decided(ended(outcome, detail=detail))[1]
-    assert "outlast cancel" not in decided(ended(Outcome.EVICTED))[1]
+def test_a_removal_that_may_be_something_else_is_only_hinted_at(outcome: Outcome, removed: Removal) -> None:
+    hint = "(if somebody removed the job: %s)" % ONLY_CANCEL
+    assert decided(ended(outcome, removed=removed))[1].endswith(hint)
+
+
+def test_a_job_that_nobody_removed_simply_continues_whatever_its_detail_contains() -> None:
+    verdict = judge(ended(Outcome.EVICTED, detail="cancelled with scancel or qdel"), LIMITS, PATIENCE, 100.0)
+    assert (verdict.action, verdict.decided) == (Action.GO_ON, "continue")
+
+
+@pytest.mark.parametrize("removed", Removal)
+def test_a_removal_never_ends_a_run_by_itself(removed: Removal) -> None:
+    for outcome in (Outcome.EVICTED, Outcome.CANCELLED, Outcome.CONTINUE, Outcome.OVER_TIME):
+        assert decided(ended(outcome, removed=removed))[0] is Action.GO_ON
+
+
+def test_a_verdict_keeps_what_happened_apart_from_what_follows() -> None:
+    verdict = judge(ended(Outcome.CRASHED, failures=1), LIMITS, PATIENCE, 100.0)
+    assert verdict.happened == "attempt 1 ended as crashed"
+    assert verdict.decided == "retrying once; an identical failure will fail the run"
+    assert verdict.reason == "%s; %s" % (verdict.happened, verdict.decided)
+    first = judge(ended(Outcome.LOST, last=None, attempts=0), LIMITS, PATIENCE, 100.0)
+    assert (first.happened, first.decided, first.reason) == ("first attempt", "", "first attempt")
 
 
 def test_pauses_double_up_to_the_longest() -> None:

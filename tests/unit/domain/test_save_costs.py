@@ -10,10 +10,12 @@ import pytest
 from outlast.cli import save_table
 from outlast.cli.commands.report import text
 from outlast.domain import attempt_end
+from outlast.domain.accounts import AttemptAccount
 from outlast.domain.fold import apply
 from outlast.domain.ledger import Booking, Use, book
 from outlast.domain.model import Attempt, AttemptState, EntryKind, JournalEntry, Outcome, Phase, Run, RunState
 from outlast.domain.observation import Report, Save, Saved
+from outlast.domain.outcomes import Conclusion
 from outlast.domain.save_costs import SaveCosts, of_attempt, total
 
 RUN = Run("r", 0, 1, {}, RunState.ACTIVE, added=0.0, since=0.0, attempts=1, current="t1")
@@ -32,7 +34,7 @@ def report(seconds: float, saved: Saved | None, saving: float = 0.0, **more: Any
 
 
 def ended(told: Report, outcome: Outcome = Outcome.EVICTED) -> tuple[Run, Attempt]:
-    decision = attempt_end.end(RUN, ATTEMPT, None, told, outcome, "gone", 100.0)
+    decision = attempt_end.end_attempt(RUN, ATTEMPT, None, told, Conclusion(outcome, "gone"), 100.0)
     assert decision.kind is EntryKind.ENDED
     run, attempt = apply(RUN, ATTEMPT, JournalEntry(100.0, "r", EntryKind.ENDED, "t1", decision.data))
     assert attempt is not None
@@ -41,7 +43,7 @@ def ended(told: Report, outcome: Outcome = Outcome.EVICTED) -> tuple[Run, Attemp
 
 def test_what_a_node_reported_of_saves_is_in_the_account_and_known_to_the_next_attempt() -> None:
     run, attempt = ended(report(1000.0, Saved(40, 80.0, 6.0, WHY), saving=10.0))
-    assert attempt.account["saved"] == {"times": 40, "seconds": 80.0, "slowest": 6.0, "why": WHY}
+    assert attempt.account.saved == Saved(40, 80.0, 6.0, WHY)
     assert of_attempt(attempt.outcome, attempt.account) == SaveCosts(40, 10.0, 80.0, 6.0, 1000.0, 1, WHY)
     assert (run.observed, run.interruptions) == (1000.0, 1)
     assert (run.save_blocked, run.save_durable) == (0.25, 6.0)
@@ -49,16 +51,18 @@ def test_what_a_node_reported_of_saves_is_in_the_account_and_known_to_the_next_a
 
 def test_earlier_starts_of_a_job_count_each_by_its_own_end() -> None:
     silent = report(100.0, Saved(4, 8.0, 3.0, "first"), saving=1.0)
-    left = report(200.0, None, outcome=Outcome.EVICTED, code=85)
-    last = report(300.0, Saved(1, 2.0, 2.0), saving=0.5, earlier=(silent, left), outcome=Outcome.CONTINUE)
+    left = report(200.0, None, logged_outcome=Outcome.EVICTED, code=85)
+    last = report(
+        300.0, Saved(1, 2.0, 2.0), saving=0.5, earlier=(silent, left), logged_outcome=Outcome.CONTINUE
+    )
     run, attempt = ended(last, Outcome.CONTINUE)
     assert of_attempt(attempt.outcome, attempt.account) == SaveCosts(5, 1.5, 10.0, 3.0, 600.0, 1, "first")
     assert run.interruptions == 1
 
 
 def test_an_account_that_tells_nothing_of_saves_costs_nothing() -> None:
-    assert of_attempt(Outcome.LOST, {}) == SaveCosts()
-    assert of_attempt(None, {"slot": 5.0, "saves": [[1.0, None]]}) == SaveCosts()
+    assert of_attempt(Outcome.LOST, AttemptAccount()) == SaveCosts()
+    assert of_attempt(None, AttemptAccount(slot=5.0, saves=(Save(1.0, None),))) == SaveCosts()
     assert total([]) == SaveCosts()
     assert SaveCosts().share == 0.0
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from outlast.cli.commands.init import templates
+from outlast.templates import templates
 
 if "CI" in os.environ:
     import torch  # in CI nothing may be left out

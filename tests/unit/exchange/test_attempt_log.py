@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from outlast.domain import outcomes
 from outlast.domain.model import Outcome, Phase
 from outlast.domain.observation import Report, Save, Saved
 from outlast.exchange import attempt_log
@@ -89,7 +90,7 @@ def test_no_log_is_no_report(logs: Logs) -> None:
 def test_a_whole_log_tells_everything(logs: Logs) -> None:
     logs.write(EVENTS, PROGRESS)
     report = logs.read()
-    assert (report.claimed, report.host, report.outcome) == (2.0, "node1", Outcome.CRASHED)
+    assert (report.claimed, report.host, report.logged_outcome) == (2.0, "node1", Outcome.CRASHED)
     assert report.detail.startswith("ValueError: no (train.py line 3)")
     assert (report.code, report.signal, report.signature) == (1, None, "abc")
     assert report.tail == ("one", "two")
@@ -154,7 +155,7 @@ def test_a_log_cut_at_any_byte_is_read_as_far_as_it_goes(logs: Logs) -> None:
         logs.events.write_bytes(events[:end])
         report = logs.read()
         # The last line is as good without the end of line that a kill kept from being written.
-        assert report.outcome is (whole.outcome if end >= len(events) - 1 else None)
+        assert report.logged_outcome is (whole.logged_outcome if end >= len(events) - 1 else None)
         assert sum(span for _, span in report.spans) <= sum(span for _, span in whole.spans)
         assert all(span >= 0.0 for _, span in report.spans)
     logs.events.write_bytes(events)
@@ -185,7 +186,11 @@ def test_garbage_between_the_lines_spoils_only_itself(logs: Logs) -> None:
     for path in (logs.events, logs.progress):
         path.write_bytes(b"\n".join(x for line in path.read_bytes().splitlines() for x in (line, *garbage)))
     report = logs.read()
-    assert (report.outcome, report.spans, report.saves) == (whole.outcome, whole.spans, whole.saves)
+    assert (report.logged_outcome, report.spans, report.saves) == (
+        whole.logged_outcome,
+        whole.spans,
+        whole.saves,
+    )
 
 
 def test_a_killed_training_is_credited_until_it_was_last_heard_of(logs: Logs) -> None:
@@ -209,10 +214,11 @@ def left_with_85(why: str) -> list[dict[str, Any]]:
 
 
 def test_leaving_at_the_limit_is_to_be_continued_and_leaving_when_asked_is_an_eviction(logs: Logs) -> None:
-    logs.write(left_with_85("limit"), PROGRESS)
-    assert logs.read().outcome is Outcome.CONTINUE
-    logs.write(left_with_85("signal"), PROGRESS)
-    assert logs.read().outcome is Outcome.EVICTED
+    for stopped_by, outcome in (("limit", Outcome.CONTINUE), ("signal", Outcome.EVICTED)):
+        logs.write(left_with_85(stopped_by), PROGRESS)
+        report = logs.read()
+        assert (report.logged_outcome, report.stopped_by) == (Outcome.CONTINUE, stopped_by)
+        assert outcomes.of_leg(report) is outcome
 
 
 def test_only_the_last_saves_are_kept(logs: Logs) -> None:
@@ -312,7 +318,7 @@ def test_a_file_that_cannot_be_read_is_as_good_as_none_this_time(
         assert read_report(logs.events, logs.progress) is None
         assert last_progress(logs.progress) is None
     assert len(list(Path("/proc/self/fd").iterdir())) == before
-    assert logs.read().outcome is Outcome.CRASHED
+    assert logs.read().logged_outcome is Outcome.CRASHED
     assert last_progress(logs.progress) is not None
 
 
@@ -325,7 +331,11 @@ def test_of_a_log_without_bounds_the_beginning_and_the_end_are_read(logs: Logs) 
     logs.events.write_bytes(lines(EVENTS[:5]) + beats + lines(EVENTS[5:]))
     logs.progress.write_bytes(lines(PROGRESS[:2]) + failures + lines(PROGRESS[2:4]))
     report = logs.read()
-    assert (report.outcome, report.spans, report.host) == (whole.outcome, whole.spans, whole.host)
+    assert (report.logged_outcome, report.spans, report.host) == (
+        whole.logged_outcome,
+        whole.spans,
+        whole.host,
+    )
     assert (report.saves, report.resumed) == (whole.saves, 4)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from outlast.domain import outcomes
 from outlast.domain.model import Attempt, AttemptState, Checkpoints, Outcome, OutputRule, Run, RunState, Spec
 from outlast.exchange.base import ResultGone
 from outlast.exchange.experiment import Experiment
@@ -49,7 +50,7 @@ def deliver(exchange: SharedFilesExchange, delivered: object, **files: str) -> N
 def outcome(exchange: SharedFilesExchange) -> Any:
     report = exchange.report(ATTEMPT)
     assert report is not None
-    return report.outcome
+    return outcomes.of_leg(report)
 
 
 def test_the_order_that_the_node_reads_is_the_one_that_was_written(exchange: SharedFilesExchange) -> None:
@@ -104,7 +105,7 @@ def test_a_claim_without_a_log_is_a_sign_of_life_and_a_fence_is_none(exchange: S
     assert claim.acquire(path, "tok", "17", "node1")
     report = exchange.report(ATTEMPT)
     assert report is not None
-    assert (report.heard, report.host, report.outcome) == (Path(path).stat().st_mtime, "node1", None)
+    assert (report.heard, report.host, report.logged_outcome) == (Path(path).stat().st_mtime, "node1", None)
     Path(path).unlink()
     exchange.fence(ATTEMPT)
     assert exchange.report(ATTEMPT) is None
@@ -132,8 +133,9 @@ def test_a_delivery_that_is_not_what_its_manifest_says_is_a_wrong_output(
 ) -> None:
     deliver(exchange, delivered, **{"model.npz": "abc"})
     report = exchange.report(ATTEMPT)
-    assert report is not None and report.outcome is Outcome.WRONG_OUTPUT
-    assert word in report.detail and report.signature
+    assert report is not None and report.logged_outcome is Outcome.FINISHED and word in report.delivery_error
+    assert outcomes.of_leg(report) is Outcome.WRONG_OUTPUT
+    assert word in outcomes.detail_of(report) and outcomes.signature_of(report)
 
 
 @pytest.mark.parametrize("name", ["x\0y", "n" * 5000, "", "\ud800"])

@@ -170,7 +170,7 @@ def test_attempts_that_are_over_are_still_found(journal: Journal) -> None:
     journal.append([JournalEntry(5.0, "a", EntryKind.FINISHED, None, {"reason": "done"})])
     assert [attempt.token for attempt in journal.attempts("a")] == ["t1", "t2"]
     first = journal.attempt("t1")
-    assert first is not None and first.account["tail"] == ["ü"]
+    assert first is not None and first.account.tail == ("ü",)
     journal.append(
         [
             JournalEntry(6.0, "a", EntryKind.TWIN_FOUND, "t1"),

@@ -1,4 +1,4 @@
-"""Exactly one party holds an attempt: a job that claimed it, or the controller that fenced it."""
+"""Exactly one side holds an attempt: a job that claimed it, or the controller that fenced it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_controller_that_died_after_fencing_may_fence_again(tmp_path: Path) ->
     assert claim.fence(path, "second life")
 
 
-def test_what_a_node_has_claimed_cannot_be_fenced(tmp_path: Path) -> None:
+def test_an_attempt_that_a_node_program_has_claimed_cannot_be_fenced(tmp_path: Path) -> None:
     path = str(tmp_path / "claim.json")
     assert claim.acquire(path, "token", "17", "alpha")
     assert not claim.fence(path, "controller")
@@ -55,12 +55,12 @@ def test_what_a_node_has_claimed_cannot_be_fenced(tmp_path: Path) -> None:
     assert holder.token == "token"
 
 
-def test_nobody_holds_what_was_never_claimed(tmp_path: Path) -> None:
+def test_an_attempt_that_was_never_claimed_has_no_holder(tmp_path: Path) -> None:
     assert claim.read(str(tmp_path / "claim.json")) is None
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"pid": "x", "at": null}'])
-def test_a_claim_file_without_its_content_is_a_claim_all_the_same(tmp_path: Path, content: str) -> None:
+def test_a_claim_file_without_valid_content_is_still_a_claim(tmp_path: Path, content: str) -> None:
     path = tmp_path / "claim.json"
     path.write_text(content)
     holder = claim.read(str(path))
@@ -69,7 +69,7 @@ def test_a_claim_file_without_its_content_is_a_claim_all_the_same(tmp_path: Path
     assert not claim.fence(str(path), "controller")
 
 
-def test_an_unreachable_place_is_neither_claimed_nor_refused(tmp_path: Path) -> None:
+def test_a_missing_directory_is_an_error_and_neither_claimed_nor_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         claim.acquire(str(tmp_path / "gone" / "claim.json"), "token", "17", "alpha")
 
@@ -93,7 +93,9 @@ def _contend(folder: str, rounds: int, barriers: list[Barrier], fences: bool, wi
         path = os.path.join(folder, f"{number}.json")
         barriers[number].wait(timeout=30)
         won = (
-            claim.fence(path, "controller") if fences else claim.acquire(path, "token", str(os.getpid()), "host")
+            claim.fence(path, "controller")
+            if fences
+            else claim.acquire(path, "token", str(os.getpid()), "host")
         )
         wins.put((number, fences, won))
 
@@ -103,16 +105,16 @@ def test_of_many_that_race_for_an_attempt_exactly_one_side_wins(tmp_path: Path) 
     context = multiprocessing.get_context("fork")
     barriers = [context.Barrier(claimers + fencers) for _ in range(rounds)]
     wins = context.Queue()
-    people = [
+    processes = [
         context.Process(target=_contend, args=(str(tmp_path), rounds, barriers, index < fencers, wins))
         for index in range(claimers + fencers)
     ]
-    for person in people:
-        person.start()
+    for process in processes:
+        process.start()
     results = [wins.get(timeout=60) for _ in range(rounds * (claimers + fencers))]
-    for person in people:
-        person.join(timeout=30)
-        assert person.exitcode == 0
+    for process in processes:
+        process.join(timeout=30)
+        assert process.exitcode == 0
     for number in range(rounds):
         fenced = [won for round_, fences, won in results if round_ == number and fences]
         claimed = [won for round_, fences, won in results if round_ == number and not fences]

@@ -1,4 +1,4 @@
-"""The code arrives on the node as it was when it was submitted, or the attempt says that it did not."""
+"""The code arrives on the node exactly as it was submitted, or the attempt reports that it did not."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_files_and_folders_arrive_with_their_content_and_exec_bit(root: Path, tm
     assert not (tmp_path / "job" / "train.py").stat().st_mode & 0o111
 
 
-def test_the_whole_directory_can_travel_without_caches_repositories_and_itself(
+def test_the_whole_directory_is_packed_without_caches_repositories_and_the_archive_itself(
     root: Path, tmp_path: Path
 ) -> None:
     code_archive.pack(root, ["."], root / "code.tar")
@@ -57,9 +57,7 @@ def test_the_whole_directory_can_travel_without_caches_repositories_and_itself(
     assert names == ["lib", "lib/empty", "lib/net.py", "run.sh", "train.py"]
 
 
-def test_the_same_files_give_the_same_bytes_whenever_and_in_whatever_order(
-    root: Path, tmp_path: Path
-) -> None:
+def test_the_same_files_give_the_same_bytes_at_any_time_and_in_any_order(root: Path, tmp_path: Path) -> None:
     first = code_archive.pack(root, ["train.py", "lib"], tmp_path / "a.tar")
     os.utime(root / "train.py", (1, 1))
     second = code_archive.pack(root, ["lib/", "./train.py", "lib/net.py"], tmp_path / "b.tar")
@@ -67,7 +65,7 @@ def test_the_same_files_give_the_same_bytes_whenever_and_in_whatever_order(
 
 
 @pytest.mark.parametrize(
-    ("name", "says"),
+    ("name", "message"),
     [
         ("../other", "leads out"),
         ("/etc/passwd", "leads out"),
@@ -75,10 +73,10 @@ def test_the_same_files_give_the_same_bytes_whenever_and_in_whatever_order(
         ("nix.py", "no such"),
     ],
 )
-def test_a_name_that_leaves_the_experiment_or_is_not_there_is_refused(
-    root: Path, tmp_path: Path, name: str, says: str
+def test_a_name_that_leaves_the_experiment_or_does_not_exist_is_refused(
+    root: Path, tmp_path: Path, name: str, message: str
 ) -> None:
-    with pytest.raises(ValueError, match=says):
+    with pytest.raises(ValueError, match=message):
         code_archive.pack(root, [name], tmp_path / "code.tar")
     assert _names(tmp_path) == ["experiment"]
 
@@ -94,9 +92,9 @@ def test_a_link_inside_is_followed_and_one_that_leads_outside_is_refused(root: P
         code_archive.pack(root, ["lib"], tmp_path / "code.tar")
 
 
-def test_a_link_in_a_circle_and_a_pipe_are_refused(root: Path, tmp_path: Path) -> None:
+def test_a_link_to_its_own_folder_and_a_pipe_are_refused(root: Path, tmp_path: Path) -> None:
     (root / "lib" / "up").symlink_to("..")
-    with pytest.raises(ValueError, match="holds it"):
+    with pytest.raises(ValueError, match="contains it"):
         code_archive.pack(root, ["lib"], tmp_path / "code.tar")
     os.mkfifo(root / "pipe")
     with pytest.raises(ValueError, match="neither"):
@@ -126,7 +124,7 @@ def _hostile(kind: str) -> tarfile.TarInfo:
 
 
 @pytest.mark.parametrize("kind", ["up", "root", "link", "hard", "pipe"])
-def test_an_archive_that_reaches_outside_or_holds_links_is_refused(tmp_path: Path, kind: str) -> None:
+def test_an_archive_with_names_outside_or_links_is_refused(tmp_path: Path, kind: str) -> None:
     with tarfile.open(tmp_path / "code.tar", "w") as archive:
         archive.addfile(_hostile(kind), io.BytesIO())
     with pytest.raises(code_archive.BadCodeArchive):
@@ -134,7 +132,7 @@ def test_an_archive_that_reaches_outside_or_holds_links_is_refused(tmp_path: Pat
     assert _names(tmp_path) == ["code.tar", "job"]
 
 
-def test_something_that_is_no_archive_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_an_archive_is_refused(tmp_path: Path) -> None:
     (tmp_path / "code.tar").write_bytes(b"not a tar" * 200)
     with pytest.raises(code_archive.BadCodeArchive, match="not a readable"):
         _unpacked(tmp_path / "code.tar", None, tmp_path / "job")

@@ -1,4 +1,4 @@
-"""What counts as an interruption, and what a job that is started again knows of its earlier starts."""
+"""Which ends are interruptions, and what a restarted job knows about its earlier starts."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from outlast.node.earlier_starts import add_earlier_starts, was_interruption
 from outlast.node.order import SaveSettings, WorkOrder
 from outlast.node.protocol import Outcome, Phase
 
-AT_WORK = (Phase.CLAIM, Phase.COMPUTE)
+COMPUTED = (Phase.CLAIM, Phase.COMPUTE)
 
 
 @pytest.mark.parametrize("outcome", Outcome)
-def test_only_what_the_cluster_ends_is_an_interruption(outcome: Outcome) -> None:
-    assert was_interruption(outcome, None, AT_WORK) is (CAUSES[outcome] is Cause.CLUSTER)
+def test_only_outcomes_caused_by_the_cluster_are_interruptions(outcome: Outcome) -> None:
+    assert was_interruption(outcome, None, COMPUTED) is (CAUSES[outcome] is Cause.CLUSTER)
 
 
-def test_an_end_without_a_word_is_an_interruption() -> None:
-    assert was_interruption(None, None, AT_WORK)
+def test_a_start_without_a_logged_end_was_interrupted() -> None:
+    assert was_interruption(None, None, COMPUTED)
 
 
-def test_a_training_that_was_told_to_leave_and_has_saved_was_not_interrupted() -> None:
-    assert not was_interruption(Outcome.EVICTED, 85, AT_WORK)
+def test_a_training_that_saved_and_left_when_stopped_was_not_interrupted() -> None:
+    assert not was_interruption(Outcome.EVICTED, 85, COMPUTED)
 
 
-def test_what_had_not_begun_or_was_done_is_not_interrupted() -> None:
+def test_a_training_that_had_not_begun_or_had_finished_was_not_interrupted() -> None:
     assert not was_interruption(Outcome.EVICTED, None, (Phase.CLAIM, Phase.STAGE))
-    assert not was_interruption(Outcome.EVICTED, None, (*AT_WORK, Phase.VALIDATE))
+    assert not was_interruption(Outcome.EVICTED, None, (*COMPUTED, Phase.VALIDATE))
 
 
 def lines(*events: tuple[str, float, dict[str, Any]]) -> str:
@@ -59,16 +59,18 @@ CLEANED = ("phase", 112.0, {"phase": "clean-up"})
         ("", (0.0, 0)),
     ],
 )
-def test_time_at_work_and_interruptions_are_read_from_event_logs(
+def test_computing_time_and_interruptions_are_read_from_event_logs(
     tmp_path: Path, text: str, expected: tuple[float, int]
 ) -> None:
     log = tmp_path / "events.jsonl"
     log.write_text(text)
-    found = add_earlier_starts(SaveSettings(observed=1000.0, interruptions=2), [str(log), str(tmp_path / "none")])
+    found = add_earlier_starts(
+        SaveSettings(observed=1000.0, interruptions=2), [str(log), str(tmp_path / "none")]
+    )
     assert (found.observed - 1000.0, found.interruptions - 2) == expected
 
 
-def test_a_job_that_is_started_again_knows_of_its_earlier_starts(tmp_path: Path) -> None:
+def test_a_restarted_job_counts_its_earlier_starts(tmp_path: Path) -> None:
     order = WorkOrder("t", "e", "r", 1, ("true",), str(tmp_path), "/s", "/c", "/l", jobs=4)
     first, second, *_ = list(legs.possible_legs(str(tmp_path)))[:2]
     for leg, text in (

@@ -47,7 +47,7 @@ def test_the_message_and_the_directory_do_not_change_the_signature_but_the_line_
     assert len({first.signature, elsewhere.signature, other_type.signature}) == 3
 
 
-def test_of_chained_exceptions_the_last_one_counts(tmp_path: Path) -> None:
+def test_the_last_of_chained_exceptions_counts(tmp_path: Path) -> None:
     script = "try:\n    {}['a']\nexcept KeyError as e:\n    raise RuntimeError('no config') from e\n"
     assert _diagnose(_output_of(script, tmp_path)).detail == "RuntimeError: no config (train.py line 4)"
 
@@ -58,7 +58,7 @@ def test_a_syntax_error_names_its_line(tmp_path: Path) -> None:
     assert found.detail == "SyntaxError: invalid syntax (bad.py line 2)"
 
 
-def test_a_worker_s_original_traceback_and_ranks_in_front_are_understood() -> None:
+def test_the_original_traceback_of_a_worker_and_rank_prefixes_are_parsed() -> None:
     text = (
         "[rank0]: Traceback (most recent call last):\n"
         '[rank0]:   File "train.py", line 7, in main\n'
@@ -90,7 +90,9 @@ def test_an_exception_group_is_named_with_its_line(tmp_path: Path) -> None:
         ("KeyError: 'out'", Outcome.CRASHED),
     ],
 )
-def test_memory_and_disk_are_told_from_bugs_by_the_last_traceback(line: str, outcome: Outcome) -> None:
+def test_memory_and_disk_are_distinguished_from_bugs_by_the_last_traceback(
+    line: str, outcome: Outcome
+) -> None:
     text = f'Traceback (most recent call last):\n  File "train.py", line 7, in main\n    f()\n{line}\n'
     assert _diagnose(text).outcome is outcome
 
@@ -111,13 +113,13 @@ def test_without_a_traceback_code_and_last_line_without_numbers_make_the_signatu
 
 
 def test_a_kill_is_not_blamed_on_an_exception_that_was_caught_long_before() -> None:
-    text = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\nMemoryError\ngoing on\n'
+    text = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\nMemoryError\ncontinuing\n'
     found = _diagnose(text, code=None, number=signal.SIGKILL)
     assert found.outcome is Outcome.CRASHED
     assert "SIGKILL" in found.detail
 
 
-def test_a_kill_while_the_kernel_was_short_of_memory_is_out_of_memory() -> None:
+def test_a_kill_by_the_kernel_for_lack_of_memory_is_out_of_memory() -> None:
     assert _diagnose("", None, signal.SIGKILL, oom=True).outcome is Outcome.OUT_OF_MEMORY
     assert _diagnose("", 137, None, oom=True).outcome is Outcome.OUT_OF_MEMORY
     assert _diagnose("", None, signal.SIGSEGV, oom=True).outcome is Outcome.CRASHED
@@ -141,12 +143,12 @@ def test_the_tail_is_twenty_lines_and_four_kibibytes_at_most() -> None:
 @pytest.mark.parametrize(
     "text", ["Traceback (most recent call last):", "Traceback (most recent call last):\n ;\n???\n"]
 )
-def test_a_torn_traceback_is_no_traceback(text: str) -> None:
+def test_an_incomplete_traceback_is_ignored(text: str) -> None:
     assert failure.last_traceback(text) is None
 
 
-def test_a_full_disk_is_recognised_in_the_words_of_any_program() -> None:
-    said = "dd: error writing '/scratch/x': No space left on device\n1+0 records in\n0 bytes copied\n"
-    found = failure.diagnose(said, 1, None, False)
+def test_a_full_disk_is_recognised_in_the_output_of_any_program() -> None:
+    output = "dd: error writing '/scratch/x': No space left on device\n1+0 records in\n0 bytes copied\n"
+    found = failure.diagnose(output, 1, None, False)
     assert found.outcome is Outcome.OUT_OF_DISK and "0 bytes copied" in found.detail
-    assert failure.diagnose(said, None, 9, False).outcome is Outcome.CRASHED
+    assert failure.diagnose(output, None, 9, False).outcome is Outcome.CRASHED

@@ -1,4 +1,4 @@
-"""Outputs are carried on, handed over whole and durable; scratch goes; checkpoints are watched."""
+"""Outputs are carried over and delivered whole and durable; scratch is removed; checkpoints are watched."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from outlast.node import oom
+from outlast.node import files, oom
 from outlast.node.checkpoint_watch import CheckpointWatch
 from outlast.node.outputs import delivery
 from outlast.node.scratch import Scratch
@@ -54,7 +54,7 @@ def test_outputs_are_delivered_with_their_sizes_and_checksums(output: Path, tmp_
     assert not output.exists()
 
 
-def test_outputs_cross_file_systems_and_still_appear_at_once(
+def test_outputs_are_delivered_to_another_file_system_and_still_appear_at_once(
     output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = tmp_path / "exchange" / "output"
@@ -71,7 +71,7 @@ def test_outputs_cross_file_systems_and_still_appear_at_once(
 
 
 @pytest.mark.parametrize("call", ["fsync", "rename"])
-def test_a_delivery_that_fails_leaves_no_half_of_it(
+def test_a_delivery_that_fails_leaves_nothing_behind(
     output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     def fail(*args: Any) -> None:
@@ -84,7 +84,7 @@ def test_a_delivery_that_fails_leaves_no_half_of_it(
     assert _tree(output) == EXPECTED
 
 
-def test_every_file_is_on_disk_before_the_name_appears(
+def test_every_file_is_durable_before_the_name_appears(
     output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[str] = []
@@ -105,21 +105,47 @@ def test_every_file_is_on_disk_before_the_name_appears(
     assert done[-1] == "exchange"
 
 
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EXDEV, errno.EMLINK])
+def test_a_file_that_cannot_be_linked_is_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refuse(source: str, target: str) -> None:
+        raise OSError(number, os.strerror(number))
+
+    (tmp_path / "a").write_text("one")
+    files.link_or_copy(str(tmp_path / "a"), str(tmp_path / "linked"))
+    assert (tmp_path / "linked").samefile(tmp_path / "a")
+    monkeypatch.setattr(os, "link", refuse)
+    files.link_or_copy(str(tmp_path / "a"), str(tmp_path / "copied"))
+    assert not (tmp_path / "copied").samefile(tmp_path / "a")
+    assert (tmp_path / "copied").read_text() == "one"
+
+
+def test_another_error_of_a_link_is_raised(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("one")
+    (tmp_path / "b").write_text("two")
+    with pytest.raises(FileExistsError):
+        files.link_or_copy(str(tmp_path / "a"), str(tmp_path / "b"))
+    assert (tmp_path / "b").read_text() == "two"
+
+
 def _later() -> float:
     return time.monotonic() + 60
 
 
-def test_unfinished_outputs_are_carried_on_and_the_old_scratch_goes(tmp_path: Path, output: Path) -> None:
+def test_unfinished_outputs_are_carried_over_and_the_old_scratch_is_removed(
+    tmp_path: Path, output: Path
+) -> None:
     (output / "latest").symlink_to("a")
     scratch = Scratch(str(tmp_path / "next"))
     scratch.prepare(str(output.parent))
-    scratch.carry_on(str(output.parent))
+    scratch.carry_over_outputs(str(output.parent))
     assert _tree(tmp_path / "next" / "output") == {**EXPECTED, "latest": "one"}
     assert (tmp_path / "next" / "output" / "latest").readlink() == Path("a")
     assert not output.parent.exists()
 
 
-def test_outputs_survive_an_attempt_that_was_killed_while_it_took_them_over(
+def test_outputs_survive_an_attempt_that_was_killed_while_it_copied_them(
     tmp_path: Path, output: Path
 ) -> None:
     class Killed(BaseException):
@@ -132,16 +158,16 @@ def test_outputs_survive_an_attempt_that_was_killed_while_it_took_them_over(
     middle = Scratch(str(tmp_path / "middle"))
     middle.prepare(str(output.parent))
     with pytest.raises(Killed):
-        middle.carry_on(str(output.parent), die)
+        middle.carry_over_outputs(str(output.parent), die)
     last = Scratch(str(tmp_path / "last"))
     last.prepare(middle.top)
-    last.carry_on(middle.top)
+    last.carry_over_outputs(middle.top)
     assert _tree(tmp_path / "last" / "output") == EXPECTED
     assert not (tmp_path / "middle").exists()
     assert not output.parent.exists()
 
 
-def test_outputs_survive_an_attempt_that_was_stopped_before_it_took_them_over(
+def test_outputs_survive_an_attempt_that_was_stopped_before_it_copied_them(
     tmp_path: Path, output: Path
 ) -> None:
     middle = Scratch(str(tmp_path / "middle"))
@@ -149,20 +175,20 @@ def test_outputs_survive_an_attempt_that_was_stopped_before_it_took_them_over(
     assert middle.clear(keep_output=True, until=_later())
     last = Scratch(str(tmp_path / "last"))
     last.prepare(middle.top)
-    last.carry_on(middle.top)
+    last.carry_over_outputs(middle.top)
     assert _tree(tmp_path / "last" / "output") == EXPECTED
 
 
 @pytest.mark.parametrize("previous", [None, "/nowhere/at/all"])
-def test_without_earlier_outputs_there_is_an_empty_directory(tmp_path: Path, previous: str | None) -> None:
+def test_without_earlier_outputs_the_output_directory_is_empty(tmp_path: Path, previous: str | None) -> None:
     scratch = Scratch(str(tmp_path / "s"))
     scratch.prepare(previous)
-    scratch.carry_on(previous)
+    scratch.carry_over_outputs(previous)
     assert _names(Path(scratch.output)) == []
     assert _names(Path(scratch.top)) == ["data", "job", "output"]
 
 
-def test_scratch_goes_but_for_the_outputs_where_they_are_still_needed(tmp_path: Path, output: Path) -> None:
+def test_scratch_is_removed_except_outputs_that_are_still_needed(tmp_path: Path, output: Path) -> None:
     scratch = Scratch(str(output.parent))
     scratch.prepare(None)
     (output.parent / "job" / "deep").mkdir()
@@ -174,7 +200,7 @@ def test_scratch_goes_but_for_the_outputs_where_they_are_still_needed(tmp_path: 
     assert not output.parent.exists()
 
 
-def test_cleaning_up_ends_in_time_even_if_it_is_not_done(output: Path) -> None:
+def test_cleanup_ends_in_time_even_if_it_is_not_complete(output: Path) -> None:
     assert not Scratch(str(output.parent)).clear(keep_output=False, until=time.monotonic() - 1)
     assert _tree(output) == EXPECTED
 
@@ -201,7 +227,7 @@ def test_new_and_rewritten_checkpoints_are_progress_and_removed_or_temporary_one
     assert watch.progressed
 
 
-def test_a_checkpoint_directory_that_is_not_there_shows_no_progress(tmp_path: Path) -> None:
+def test_a_missing_checkpoint_directory_shows_no_progress(tmp_path: Path) -> None:
     watch = CheckpointWatch(str(tmp_path / "none"))
     assert not watch.changed()
     assert not watch.progressed
@@ -215,7 +241,7 @@ def test_a_checkpoint_directory_that_is_not_there_shows_no_progress(tmp_path: Pa
         ("4:cpu:/a\n5:memory:/job\n", "memory/job/memory.oom_control"),
     ],
 )
-def test_the_kernels_count_of_memory_kills_is_found(tmp_path: Path, own: str, counter: str) -> None:
+def test_the_kernels_counter_of_memory_kills_is_read(tmp_path: Path, own: str, counter: str) -> None:
     (tmp_path / "own").write_text(own)
     file = tmp_path / "fs" / counter
     file.parent.mkdir(parents=True)
@@ -223,7 +249,7 @@ def test_the_kernels_count_of_memory_kills_is_found(tmp_path: Path, own: str, co
     assert oom.oom_kills(str(tmp_path / "fs"), str(tmp_path / "own")) == 3
 
 
-def test_where_the_count_cannot_be_known_it_is_unknown(tmp_path: Path) -> None:
+def test_a_missing_counter_of_memory_kills_is_unknown(tmp_path: Path) -> None:
     (tmp_path / "own").write_text("garbage\n\n0::/x\n")
     assert oom.oom_kills(str(tmp_path / "fs"), str(tmp_path / "own")) is None
     assert oom.oom_kills(str(tmp_path / "fs"), str(tmp_path / "gone")) is None

@@ -1,4 +1,4 @@
-"""Only outputs that keep every rule count as a result, and every broken rule is named."""
+"""Only outputs that keep every rule count as a result, and every broken rule is reported."""
 
 from __future__ import annotations
 
@@ -37,22 +37,24 @@ def _sentences(
             ran.append(command)
         return check
 
-    OutputCollection([rule.path for rule in rules], str(places[0]), str(places[1])).bring_over()
+    OutputCollection([rule.path for rule in rules], str(places[0]), str(places[1])).collect()
     found = validation.validate(rules, str(places[0]), run_check)
     return [problem.sentence for problem in found]
 
 
-def test_an_output_must_be_there_and_hold_something(places: tuple[Path, Path]) -> None:
+def test_an_output_must_exist_and_not_be_empty(places: tuple[Path, Path]) -> None:
     (places[0] / "empty").write_text("")
     (places[0] / "hollow").mkdir()
     (places[0] / "good").write_text("x")
     rules = [OutputRule(name) for name in ("none", "empty", "hollow", "good")]
     found = _sentences(places, *rules)
     assert [sentence.split()[0] for sentence in found] == ["none", "empty", "hollow"]
-    assert "not there" in found[0]
+    assert "is missing" in found[0]
 
 
-def test_an_output_left_in_the_working_directory_is_brought_over(places: tuple[Path, Path]) -> None:
+def test_an_output_in_the_working_directory_is_moved_to_the_output_directory(
+    places: tuple[Path, Path],
+) -> None:
     (places[1] / "sub").mkdir()
     (places[1] / "sub" / "model.npz").write_text("weights")
     assert _sentences(places, OutputRule("sub/model.npz")) == []
@@ -60,14 +62,14 @@ def test_an_output_left_in_the_working_directory_is_brought_over(places: tuple[P
     assert (places[1] / "sub" / "model.npz").read_text() == "weights", "a check command looks for it there"
 
 
-def test_a_directory_may_be_named_with_a_slash_at_its_end(places: tuple[Path, Path]) -> None:
+def test_the_name_of_a_directory_may_end_with_a_slash(places: tuple[Path, Path]) -> None:
     (places[1] / "out").mkdir()
     (places[1] / "out" / "a").write_text("x")
     assert _sentences(places, OutputRule("out/"), OutputRule("./out/.")) == []
     assert _names(places[0] / "out") == ["a"]
 
 
-def test_what_is_in_the_output_directory_goes_before_what_is_in_the_working_directory(
+def test_the_output_directory_takes_precedence_over_the_working_directory(
     places: tuple[Path, Path],
 ) -> None:
     (places[0] / "a").write_text("right")
@@ -76,7 +78,7 @@ def test_what_is_in_the_output_directory_goes_before_what_is_in_the_working_dire
     assert (places[0] / "a").read_text() == "right"
 
 
-def test_an_old_output_gives_way_to_a_new_one_and_to_nothing_else(places: tuple[Path, Path]) -> None:
+def test_an_output_that_was_carried_over_is_replaced_only_by_a_new_one(places: tuple[Path, Path]) -> None:
     output, working = places
     for name in ("rewritten", "touched", "given", "kept"):
         (output / name).mkdir()
@@ -84,13 +86,13 @@ def test_an_old_output_gives_way_to_a_new_one_and_to_nothing_else(places: tuple[
     (working / "given").mkdir()
     (working / "given" / "x").write_text("came with the code")
     place = OutputCollection(["rewritten", "touched", "given", "kept", "."], str(output), str(working))
-    place.look()
+    place.record_initial_state()
     (output / "touched" / "y").write_text("new")
     for name in ("rewritten", "touched"):
         (working / name).mkdir()
         (working / name / "x").write_text("new")
-    place.bring_over()
-    place.bring_over()
+    place.collect()
+    place.collect()
     found = {name: (output / name / "x").read_text() for name in _names(output)}
     carried = "carried over"
     assert found == {"rewritten": "new", "touched": carried, "given": carried, "kept": carried}
@@ -102,16 +104,16 @@ def test_a_name_that_leaves_the_output_directory_never_passes(places: tuple[Path
     assert len(_sentences(places, OutputRule(name))) == 1
 
 
-def test_a_link_that_leaves_never_passes(places: tuple[Path, Path]) -> None:
+def test_a_link_out_of_the_output_directory_never_passes(places: tuple[Path, Path]) -> None:
     (places[0] / "a").symlink_to("/etc/hostname")
     (places[1] / "b").symlink_to("/etc/hostname")
     found = _sentences(places, OutputRule("a"), OutputRule("b"))
     assert "link out of" in found[0]
-    assert "not there" in found[1]
+    assert "is missing" in found[1]
 
 
 @pytest.mark.parametrize(
-    ("content", "rule", "says"),
+    ("content", "rule", "message"),
     [
         ('{"a": {"b": 0.91}}', OutputRule("m", key="a.b", at_least=0.9), None),
         ('{"a": {"b": 0.9}}', OutputRule("m", key="a.b", at_least=0.9, at_most=0.9), None),
@@ -134,20 +136,20 @@ def test_a_link_that_leaves_never_passes(places: tuple[Path, Path]) -> None:
     ],
 )
 def test_a_number_in_a_json_file_must_keep_its_bounds(
-    places: tuple[Path, Path], content: str, rule: OutputRule, says: str | None
+    places: tuple[Path, Path], content: str, rule: OutputRule, message: str | None
 ) -> None:
     (places[0] / "m").write_text(content)
     found = _sentences(places, rule)
-    assert found == [] if says is None else says in found[0]
+    assert found == [] if message is None else message in found[0]
 
 
-def test_a_json_file_beyond_all_reason_is_not_read(places: tuple[Path, Path]) -> None:
+def test_a_json_file_that_is_too_large_is_not_read(places: tuple[Path, Path]) -> None:
     with open(places[0] / "m", "wb") as file:
         file.truncate(65 * 1024 * 1024)
     assert "too large" in _sentences(places, OutputRule("m", key="a"))[0]
 
 
-def test_the_users_own_check_decides_and_runs_after_all_outputs_were_brought_over(
+def test_the_users_own_check_decides_and_runs_after_all_outputs_were_collected(
     places: tuple[Path, Path],
 ) -> None:
     (places[0] / "m").write_text("x")
@@ -166,7 +168,7 @@ def test_a_missing_output_is_not_checked(places: tuple[Path, Path]) -> None:
     assert ran == []
 
 
-def test_the_same_broken_rule_is_the_same_rule_whatever_the_value(places: tuple[Path, Path]) -> None:
+def test_a_broken_rule_has_the_same_identity_for_every_value(places: tuple[Path, Path]) -> None:
     rule = OutputRule("m", key="a", at_least=0.9)
     rules = set()
     for value in (0.1, 0.2):
@@ -175,7 +177,7 @@ def test_the_same_broken_rule_is_the_same_rule_whatever_the_value(places: tuple[
     assert len(rules) == 1
 
 
-def test_a_link_to_a_file_beside_it_becomes_a_file_and_other_links_and_pipes_are_left_out(
+def test_a_link_to_a_file_in_the_directory_becomes_a_file_and_other_links_and_pipes_are_removed(
     places: tuple[Path, Path],
 ) -> None:
     output = places[0]

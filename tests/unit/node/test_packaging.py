@@ -1,4 +1,4 @@
-"""The zipapp holds the rooms of the compute node and nothing that could be missing there."""
+"""The zipapp contains the packages for the compute node, which need nothing that may be missing there."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NODE = sorted((PACKAGE / "node").rglob("*.py"))
 TRAINING = sorted((PACKAGE / "training").rglob("*.py"))
 DATA = sorted((PACKAGE / "data").rglob("*.py"))
 FRAMEWORKS = sorted((PACKAGE / "frameworks").rglob("*.py"))
-#: What a training's state may hold; imported only if the training has done so.
+#: Libraries whose arrays a state may contain; imported only if the training script has imported them.
 OPTIONAL = {"numpy", "torch"}
 
 
@@ -37,7 +37,7 @@ def _imported(source: Path) -> set[str]:
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{source}: relative imports hide which room they lead to"
+            assert node.level == 0, f"{source}: relative imports hide which package they come from"
             module = node.module or ""
             names |= {f"outlast.{a.name}" for a in node.names} if module == "outlast" else {module}
     return names
@@ -51,7 +51,7 @@ def test_the_node_program_needs_the_standard_library_and_itself_only(source: Pat
 
 
 @pytest.mark.parametrize("source", TRAINING, ids=lambda path: path.name)
-def test_the_training_side_needs_the_standard_library_and_itself_only(source: Path) -> None:
+def test_the_training_package_needs_the_standard_library_and_itself_only(source: Path) -> None:
     for name in _imported(source):
         top = name.split(".")[0]
         known = top in sys.stdlib_module_names or top in OPTIONAL
@@ -59,7 +59,7 @@ def test_the_training_side_needs_the_standard_library_and_itself_only(source: Pa
 
 
 @pytest.mark.parametrize("source", DATA, ids=lambda path: path.name)
-def test_the_reader_of_data_needs_the_standard_library_itself_and_the_node_only(source: Path) -> None:
+def test_the_data_package_needs_the_standard_library_itself_and_node_only(source: Path) -> None:
     for name in _imported(source):
         top = name.split(".")[0]
         known = top in sys.stdlib_module_names or top in OPTIONAL
@@ -67,7 +67,7 @@ def test_the_reader_of_data_needs_the_standard_library_itself_and_the_node_only(
 
 
 @pytest.mark.parametrize("source", FRAMEWORKS, ids=lambda path: path.name)
-def test_an_adapter_needs_the_training_side_and_its_own_framework_only(source: Path) -> None:
+def test_an_adapter_needs_the_training_package_and_its_own_framework_only(source: Path) -> None:
     own = {source.stem, "torch"} | ({"pytorch_lightning"} if source.stem == "lightning" else set())
     for name in _imported(source):
         top, *below = name.split(".")
@@ -75,9 +75,9 @@ def test_an_adapter_needs_the_training_side_and_its_own_framework_only(source: P
         assert top in sys.stdlib_module_names or top in own or ours, name
 
 
-def test_the_zipapp_is_the_same_wherever_and_whenever_it_is_built(tmp_path: Path) -> None:
+def test_every_build_of_the_zipapp_has_the_same_bytes(tmp_path: Path) -> None:
     zipapp.build(tmp_path / "a.pyz")
-    # In a process of its own, and over one that a job may be reading.
+    # In another process, and over a file that a job may be reading.
     code = "import sys, pathlib; from outlast.exchange import zipapp; zipapp.build(pathlib.Path(sys.argv[1]))"
     (tmp_path / "b.pyz").write_text("old")
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "b.pyz")], check=True, timeout=60)
@@ -89,17 +89,17 @@ def test_the_zipapp_is_the_same_wherever_and_whenever_it_is_built(tmp_path: Path
     assert _names(tmp_path) == ["a.pyz", "b.pyz"]
 
 
-def test_the_zipapp_holds_the_four_rooms_and_nothing_else(tmp_path: Path) -> None:
+def test_the_zipapp_contains_the_four_packages_and_nothing_else(tmp_path: Path) -> None:
     zipapp.build(tmp_path / "a.pyz")
     with zipfile.ZipFile(tmp_path / "a.pyz") as archive:
         assert archive.testzip() is None
         names = archive.namelist()
     sources = [*NODE, *TRAINING, *DATA, *FRAMEWORKS]
-    rooms = [f"outlast/{path.relative_to(PACKAGE).as_posix()}" for path in sources]
-    assert names == sorted(["__main__.py", "outlast/__init__.py", *rooms])
+    modules = [f"outlast/{path.relative_to(PACKAGE).as_posix()}" for path in sources]
+    assert names == sorted(["__main__.py", "outlast/__init__.py", *modules])
 
 
-def test_a_zipapp_that_could_not_be_written_leaves_the_old_one(
+def test_a_zipapp_that_cannot_be_written_leaves_the_old_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = tmp_path / "a.pyz"

@@ -1,4 +1,4 @@
-"""Limits, environment, events, signals and leftovers: the small parts of the node program."""
+"""Environment, event log, signals and process cleanup of the node program."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import ClassVar
 import pytest
 
 from outlast.domain.model import Checkpoints
-from outlast.node import environment, process, process_cleanup, pulse, supervise
+from outlast.node import environment, process, process_cleanup, pulse, supervise, time_limits
 from outlast.node.checkpoint_watch import CheckpointWatch
 from outlast.node.event_log import EventLog
 from outlast.node.order import SaveSettings, WorkOrder
@@ -40,22 +40,11 @@ def _order(**changes: object) -> WorkOrder:
     return WorkOrder(**{**fields, **changes})  # type: ignore[arg-type]
 
 
-def test_of_a_long_limit_half_a_minute_is_kept_back_and_the_whole_grace_given() -> None:
-    limits = supervise.limits_for(3600, 60, began=1000, began_epoch=5000)
-    assert (limits.hard_end, limits.deadline, limits.stop_at) == (4600, 4570, 4510)
-    assert limits.deadline_epoch == 8570
-
-
-def test_a_limit_of_seconds_is_divided_in_proportion() -> None:
-    limits = supervise.limits_for(4, 30, began=0, began_epoch=0)
-    assert (limits.hard_end, limits.deadline, limits.stop_at, limits.grace) == (4, 3.6, 2.6, 1)
-
-
 def _environment(order: WorkOrder, own: dict[str, str]) -> dict[str, str]:
     return environment.for_training(order, 12.3456, 5, "/s/data", "/s/output", "/x/progress.jsonl", own)
 
 
-def test_data_comes_by_the_proxies_and_certificates_that_the_training_has_unless_the_node_has_its_own(
+def test_staging_uses_the_proxies_and_certificates_of_the_training_unless_the_node_has_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     submitted = {"https_proxy": "http://p:1", "NO_PROXY": "a", "SSL_CERT_FILE": "/mine", "PATH": "/there"}
@@ -64,7 +53,7 @@ def test_data_comes_by_the_proxies_and_certificates_that_the_training_has_unless
     assert os.environ == {"https_proxy": "http://p:1", "NO_PROXY": "of the node", "SSL_CERT_FILE": "/mine"}
 
 
-def test_the_training_finds_its_places_and_its_deadline_in_the_environment() -> None:
+def test_the_environment_of_the_training_has_its_directories_and_its_deadline() -> None:
     found = _environment(_order(cpus=3, zipapp="/z.pyz", environment={"LR": "1"}), {"HOME": "/h"})
     expected = {
         "HOME": "/h",
@@ -96,32 +85,34 @@ def test_the_training_finds_its_places_and_its_deadline_in_the_environment() -> 
     assert found == expected
 
 
-def test_torchrun_leaves_its_workers_the_whole_grace_unless_the_user_says_how_long() -> None:
+def test_torchrun_gives_its_workers_the_whole_grace_unless_the_user_sets_a_timeout() -> None:
     name = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
     assert _environment(_order(grace=90.2), {})[name] == "91"
     assert _environment(_order(grace=90.2), {name: "7"})[name] == "7"
     assert _environment(_order(grace=90.2, environment={name: "8"}), {name: "7"})[name] == "8"
 
 
-def test_a_training_reads_from_its_environment_what_the_order_says_of_saving() -> None:
-    """Through the eyes of `import outlast`, which shares nothing with the node program but these names."""
+def test_the_training_reads_the_save_settings_of_the_order_from_its_environment() -> None:
+    """Read them with `outlast.training`, which shares only the variable names with the node program."""
     saving = SaveSettings(None, 5.0, 600.0, 7200.0, 3, 0.25, 4.0)
-    for told in (saving, replace(saving, every=90.0), replace(saving, blocked=None, durable=None)):
-        found = _environment(_order(saving=told), {"OUTLAST_SAVE_DURABLE": "17", "OUTLAST_SAVE_BLOCKED": "1"})
+    for settings in (saving, replace(saving, every=90.0), replace(saving, blocked=None, durable=None)):
+        found = _environment(
+            _order(saving=settings), {"OUTLAST_SAVE_DURABLE": "17", "OUTLAST_SAVE_BLOCKED": "1"}
+        )
 
         def number(name: str, found: dict[str, str] = found) -> float | None:
             return float(found[name]) if found.get(name) else None
 
-        assert asdict(read_plan(found, number)) == asdict(told)
+        assert asdict(read_plan(found, number)) == asdict(settings)
 
 
-def test_bounds_of_saving_that_nobody_set_are_the_same_on_all_sides() -> None:
+def test_default_save_settings_are_the_same_in_all_packages() -> None:
     assert asdict(SavePlan()) == asdict(SaveSettings())
     bounds = Checkpoints.every, Checkpoints.shortest, Checkpoints.longest
     assert bounds == (SavePlan.every, SavePlan.shortest, SavePlan.longest)
 
 
-def test_the_users_settings_win_over_ours_and_the_nodes_thread_count_does_not() -> None:
+def test_settings_of_the_user_take_precedence_and_the_thread_count_of_the_node_does_not() -> None:
     order = _order(cpus=2, environment={"OMP_NUM_THREADS": "1", "PYTHONPATH": "/own"}, zipapp="/z.pyz")
     found = _environment(order, {"MKL_NUM_THREADS": "64", "PYTHONPATH": "/node", "PYTHONFAULTHANDLER": "1"})
     assert found["OMP_NUM_THREADS"] == "1"
@@ -130,7 +121,7 @@ def test_the_users_settings_win_over_ours_and_the_nodes_thread_count_does_not() 
     assert "PYTHONFAULTHANDLER" not in found
 
 
-def test_python_means_some_python_3_wherever_it_runs(tmp_path: Path) -> None:
+def test_python_is_resolved_to_a_python_3_that_exists(tmp_path: Path) -> None:
     path = {"PATH": str(tmp_path)}
     assert environment.resolve_python(["python", "x"], path) == (sys.executable, "x")
     (tmp_path / "python3").symlink_to(sys.executable)
@@ -140,7 +131,7 @@ def test_python_means_some_python_3_wherever_it_runs(tmp_path: Path) -> None:
     assert environment.resolve_python(["bash", "python"], path) == ("bash", "python")
 
 
-def test_a_full_disk_for_the_event_log_is_said_once_and_raises_nothing(
+def test_a_full_disk_for_the_event_log_is_reported_once_and_raises_nothing(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     events = EventLog("/dev/full")
@@ -149,12 +140,12 @@ def test_a_full_disk_for_the_event_log_is_said_once_and_raises_nothing(
     events.sync()
     events.close()
     events.write("beat")
-    said = capfd.readouterr().err
-    assert said.count("cannot write the event log") == 1
-    assert "No space left" in said
+    printed = capfd.readouterr().err
+    assert printed.count("cannot write the event log") == 1
+    assert "No space left" in printed
 
 
-def test_a_line_torn_by_a_full_disk_spoils_no_other_line(
+def test_a_line_torn_by_a_full_disk_damages_no_other_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "events.jsonl"
@@ -171,36 +162,36 @@ def test_a_line_torn_by_a_full_disk_spoils_no_other_line(
     assert {"event", "at", "mono"} <= set(json.loads(whole))
 
 
-def test_a_long_training_is_heard_of_while_it_computes(
+def test_heartbeats_are_written_while_the_training_computes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     os.mkfifo(tmp_path / "go")
     (tmp_path / "checkpoints").mkdir()
 
-    class Listener(EventLog):
-        """Lets the training end when its second beat was heard."""
+    class RecordingLog(EventLog):
+        """An event log that lets the training end after the second heartbeat."""
 
-        heard: ClassVar[list[str]] = []
+        written: ClassVar[list[str]] = []
 
         def write(self, event: str, **fields: object) -> None:
-            self.heard.append(event)
-            if event == "beat" and self.heard.count("beat") == 2:
+            self.written.append(event)
+            if event == "beat" and self.written.count("beat") == 2:
                 (tmp_path / "go").write_text("\n")
 
-    monkeypatch.setattr(pulse, "BEAT", 0.01)
+    monkeypatch.setattr(pulse, "HEARTBEAT_INTERVAL", 0.01)
     with Signals() as signals:
         child = process.start(["sh", "-c", "read line < go"], dict(os.environ), str(tmp_path), 2)
-        limits = supervise.limits_for(60, 1, time.monotonic(), time.time())
-        beats = pulse.Pulse(signals, Listener(str(tmp_path / "events")), limits.last_moment, 1)
+        limits = time_limits.limits_for(60, 1, time.monotonic(), time.time())
+        beats = pulse.Pulse(signals, RecordingLog(str(tmp_path / "events")), limits.last_moment, 1)
         watch = CheckpointWatch(str(tmp_path / "checkpoints"))
-        ended = supervise.supervise(child, limits, signal.SIGTERM, 1, beats, watch)
+        ended = supervise.supervise(child, limits, supervise.StopSignals(signal.SIGTERM), 1, beats, watch)
     assert (ended.code, ended.stopped) == (0, None)
-    assert Listener.heard[:2] == ["beat", "beat"]
-    assert Listener.heard[-1] == "exit"
+    assert RecordingLog.written[:2] == ["beat", "beat"]
+    assert RecordingLog.written[-1] == "exit"
 
 
 @pytest.mark.parametrize("number", STOP_SIGNALS)
-def test_a_stop_signal_is_kept_until_somebody_asks_and_repeats_are_harmless(number: int) -> None:
+def test_a_stop_signal_is_kept_until_it_is_read_and_repeats_are_harmless(number: int) -> None:
     before = signal.getsignal(number)
     with Signals() as signals:
         assert signals.pending_stop() is None
@@ -212,7 +203,7 @@ def test_a_stop_signal_is_kept_until_somebody_asks_and_repeats_are_harmless(numb
     assert signal.getsignal(number) is before
 
 
-def test_waiting_ends_as_soon_as_a_child_does_even_if_ends_were_ignored_before() -> None:
+def test_waiting_ends_when_a_child_ends_even_if_sigchld_was_ignored_before() -> None:
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     try:
         with Signals() as signals:
@@ -225,7 +216,7 @@ def test_waiting_ends_as_soon_as_a_child_does_even_if_ends_were_ignored_before()
 
 
 @pytest.mark.parametrize(
-    ("command", "says"),
+    ("command", "message"),
     [
         (["no-such-program"], "no program of that name is on PATH"),
         (["./no-such-file"], "no such file"),
@@ -235,16 +226,18 @@ def test_waiting_ends_as_soon_as_a_child_does_even_if_ends_were_ignored_before()
         ([], "no command"),
     ],
 )
-def test_a_command_that_cannot_start_says_why(tmp_path: Path, command: list[str], says: str) -> None:
+def test_the_error_for_a_command_that_cannot_start_gives_the_cause(
+    tmp_path: Path, command: list[str], message: str
+) -> None:
     (tmp_path / "plain").write_text("#!/bin/sh\n")
     (tmp_path / "nonsense").write_text("echo hi\n")
     (tmp_path / "nonsense").chmod(0o755)
-    with pytest.raises(process.CannotStart, match=says):
+    with pytest.raises(process.CannotStart, match=message):
         process.start(command, dict(os.environ), str(tmp_path), 2)
 
 
 @pytest.fixture
-def strangers() -> Iterator[list[subprocess.Popen[bytes]]]:
+def processes() -> Iterator[list[subprocess.Popen[bytes]]]:
     started: list[subprocess.Popen[bytes]] = []
     yield started
     for one in started:
@@ -252,16 +245,16 @@ def strangers() -> Iterator[list[subprocess.Popen[bytes]]]:
         one.wait(timeout=10)
 
 
-def test_processes_are_found_and_killed_by_their_token_and_no_other_is(
-    strangers: list[subprocess.Popen[bytes]],
+def test_only_processes_with_the_token_are_killed(
+    processes: list[subprocess.Popen[bytes]],
 ) -> None:
     for token in ("node-test-a", "node-test-a", "node-test-ab"):
         env = {**os.environ, "OUTLAST_TOKEN": token}
-        strangers.append(subprocess.Popen(["sleep", "60"], env=env, start_new_session=True))
-    victims = {strangers[0].pid, strangers[1].pid}
+        processes.append(subprocess.Popen(["sleep", "60"], env=env, start_new_session=True))
+    victims = {processes[0].pid, processes[1].pid}
     assert set(process_cleanup.kill_by_token("node-test-a")) == victims
-    assert [one.wait(timeout=10) for one in strangers[:2]] == [-signal.SIGKILL, -signal.SIGKILL]
-    assert strangers[2].poll() is None
+    assert [one.wait(timeout=10) for one in processes[:2]] == [-signal.SIGKILL, -signal.SIGKILL]
+    assert processes[2].poll() is None
     assert process_cleanup.kill_by_token("node-test-a") == []
 
 
@@ -283,13 +276,13 @@ for depth in range(6):
 pids = b""
 while pids.count(b" ") < 6:
     pids += os.read(reader, 1000)
-assert process_cleanup.end_descendants("unused") == []
+assert process_cleanup.kill_descendants("unused") == []
 alive = [pid for pid in map(int, pids.split()) if os.path.exists("/proc/%d" % pid)]
 print(len(pids.split()), alive)
 """
 
 
-def test_descendants_in_sessions_of_their_own_are_ended_and_reaped() -> None:
+def test_descendants_in_their_own_sessions_are_killed_and_reaped() -> None:
     done = subprocess.run(
         [sys.executable, "-c", FAMILY], stdout=subprocess.PIPE, text=True, timeout=60, check=True
     )
@@ -320,6 +313,6 @@ def test_a_training_dies_with_its_node_program() -> None:
             os.close(watched)
 
 
-def test_a_wait_with_a_moment_in_the_past_returns() -> None:
+def test_a_wait_until_a_time_in_the_past_returns() -> None:
     with Signals() as signals:
         signals.wait_until(time.monotonic() - 5)

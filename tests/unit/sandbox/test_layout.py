@@ -73,7 +73,7 @@ def test_the_first_start_takes_what_came_along(tmp_path: Path) -> None:
 def test_after_a_soft_end_what_the_job_had_with_it_is_newer(tmp_path: Path) -> None:
     layout.restore_newest(str(tmp_path))
     commit(tmp_path, 2, {"checkpoints/model.pt": "committed"})
-    layout.begin(str(tmp_path), 2)
+    layout.write_serial(str(tmp_path), 2)
     fill(tmp_path / "travel/checkpoints", {"model.pt": "saved later"})
     assert layout.restore_newest(str(tmp_path)) is None
     assert checkpoints(tmp_path) == {"model.pt": "saved later"}
@@ -81,7 +81,7 @@ def test_after_a_soft_end_what_the_job_had_with_it_is_newer(tmp_path: Path) -> N
 
 def test_after_a_hard_end_what_was_committed_is_newer(tmp_path: Path) -> None:
     fill(tmp_path / "travel/checkpoints", {"model.pt": "of an earlier start", "gone.pt": "x"})
-    layout.begin(str(tmp_path), 3)
+    layout.write_serial(str(tmp_path), 3)
     commit(tmp_path, 5, {"checkpoints/model.pt": "committed"})
     found = layout.restore_newest(str(tmp_path))
     assert found is not None and found[1].serial == 5
@@ -91,7 +91,7 @@ def test_after_a_hard_end_what_was_committed_is_newer(tmp_path: Path) -> None:
 
 def test_whole_checkpoints_of_the_older_state_stay_to_fall_back_on(tmp_path: Path) -> None:
     fill(tmp_path / "travel/checkpoints", {STEP % (1, 1) + "/state.bin": "1", "plain": "old"})
-    layout.begin(str(tmp_path), 1)
+    layout.write_serial(str(tmp_path), 1)
     commit(tmp_path, 2, {"checkpoints/" + STEP % (2, 2) + "/state.bin": "2"})
     layout.restore_newest(str(tmp_path))
     assert checkpoints(tmp_path) == {STEP % (1, 1) + "/state.bin": "1", STEP % (2, 2) + "/state.bin": "2"}

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from outlast.domain import outcomes
 from outlast.domain.model import Attempt, AttemptState, Outcome, Run, RunState, Spec
 from outlast.exchange.experiment import Experiment
 from outlast.exchange.sandbox_exchange import SandboxExchange
@@ -176,14 +177,14 @@ def test_an_attempt_that_is_to_be_continued_hands_everything_on(
     )
     assert carry_out(exchange, attempt(1), tmp_path / "one", first) == 0
     report = exchange.report(attempt(1))
-    assert report is not None and report.outcome is Outcome.CONTINUE
+    assert report is not None and outcomes.of_leg(report) is Outcome.CONTINUE
     exchange.settle(attempt(1))
     assert (exchange.experiment.checkpoints("run") / "state").read_text() == "1\n"
     assert exchange.experiment.log("run", 1).read_text() == "told\n"
     second = 'cat "$OUTLAST_CHECKPOINT_DIR/state" >>"$OUTLAST_OUTPUT_DIR/rows"'
     assert carry_out(exchange, attempt(2), tmp_path / "two", second) == 0
     report = exchange.report(attempt(2))
-    assert report is not None and report.outcome is Outcome.FINISHED
+    assert report is not None and outcomes.of_leg(report) is Outcome.FINISHED
     exchange.settle(attempt(2))
     exchange.publish(attempt(2))
     assert (exchange.experiment.result("run") / "rows").read_text() == "row\n1\n"
@@ -214,7 +215,7 @@ def test_what_came_back_whole_replaces_what_was_there(exchange: SandboxExchange)
     exchange.write_order(RUN, attempt(), spec())
     for step in (2, 3):
         save(home(exchange, attempt()) / "travel/checkpoints", step)
-    layout.begin(str(home(exchange, attempt())), 1)
+    layout.write_serial(str(home(exchange, attempt())), 1)
     layout.pack(str(home(exchange, attempt())))
     assert settled(exchange, attempt()) == [2, 3]
     assert not (place / "gone.pt").exists()
@@ -245,7 +246,7 @@ def test_of_a_transfer_that_was_cut_only_whole_checkpoints_are_taken(exchange: S
     for step in (2, 3):
         save(back, step, "other")
     (back / "plain.pt").write_text("whole or not, nobody knows")
-    layout.begin(str(home(exchange, attempt())), 1)
+    layout.write_serial(str(home(exchange, attempt())), 1)
     layout.pack(str(home(exchange, attempt())))
     torn = next(back.glob("step-*3-g*"))
     os.truncate(torn / "state.outlast", 3)
@@ -259,7 +260,7 @@ def test_a_training_that_lost_its_checkpoints_does_not_take_the_old_ones_with_th
     save(exchange.experiment.checkpoints("run"), 1)
     exchange.write_order(RUN, attempt(), spec())
     (home(exchange, attempt()) / "travel/checkpoints").mkdir(parents=True)
-    layout.begin(str(home(exchange, attempt())), 1)
+    layout.write_serial(str(home(exchange, attempt())), 1)
     layout.pack(str(home(exchange, attempt())))
     assert settled(exchange, attempt()) == [1]
 
@@ -272,7 +273,7 @@ def test_a_controller_that_dies_while_it_settles_loses_nothing(
     save(place, 1)
     exchange.write_order(RUN, attempt(), spec())
     save(home(exchange, attempt()) / "travel/checkpoints", 2)
-    layout.begin(str(home(exchange, attempt())), 1)
+    layout.write_serial(str(home(exchange, attempt())), 1)
     layout.pack(str(home(exchange, attempt())))
     renamed = Path.rename
     left = {"built": 0, "half way": 1, "swapped": 2}[moment]

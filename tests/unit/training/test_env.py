@@ -16,9 +16,9 @@ import pytest
 import outlast
 from outlast import training
 from outlast.exchange import attempt_log
-from outlast.node import progress_file, protocol
+from outlast.node import progress_file, protocol, units
 from outlast.node.sandbox import layout
-from outlast.training import env
+from outlast.training import env, save_interval
 from outlast.training.checkpoints import checkpoint_names
 from outlast.training.training_session import SessionSettings, read_settings
 
@@ -169,3 +169,10 @@ def test_it_works_from_a_zipapp_with_nothing_installed(tmp_path: Path, python: s
         command, env=environment, capture_output=True, text=True, timeout=60, cwd=tmp_path, check=False
     )
     assert (done.returncode, done.stderr) == (85, "")
+
+
+@pytest.mark.parametrize(
+    "seconds", [0.0, 0.04, 0.97, 1.0, 59.9, 60.0, 258.0, 3600.0, 46800.0, 172799.0, 216000.0]
+)
+def test_training_and_node_program_show_durations_alike(seconds: float) -> None:
+    assert save_interval.show_duration(seconds) == units.show_rounded_duration(seconds)

@@ -2,35 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
 import click
 
-from outlast.errors import BadInput, NotWritable
-
-DEFAULT = "hello"
-
-
-def examples_directory() -> Path:
-    """Where the templates are: inside the installed package, or beside `src/` in a source checkout."""
-    import outlast
-
-    package = Path(outlast.__file__).resolve().parent
-    installed = package / "examples"
-    return installed if installed.is_dir() else package.parents[1] / "examples"
-
-
-def templates() -> dict[str, Path]:
-    """The templates by name, the default first."""
-    try:
-        found = sorted(path.parent for path in examples_directory().glob("*/params.yaml"))
-    except OSError as error:
-        raise BadInput(f"the templates cannot be read: {error}; reinstall outlast") from error
-    return {path.name: path for path in sorted(found, key=lambda path: path.name != DEFAULT)}
+from outlast.errors import BadInput
+from outlast.templates import DEFAULT, copy_template, describe, templates
 
 
 @click.command(name="init", short_help="Make a new experiment that runs as it is.")
@@ -81,54 +60,3 @@ def _list(known: Mapping[str, Path], *, as_json: bool) -> None:
         return
     for name, text in described.items():
         click.echo(f"{name:<10} {text}".rstrip())
-
-
-def describe(template: Path) -> str:
-    """The first sentence of the template's README, below its title."""
-    try:
-        lines = (template / "README.md").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        # A template without a README is listed by its name alone.
-        return ""
-    return next((line.strip() for line in lines if line.strip() and not line.startswith("#")), "")
-
-
-def copy_template(template: Path, directory: Path) -> list[str]:
-    """Copy a template's files into `directory` and name the experiment after it. Overwrites nothing."""
-    from outlast.spec.runs import default_name
-
-    names = [path.relative_to(template) for path in sorted(template.rglob("*")) if _belongs(path, template)]
-    if directory.is_symlink() and not directory.exists():
-        raise BadInput(f"{directory} is a link that leads nowhere; remove it or name another directory")
-    if directory.exists() and not directory.is_dir():
-        raise BadInput(f"{directory} is there and is not a directory; name another one")
-    there = [str(name) for name in names if os.path.lexists(directory / name)]
-    if there:
-        raise BadInput(
-            f"{directory} has {', '.join(there)} already; nothing was written. Name another directory"
-        )
-    try:
-        for name in names:
-            target = directory / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            raw = (template / name).read_bytes()
-            if str(name) == "params.yaml":
-                renamed = f"name: {default_name(directory.resolve().name)}"
-                raw = re.sub(r"(?m)^name:\s*\S+", renamed, raw.decode(), count=1).encode()
-            # "x": a file that came to be in between is not overwritten either.
-            with target.open("xb") as file:
-                file.write(raw)
-            target.chmod(target.stat().st_mode | ((template / name).stat().st_mode & 0o111))
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise NotWritable(f"{directory} cannot be written: {reason}; name a directory of your own") from error
-    return [str(name) for name in names]
-
-
-def _belongs(path: Path, template: Path) -> bool:
-    """Whether a file is the template's own, not left behind by running it in place."""
-    from outlast.spec.code_files import JOURNAL, OWN_DIRECTORIES
-
-    parts = path.relative_to(template).parts
-    left_behind = parts[0] in OWN_DIRECTORIES or parts[0].startswith(JOURNAL)
-    return path.is_file() and not left_behind and "__pycache__" not in parts and not parts[-1].startswith(".")

@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Callable
 
 from outlast.node.files import sync_directory
-from outlast.node.locks import lock
+from outlast.node.locks import try_lock
 from outlast.node.pulse import no_pulse
 
 
@@ -193,7 +193,7 @@ def _acquire_lock(path: str) -> int:
     try:
         try:
             # Without locks on this file system, one job per attempt and O_EXCL for every file must suffice.
-            lock(descriptor)
+            try_lock(descriptor)
         except BlockingIOError as error:
             raise BlockingIOError(
                 errno.EWOULDBLOCK, "another process is unpacking here; wait for it, or end it", path

@@ -1,1 +1,1 @@
-"""Outputs of a training run: found, checked, delivered."""
+"""Outputs of a training run: collection, validation and delivery."""

@@ -1,4 +1,4 @@
-"""Outputs that a training wrote into its working directory count as well as those in the output directory."""
+"""Collection of outputs that the training wrote to its working directory, not to the output directory."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Callable, FrozenSet, Iterable, Iterator, Tuple
 
 from outlast.node.pulse import no_pulse
 
-#: Name, inode, size and time of change of all that is at one place; empty where nothing is.
+#: Path, inode, size and modification time of everything at a path; empty if nothing exists there.
 _State = FrozenSet[Tuple[str, int, int, int]]
 _NOTHING: _State = frozenset()
 
 
 class OutputCollection:
-    """Of one name in both directories the output directory's counts.
+    """Moves the named outputs from the working directory to the output directory.
 
-    The exception is what was carried over from an earlier attempt and has not been touched since, where this
-    attempt's training has written anew into its working directory: the old one would hide the new one.
+    If a name exists in both, the output directory takes precedence, unless its content is unchanged from an
+    earlier attempt and the training has written a new one to the working directory.
     """
 
     def __init__(self, names: Iterable[str], output: str, working: str) -> None:
@@ -28,54 +28,56 @@ class OutputCollection:
         self._working = working
         self._before: dict[str, tuple[_State, _State]] = {}
 
-    def look(self, pulse: Callable[[], None] = no_pulse) -> None:
-        """Before the training starts: what is there now was carried over, or came with the code."""
+    def record_initial_state(self, pulse: Callable[[], None] = no_pulse) -> None:
+        """Record, before the training starts, what was carried over or came with the code."""
         for name in self._names:
-            goal, source = self._places(name)
+            goal, source = self._paths(name)
             self._before[name] = _state(goal, pulse), _state(source, pulse)
 
-    def bring_over(self, pulse: Callable[[], None] = no_pulse) -> None:
-        """After the training: move its outputs from the working directory into the output directory."""
+    def collect(self, pulse: Callable[[], None] = no_pulse) -> None:
+        """Move the outputs, after the training, from the working directory to the output directory."""
         for number, name in enumerate(self._names):
-            goal, source = self._places(name)
+            goal, source = self._paths(name)
             if not os.path.exists(source) or not is_below(source, os.path.realpath(self._working)):
                 continue
             if os.path.lexists(goal):
-                carried, given = self._before.get(name, (_NOTHING, _NOTHING))
-                if _state(goal, pulse) != carried or _state(source, pulse) == given:
+                carried, supplied = self._before.get(name, (_NOTHING, _NOTHING))
+                if _state(goal, pulse) != carried or _state(source, pulse) == supplied:
                     continue
                 os.rename(goal, f"{self._output}.replaced-{number}")
             os.makedirs(os.path.dirname(goal), exist_ok=True)
             shutil.move(source, goal)
-            # Only so that a check command finds it where the training wrote it.
+            # A check command may look for it where the training wrote it.
             with contextlib.suppress(OSError):
                 os.symlink(goal, source)
 
-    def _places(self, name: str) -> tuple[str, str]:
+    def _paths(self, name: str) -> tuple[str, str]:
         return os.path.join(self._output, name), os.path.realpath(os.path.join(self._working, name))
 
 
 def is_inside_name(path: str) -> bool:
+    """Return True if `path` is relative and does not lead out of its directory."""
     return bool(path) and not os.path.isabs(path) and os.pardir not in path.split("/") and "\0" not in path
 
 
 def is_below(path: str, top: str) -> bool:
+    """Return True if the absolute path `path` is below the directory `top`."""
     return path.startswith(os.path.join(top, ""))
 
 
 def _state(path: str, pulse: Callable[[], None]) -> _State:
     found = set()
-    for place in _all_at(path):
+    for place in _walk(path):
         pulse()
-        with contextlib.suppress(OSError):  # it is not there, or was a temporary
+        with contextlib.suppress(OSError):  # it does not exist, or was a temporary file
             status = os.lstat(place)
-            # A directory is as old as its content.
-            mark = (0, 0) if stat.S_ISDIR(status.st_mode) else (status.st_size, status.st_mtime_ns)
-            found.add((place, status.st_ino, *mark))
+            # The content of a directory is listed separately.
+            stamp = (0, 0) if stat.S_ISDIR(status.st_mode) else (status.st_size, status.st_mtime_ns)
+            found.add((place, status.st_ino, *stamp))
     return frozenset(found)
 
 
-def _all_at(path: str) -> Iterator[str]:
+def _walk(path: str) -> Iterator[str]:
     yield path
     if not os.path.islink(path):
         for place, names, files in os.walk(path):

@@ -1,4 +1,4 @@
-"""Handing over checked outputs: whole, durable, under one name that appears at once."""
+"""Delivery of validated outputs: complete, durable, and under one name that appears at once."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Callable, Dict
 from outlast.node.files import copy_tree, open_file, read_blocks, sync_directory
 from outlast.node.pulse import no_pulse
 
-#: By relative path: size and SHA-256.
+#: Size and SHA-256 of each file, by relative path.
 Manifest = Dict[str, Dict[str, object]]
 
 
 def deliver(output: str, target: str, pulse: Callable[[], None] = no_pulse) -> Manifest:
-    """Make the directory `output` appear as `target`; by a rename where both are on one file system.
+    """Deliver the directory `output` as `target`, by a rename if both are on one file system.
 
-    What `pulse` raises ends it before `target` is there.
+    If `pulse` raises, `target` does not appear. Raises OSError.
     """
     parent = os.path.dirname(target)
     if os.stat(output).st_dev == os.stat(parent).st_dev:
@@ -29,7 +29,7 @@ def deliver(output: str, target: str, pulse: Callable[[], None] = no_pulse) -> M
             if error.errno != errno.EXDEV:
                 raise
         else:
-            if manifest:  # nothing is lost with an empty directory
+            if manifest:  # an empty directory need not be durable
                 sync_directory(parent)
             return manifest
     temporary = os.path.join(parent, f".{os.path.basename(target)}.{os.getpid()}.tmp")
@@ -45,7 +45,7 @@ def deliver(output: str, target: str, pulse: Callable[[], None] = no_pulse) -> M
 
 
 def _seal(directory: str, pulse: Callable[[], None]) -> Manifest:
-    """Put every file and directory on disk and say what they hold."""
+    """Make every file and directory durable; return the manifest."""
     manifest: Manifest = {}
     for place, names, files in os.walk(directory):
         names.sort()

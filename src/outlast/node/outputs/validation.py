@@ -1,4 +1,4 @@
-"""Whether a training's outputs are what its params.yaml asks for."""
+"""Validation of outputs against the rules in params.yaml."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from outlast.node.order import OutputRule
 from outlast.node.outputs.collection import is_below, is_inside_name
 from outlast.node.pulse import no_pulse
 
-_LARGEST_JSON = 64 * 1024 * 1024
+_MAX_JSON_BYTES = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A rule that is not kept: `rule` says which, alike at every attempt; `sentence` tells the user."""
+    """A rule that is not kept. `rule` identifies it across attempts; `sentence` is for the user."""
 
     rule: str
     sentence: str
 
 
-class _Fails(Exception):
-    """One rule's sentence."""
+class _RuleBroken(Exception):
+    """A rule is not kept; the text follows the path in a sentence for the user."""
 
 
 def normalize_output(output: str, pulse: Callable[[], None] = no_pulse) -> list[str]:
-    """Leave only files and directories in the output directory; what was left out, as sentences.
+    """Leave only files and directories in the output directory. Return a warning for each removed entry.
 
-    A link to a file beside it (best.pt → step-100.pt) becomes a file; other links and devices go.
+    A link to a file in the directory (best.pt → step-100.pt) becomes a file; other links and devices go.
     """
     warnings = []
     top = os.path.realpath(output)
@@ -50,8 +50,8 @@ def normalize_output(output: str, pulse: Callable[[], None] = no_pulse) -> list[
                 copy_file(target, temporary, pulse)
                 os.replace(temporary, path)
                 continue
-            what = "a link that leads nowhere inside" if stat.S_ISLNK(mode) else "neither file nor directory"
-            warnings.append(f"the output {inside} is {what}; it is left out")
+            what = "a link to no file in it" if stat.S_ISLNK(mode) else "neither a file nor a directory"
+            warnings.append(f"{inside} in the output directory is {what}; it was removed")
             os.unlink(path)
     return warnings
 
@@ -59,69 +59,69 @@ def normalize_output(output: str, pulse: Callable[[], None] = no_pulse) -> list[
 def validate(
     rules: Sequence[OutputRule], output: str, run_check: Callable[[Sequence[str]], str | None]
 ) -> list[Problem]:
-    """All rules that are not kept. `run_check` runs a command and says how it failed, or None."""
+    """Return the rules that are not kept. `run_check` runs a command and returns how it failed, or None."""
     problems = []
     for rule in rules:
         try:
-            _judge(rule, output, run_check)
-        except _Fails as failure:
+            _check_rule(rule, output, run_check)
+        except _RuleBroken as failure:
             problems.append(Problem(f"{rule.path}|{rule.key}|{rule.check}", f"{rule.path} {failure}."))
     return problems
 
 
-def _judge(rule: OutputRule, output: str, run_check: Callable[[Sequence[str]], str | None]) -> None:
+def _check_rule(rule: OutputRule, output: str, run_check: Callable[[Sequence[str]], str | None]) -> None:
     if not is_inside_name(rule.path):
-        raise _Fails("is not a name inside the output directory")
+        raise _RuleBroken("is not a name inside the output directory")
     path = os.path.join(output, rule.path)
     if not os.path.lexists(path):
-        raise _Fails(
-            "is not there: neither in $OUTLAST_OUTPUT_DIR nor in the working directory (links do not count)"
+        raise _RuleBroken(
+            "is missing: neither in $OUTLAST_OUTPUT_DIR nor in the working directory (links do not count)"
         )
     if not is_below(os.path.realpath(path), os.path.realpath(output)):
-        raise _Fails("is a link out of the output directory")
+        raise _RuleBroken("is a link out of the output directory")
     if os.path.isdir(path):
         if not os.listdir(path):
-            raise _Fails("is an empty directory")
+            raise _RuleBroken("is an empty directory")
     elif not os.path.isfile(path):
-        raise _Fails("is neither a file nor a directory")
+        raise _RuleBroken("is neither a file nor a directory")
     elif os.path.getsize(path) == 0:
-        raise _Fails("is empty")
+        raise _RuleBroken("is empty")
     if rule.key is not None:
-        _judge_value(rule, _value(path, rule.key))
+        _check_value(rule, _read_value(path, rule.key))
     elif rule.at_least is not None or rule.at_most is not None:
-        raise _Fails("has a bound but no key to compare it with")
+        raise _RuleBroken("has a bound but no key")
     if rule.check is not None:
         failed = run_check(rule.check)
         if failed is not None:
-            raise _Fails(f"was not accepted: the check `{' '.join(rule.check)}` {failed}")
+            raise _RuleBroken(f"was not accepted: the check `{' '.join(rule.check)}` {failed}")
 
 
-def _value(path: str, key: str) -> Any:
+def _read_value(path: str, key: str) -> Any:
     try:
-        if os.path.getsize(path) > _LARGEST_JSON:
-            raise _Fails("is too large to look for a key in (over 64 MiB)")
+        if os.path.getsize(path) > _MAX_JSON_BYTES:
+            raise _RuleBroken("is too large to read a key from (over 64 MiB)")
         with open(path, encoding="utf-8") as file:
             value = json.load(file)
     except (OSError, ValueError, RecursionError) as error:
-        raise _Fails(f"is not readable as JSON: {error}") from error
+        raise _RuleBroken(f"is not readable as JSON: {error}") from error
     for part in key.split("."):
         if not isinstance(value, dict) or part not in value:
-            raise _Fails(f"has no key {key}")
+            raise _RuleBroken(f"has no key {key}")
         value = value[part]
     return value
 
 
-def _judge_value(rule: OutputRule, value: Any) -> None:
+def _check_value(rule: OutputRule, value: Any) -> None:
     bounded = rule.at_least is not None or rule.at_most is not None
     number = value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
     if bounded and number is None:
-        raise _Fails(f"has {rule.key} = {json.dumps(value)[:60]}, which is not a number")
+        raise _RuleBroken(f"has {rule.key} = {json.dumps(value)[:60]}, which is not a number")
     if isinstance(number, float) and not math.isfinite(number):
         shown = "NaN" if math.isnan(number) else "Infinity"
-        raise _Fails(f"has {rule.key} = {shown}, which is no result")
+        raise _RuleBroken(f"has {rule.key} = {shown}, which is not a result")
     if number is None:
         return
     if rule.at_least is not None and not number >= rule.at_least:
-        raise _Fails(f"has {rule.key} = {number}, but at least {rule.at_least} is asked for")
+        raise _RuleBroken(f"has {rule.key} = {number}, but at least {rule.at_least} is required")
     if rule.at_most is not None and not number <= rule.at_most:
-        raise _Fails(f"has {rule.key} = {number}, but at most {rule.at_most} is asked for")
+        raise _RuleBroken(f"has {rule.key} = {number}, but at most {rule.at_most} is required")

@@ -1,1 +1,1 @@
-"""The sandbox of a job without a shared file system: what travels, and how it leaves a running job."""
+"""The sandbox of a job without a shared file system: its files, and commits of checkpoints from it."""

@@ -1,10 +1,10 @@
-"""The Chirp protocol, as an HTCondor starter speaks it to its job: files on the access point, and facts in
-the job's ad.
+"""A client for the Chirp protocol, with which an HTCondor starter serves its job: files on the access point,
+and attributes of the job's ad.
 
-Names are relative to the job's directory on the access point. A starter does one thing at a time: a client
-that stops in the middle of a request holds up the whole job, so that nothing is sent before all of it is at
-hand. Files go by open, write, close: `putfile` brings starter and shadow out of step when it fails or has no
-bytes, which costs the job its slot.
+Names are relative to the job's directory on the access point. A starter handles one request at a time: a
+client that stops in the middle of a request blocks the whole job, so nothing is sent before the whole request
+is available. Files are sent with open, write and close: `putfile` desynchronises starter and shadow when it
+fails or has no bytes, and then the job loses its slot.
 """
 
 from __future__ import annotations
@@ -18,29 +18,30 @@ from typing import Callable, Iterator, Mapping
 from outlast.node.files import open_file
 from outlast.node.pulse import no_pulse
 
+#: The environment variable with the path of a file: host, port and cookie of the starter.
 CONFIG = "_CONDOR_CHIRP_CONFIG"
-#: Seconds that one request may take; a block of a file is a request.
+#: Timeout in seconds for one request; a block of a file is one request.
 TIMEOUT = 120.0
-_BLOCK = 1 << 20
-_LONGEST_LINE = 4096
+_BLOCK_BYTES = 1 << 20
+_MAX_LINE_BYTES = 4096
 _ALREADY_EXISTS = -4
 _DOES_NOT_EXIST = -3
-_WHY = {
+_MESSAGES = {
     -1: "the cookie was refused",
-    -2: "it is not allowed there",
-    -3: "there is no such file",
+    -2: "permission denied",
+    -3: "no such file",
     -4: "it exists already",
     -5: "the file is too big",
-    -6: "no space is left there",
-    -8: "the request is not known there",
-    -14: "it is no directory",
+    -6: "no space left on the access point",
+    -8: "the request is not supported",
+    -14: "it is not a directory",
     -15: "the directory is not empty",
-    -17: "the access point does not answer",
+    -17: "the access point does not respond",
 }
 
 
 class ChirpError(OSError):
-    """A request was refused, or nobody answers. Its text is part of a sentence."""
+    """A request was refused (`code` is negative), or the starter did not respond (0)."""
 
     def __init__(self, text: str, code: int = 0) -> None:
         super().__init__(text)
@@ -48,35 +49,35 @@ class ChirpError(OSError):
 
 
 class Chirp:
-    """One connection. After an error that is not an answer it is of no more use."""
+    """A connection to the starter. After a ChirpError with code 0 it cannot be used any more."""
 
     def __init__(self, host: str, port: int, cookie: str, timeout: float = TIMEOUT) -> None:
         try:
             self._socket = socket.create_connection((host, port), timeout)
         except OSError as error:
-            raise ChirpError(f"the starter does not answer: {error}") from error
-        self._answers = self._socket.makefile("rb")
+            raise ChirpError(f"the starter does not respond: {error}") from error
+        self._responses = self._socket.makefile("rb")
         try:
-            self._ask(b"cookie " + cookie.encode(), "introducing this job to the starter")
+            self._request(b"cookie " + cookie.encode(), "sending the cookie to the starter")
         except BaseException:
             self.close()
             raise
 
     @classmethod
     def connect(cls, environ: Mapping[str, str], timeout: float = TIMEOUT) -> Chirp | None:
-        """None where the job was given no such service. Raises ChirpError where it does not work."""
+        """Connect to the starter. Return None if it offers this job no Chirp service. Raises ChirpError."""
         path = environ.get(CONFIG)
         if not path:
             return None
         try:
             with open(path, encoding="ascii") as file:
-                host, port, cookie = file.read(_LONGEST_LINE).split()[:3]
+                host, port, cookie = file.read(_MAX_LINE_BYTES).split()[:3]
             number = int(port)
         except FileNotFoundError:
             return None
         except (OSError, ValueError):
             # Not chained: the error could show the cookie.
-            raise ChirpError(f"{path} does not say where the starter is") from None
+            raise ChirpError(f"{path} does not contain the address of the starter") from None
         return cls(host, number, cookie, timeout)
 
     def __enter__(self) -> Chirp:
@@ -88,116 +89,113 @@ class Chirp:
         self.close()
 
     def close(self) -> None:
-        self._answers.close()
+        self._responses.close()
         self._socket.close()
 
     def abandon(self) -> None:
-        """From another thread: whoever waits for an answer gets an error now."""
+        """Abort the connection from another thread; a waiting request raises ChirpError."""
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:
             return  # it is closed already
 
-    # What can be asked for.
-
     def make_directory(self, name: str) -> None:
-        """It may be there already."""
-        self._ask(b"mkdir %s %d" % (_word(name), 0o755), f"making {name}", _ALREADY_EXISTS)
+        """Create a directory, unless it exists."""
+        self._request(b"mkdir %s %d" % (_encode_name(name), 0o755), f"creating {name}", _ALREADY_EXISTS)
 
     def rename(self, name: str, new: str) -> None:
-        self._ask(b"rename %s %s" % (_word(name), _word(new)), f"renaming {name}")
+        self._request(b"rename %s %s" % (_encode_name(name), _encode_name(new)), f"renaming {name}")
 
     def link(self, name: str, new: str) -> None:
-        """A second name for a file."""
-        self._ask(b"link %s %s" % (_word(name), _word(new)), f"linking {name}")
+        """Make `new` a hard link to the file `name`."""
+        self._request(b"link %s %s" % (_encode_name(name), _encode_name(new)), f"linking {name}")
 
     def remove(self, name: str) -> None:
-        """A file, or a directory with all that is in it; it may be gone already."""
-        self._ask(b"rmall %s" % _word(name), f"removing {name}", _DOES_NOT_EXIST)
+        """Remove a file or a directory tree, if it exists."""
+        self._request(b"rmall %s" % _encode_name(name), f"removing {name}", _DOES_NOT_EXIST)
 
-    def names(self, directory: str) -> list[str]:
-        """What is in a directory; nothing if it is not there."""
-        doing = f"looking into {directory}"
-        size = self._ask(b"getdir %s" % _word(directory), doing, _DOES_NOT_EXIST)
+    def list_names(self, directory: str) -> list[str]:
+        """Return the names in a directory; none if it does not exist."""
+        action = f"listing {directory}"
+        size = self._request(b"getdir %s" % _encode_name(directory), action, _DOES_NOT_EXIST)
         try:
-            listing = self._answers.read(max(0, size))
+            listing = self._responses.read(max(0, size))
         except (OSError, ValueError) as error:
-            raise ChirpError(f"{doing}: {error}") from error
+            raise ChirpError(f"{action}: {error}") from error
         return [os.fsdecode(name) for name in listing.split(b"\n") if name]
 
     def send(self, path: str, name: str, pulse: Callable[[], None] = no_pulse) -> int:
-        """Copy a local file; its size. `pulse` may raise between two blocks."""
-        with open_file(path) as file, self._opened(name) as descriptor:
+        """Send a local file and return its size. `pulse` may raise between two blocks."""
+        with open_file(path) as file, self._open(name) as descriptor:
             sent = 0
             while True:
                 pulse()
-                block = file.read(_BLOCK)
+                block = file.read(_BLOCK_BYTES)
                 if not block:
                     return sent
                 self._write(descriptor, block, name)
                 sent += len(block)
 
     def send_bytes(self, content: bytes, name: str) -> None:
-        with self._opened(name) as descriptor:
-            for begin in range(0, len(content), _BLOCK):
-                self._write(descriptor, content[begin : begin + _BLOCK], name)
+        """Create or replace a file with this content."""
+        with self._open(name) as descriptor:
+            for begin in range(0, len(content), _BLOCK_BYTES):
+                self._write(descriptor, content[begin : begin + _BLOCK_BYTES], name)
 
-    def tell(self, attribute: str, value: int) -> None:
-        """Put a number into the job's ad, where the scheduler's tools show it. Names begin with Chirp."""
-        self._ask(b"set_job_attr_delayed %s %d" % (attribute.encode(), value), f"setting {attribute}")
-
-    # How it is asked.
+    def set_job_attribute(self, attribute: str, value: int) -> None:
+        """Set a number in the job's ad, which HTCondor's tools show. The name must begin with Chirp."""
+        self._request(b"set_job_attr_delayed %s %d" % (attribute.encode(), value), f"setting {attribute}")
 
     @contextmanager
-    def _opened(self, name: str) -> Iterator[int]:
-        """A new or emptied file, on disk when it is closed."""
-        doing = f"writing {name}"
-        descriptor = self._ask(b"open %s wct %d" % (_word(name), 0o644), doing)
-        self._line(doing)  # what `stat` says of it
+    def _open(self, name: str) -> Iterator[int]:
+        """Open a new or truncated file; make it durable before it is closed."""
+        action = f"writing {name}"
+        descriptor = self._request(b"open %s wct %d" % (_encode_name(name), 0o644), action)
+        self._read_line(action)  # the status of the file
         try:
             yield descriptor
-            self._ask(b"fsync %d" % descriptor, doing)
+            self._request(b"fsync %d" % descriptor, action)
         except BaseException:
-            with suppress(ChirpError):  # the first error is the one to tell
-                self._ask(b"close %d" % descriptor, doing)
+            with suppress(ChirpError):  # the first error is the one to report
+                self._request(b"close %d" % descriptor, action)
             raise
-        self._ask(b"close %d" % descriptor, doing)
+        self._request(b"close %d" % descriptor, action)
 
     def _write(self, descriptor: int, block: bytes, name: str) -> None:
-        written = self._ask(
-            b"write %d %d\n" % (descriptor, len(block)) + block, f"writing {name}", ended=True
+        written = self._request(
+            b"write %d %d\n" % (descriptor, len(block)) + block, f"writing {name}", has_newline=True
         )
         if written != len(block):
-            raise ChirpError(f"writing {name}: only {written} of {len(block)} bytes were taken")
+            raise ChirpError(f"writing {name}: only {written} of {len(block)} bytes were accepted")
 
-    def _ask(self, request: bytes, doing: str, harmless: int = 0, *, ended: bool = False) -> int:
-        """The answer; below zero only if it is the `harmless` one. `ended`: the request has its newline."""
+    def _request(self, request: bytes, action: str, ignored: int = 0, *, has_newline: bool = False) -> int:
+        """Send a request and return the response. Raises ChirpError if it is negative and not `ignored`."""
         try:
-            self._socket.sendall(request if ended else request + b"\n")
+            self._socket.sendall(request if has_newline else request + b"\n")
         except OSError as error:
-            raise ChirpError(f"{doing}: {error}") from error
+            raise ChirpError(f"{action}: {error}") from error
         try:
-            answer = int(self._line(doing))
+            response = int(self._read_line(action))
         except ValueError:
-            raise ChirpError(f"{doing}: the answer is not of this protocol") from None
-        if answer < 0 and answer != harmless:
-            raise ChirpError(f"{doing}: {_WHY.get(answer, f'error {answer}')}", answer)
-        return answer
+            raise ChirpError(f"{action}: the response is not valid") from None
+        if response < 0 and response != ignored:
+            raise ChirpError(f"{action}: {_MESSAGES.get(response, f'error {response}')}", response)
+        return response
 
-    def _line(self, doing: str) -> bytes:
+    def _read_line(self, action: str) -> bytes:
         try:
-            line = self._answers.readline(_LONGEST_LINE)
+            line = self._responses.readline(_MAX_LINE_BYTES)
         except (OSError, ValueError) as error:  # ValueError: closed by another thread
-            raise ChirpError(f"{doing}: {error}") from error
+            raise ChirpError(f"{action}: {error}") from error
         if not line.endswith(b"\n"):
-            raise ChirpError(f"{doing}: the starter hung up")
+            raise ChirpError(f"{action}: the starter closed the connection")
         return line
 
 
-def _word(name: str) -> bytes:
-    """A name as one word of a request. Raises ChirpError for one that no request can hold."""
+def _encode_name(name: str) -> bytes:
+    """Encode a name as one word of a request. Raises ChirpError if no request can contain it."""
     raw = os.fsencode(name)
-    if b"\n" in raw or b"\r" in raw or len(raw) > _LONGEST_LINE // 4:
+    if b"\n" in raw or b"\r" in raw or len(raw) > _MAX_LINE_BYTES // 4:
         raise ChirpError(f"the name {name!r} cannot be sent")
     return b"".join(
         b"\\" + raw[i : i + 1] if raw[i : i + 1] in b" \t\v\f\\" else raw[i : i + 1] for i in range(len(raw))

@@ -1,47 +1,47 @@
-"""One commit: a state of the checkpoints, whole, from the sandbox of a running job to the access point."""
+"""One commit: sends a complete state of the checkpoints from a running job to the access point."""
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 from dataclasses import dataclass
 from typing import Callable, Tuple
 
-from outlast.node.files import copy_file
+from outlast.node.files import link_or_copy
 from outlast.node.legs import Leg, possible_legs
+from outlast.node.progress_file import newest_progress_path
 from outlast.node.sandbox import layout, manifest
 from outlast.node.sandbox.chirp import Chirp, ChirpError
 from outlast.node.sandbox.manifest import DirectoryManifest
 
-#: A directory that changes faster than it can be listed is tried again this often before it is given up.
-_LOOKS = 5
-#: A training's log beyond this size is not sent while the training runs.
-_LARGEST_LOG = 16 * 2**20
+#: How often to try a snapshot of a directory that changes meanwhile.
+_SNAPSHOT_TRIES = 5
+#: A log larger than this is not sent while the training runs.
+_MAX_LOG_BYTES = 16 * 2**20
 _MANIFEST = manifest.NAME
 
-#: What tells an unchanged file on this machine: inode, size, time of change.
-Mark = Tuple[int, int, int]
+#: Inode, size and modification time: equal for a file that has not changed on this machine.
+FileStamp = Tuple[int, int, int]
 
 
 class FilesChanged(OSError):
-    """Files changed while they were looked at or sent."""
+    """Files changed while they were listed or sent."""
 
 
 @dataclass(frozen=True)
 class SentCommit:
-    """A commit that is whole: what is unchanged in the next one is linked to it, not sent again."""
+    """A complete commit; files that are unchanged in the next one are linked to it, not sent again."""
 
     name: str
-    marks: dict[str, Mark]
+    stamps: dict[str, FileStamp]
 
 
 @dataclass(frozen=True)
 class Sandbox:
-    """Where things are in the job's own directory."""
+    """The paths in the job's directory."""
 
     home: str
-    #: The directory of this leg's outputs in the making.
+    #: The directory of this leg's unfinished outputs.
     output: str
 
     @property
@@ -54,58 +54,62 @@ class Sandbox:
 
 
 def received_commit(sandbox: Sandbox, commit: layout.Commit | None) -> SentCommit | None:
-    """What came along from a commit and has not been touched yet."""
+    """Return the commit that was restored in this job, with the stamps of its unchanged files."""
     if commit is None:
         return None
-    directory, holds = commit
-    marks = {}
-    for name in holds.files:
+    directory, listed = commit
+    stamps = {}
+    for name in listed.files:
         try:
-            marks[name] = _mark(os.path.join(sandbox.travel, name))
+            stamps[name] = _stamp(os.path.join(sandbox.travel, name))
         except FileNotFoundError:
-            continue  # unfinished outputs are elsewhere now
-    return SentCommit(os.path.basename(directory), marks)
+            continue  # unfinished outputs have been moved
+    return SentCommit(os.path.basename(directory), stamps)
 
 
 def send_state(
     chirp: Chirp, sandbox: Sandbox, before: SentCommit | None, serial: int, pulse: Callable[[], None]
 ) -> tuple[SentCommit, int]:
-    """Everything under a new name, which counts once its manifest is there; what was sent, and its bytes."""
+    """Send a new commit, which counts once its manifest is there. Return it and the bytes that were sent.
+
+    Raises FilesChanged, ChirpError or another OSError, and whatever `pulse` raises.
+    """
     try:
-        holds = _take_snapshot(sandbox, serial)
-        marks = {name: _mark(os.path.join(sandbox.snapshot, name)) for name in holds.files}
+        listed = _take_snapshot(sandbox, serial)
+        stamps = {name: _stamp(os.path.join(sandbox.snapshot, name)) for name in listed.files}
         place = f"{layout.COMMITTED}/{layout.commit_name(serial)}"
         chirp.remove(place)
         made = {""}
         sent = 0
-        for name in holds.files:
+        for name in listed.files:
             _make_directories(chirp, place, os.path.dirname(name), made)
             if (
                 before is None
-                or before.marks.get(name) != marks[name]
-                or not _linked(chirp, before, name, place)
+                or before.stamps.get(name) != stamps[name]
+                or not _link(chirp, before, name, place)
             ):
                 sent += chirp.send(os.path.join(sandbox.snapshot, name), f"{place}/{name}", pulse)
-        for name, mark in marks.items():
-            if _mark(os.path.join(sandbox.snapshot, name)) != mark:
+        for name, stamp in stamps.items():
+            if _stamp(os.path.join(sandbox.snapshot, name)) != stamp:
                 raise FilesChanged(f"{name} changed while it was sent")
         _make_directories(chirp, place, "", made)
-        # From here on, what the job has with it is no older than this commit.
-        layout.begin(sandbox.home, serial)
-        _send_by_rename(chirp, holds.to_json(), place, _MANIFEST)
-        return SentCommit(layout.commit_name(serial), marks), sent
+        # From here on `travel` is not older than this commit.
+        layout.write_serial(sandbox.home, serial)
+        _send_by_rename(chirp, listed.to_json(), place, _MANIFEST)
+        return SentCommit(layout.commit_name(serial), stamps), sent
     finally:
         shutil.rmtree(sandbox.snapshot, ignore_errors=True)
 
 
 def remove_older(chirp: Chirp, newest: SentCommit) -> None:
-    for name in chirp.names(layout.COMMITTED):
+    """Remove all commits but the newest from the access point. Raises ChirpError."""
+    for name in chirp.list_names(layout.COMMITTED):
         if layout.is_commit(name) and name != newest.name:
             chirp.remove(f"{layout.COMMITTED}/{name}")
 
 
 def send_news(chirp: Chirp, sandbox: Sandbox, leg: Leg, *, earlier: bool) -> None:
-    """Claim, event log and progress of this leg, or of all so far, and the training's log."""
+    """Send claim, event log and progress of this leg, and the training log; with `earlier`, of all legs."""
     place = f"{layout.COMMITTED}/news"
     chirp.make_directory(layout.COMMITTED)
     chirp.make_directory(place)
@@ -116,19 +120,21 @@ def send_news(chirp: Chirp, sandbox: Sandbox, leg: Leg, *, earlier: bool) -> Non
             continue
         target = place if one.number == 1 else f"{place}/leg-{one.number}"
         chirp.make_directory(target)
-        # The claim last: a leg counts from then on.
-        for path in (one.events_path, one.progress_path, one.progress_path[:-1], one.claim_path):
+        progress = one.progress_path
+        # The claim last: a leg counts once its claim is there.
+        for path in (one.events_path, progress, newest_progress_path(progress), one.claim_path):
             _send_small(chirp, path, target)
     _send_small(chirp, os.path.join(sandbox.travel, layout.LOG), place)
 
 
 def _send_small(chirp: Chirp, path: str, place: str) -> None:
+    """Send a file to the directory `place`, unless it is missing or too large."""
     try:
         with open(path, "rb") as file:
-            content = file.read(_LARGEST_LOG + 1)
+            content = file.read(_MAX_LOG_BYTES + 1)
     except FileNotFoundError:
         return
-    if len(content) <= _LARGEST_LOG:
+    if len(content) <= _MAX_LOG_BYTES:
         _send_by_rename(chirp, content, place, os.path.basename(path))
 
 
@@ -150,20 +156,20 @@ def _make_directories(chirp: Chirp, place: str, inside: str, made: set[str]) -> 
             made.add(directory)
 
 
-def _linked(chirp: Chirp, before: SentCommit, name: str, place: str) -> bool:
-    """False where the access point's file system has no links, or has lost the earlier commit."""
+def _link(chirp: Chirp, before: SentCommit, name: str, place: str) -> bool:
+    """Link a file to the earlier commit. Return False if the access point cannot do that, or has lost it."""
     try:
         chirp.link(f"{layout.COMMITTED}/{before.name}/{name}", f"{place}/{name}")
     except ChirpError as error:
         if error.code == 0:
-            raise  # not an answer: nobody is there
+            raise  # the starter did not respond
         return False
     return True
 
 
 def _take_snapshot(sandbox: Sandbox, serial: int) -> DirectoryManifest:
-    """A second name for every file, so that it stays when the training removes or replaces it."""
-    for _ in range(_LOOKS):
+    """Link all files into the snapshot, so that they stay if the training removes or replaces them."""
+    for _ in range(_SNAPSHOT_TRIES):
         shutil.rmtree(sandbox.snapshot, ignore_errors=True)
         try:
             _mirror(
@@ -173,9 +179,9 @@ def _take_snapshot(sandbox: Sandbox, serial: int) -> DirectoryManifest:
             if os.path.isdir(sandbox.output):
                 _mirror(sandbox.output, os.path.join(sandbox.snapshot, layout.UNFINISHED, layout.OUTPUT))
         except FileNotFoundError:
-            continue  # half of a checkpoint must not be taken for all of it
+            continue  # part of a checkpoint must not count as the whole
         return manifest.list_files(sandbox.snapshot, layout.PARTS, serial)
-    raise FilesChanged("files vanish faster than they can be looked at")
+    raise FilesChanged("files are removed faster than they can be listed")
 
 
 def _mirror(source: str, target: str) -> None:
@@ -190,18 +196,9 @@ def _mirror(source: str, target: str) -> None:
             elif entry.is_dir(follow_symlinks=False):
                 _mirror(entry.path, goal)
             elif entry.is_file(follow_symlinks=False):
-                _link_or_copy(entry.path, goal)
+                link_or_copy(entry.path, goal)
 
 
-def _link_or_copy(path: str, goal: str) -> None:
-    try:
-        os.link(path, goal)
-    except OSError as error:
-        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.EXDEV, errno.ENOSYS):
-            raise
-        copy_file(path, goal)
-
-
-def _mark(path: str) -> Mark:
+def _stamp(path: str) -> FileStamp:
     status = os.lstat(path)
     return status.st_ino, status.st_size, status.st_mtime_ns

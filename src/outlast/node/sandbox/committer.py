@@ -1,9 +1,9 @@
-"""From time to time the checkpoints of a running job are brought to safety: only what has left the sandbox
-survives a hard kill.
+"""Regular commits of the checkpoints of a running job: only what has left the sandbox survives a hard kill.
 
-Over Chirp, in a thread beside the supervision, where the starter offers it. Elsewhere by a restart in place:
-the training is told to stop, and once it has saved, the job leaves with a code that makes HTCondor take
-`travel` and start it again. A commit that fails is tried again later; it never stops a training.
+Commits go over Chirp, in a thread beside the supervision, if the starter offers that. Otherwise the job
+restarts in place: the training gets the stop signal, and once it has saved, the job exits with a code that
+makes HTCondor transfer `travel` and start the job again. A commit that fails is retried later; it never stops
+the training.
 """
 
 from __future__ import annotations
@@ -21,25 +21,26 @@ from outlast.node.sandbox import commit, layout
 from outlast.node.sandbox.chirp import Chirp, ChirpError
 from outlast.node.sandbox.commit import Sandbox
 
-#: Seconds between two updates of the job's ad; the starter passes them on every few minutes.
-TELL_EVERY = 60.0
-#: Seconds before a commit that failed is tried again, at first; it doubles up to the usual interval.
-FIRST_PAUSE = 30.0
-#: Seconds that the end of a job waits for the thread, once its connection is cut.
-_PATIENCE = 5.0
-#: Answers that mean: not on this pool.
+#: Seconds between two updates of the job's ad; the starter forwards them every few minutes.
+AD_UPDATE_INTERVAL = 60.0
+#: Seconds before the first retry of a failed commit; they double up to the usual interval.
+FIRST_RETRY_PAUSE = 30.0
+#: Seconds to wait for the thread at the end of a job, once its connection is aborted.
+_JOIN_TIMEOUT = 5.0
+#: Response codes of a pool that does not offer this.
 _NOT_OFFERED = (-1, -2, -8)
-#: How often the first connection is tried before other means are taken.
-_TRIES = 3
-_UNABLE = "cannot-restart"
+#: How often to try the first connection before giving up Chirp.
+_MAX_TRIES = 3
+#: A file in `travel`: the training did not save when it was stopped for a restart.
+_NO_RESTART = "cannot-restart"
 
 
-class _CommitFailed(Exception):
-    """The job must end; nobody waits for this commit any more."""
+class _CommitCancelled(Exception):
+    """The job must end, and the commit under way is given up."""
 
 
 class Committer:
-    """`look` and `wants_restart` belong to the supervision's thread, as does the event log."""
+    """Decides when to commit, and does it. Call its public methods in the thread of the supervision only."""
 
     def __init__(
         self,
@@ -47,7 +48,7 @@ class Committer:
         leg: Leg,
         events: EventLog,
         output: str,
-        came_from: layout.Commit | None,
+        restored: layout.Commit | None,
         environ: Mapping[str, str],
         now: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -57,78 +58,82 @@ class Committer:
         self._every = order.commit_every
         self._environ = environ
         self._now = now
-        self._how = order.commit
-        self._before = commit.received_commit(self._sandbox, came_from)
-        #: The job is to be started again in this place.
+        self._method = order.commit
+        self._before = commit.received_commit(self._sandbox, restored)
+        #: True if the job is to be restarted in place.
         self.restarts = False
         self._serial = layout.read_serial(order.home)
-        #: The commit that was begun and not completed, if any.
+        #: The serial of the commit that was begun and not completed, if any.
         self._failed: list[int] = []
         self._work: threading.Thread | None = None
         self._chirp: Chirp | None = None
-        self._over = False
-        #: What the thread leaves for `look`: the event to write, or the error.
+        self._is_cancelled = False
+        #: The result of the thread for `poll`: the fields of an event, or the error.
         self._result: dict[str, object] | OSError | None = None
         self._announced = False
-        #: Something changed since the last commit; or came along, but from no commit.
+        #: True if something changed since the last commit.
         self._dirty = False
+        #: True if the job began with checkpoints that are in no commit.
         self._unsent = self._before is None and any(
             not name.startswith(".") for name in os.listdir(order.checkpoints)
         )
         self._quiet = True
         self._due = now() + self._every
-        self._pause = min(FIRST_PAUSE, self._every)
-        self._tell_at = now()
+        self._pause = min(FIRST_RETRY_PAUSE, self._every)
+        self._publish_at = now()
         self._tries = 0
-        self._telling = True
+        self._publishes = True
 
-    # In the supervision's thread.
+    # In the thread of the supervision.
 
-    def look(self, changed: bool) -> None:
-        """`changed`: there is something new in the checkpoint directory since the last look."""
+    def poll(self, changed: bool) -> None:
+        """Log the result of the thread, and start it again if something is due.
+
+        `changed` is True if the checkpoint directory has changed since the last call.
+        """
         self._dirty = self._dirty or changed
         self._quiet = not changed
         self._collect()
-        if self._work is not None or self._how not in ("chirp", "auto"):
+        if self._work is not None or self._method not in ("chirp", "auto"):
             return
         if not self._announced:
-            if self._now() >= self._tell_at:
+            if self._now() >= self._publish_at:
                 self._start(self._announce)
         elif self._is_due():
             self._dirty = self._unsent = False
             self._start(self._commit)
-        elif self._telling and self._now() >= self._tell_at:
-            self._start(self._tell)
+        elif self._publishes and self._now() >= self._publish_at:
+            self._start(self._publish_progress)
 
     def wants_restart(self) -> bool:
-        """The training is to be told to stop, so that what it saves gets out and the job starts again."""
-        return self._how == "restart" and self._is_due() and not os.path.exists(self._unable)
+        """Return True if the training should be stopped now for a restart in place."""
+        return self._method == "restart" and self._is_due() and not os.path.exists(self._no_restart_path)
 
-    def stopped(self, *, saved: bool) -> None:
-        """It was told to stop for a restart and has ended. If it did not save, it is not asked again."""
+    def note_stopped(self, *, saved: bool) -> None:
+        """Record that the training was stopped for a restart. If it did not save, it is the last restart."""
         self.restarts = True
         if not saved:
-            with open(self._unable, "w", encoding="ascii"):
+            with open(self._no_restart_path, "w", encoding="ascii"):
                 pass
 
     def finish(self) -> None:
-        """No commit is under way when this returns, unless it hangs in the kernel."""
-        self._over = True
+        """Cancel a commit under way and wait until its thread has ended, at most a few seconds."""
+        self._is_cancelled = True
         if self._work is not None:
             chirp = self._chirp
             if chirp is not None:
                 chirp.abandon()
-            self._work.join(_PATIENCE)
-        self._how = "never"
+            self._work.join(_JOIN_TIMEOUT)
+        self._method = "never"
 
     @property
-    def _unable(self) -> str:
-        return os.path.join(self._sandbox.travel, _UNABLE)
+    def _no_restart_path(self) -> str:
+        return os.path.join(self._sandbox.travel, _NO_RESTART)
 
     def _is_due(self) -> bool:
-        """In a quiet moment; a directory that is never quiet is taken as it is after twice the time."""
+        """Return True if a commit is due and the directory is quiet, or if it is due for a whole interval."""
         now = self._now()
-        news = self._dirty or (self._unsent and self._how != "restart")
+        news = self._dirty or (self._unsent and self._method != "restart")
         return news and now >= self._due and (self._quiet or now >= self._due + self._every)
 
     def _start(self, work: Callable[[], dict[str, object]]) -> None:
@@ -136,7 +141,7 @@ class Committer:
         self._work.start()
 
     def _collect(self) -> None:
-        """What came of the thread's work."""
+        """Log the result of the thread if it has ended."""
         if self._work is None or self._work.is_alive():
             return
         self._work.join()
@@ -146,35 +151,37 @@ class Committer:
         elif result:
             self._events.write("committed", **result)
             self._due = self._now() + self._every
-            self._pause = min(FIRST_PAUSE, self._every)
+            self._pause = min(FIRST_RETRY_PAUSE, self._every)
 
     def _note_failure(self, error: OSError) -> None:
         if not self._announced:
             self._tries += 1
-            self._tell_at = self._now() + self._pause
+            self._publish_at = self._now() + self._pause
             offered = not isinstance(error, ChirpError) or error.code not in _NOT_OFFERED
-            if offered and self._tries < _TRIES:
+            if offered and self._tries < _MAX_TRIES:
                 return
-            self._how = "restart" if self._how == "auto" else "never"
-            instead = "by restarts in place" if self._how == "restart" else "not at all"
-            self._events.warn(f"checkpoints cannot be committed over chirp ({error}); it is done {instead}")
+            self._method = "restart" if self._method == "auto" else "never"
+            instead = "by restarts in place" if self._method == "restart" else "only when the job ends"
+            self._events.warn(
+                f"checkpoints cannot be committed over chirp ({error}); they are committed {instead}"
+            )
             return
         self._dirty = True
         self._due = self._now() + self._pause
-        self._events.warn(f"a commit failed ({error}); it is tried again in {self._pause:.0f} s")
-        self._pause = min(self._pause * 2, max(self._every, FIRST_PAUSE))
+        self._events.warn(f"a commit failed ({error}); retrying in {self._pause:.0f} s")
+        self._pause = min(self._pause * 2, max(self._every, FIRST_RETRY_PAUSE))
 
-    # In the commit's thread.
+    # In the thread that commits.
 
     def _run(self, work: Callable[[], dict[str, object]]) -> None:
         try:
             chirp = Chirp.connect(self._environ)
             if chirp is None:
-                raise ChirpError("the scheduler offers none to this job", _NOT_OFFERED[0])
+                raise ChirpError("the scheduler does not offer it to this job", _NOT_OFFERED[0])
             with chirp:
                 self._chirp = chirp
                 self._result = work()
-        except _CommitFailed:
+        except _CommitCancelled:
             self._result = None
         except OSError as error:
             self._result = error
@@ -182,15 +189,15 @@ class Committer:
             self._chirp = None
 
     def _pulse(self) -> None:
-        if self._over:
-            raise _CommitFailed
+        if self._is_cancelled:
+            raise _CommitCancelled
 
     def _connection(self) -> Chirp:
         assert self._chirp is not None
         return self._chirp
 
     def _announce(self) -> dict[str, object]:
-        """That this leg has begun, and what is known of those before it."""
+        """Send the logs of this leg, which has just begun, and of earlier legs."""
         commit.send_news(self._connection(), self._sandbox, self._leg, earlier=True)
         self._announced = True
         return {}
@@ -198,7 +205,7 @@ class Committer:
     def _commit(self) -> dict[str, object]:
         chirp, began = self._connection(), self._now()
         for serial in self._failed:
-            # Half of a commit counts for nothing, and halves would pile up.
+            # Incomplete commits are useless and would accumulate.
             chirp.remove(f"{layout.COMMITTED}/{layout.commit_name(serial)}")
         self._serial += 1
         self._failed = [self._serial]
@@ -206,18 +213,18 @@ class Committer:
         self._failed = []
         commit.send_news(chirp, self._sandbox, self._leg, earlier=False)
         commit.remove_older(chirp, self._before)
-        self._tell()
+        self._publish_progress()
         return {"serial": self._serial, "bytes": sent, "seconds": round(self._now() - began, 3)}
 
-    def _tell(self) -> dict[str, object]:
-        """Live progress, in the job's ad."""
-        self._tell_at = self._now() + TELL_EVERY
+    def _publish_progress(self) -> dict[str, object]:
+        """Write the newest step and the time to the job's ad."""
+        self._publish_at = self._now() + AD_UPDATE_INTERVAL
         step = newest_step(self._leg.progress_path)
         try:
             if step is not None:
-                self._connection().tell("ChirpOutlastStep", step)
-            self._connection().tell("ChirpOutlastHeard", int(time.time()))
+                self._connection().set_job_attribute("ChirpOutlastStep", step)
+            self._connection().set_job_attribute("ChirpOutlastHeard", int(time.time()))
         except ChirpError as error:
-            # Nothing depends on it. A pool that refuses is not asked again, one that is busy a little later.
-            self._telling = error.code not in _NOT_OFFERED
+            # Nothing depends on it. Do not try again if the pool refuses; try later if it is busy.
+            self._publishes = error.code not in _NOT_OFFERED
         return {}

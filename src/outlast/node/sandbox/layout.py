@@ -1,13 +1,13 @@
-"""A job that shares no file system: what came along, what goes back, and which of two states is newer.
+"""The directory of a job without a shared file system, and the choice of the newest of its two states.
 
-    order.json  outlast-….pyz  code-….tar      come along, as they are
-    committed/commit-000007/                   one whole state: checkpoints, unfinished outputs, manifest.json
-    committed/news/                            what earlier legs said: claims, event logs, progress, their log
-    travel/                                    where this job works; the scheduler keeps it
+    order.json  outlast-….pyz  code-….tar   transferred to the job
+    committed/commit-000007/                one complete state: checkpoints, unfinished outputs, manifest.json
+    committed/news/                         from earlier legs: claims, event logs, progress, training log
+    travel/                                 the files that this job changes; HTCondor transfers it back
 
-`committed` lies with the controller, comes along at every start on another machine, and is added to by the
-running job (see `commits`). `travel` is kept when the scheduler ends the job in good order. After a hard kill
-what was committed is newer, after a soft one `travel` is: a serial number tells which.
+`committed` is stored with the controller, is transferred to the job at every start on another machine, and
+gets new commits from the running job (see `commit`). `travel` is kept if the scheduler ends the job properly.
+After a hard kill the newest commit is newer, otherwise `travel`; a serial number shows which.
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ from outlast.node.legs import Leg
 from outlast.node.sandbox import manifest
 from outlast.node.sandbox.manifest import DirectoryManifest
 
+#: The directory that HTCondor transfers back at the end of a job, at an eviction and for a restart in place.
 TRAVEL = "travel"
 COMMITTED = "committed"
 CHECKPOINTS = "checkpoints"
 UNFINISHED = "unfinished"
 OUTPUT = "output"
 LOG = "training.log"
-#: What a commit holds.
+#: The directories in a commit.
 PARTS = [CHECKPOINTS, UNFINISHED]
 _SERIAL = "serial.json"
 _COMMIT = re.compile(r"commit-(\d{6,})")
-#: A whole checkpoint of `outlast.training`, which never changes once it has its name.
-_FOR_EVER = re.compile(r"step-\d{12,}-g\d{6,}-s\d{6,}")
+#: A complete checkpoint of `outlast.training`, which does not change any more.
+_CHECKPOINT = re.compile(r"step-\d{12,}-g\d{6,}-s\d{6,}")
 
 Commit = Tuple[str, DirectoryManifest]
 
@@ -51,15 +52,17 @@ def is_commit(name: str) -> bool:
 
 
 def is_checkpoint(name: str) -> bool:
-    return _FOR_EVER.fullmatch(name) is not None
+    """Return True for the name of a complete checkpoint of `outlast.training`."""
+    return _CHECKPOINT.fullmatch(name) is not None
 
 
-def news(home: str) -> str:
+def news_path(home: str) -> str:
+    """Return the directory with the logs that legs have sent while they were running."""
     return os.path.join(home, COMMITTED, "news")
 
 
 def newest_commit(home: str) -> Commit | None:
-    """The newest whole one: its directory and what it holds."""
+    """Return the directory and the manifest of the newest complete commit, or None."""
     place = os.path.join(home, COMMITTED)
     for serial in sorted(_serials(home), reverse=True):
         directory = os.path.join(place, commit_name(serial))
@@ -78,7 +81,7 @@ def _serials(home: str) -> list[int]:
 
 
 def read_serial(home: str) -> int:
-    """That of `travel`; -1 where it has not been worked in."""
+    """Return the serial of `travel`, or -1 if no job has used it."""
     try:
         with open(os.path.join(home, TRAVEL, _SERIAL), encoding="ascii") as file:
             return int(json.loads(file.read(100)))
@@ -87,29 +90,29 @@ def read_serial(home: str) -> int:
 
 
 def restore_newest(home: str) -> Commit | None:
-    """At the start of a job, before its claim: the newest state into `travel`.
+    """Bring the newest state into `travel`, at the start of a job and before its claim. Raises OSError.
 
-    The commit that this state is, if it is one: then what has not changed need not be sent again.
+    Return the commit if the newest state is one: files that stay unchanged need not be sent again.
     """
     travel = os.path.join(home, TRAVEL)
     os.makedirs(os.path.join(travel, CHECKPOINTS), exist_ok=True)
     merge_news(home)
-    commit, have = newest_commit(home), read_serial(home)
-    if commit is not None and commit[1].serial > have:
-        _take(home, commit)
+    commit, own_serial = newest_commit(home), read_serial(home)
+    if commit is not None and commit[1].serial > own_serial:
+        _restore_commit(home, commit)
     else:
         packed = manifest.read(travel)
         if packed is not None:
-            _tie(travel, packed.links.items())
+            _restore_links(travel, packed.links.items())
         commit = None
     with suppress(FileNotFoundError):
         os.unlink(os.path.join(travel, manifest.NAME))  # from now on the directory changes
-    begin(home, max([have, *_serials(home)]) + 1)
+    write_serial(home, max([own_serial, *_serials(home)]) + 1)
     return commit
 
 
-def begin(home: str, serial: int) -> None:
-    """From here on `travel` is newer than every state with a lower number."""
+def write_serial(home: str, serial: int) -> None:
+    """Set the serial of `travel`: it is newer than every state with a lower serial."""
     path = os.path.join(home, TRAVEL, _SERIAL)
     with open(path + ".tmp", "w", encoding="ascii") as file:
         file.write(str(serial))
@@ -117,16 +120,16 @@ def begin(home: str, serial: int) -> None:
 
 
 def pack(home: str) -> None:
-    """At the end of a leg: say what `travel` holds, for whoever unpacks it on another machine."""
+    """Write the manifest of `travel`, at the end of a leg, for its transfer. Raises OSError."""
     travel = os.path.join(home, TRAVEL)
     unfinished = [name for name in os.listdir(travel) if name.partition(".")[0] == UNFINISHED]
     holds = manifest.list_files(travel, [CHECKPOINTS, *unfinished], read_serial(home))
-    _make_fit(travel)
+    _make_transferable(travel)
     manifest.write(travel, holds)
 
 
-def _make_fit(directory: str) -> None:
-    """A link to a directory, or a file that cannot be read: HTCondor holds the job and takes nothing."""
+def _make_transferable(directory: str) -> None:
+    """Remove links and make files readable: HTCondor would hold the job for them and transfer nothing."""
     for place, names, files in os.walk(directory):
         for name in [*names, *files]:
             path = os.path.join(place, name)
@@ -140,9 +143,9 @@ def _make_fit(directory: str) -> None:
 
 
 def merge_news(home: str) -> None:
-    """What earlier legs said and `travel` does not know: logs only grow, so the longer one is the newer."""
-    travel, told = os.path.join(home, TRAVEL), news(home)
-    for leg in legs.possible_legs(told):
+    """Copy newer logs of earlier legs to `travel`. Logs only grow, so the longer one is newer."""
+    travel, news = os.path.join(home, TRAVEL), news_path(home)
+    for leg in legs.possible_legs(news):
         if not os.path.exists(leg.claim_path):
             break
         target = Leg(leg.number, travel if leg.number == 1 else os.path.join(travel, f"leg-{leg.number}"))
@@ -151,31 +154,31 @@ def merge_news(home: str) -> None:
             for name in os.listdir(leg.directory):
                 if os.path.isfile(os.path.join(leg.directory, name)):
                     copy_file(os.path.join(leg.directory, name), os.path.join(target.directory, name))
-    if _size(os.path.join(told, LOG)) > _size(os.path.join(travel, LOG)):
-        copy_file(os.path.join(told, LOG), os.path.join(travel, LOG))
+    if _size(os.path.join(news, LOG)) > _size(os.path.join(travel, LOG)):
+        copy_file(os.path.join(news, LOG), os.path.join(travel, LOG))
 
 
 def scratch_name(number: int) -> str:
-    """The directory of a leg's unfinished outputs, in `travel`; 0: none has begun, the first finds it."""
+    """Return the name of a leg's scratch in `travel`; 0 (none has begun) is treated as 1."""
     return UNFINISHED if number <= 1 else f"{UNFINISHED}.{number}"
 
 
-def _take(home: str, commit: Commit) -> None:
+def _restore_commit(home: str, commit: Commit) -> None:
     directory, holds = commit
     travel = os.path.join(home, TRAVEL)
     _replace_checkpoints(os.path.join(directory, CHECKPOINTS), os.path.join(travel, CHECKPOINTS))
     source = os.path.join(directory, UNFINISHED, OUTPUT)
     if os.path.isdir(source):
-        # Where the next leg looks for what the last one has left.
+        # The next leg expects the outputs of the last one there.
         target = os.path.join(travel, scratch_name(len(legs.claimed(travel))), OUTPUT)
         shutil.rmtree(target, ignore_errors=True)
         os.makedirs(os.path.dirname(target), exist_ok=True)
         os.rename(source, target)
-    _tie(travel, [item for item in holds.links.items() if item[0].startswith(CHECKPOINTS + "/")])
+    _restore_links(travel, [item for item in holds.links.items() if item[0].startswith(CHECKPOINTS + "/")])
 
 
 def _replace_checkpoints(source: str, target: str) -> None:
-    """All that is in `target` is older; its whole checkpoints stay nevertheless, to fall back on."""
+    """Replace the older files in `target`, but keep its complete checkpoints as a fallback."""
     for name in os.listdir(target):
         path = os.path.join(target, name)
         if name.startswith(".") or (is_checkpoint(name) and os.path.isdir(path)):
@@ -187,8 +190,8 @@ def _replace_checkpoints(source: str, target: str) -> None:
                 os.rename(os.path.join(source, name), os.path.join(target, name))
 
 
-def _tie(travel: str, links: Iterable[tuple[str, str]]) -> None:
-    """Make the links again, which do not travel."""
+def _restore_links(travel: str, links: Iterable[tuple[str, str]]) -> None:
+    """Create symbolic links again, which a transfer does not keep."""
     for name, goal in links:
         path = os.path.join(travel, name)
         if not os.path.islink(path) and os.path.isdir(os.path.dirname(path)):
@@ -197,7 +200,7 @@ def _tie(travel: str, links: Iterable[tuple[str, str]]) -> None:
 
 
 def remove(path: str) -> None:
-    """A file, a link or a directory; it may be gone already."""
+    """Remove a file, a link or a directory tree, if it exists."""
     if os.path.isdir(path) and not os.path.islink(path):
         shutil.rmtree(path)
     else:
@@ -206,6 +209,7 @@ def remove(path: str) -> None:
 
 
 def _size(path: str) -> int:
+    """Return the size of a file, or -1 if it does not exist."""
     try:
         return os.stat(path).st_size
     except OSError:

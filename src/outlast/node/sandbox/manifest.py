@@ -1,7 +1,8 @@
-"""What a directory that goes from machine to machine holds: written last, so that it says the rest is there.
+"""The manifest of a directory that is transferred between machines. It is written last: if it is there, the
+directory is complete.
 
-Files by relative name with their size, and links to something beside them, which no transfer keeps. Names
-with a leading dot are in the making and do not count.
+It has the relative names of files with their sizes, and of symbolic links inside the directory, which no
+transfer keeps. Names with a leading dot are temporary and not included.
 """
 
 from __future__ import annotations
@@ -14,17 +15,19 @@ from typing import Iterator
 
 NAME = "manifest.json"
 _VERSION = 1
-_LARGEST = 64 * 2**20
-#: A directory that holds more than this is no set of checkpoints.
-_MOST = 200_000
+_MAX_BYTES = 64 * 2**20
+#: A directory with more files than this is not a set of checkpoints.
+_MAX_FILES = 200_000
 
 
 @dataclass(frozen=True)
 class DirectoryManifest:
-    #: Counts the states that a run's checkpoints were in; of two, the higher one is newer.
+    """A state of a run's checkpoints and unfinished outputs."""
+
+    #: Increases with each state; of two states the one with the higher serial is newer.
     serial: int
     files: dict[str, int] = field(default_factory=dict)
-    #: Where links lead, relative to themselves.
+    #: Targets of links, relative to the links.
     links: dict[str, str] = field(default_factory=dict)
 
     def to_json(self) -> bytes:
@@ -33,7 +36,7 @@ class DirectoryManifest:
 
 
 def list_files(top: str, parts: list[str], serial: int) -> DirectoryManifest:
-    """What is below these parts of `top` now. Raises OSError."""
+    """Return the manifest of the directories `parts` below `top`. Raises OSError."""
     files: dict[str, int] = {}
     links: dict[str, str] = {}
     for part in parts:
@@ -46,12 +49,13 @@ def list_files(top: str, parts: list[str], serial: int) -> DirectoryManifest:
                 target = os.readlink(path)
                 if _stays_inside(name, target, part):
                     links[name] = target
-            if len(files) > _MOST:
-                raise OSError(f"there are more than {_MOST} files in {os.path.join(top, part)}")
+            if len(files) > _MAX_FILES:
+                raise OSError(f"more than {_MAX_FILES} files in {os.path.join(top, part)}")
     return DirectoryManifest(serial, files, links)
 
 
 def _walk(top: str, part: str) -> Iterator[str]:
+    """Yield the names of files and links, relative to `top`, except those with a leading dot."""
     for directory, names, files in os.walk(os.path.join(top, part)):
         names[:] = [name for name in sorted(names) if not name.startswith(".")]
         linked = [name for name in names if os.path.islink(os.path.join(directory, name))]
@@ -61,6 +65,7 @@ def _walk(top: str, part: str) -> Iterator[str]:
 
 
 def write(directory: str, manifest: DirectoryManifest) -> None:
+    """Write the manifest of a directory, durably and at once. Raises OSError."""
     temporary = os.path.join(directory, f".{NAME}.tmp")
     with open(temporary, "wb") as file:
         file.write(manifest.to_json())
@@ -70,11 +75,14 @@ def write(directory: str, manifest: DirectoryManifest) -> None:
 
 
 def read(directory: str) -> DirectoryManifest | None:
-    """None where there is none, or none that can be believed: it may come from a foreign machine."""
+    """Return the manifest of a directory; None if it is missing or not valid.
+
+    It may come from a machine that is not trusted, so all names are checked.
+    """
     try:
         descriptor = os.open(os.path.join(directory, NAME), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with open(descriptor, "rb") as file:
-            raw = json.loads(file.read(_LARGEST))
+            raw = json.loads(file.read(_MAX_BYTES))
         files, links = raw["files"], raw["links"]
         plain = all(isinstance(size, int) and _is_plain(name) for name, size in files.items())
         inside = all(_stays_inside(name, target, name.split("/")[0]) for name, target in links.items())
@@ -86,7 +94,7 @@ def read(directory: str) -> DirectoryManifest | None:
 
 
 def is_whole(directory: str, manifest: DirectoryManifest) -> bool:
-    """Every file is there, is a file with its size, and is reached without following a link."""
+    """Return True if every file exists with its size, as a regular file that no link leads to."""
     top = os.path.realpath(directory)
     places = {os.path.dirname(name) for name in manifest.files}
     if any(
@@ -105,11 +113,12 @@ def is_whole(directory: str, manifest: DirectoryManifest) -> bool:
 
 
 def _is_plain(name: object) -> bool:
-    """A relative name that leads nowhere else and hides nothing."""
+    """Return True for a relative name without empty parts, `..` or parts with a leading dot."""
     return isinstance(name, str) and all(part and not part.startswith(".") for part in name.split("/"))
 
 
 def _stays_inside(name: object, target: object, part: str) -> bool:
+    """Return True if the target of the link `name` is inside the directory `part`."""
     if (
         not isinstance(name, str)
         or not isinstance(target, str)

@@ -18,13 +18,12 @@ from pathlib import Path
 
 from outlast.errors import BadInput
 from outlast.node.protocol import EXIT_CONTINUE
+from outlast.node.sandbox.layout import TRAVEL
 from outlast.node.staging.condor_plugin_codes import METHODS as PLUGIN_METHODS
 from outlast.schedulers.base import JobRequest
 from outlast.schedulers.job_script import prepare, shebang
 from outlast.schedulers.profile import Profile, fill
 
-#: What comes back.
-TRAVEL = "travel"
 LOG_NAME = "htcondor.log"
 #: Seconds that an evicted job gets beyond its own time to save, for the node program's last words.
 LAST_WORDS = 20

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from outlast.job_environment import filter_environment
+from outlast.node.time_limits import handover_reserve, stop_margin
 from outlast.schedulers.base import JobRequest
 from outlast.schedulers.job_names import name_of
 from outlast.schedulers.job_script import become_node_program, choose_order, prepare, shebang
@@ -125,5 +126,5 @@ def _options(request: JobRequest, profile: Profile) -> list[str]:
 
 def _warning(request: JobRequest) -> int:
     """Seconds before the limit: time to save, and to deliver. Slurm is up to a minute early with it."""
-    needed = min(request.grace, 0.25 * request.time) + min(30.0, 0.1 * request.time)
+    needed = stop_margin(request.time, request.grace) + handover_reserve(request.time)
     return max(1, min(_LONGEST_WARNING, math.ceil(needed)))

@@ -16,7 +16,7 @@ import time
 from dataclasses import dataclass
 from typing import Callable
 
-from outlast.node.locks import lock, unlock
+from outlast.node.locks import try_lock, unlock
 
 #: Seconds between two refreshes.
 REFRESH_INTERVAL = 10.0
@@ -66,7 +66,7 @@ class FetchLock:
         """Acquire the lock without waiting. Return False if another process holds it. Raises OSError."""
         descriptor = self._open()
         try:
-            locked = lock(descriptor)
+            locked = try_lock(descriptor)
         except BlockingIOError:
             self._observe()  # from now on it is known how long the holder has not refreshed
             return False

@@ -13,7 +13,7 @@ import stat
 from typing import Callable
 
 from outlast.node.archives.sink import Block
-from outlast.node.locks import lock
+from outlast.node.locks import try_lock
 
 _BLOCK = 1 << 20
 _MAX_NOTE_BYTES = 65536
@@ -120,7 +120,7 @@ class PartFile:
             return False
         try:
             # On file systems without locks this does nothing: callers must take turns by other means.
-            lock(descriptor)
+            try_lock(descriptor)
         except BlockingIOError:
             raise PartInUse(
                 errno.EBUSY, "another process is fetching this file; wait until it ends", self._part_path()
