@@ -70,7 +70,7 @@ def _running() -> tuple[str, ...]:
     from outlast.domain.model import Attempt, EntryKind, JournalEntry, Run, Spec
     from outlast.domain.observation import JobPhase, JobView, Patience, Report
     from outlast.journal.records import Records
-    from outlast.schedulers.base import JobRequest, Scheduler, Sought, Submission, SubmitAnswer
+    from outlast.schedulers.base import JobRef, JobRequest, Scheduler, Submission, SubmitStatus
 
     class AllRunning(Scheduler):
         patience = Patience(3, 5, 1)
@@ -84,9 +84,9 @@ def _running() -> tuple[str, ...]:
         def submit(self, requests: Sequence[JobRequest]) -> Mapping[str, Submission]:
             for request in requests:
                 self.jobs[request.token] = JobView(request.token, "1", JobPhase.RUNNING, "alpha", time.time())
-            return {request.token: Submission(SubmitAnswer.ACCEPTED, "1") for request in requests}
+            return {request.token: Submission(SubmitStatus.ACCEPTED, "1") for request in requests}
 
-        def poll(self, sought: Sequence[Sought] = ()) -> Mapping[str, JobView]:
+        def poll(self, expected: Sequence[JobRef] = ()) -> Mapping[str, JobView]:
             return self.jobs
 
         def cancel(self, views: Sequence[JobView]) -> None:

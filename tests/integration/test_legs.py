@@ -1,4 +1,4 @@
-"""A job that its scheduler starts again, and jobs that carry one order one after the other."""
+"""Legs: a job that its scheduler starts again, and the jobs of a chain, which run one order in turn."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from integration.test_node_program import Bench, bench, pyz  # noqa: F401 - fixtures
+from outlast.domain import outcomes
 from outlast.exchange.attempt_log import read_attempt
 from outlast.local_cluster.processes import is_alive, start_ticks
 from outlast.node import claim, legs, time_limits
@@ -24,7 +25,8 @@ JOB = {"OUTLAST_JOB": "17_1"}
 def ends(bench: Bench) -> list[str | None]:  # noqa: F811
     report = read_attempt(bench.exchange)
     assert report is not None
-    return [leg.outcome.value if leg.outcome else None for leg in report.legs]
+    found = [outcomes.of_leg(leg) for leg in report.legs]
+    return [outcome.value if outcome else None for outcome in found]
 
 
 def test_a_job_that_is_started_again_works_on_the_next_leg(bench: Bench) -> None:  # noqa: F811
@@ -37,14 +39,14 @@ def test_a_job_that_is_started_again_works_on_the_next_leg(bench: Bench) -> None
 
 
 @pytest.mark.parametrize("job", ["18_1", ""])
-def test_another_job_does_not_get_what_is_taken(bench: Bench, job: str) -> None:  # noqa: F811
+def test_another_job_cannot_claim_an_attempt_that_is_taken(bench: Bench, job: str) -> None:  # noqa: F811
     assert bench.run("sh", "-c", "exit 85", variables=JOB) == EXIT_CONTINUE
     assert bench.run("true", variables={"OUTLAST_JOB": job}) == EXIT_NOT_CLAIMED
     assert "belongs to job 17_1" in bench.stderr
     assert ends(bench) == ["continue"]
 
 
-def test_a_job_that_is_started_again_after_it_was_given_up_leaves(bench: Bench) -> None:  # noqa: F811
+def test_a_job_that_is_started_again_after_its_attempt_was_given_up_exits(bench: Bench) -> None:  # noqa: F811
     assert bench.run("sh", "-c", "exit 85", variables=JOB) == EXIT_CONTINUE
     legs.fence(str(bench.exchange), by="controller")
     assert bench.run("true", variables=JOB) == EXIT_NOT_CLAIMED
@@ -53,51 +55,51 @@ def test_a_job_that_is_started_again_after_it_was_given_up_leaves(bench: Bench) 
     assert [holder.fenced for _, holder in legs.claimed(str(bench.exchange))] == [False, True]
 
 
-def test_a_job_that_is_started_again_after_it_has_finished_leaves(bench: Bench) -> None:  # noqa: F811
+def test_a_job_that_is_started_again_after_it_has_finished_exits(bench: Bench) -> None:  # noqa: F811
     assert bench.run("sh", "-c", 'echo done >"$OUTLAST_OUTPUT_DIR/it"', variables=JOB) == 0
     assert bench.run("false", variables=JOB) == EXIT_NOT_CLAIMED
     assert ends(bench) == ["finished"]
 
 
-def test_a_leg_that_is_still_at_work_may_save_before_the_next_one_begins(bench: Bench) -> None:  # noqa: F811
+def test_a_leg_that_is_still_running_may_save_before_the_next_one_begins(bench: Bench) -> None:  # noqa: F811
     save = "trap 'sleep 1; echo 7 >$OUTLAST_CHECKPOINT_DIR/step; exit 85' TERM; echo >$READY; sleep 9 & wait"
     first = bench.start("sh", "-c", save, variables=JOB)
-    bench.told()
+    bench.read_ready()
     first.send_signal(signal.SIGTERM)
     assert bench.run("sh", "-c", "test $(cat $OUTLAST_CHECKPOINT_DIR/step) = 7", variables=JOB) == 0
     assert bench.end(first) == EXIT_CONTINUE
     assert ends(bench) == ["evicted", "finished"]
 
 
-def test_processes_that_an_earlier_leg_left_behind_are_ended(bench: Bench) -> None:  # noqa: F811
+def test_processes_of_an_earlier_leg_are_killed(bench: Bench) -> None:  # noqa: F811
     first = bench.start("sh", "-c", "setsid sleep 600 & echo $! >$READY; wait", variables=JOB)
-    pid = int(bench.told())
+    pid = int(bench.read_ready())
     ticks = start_ticks(pid) or 0
     first.send_signal(signal.SIGKILL)
     first.communicate(timeout=60)
     assert is_alive(pid, ticks)
-    os.utime(bench.exchange / "events.jsonl", (0, 0))  # it has been silent for long
+    os.utime(bench.exchange / "events.jsonl", (0, 0))  # no heartbeat for a long time
     assert bench.run("true", variables=JOB) == 0
     assert not is_alive(pid, ticks)
 
 
-def test_the_jobs_of_a_chain_carry_on_and_those_left_over_leave_at_once(bench: Bench) -> None:  # noqa: F811
+def test_the_jobs_of_a_chain_continue_the_run_and_the_rest_exit_at_once(bench: Bench) -> None:  # noqa: F811
     script = 'cd "$OUTLAST_CHECKPOINT_DIR"; echo x >>steps; test $(wc -l <steps) = 3 || exit 85'
-    told = bench.top / "cancelled"
+    marker = bench.top / "cancelled"
     codes = [
         bench.run(
             *("sh", "-c", script),
             jobs=6,
-            variables={"OUTLAST_JOB": "%d_1" % number, "OUTLAST_CANCEL_REST": "touch '%s'" % told},
+            variables={"OUTLAST_JOB": "%d_1" % number, "OUTLAST_CANCEL_REST": "touch '%s'" % marker},
         )
         for number in range(20, 26)
     ]
-    assert codes == [85, 85, 0, 86, 86, 86] and told.exists()
+    assert codes == [85, 85, 0, 86, 86, 86] and marker.exists()
     assert ends(bench) == ["continue", "continue", "finished"]
 
 
 def chain(bench: Bench, *commands: tuple[str, ...], **changes: Any) -> list[int]:  # noqa: F811
-    """The exit codes of the jobs of a chain, each with its own command."""
+    """Run the jobs of a chain, each with its own command; return their exit codes."""
     cancel = "touch '%s'" % (bench.top / "cancelled")
     return [
         bench.run(
@@ -134,37 +136,37 @@ def test_a_chain_ends_after_the_same_failure_twice(
     assert "failed twice in the same way" in bench.stderr
 
 
-def test_an_eviction_between_does_not_make_two_failures_of_one(bench: Bench) -> None:  # noqa: F811
+def test_an_eviction_between_two_identical_failures_does_not_reset_the_count(bench: Bench) -> None:  # noqa: F811
     assert chain(bench, CRASH, EVICTED, CRASH, CRASH) == [1, 85, 1, 86]
 
 
-def test_a_chain_goes_on_after_another_failure_and_after_progress(bench: Bench) -> None:  # noqa: F811
+def test_a_chain_continues_after_another_failure_and_after_progress(bench: Bench) -> None:  # noqa: F811
     assert chain(bench, CRASH, OTHER_CRASH, CRASH, SAVE, CRASH, ("true",)) == [1, 1, 1, 85, 1, 0]
 
 
-def test_a_rest_that_cannot_be_cancelled_is_said_and_harms_nothing(bench: Bench) -> None:  # noqa: F811
+def test_a_chain_that_cannot_be_cancelled_is_reported_and_does_no_harm(bench: Bench) -> None:  # noqa: F811
     variables = {"OUTLAST_JOB": "1", "OUTLAST_CANCEL_REST": "no-such-program --all"}
     assert bench.run("true", jobs=2, variables=variables) == 0
     assert "could not be cancelled from here" in bench.stderr
 
 
-def test_the_schedulers_signal_of_the_limit_is_no_eviction(bench: Bench) -> None:  # noqa: F811
+def test_the_schedulers_signal_for_the_limit_is_no_eviction(bench: Bench) -> None:  # noqa: F811
     script = "trap 'exit 85' TERM; echo >$READY; while :; do sleep 0.1; done"
     process = bench.start("sh", "-c", script, limit_signal="USR1")
-    bench.told()
+    bench.read_ready()
     process.send_signal(signal.SIGUSR1)
     assert bench.end(process) == EXIT_CONTINUE
     assert bench.events("stop")[0]["why"] == "limit" and ends(bench) == ["continue"]
 
 
-def test_a_zombie_ends_itself_once_another_has_the_attempt(
+def test_a_job_ends_itself_once_another_has_taken_over_its_attempt(
     bench: Bench,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from outlast.node import main, pulse
 
     bench.write_order("sh", "-c", "echo >$READY; exec sleep 600")
-    monkeypatch.setattr(pulse, "BEAT", 0.05)
+    monkeypatch.setattr(pulse, "HEARTBEAT_INTERVAL", 0.05)
     pid = os.fork()
     if pid == 0:
         code = 99
@@ -182,7 +184,7 @@ def test_a_zombie_ends_itself_once_another_has_the_attempt(
     assert bench.last["outcome"] == "evicted" and bench.events("stop")[0]["why"] == "taken over"
 
 
-def test_a_node_with_room_of_its_own_is_used_and_left_clean(bench: Bench) -> None:  # noqa: F811
+def test_the_scratch_of_the_node_is_used_and_cleaned_up(bench: Bench) -> None:  # noqa: F811
     room = bench.top / "room"
     room.mkdir()
     script = 'pwd >"$OUTLAST_OUTPUT_DIR/where"'
@@ -191,12 +193,12 @@ def test_a_node_with_room_of_its_own_is_used_and_left_clean(bench: Bench) -> Non
     assert list(room.iterdir()) == []
 
 
-def test_a_promised_scratch_that_is_not_there_is_said_and_done_without(bench: Bench) -> None:  # noqa: F811
+def test_a_missing_scratch_of_the_node_is_reported_and_not_needed(bench: Bench) -> None:  # noqa: F811
     assert bench.run("true", node_scratch="$NOWHERE/at-all") == 0
-    assert "is not there" in bench.stderr
+    assert "does not exist" in bench.stderr
 
 
-def test_relative_paths_of_an_order_are_those_of_its_own_directory(bench: Bench) -> None:  # noqa: F811
+def test_relative_paths_in_an_order_are_relative_to_its_directory(bench: Bench) -> None:  # noqa: F811
     places = {"exchange": "travel", "scratch": "scratch", "checkpoints": "travel/checkpoints", "log": "log"}
     (bench.top / "travel").mkdir()
     bench.write_order("true", **places)
@@ -210,7 +212,7 @@ def test_a_signal_that_does_not_exist_makes_a_bad_order(bench: Bench) -> None:  
 
 
 @pytest.mark.parametrize("ahead, expected", [(900, 900), (30, 3600), (-5, 3600), (9999, 3600)])
-def test_a_scheduler_that_grants_less_is_believed(tmp_path: Path, ahead: int, expected: int) -> None:
+def test_an_earlier_end_announced_by_the_scheduler_is_used(tmp_path: Path, ahead: int, expected: int) -> None:
     end = int(time.time()) + ahead
     ad = tmp_path / "ad"
     ad.write_text('Name = "slot"\nGLIDEIN_ToRetire = %d\nx = 1\n' % end)
@@ -220,7 +222,7 @@ def test_a_scheduler_that_grants_less_is_believed(tmp_path: Path, ahead: int, ex
     assert time_limits.seconds_left(3600, strange) == 3600
 
 
-def test_torn_claims_and_logs_of_earlier_legs_mislead_nobody(tmp_path: Path) -> None:
+def test_torn_claims_and_logs_of_earlier_legs_are_ignored(tmp_path: Path) -> None:
     order = WorkOrder("t", "e", "r", 1, ("true",), str(tmp_path), "/s", "/c", "/l", jobs=4)
     for leg, text in zip(legs.possible_legs(str(tmp_path)), ("", '{"event": "end"', "[1]"), strict=False):
         Path(leg.directory).mkdir(exist_ok=True)

@@ -29,8 +29,8 @@ def _names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-#: Longer than any step may take on a busy machine; nothing waits for it that goes well.
-PATIENCE = 60
+#: Seconds: longer than any step takes on a busy machine. A passing test never waits that long.
+TIMEOUT = 60
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def pyz(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Bench:
-    """One attempt's places, and the node program on it."""
+    """The directories of an attempt, and the node program that runs it."""
 
     def __init__(self, top: Path, pyz: Path) -> None:
         self.top, self.pyz = top, pyz
@@ -92,18 +92,18 @@ class Bench:
         (self.top / "order.json").write_text(order.to_json())
 
     def end(self, process: subprocess.Popen[str]) -> int:
-        said, self.stderr = process.communicate(timeout=PATIENCE)
-        assert said == ""
+        stdout, self.stderr = process.communicate(timeout=TIMEOUT)
+        assert stdout == ""
         return process.returncode
 
     def run(self, *command: str, **changes: Any) -> int:
         return self.end(self.start(*command, **changes))
 
-    def told(self) -> str:
-        """What the training wrote to $READY; waits for it, but not beyond the node program's end."""
+    def read_ready(self) -> str:
+        """Wait until the training has written to $READY, or the node program has ended; return the text."""
         ended = os.pidfd_open(self._running[-1].pid) if self._running[-1].returncode is None else self._ready
         try:
-            ready, _, _ = select.select([self._ready, ended], [], [], PATIENCE)
+            ready, _, _ = select.select([self._ready, ended], [], [], TIMEOUT)
         finally:
             if ended != self._ready:
                 os.close(ended)
@@ -125,7 +125,7 @@ class Bench:
         for process in self._running:
             if process.poll() is None:
                 process.kill()
-            process.wait(timeout=PATIENCE)
+            process.wait(timeout=TIMEOUT)
             for stream in (process.stdout, process.stderr):
                 if stream is not None:
                     stream.close()
@@ -138,7 +138,7 @@ def bench(tmp_path: Path, pyz: Path) -> Iterator[Bench]:
     bench.close()
 
 
-def _gone(pid: int) -> bool:
+def _is_gone(pid: int) -> bool:
     return not Path(f"/proc/{pid}").exists()
 
 
@@ -187,14 +187,14 @@ def test_the_job_id_comes_from_the_scheduler(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "{}", '{"version": 99}', '{"version": 1, "command": 3}'])
-def test_a_work_order_that_cannot_be_read_is_an_exit_code_of_its_own(bench: Bench, content: str) -> None:
+def test_a_work_order_that_cannot_be_read_has_its_own_exit_code(bench: Bench, content: str) -> None:
     path = bench.top / "bad.json"
     path.write_text(content)
     done = subprocess.run(
         [sys.executable, str(bench.pyz), str(path)],
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=TIMEOUT,
         check=False,
     )
     assert done.returncode == EXIT_BAD_ORDER
@@ -207,7 +207,7 @@ def test_an_unknown_stop_signal_is_a_bad_order(bench: Bench) -> None:
     assert _names(bench.exchange) == []
 
 
-def test_a_place_that_cannot_be_claimed_is_an_error_and_nothing_runs(bench: Bench) -> None:
+def test_a_directory_that_cannot_be_claimed_is_an_error_and_nothing_runs(bench: Bench) -> None:
     assert bench.run("touch", str(bench.top / "touched"), exchange=str(bench.top / "none")) == 1
     assert "cannot claim" in bench.stderr
     assert not (bench.top / "touched").exists()
@@ -235,7 +235,7 @@ def test_unfinished_outputs_are_carried_to_the_next_attempt(bench: Bench) -> Non
 
 
 @pytest.mark.parametrize("way", ["> $OUTLAST_OUTPUT_DIR/model", "> model"])
-def test_what_this_training_wrote_goes_before_what_was_carried_over(bench: Bench, way: str) -> None:
+def test_new_outputs_take_precedence_over_outputs_that_were_carried_over(bench: Bench, way: str) -> None:
     before = bench.top / "before"
     (before / "output" / "plots").mkdir(parents=True)
     for name in ("model", "history", "plots/loss"):
@@ -284,18 +284,18 @@ def test_code_that_is_not_what_was_packed_never_runs(bench: Bench) -> None:
     assert not (bench.top / "touched").exists()
 
 
-def test_code_that_is_not_there_is_not_found(bench: Bench) -> None:
+def test_a_missing_code_archive_is_not_found(bench: Bench) -> None:
     assert bench.run("true", code=str(bench.top / "code.tar"), code_sha256="0" * 64) == 1
     assert bench.last["outcome"] == "not-found"
     assert "code.tar" in bench.last["detail"]
 
 
-def test_a_script_that_ignores_the_stop_is_killed_at_the_deadline_and_that_is_no_failure(
+def test_a_script_that_ignores_the_stop_signal_is_killed_at_the_deadline_which_is_no_failure(
     bench: Bench,
 ) -> None:
     script = "trap '' TERM; echo $$ > $READY; while :; do sleep 1; done"
     assert bench.run("sh", "-c", script, time=2.0, grace=0.3) == EXIT_CONTINUE
-    assert _gone(int(bench.told()))
+    assert _is_gone(int(bench.read_ready()))
     (stop,) = bench.events("stop")
     assert stop["why"] == "limit"
     assert bench.events("exit")[0]["signal"] == signal.SIGKILL
@@ -303,7 +303,7 @@ def test_a_script_that_ignores_the_stop_is_killed_at_the_deadline_and_that_is_no
     assert bench.last["signature"] is None
 
 
-def test_a_script_that_knows_nothing_of_outlast_is_stopped_at_the_limit_with_its_checkpoint_kept(
+def test_a_script_without_outlast_is_stopped_at_the_limit_and_its_checkpoint_is_kept(
     bench: Bench,
 ) -> None:
     script = "echo 1 > $OUTLAST_CHECKPOINT_DIR/step; exec sleep 600"
@@ -314,7 +314,7 @@ def test_a_script_that_knows_nothing_of_outlast_is_stopped_at_the_limit_with_its
     assert (bench.checkpoints / "step").exists()
 
 
-def test_the_stop_reaches_the_whole_process_group_by_the_signal_that_was_asked_for(bench: Bench) -> None:
+def test_the_whole_process_group_gets_the_requested_stop_signal(bench: Bench) -> None:
     script = """
         trap 'wait; exit 85' USR2
         sh -c 'trap "echo child > $OUTLAST_CHECKPOINT_DIR/child; exit" USR2; echo up > $READY
@@ -322,7 +322,7 @@ def test_the_stop_reaches_the_whole_process_group_by_the_signal_that_was_asked_f
         while :; do sleep 0.05; done
     """
     process = bench.start("sh", "-c", script, signal="USR2", time=600.0)
-    bench.told()
+    bench.read_ready()
     process.send_signal(signal.SIGTERM)
     assert bench.end(process) == EXIT_CONTINUE
     assert bench.last["outcome"] == "continue"
@@ -330,10 +330,10 @@ def test_the_stop_reaches_the_whole_process_group_by_the_signal_that_was_asked_f
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2])
-def test_any_stop_signal_any_number_of_times_is_passed_on_as_one_stop(bench: Bench, number: int) -> None:
+def test_any_stop_signal_any_number_of_times_is_forwarded_as_one_stop(bench: Bench, number: int) -> None:
     script = "trap 'exit 85' TERM; echo up > $READY; while :; do sleep 0.05; done"
     process = bench.start("sh", "-c", script, time=600.0)
-    bench.told()
+    bench.read_ready()
     for _ in range(5):
         process.send_signal(number)
     assert bench.end(process) == EXIT_CONTINUE
@@ -342,26 +342,26 @@ def test_any_stop_signal_any_number_of_times_is_passed_on_as_one_stop(bench: Ben
     assert bench.last["outcome"] == "continue"
 
 
-def test_a_training_that_dies_of_an_eviction_was_evicted_and_did_not_crash(bench: Bench) -> None:
+def test_a_training_that_an_eviction_kills_was_evicted_and_did_not_crash(bench: Bench) -> None:
     process = bench.start("sh", "-c", "echo up > $READY; exec sleep 600", time=600.0)
-    bench.told()
+    bench.read_ready()
     process.terminate()
     assert bench.end(process) == EXIT_CONTINUE
     assert bench.last["outcome"] == "evicted"
 
 
-def test_after_an_eviction_the_kill_comes_when_the_grace_is_over(bench: Bench) -> None:
+def test_after_an_eviction_the_training_is_killed_when_the_grace_is_over(bench: Bench) -> None:
     script = "trap '' TERM; echo up > $READY; while :; do sleep 1; done"
     process = bench.start("sh", "-c", script, time=600.0, grace=0.3)
-    bench.told()
+    bench.read_ready()
     process.terminate()
     assert bench.end(process) == EXIT_CONTINUE
     assert bench.last["outcome"] == "evicted"
     assert "killed" in bench.last["detail"]
 
 
-def test_a_stop_that_comes_before_the_training_is_not_lost(bench: Bench) -> None:
-    # Event log and log are pipes: the first tells where the node program is, the second holds it there.
+def test_a_stop_signal_before_the_training_is_not_lost(bench: Bench) -> None:
+    # Event log and log are pipes: the first shows where the node program is, the second blocks it there.
     bench.log.parent.mkdir()
     os.mkfifo(bench.log)
     os.mkfifo(bench.exchange / "events.jsonl")
@@ -378,21 +378,21 @@ def test_a_stop_that_comes_before_the_training_is_not_lost(bench: Bench) -> None
     assert not (bench.top / "touched").exists()
 
 
-def test_exit_0_after_the_stop_is_finished_if_the_outputs_are_there(bench: Bench) -> None:
+def test_exit_0_after_the_stop_is_finished_if_the_outputs_exist(bench: Bench) -> None:
     script = (
         "trap 'echo 1 > $OUTLAST_OUTPUT_DIR/a; exit 0' TERM; echo up > $READY; while :; do sleep 0.05; done"
     )
     process = bench.start("sh", "-c", script, time=600.0, outputs=(OutputRule("a"),))
-    bench.told()
+    bench.read_ready()
     process.terminate()
     assert bench.end(process) == 0
     assert bench.last["outcome"] == "finished"
 
 
-def test_exit_0_after_the_stop_without_the_outputs_is_only_a_polite_end(bench: Bench) -> None:
+def test_exit_0_after_the_stop_without_the_outputs_is_an_eviction(bench: Bench) -> None:
     script = "trap 'exit 0' TERM; echo up > $READY; while :; do sleep 0.05; done"
     process = bench.start("sh", "-c", script, time=600.0, outputs=(OutputRule("a"),))
-    bench.told()
+    bench.read_ready()
     process.terminate()
     assert bench.end(process) == EXIT_CONTINUE
     assert bench.last["outcome"] == "evicted"
@@ -420,11 +420,11 @@ def test_a_grandchild_in_a_session_of_its_own_does_not_outlive_the_attempt(bench
     process = bench.start(
         "sh", "-c", script, environment={"READY": str(bench.top / "ready"), "HELD": str(bench.top / "held")}
     )
-    pid = int(bench.told())
-    assert not _gone(pid)
+    pid = int(bench.read_ready())
+    assert not _is_gone(pid)
     (bench.top / "held").write_text("go\n")
     assert bench.end(process) == EXIT_CONTINUE
-    assert _gone(pid)
+    assert _is_gone(pid)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
@@ -432,7 +432,7 @@ def test_a_training_killed_from_outside_has_crashed_with_the_signal_named(
     bench: Bench, number: signal.Signals
 ) -> None:
     process = bench.start("sh", "-c", "echo working; echo $$ > $READY; exec sleep 600")
-    os.kill(int(bench.told()), number)
+    os.kill(int(bench.read_ready()), number)
     assert bench.end(process) == 1
     assert bench.last["outcome"] == "crashed"
     assert bench.last["signal"] == number
@@ -442,17 +442,17 @@ def test_a_training_killed_from_outside_has_crashed_with_the_signal_named(
 
 def test_a_node_program_killed_without_warning_takes_the_training_with_it(bench: Bench) -> None:
     process = bench.start("sh", "-c", "echo $$ > $READY; exec sleep 600")
-    watched = os.pidfd_open(int(bench.told()))
+    watched = os.pidfd_open(int(bench.read_ready()))
     try:
         process.kill()
-        ready, _, _ = select.select([watched], [], [], PATIENCE)
+        ready, _, _ = select.select([watched], [], [], TIMEOUT)
         assert ready
     finally:
         os.close(watched)
     assert bench.events()[-1]["event"] == "phase"
 
 
-def test_a_traceback_is_the_reason_and_scratch_is_kept_to_look_at(bench: Bench) -> None:
+def test_a_traceback_is_the_reason_and_scratch_is_kept_for_inspection(bench: Bench) -> None:
     program = "print('epoch 1')\nraise ValueError('shapes do not match')\n"
     assert bench.run("python", "-c", program) == 1
     assert bench.last["outcome"] == "crashed"
@@ -461,7 +461,7 @@ def test_a_traceback_is_the_reason_and_scratch_is_kept_to_look_at(bench: Bench) 
     assert (bench.scratch / "job").is_dir()
 
 
-def test_an_earlier_attempts_traceback_in_the_same_log_is_not_taken_for_this_ones(bench: Bench) -> None:
+def test_a_traceback_of_an_earlier_attempt_in_the_same_log_is_ignored(bench: Bench) -> None:
     bench.log.parent.mkdir()
     bench.log.write_text('Traceback (most recent call last):\n  File "a.py", line 1, in f\nMemoryError\n')
     assert bench.run("sh", "-c", "exit 3") == 1
@@ -470,7 +470,7 @@ def test_an_earlier_attempts_traceback_in_the_same_log_is_not_taken_for_this_one
     assert bench.last["tail"] == ""
 
 
-def test_a_command_that_cannot_be_started_says_so(bench: Bench) -> None:
+def test_a_command_that_cannot_be_started_is_reported(bench: Bench) -> None:
     assert bench.run("no-such-program") == 1
     assert bench.last["outcome"] == "crashed"
     assert "no program of that name" in bench.last["detail"]
@@ -485,18 +485,18 @@ def test_every_output_that_is_wrong_is_named_and_nothing_is_delivered(bench: Ben
     assert bench.run("sh", "-c", """echo '{"accuracy": 0.5}' > metrics.json""", outputs=rules) == 1
     assert bench.last["outcome"] == "wrong-output"
     assert bench.last["signature"]
-    for part in ("model.npz is not there", "accuracy = 0.5", "exited with 4"):
+    for part in ("model.npz is missing", "accuracy = 0.5", "exited with 4"):
         assert part in bench.last["detail"]
     assert "looking" in bench.log.read_text()
     assert not (bench.exchange / "output").exists()
     assert (bench.scratch / "output" / "metrics.json").exists()
 
 
-def test_a_check_that_never_ends_is_ended_with_all_it_started(bench: Bench) -> None:
+def test_a_check_that_never_ends_is_killed_with_its_descendants(bench: Bench) -> None:
     check = ("sh", "-c", "setsid sleep 600 & echo $! > $READY; sleep 600")
     assert bench.run("sh", "-c", "echo 1 > a", outputs=(OutputRule("a", check=check),), time=2.5) == 1
     assert "did not end" in bench.last["detail"]
-    assert _gone(int(bench.told()))
+    assert _is_gone(int(bench.read_ready()))
 
 
 def test_a_check_finds_the_outputs_in_both_places(bench: Bench) -> None:
@@ -511,7 +511,7 @@ def test_a_full_disk_for_the_event_log_does_not_stop_the_training(bench: Bench) 
     assert (bench.exchange / "output" / "a").exists()
 
 
-def test_nor_does_a_full_disk_for_everything_the_node_program_says(bench: Bench) -> None:
+def test_a_full_disk_for_event_log_and_stderr_does_not_stop_the_training(bench: Bench) -> None:
     (bench.exchange / "events.jsonl").symlink_to("/dev/full")
     script = "ln -s nowhere $OUTLAST_OUTPUT_DIR/l; echo 1 > a"
     with open("/dev/full", "w") as full:
@@ -521,7 +521,7 @@ def test_nor_does_a_full_disk_for_everything_the_node_program_says(bench: Bench)
 
 
 def _forked(order: Path, damage: Callable[[], object]) -> int:
-    """Run the node program in a fork of this process, as the local cluster does, with something broken."""
+    """Run the node program in a fork of this process, as the local cluster does; call `damage` first."""
     pid = os.fork()
     if pid == 0:
         code = 99
@@ -533,7 +533,7 @@ def _forked(order: Path, damage: Callable[[], object]) -> int:
     return os.WEXITSTATUS(os.waitpid(pid, 0)[1])
 
 
-def test_a_process_that_is_forked_from_another_carries_out_one_attempt_after_the_other(bench: Bench) -> None:
+def test_forked_processes_run_one_attempt_after_the_other(bench: Bench) -> None:
     for number in range(5):
         bench.write_order("sh", "-c", f"echo {number} > $OUTLAST_OUTPUT_DIR/a")
         assert _forked(bench.top / "order.json", lambda: None) == 0
@@ -549,9 +549,9 @@ def _no_space(*args: object, **kwargs: object) -> None:
 
 @pytest.mark.parametrize(
     ("broken", "outcome"),
-    [("bundle.unpack", "out-of-disk"), ("deliver", "out-of-disk"), ("supervise", "crashed")],
+    [("code_archive.unpack", "out-of-disk"), ("deliver", "out-of-disk"), ("supervise", "crashed")],
 )
-def test_a_full_disk_met_by_the_node_program_is_an_outcome_of_its_own(
+def test_a_full_disk_for_the_node_program_has_its_own_outcome(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, broken: str, outcome: str
 ) -> None:
     (bench.top / "code").write_text("x")
@@ -571,7 +571,7 @@ def test_a_log_that_cannot_be_opened_does_not_stop_the_training(bench: Bench) ->
     assert "cannot be opened" in bench.events("warning")[0]["text"]
 
 
-def test_links_in_the_output_directory_are_warned_about_and_left_out(bench: Bench) -> None:
+def test_links_in_the_output_directory_are_removed_with_a_warning(bench: Bench) -> None:
     assert (
         bench.run(
             "sh", "-c", "ln -s /etc/hostname $OUTLAST_OUTPUT_DIR/secret; echo 1 > $OUTLAST_OUTPUT_DIR/a"
@@ -582,7 +582,7 @@ def test_links_in_the_output_directory_are_warned_about_and_left_out(bench: Benc
     assert "secret" in bench.events("warning")[0]["text"]
 
 
-def test_scratch_that_cannot_be_made_is_said_with_its_place(bench: Bench) -> None:
+def test_scratch_that_cannot_be_created_is_reported_with_its_path(bench: Bench) -> None:
     (bench.top / "file").write_text("")
     assert bench.run("true", scratch=str(bench.top / "file" / "scratch")) == 1
     assert bench.last["outcome"] == "node-trouble"
@@ -590,8 +590,8 @@ def test_scratch_that_cannot_be_made_is_said_with_its_place(bench: Bench) -> Non
     assert str(bench.top / "file") in bench.last["detail"]
 
 
-def test_an_error_of_outlasts_own_is_named_as_one(bench: Bench) -> None:
-    # `environment` must hold strings; a number in it is a bug of whoever wrote the order.
+def test_a_bug_in_outlast_is_reported_as_one(bench: Bench) -> None:
+    # `environment` must contain strings; a number in it is a bug in the code that wrote the order.
     assert bench.run("true", environment={"PYTHONPATH": 3}) == 1
     assert bench.last["outcome"] == "crashed"
     assert "error in Outlast itself" in bench.last["detail"]
@@ -614,7 +614,7 @@ def test_a_directory_left_in_the_working_directory_is_delivered_without_its_link
     assert len(bench.events("warning")) == 2
 
 
-def test_a_directory_that_holds_nothing_but_a_dead_link_is_no_output(bench: Bench) -> None:
+def test_a_directory_with_nothing_but_a_dead_link_is_not_an_output(bench: Bench) -> None:
     assert bench.run("sh", "-c", "mkdir out; ln -s nothing out/x", outputs=(OutputRule("out"),)) == 1
     assert bench.last["outcome"] == "wrong-output"
     assert "empty directory" in bench.last["detail"]
@@ -627,19 +627,19 @@ def test_links_and_pipes_that_a_check_leaves_behind_are_not_delivered(bench: Ben
     assert set(bench.last["delivered"]) == {"a", "again"}
 
 
-def test_an_output_that_is_only_a_link_to_the_working_directory_is_brought_over(bench: Bench) -> None:
+def test_an_output_that_is_a_link_to_the_working_directory_is_collected_from_there(bench: Bench) -> None:
     script = "echo 1 > a; ln -s $PWD/a $OUTLAST_OUTPUT_DIR/a"
     assert bench.run("sh", "-c", script, outputs=(OutputRule("a"),)) == 0
     assert (bench.exchange / "output" / "a").read_text() == "1\n"
 
 
 def _signal_both(process: subprocess.Popen[str], child: int) -> None:
-    """As to a whole job, where the child's end reaches the node program together with its own signal."""
+    """Signal both, as a signal to a whole job does: the node program sees it and the child's end at once."""
     process.send_signal(signal.SIGSTOP)
     os.kill(child, signal.SIGTERM)
     ended = os.pidfd_open(child)
     try:
-        assert select.select([ended], [], [], PATIENCE)[0]
+        assert select.select([ended], [], [], TIMEOUT)[0]
     finally:
         os.close(ended)
     process.terminate()
@@ -647,9 +647,9 @@ def _signal_both(process: subprocess.Popen[str], child: int) -> None:
 
 
 @pytest.mark.parametrize("script", ["exec sleep 600", "trap 'exit 143' TERM; while :; do sleep 0.05; done"])
-def test_a_training_that_dies_of_a_signal_to_the_whole_job_was_evicted(bench: Bench, script: str) -> None:
+def test_a_training_killed_by_a_signal_to_the_whole_job_was_evicted(bench: Bench, script: str) -> None:
     process = bench.start("sh", "-c", f"echo $$ > $READY; {script}", time=600.0)
-    _signal_both(process, int(bench.told()))
+    _signal_both(process, int(bench.read_ready()))
     assert bench.end(process) == EXIT_CONTINUE
     assert bench.last["outcome"] == "evicted"
     assert bench.last["signature"] is None
@@ -657,10 +657,10 @@ def test_a_training_that_dies_of_a_signal_to_the_whole_job_was_evicted(bench: Be
     assert (stop["why"], stop["signal"]) == ("signal", signal.SIGTERM)
 
 
-def test_a_check_that_dies_of_a_signal_to_the_whole_job_proves_nothing_about_the_output(bench: Bench) -> None:
+def test_a_check_killed_by_a_signal_to_the_whole_job_proves_nothing_about_the_output(bench: Bench) -> None:
     rule = OutputRule("a", check=("sh", "-c", "echo $$ > $READY; exec sleep 600"))
     process = bench.start("sh", "-c", "echo 1 > a", outputs=(rule,), time=600.0)
-    _signal_both(process, int(bench.told()))
+    _signal_both(process, int(bench.read_ready()))
     assert bench.end(process) == EXIT_CONTINUE
     assert bench.last["outcome"] == "evicted"
     assert bench.last["signature"] is None
@@ -670,20 +670,20 @@ def test_a_check_that_dies_of_a_signal_to_the_whole_job_proves_nothing_about_the
 def test_a_check_that_outlasts_the_grace_after_a_signal_ends_as_evicted(bench: Bench) -> None:
     rule = OutputRule("a", check=("sh", "-c", "echo $$ > $READY; exec sleep 600"))
     process = bench.start("sh", "-c", "echo 1 > a", outputs=(rule,), time=600.0, grace=0.1)
-    check = int(bench.told())
+    check = int(bench.read_ready())
     process.terminate()
     assert bench.end(process) == EXIT_CONTINUE
     assert bench.last["outcome"] == "evicted"
     assert "finished" in bench.last["detail"]
-    assert _gone(check)
+    assert _is_gone(check)
     assert (bench.scratch / "output" / "a").exists()
 
 
-def test_a_stop_after_the_training_has_finished_does_not_throw_its_work_away(bench: Bench) -> None:
+def test_a_stop_signal_after_the_training_has_finished_does_not_discard_its_outputs(bench: Bench) -> None:
     os.mkfifo(bench.top / "held")
     rule = OutputRule("a", check=("sh", "-c", f"echo up > $READY; read line < {bench.top}/held"))
     process = bench.start("sh", "-c", "echo 1 > a", outputs=(rule,), time=600.0, grace=60.0)
-    bench.told()
+    bench.read_ready()
     process.terminate()
     (bench.top / "held").write_text("go\n")
     assert bench.end(process) == 0
@@ -699,8 +699,8 @@ def _after_a_signal(function: Callable[..., Any]) -> Callable[..., Any]:
     return called
 
 
-@pytest.mark.parametrize("during", ["bundle.unpack", "Scratch.carry_on"])
-def test_a_stop_while_the_training_is_prepared_is_heard_and_earlier_outputs_stay(
+@pytest.mark.parametrize("during", ["code_archive.unpack", "Scratch.carry_over_outputs"])
+def test_a_stop_signal_during_preparation_ends_it_and_earlier_outputs_are_kept(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, during: str
 ) -> None:
     (bench.top / "code").write_text("x")
@@ -711,7 +711,7 @@ def test_a_stop_while_the_training_is_prepared_is_heard_and_earlier_outputs_stay
     order = {"code": str(bench.top / "code.tar"), "previous_scratch": str(before)}
     bench.write_order("touch", str(bench.top / "touched"), **order)
     place, _, name = during.partition(".")
-    original = getattr({"bundle": code_archive, "Scratch": Scratch}[place], name)
+    original = getattr({"code_archive": code_archive, "Scratch": Scratch}[place], name)
     patched = f"outlast.node.attempt.{during}"
     exit_code = _forked(
         bench.top / "order.json", lambda: monkeypatch.setattr(patched, _after_a_signal(original))
@@ -736,7 +736,7 @@ def _never_done(output: str, target: str, pulse: Callable[[], None]) -> None:
     ("replacement", "outcome", "place"),
     [(_after_a_signal(deliver), "finished", "exchange"), (_never_done, "evicted", "scratch")],
 )
-def test_a_delivery_goes_on_after_a_stop_while_there_is_time_and_no_longer(
+def test_a_delivery_continues_after_a_stop_signal_while_there_is_time_and_no_longer(
     bench: Bench,
     monkeypatch: pytest.MonkeyPatch,
     replacement: Callable[..., Any],
@@ -751,7 +751,7 @@ def test_a_delivery_goes_on_after_a_stop_while_there_is_time_and_no_longer(
     assert (bench.top / place / "output" / "a").read_text() == "1\n"
 
 
-def test_the_node_program_is_heard_of_in_every_phase_that_may_take_long(
+def test_heartbeats_are_written_in_every_phase_that_may_take_long(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (bench.top / "code").write_text("x")
@@ -760,15 +760,15 @@ def test_the_node_program_is_heard_of_in_every_phase_that_may_take_long(
     bench.write_order("sh", "-c", "echo 1 > a", code=str(bench.top / "code.tar"), outputs=(check,))
     order = bench.top / "order.json"
     assert _forked(order, lambda: monkeypatch.setattr("outlast.node.pulse.HEARTBEAT_INTERVAL", 0.0)) == 0
-    phase, heard = "", set()
+    phase, with_heartbeat = "", set()
     for event in bench.events():
         phase = event.get("phase", phase)
         if event["event"] == "beat":
-            heard.add(phase)
-    assert {"unpack", "validate", "deliver", "clean-up"} <= heard
+            with_heartbeat.add(phase)
+    assert {"unpack", "validate", "deliver", "clean-up"} <= with_heartbeat
 
 
-def _trouble(number: int) -> Callable[..., None]:
+def _fail_with(number: int) -> Callable[..., None]:
     def fail(*args: object, **kwargs: object) -> None:
         raise OSError(number, os.strerror(number), "/scratch/x")
 
@@ -780,37 +780,37 @@ def _trouble(number: int) -> Callable[..., None]:
     [
         ("Scratch.prepare", errno.EACCES, "node-trouble"),
         ("Scratch.prepare", errno.ENOENT, "node-trouble"),
-        ("Scratch.carry_on", errno.EPERM, "node-trouble"),
-        ("bundle.unpack", errno.ENOENT, "node-trouble"),
-        ("bundle.unpack", errno.EDQUOT, "out-of-disk"),
+        ("Scratch.carry_over_outputs", errno.EPERM, "node-trouble"),
+        ("code_archive.unpack", errno.ENOENT, "node-trouble"),
+        ("code_archive.unpack", errno.EDQUOT, "out-of-disk"),
         ("deliver", errno.EACCES, "crashed"),
         ("deliver", errno.EIO, "node-trouble"),
     ],
 )
-def test_trouble_before_the_training_is_the_nodes_and_afterwards_only_what_shows_a_broken_node(
+def test_errors_before_the_training_are_the_nodes_and_afterwards_only_those_of_a_broken_node(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, broken: str, number: int, outcome: str
 ) -> None:
     (bench.top / "code").write_text("x")
     code_archive.pack(bench.top, ["code"], bench.top / "code.tar")
     bench.write_order("true", code=str(bench.top / "code.tar"))
     patched = f"outlast.node.attempt.{broken}"
-    _forked(bench.top / "order.json", lambda: monkeypatch.setattr(patched, _trouble(number)))
+    _forked(bench.top / "order.json", lambda: monkeypatch.setattr(patched, _fail_with(number)))
     assert bench.last["outcome"] == outcome
     assert os.strerror(number) in bench.last["detail"]
     assert (bench.last["signature"] is None) == (outcome == "node-trouble")
 
 
 def _old_python() -> str | None:
-    """A Python 3.8 that really runs; a version manager's stand-in may only say that none was chosen."""
+    """Return a Python 3.8 that runs, or None; a version manager's stub may start no interpreter."""
     candidates = [shutil.which("python3.8"), *Path.home().glob(".pyenv/versions/3.8.*/bin/python")]
     for path in map(str, filter(None, candidates)):
-        asked = subprocess.run(
+        version = subprocess.run(
             [path, "-c", "import sys; print(sys.version_info[:2])"],
             capture_output=True,
             text=True,
             check=False,
         )
-        if asked.stdout.strip() == "(3, 8)":
+        if version.stdout.strip() == "(3, 8)":
             return path
     return None
 
@@ -828,7 +828,7 @@ def test_the_zipapp_runs_on_python_3_8(bench: Bench) -> None:
     digest = code_archive.pack(bench.top, ["make.sh"], bench.top / "code.tar")
     python, code = str(OLD_PYTHON), str(bench.top / "code.tar")
     process = bench.start("./make.sh", "600", python=python, code=code, code_sha256=digest, outputs=rules)
-    bench.told()
+    bench.read_ready()
     process.terminate()
     assert bench.end(process) == EXIT_CONTINUE, bench.stderr
     assert bench.events("claimed")[0]["python"].startswith("3.8.")

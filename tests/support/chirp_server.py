@@ -1,4 +1,4 @@
-"""A starter's Chirp service for tests: the same words and framing, on loopback, over one directory."""
+"""A Chirp service for tests, with the framing of an HTCondor starter, on loopback, for one directory."""
 
 from __future__ import annotations
 
@@ -19,31 +19,33 @@ _CODES = {errno.EACCES: -2, errno.ENOENT: -3, errno.EEXIST: -4, errno.EISDIR: -1
 
 @dataclass
 class Pool:
-    """What a test may look at and bend."""
+    """The state of the service, which a test can inspect and change."""
 
     root: Path
     environ: dict[str, str] = field(default_factory=dict)
     #: Requests in order, without the bytes of files.
-    asked: list[str] = field(default_factory=list)
-    facts: dict[str, str] = field(default_factory=dict)
-    #: The answer to every request that begins with one of these words.
+    requests: list[str] = field(default_factory=list)
+    #: Attributes of the job's ad.
+    attributes: dict[str, str] = field(default_factory=dict)
+    #: The response to every request that begins with one of these words.
     refuse: dict[str, int] = field(default_factory=dict)
-    #: The connection is cut before the request whose number this is.
+    #: The connection is closed before the request with this number.
     hang_up_at: int | None = None
-    #: Requests that begin so are answered only after `go_on` was set.
+    #: Requests that begin with this get a response only after `proceed` was set.
     wait_at: str = "-"
     waiting: threading.Event = field(default_factory=threading.Event)
-    go_on: threading.Event = field(default_factory=threading.Event)
+    proceed: threading.Event = field(default_factory=threading.Event)
 
 
 @contextmanager
 def chirp_server(root: Path) -> Iterator[Pool]:
+    """Serve the directory `root`; `environ` of the result is for the client."""
     root.mkdir(parents=True, exist_ok=True)
     pool = Pool(root)
 
     class Handler(socketserver.StreamRequestHandler):
         def handle(self) -> None:
-            _Conversation(pool, self).hold()
+            _Connection(pool, self).serve()
 
     class Server(socketserver.ThreadingTCPServer):
         daemon_threads = True
@@ -57,59 +59,59 @@ def chirp_server(root: Path) -> Iterator[Pool]:
         try:
             yield pool
         finally:
-            pool.go_on.set()
+            pool.proceed.set()
             server.shutdown()
             thread.join()
 
 
-class _Conversation:
+class _Connection:
     def __init__(self, pool: Pool, handler: socketserver.StreamRequestHandler) -> None:
         self._pool = pool
         self._read, self._write = handler.rfile, handler.wfile
         self._open: dict[int, int] = {}
 
-    def hold(self) -> None:
+    def serve(self) -> None:
         try:
             if self._read.readline() != b"cookie %s\n" % COOKIE.encode():
-                self._say(-1)
+                self._respond(-1)
                 return
-            self._say(0)
+            self._respond(0)
             while line := self._read.readline():
                 words = [
                     re.sub(r"\\(.)", r"\1", word) for word in re.findall(r"(?:\\.|\S)+", os.fsdecode(line))
                 ]
-                if not self._do(words):
+                if not self._handle(words):
                     return
         except OSError:
-            return  # the other side is gone
+            return  # the client is gone
         finally:
             for descriptor in self._open.values():
                 os.close(descriptor)
 
-    def _say(self, number: int, more: bytes = b"") -> None:
+    def _respond(self, number: int, more: bytes = b"") -> None:
         self._write.write(b"%d\n" % number + more)
         self._write.flush()
 
-    def _do(self, words: list[str]) -> bool:
+    def _handle(self, words: list[str]) -> bool:
         pool = self._pool
         data = self._read.read(int(words[2])) if words[0] == "write" else b""
-        pool.asked.append(" ".join(words))
-        if pool.hang_up_at is not None and len(pool.asked) > pool.hang_up_at:
+        pool.requests.append(" ".join(words))
+        if pool.hang_up_at is not None and len(pool.requests) > pool.hang_up_at:
             return False
         if words[0].startswith(pool.wait_at):
             pool.waiting.set()
-            pool.go_on.wait(30)
+            pool.proceed.wait(30)
         refused = next((code for word, code in pool.refuse.items() if words[0].startswith(word)), None)
         if refused is not None:
-            self._say(refused)
+            self._respond(refused)
             return True
         try:
-            self._say(*self._carry_out(words, data))
+            self._respond(*self._execute(words, data))
         except OSError as error:
-            self._say(_CODES.get(error.errno or 0, -127))
+            self._respond(_CODES.get(error.errno or 0, -127))
         return True
 
-    def _carry_out(self, words: list[str], data: bytes) -> tuple[int] | tuple[int, bytes]:
+    def _execute(self, words: list[str], data: bytes) -> tuple[int] | tuple[int, bytes]:
         place = self._pool.root
         match words:
             case ["open", name, "wct", mode]:
@@ -142,6 +144,6 @@ class _Conversation:
                 )
                 return len(listing), listing
             case ["set_job_attr_delayed", name, value]:
-                self._pool.facts[name] = value
+                self._pool.attributes[name] = value
                 return (0,)
         return (-8,)

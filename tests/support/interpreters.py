@@ -1,4 +1,4 @@
-"""The Pythons that what travels to a compute node is tried with."""
+"""The Python interpreters with which the code for the compute node is tested."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 
 @cache
 def interpreters() -> list[str]:
-    """The running one, and the oldest that is promised to work, where it is there."""
+    """Return the running interpreter and, if installed, Python 3.8, the oldest supported one."""
     found = [shutil.which("python3.8"), *map(str, Path.home().glob(".pyenv/versions/3.8.*/bin/python"))]
-    # A version manager's stand-in is on PATH also where it leads to no interpreter.
+    # A version manager may put a stub on PATH that starts no interpreter.
     old = [path for path in found if path and _runs(path)]
     return [sys.executable, *old[:1]]
 

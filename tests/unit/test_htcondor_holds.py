@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import pytest
 
 from outlast.domain.model import Cause, Outcome
-from outlast.schedulers.htcondor.holds import explain
-from outlast.schedulers.htcondor.job_history import JobHistory, held
+from outlast.schedulers.htcondor.holds import explain_hold
+from outlast.schedulers.htcondor.job_history import JobHistory, mark_held
 
 AT_ACCESS_POINT = (
     "Transfer output files failure at access point ap.example while receiving files from execution point"
@@ -68,7 +68,7 @@ CASES = {
         2,
         WRITE + GONE,
         Outcome.REJECTED,
-        "could not write %s/travel/a (No such file or directory); see that %s is there" % (PLACE, PLACE),
+        "could not write %s/travel/a (No such file or directory); make sure that %s exists" % (PLACE, PLACE),
         ACCESS_POINT,
     ),
     "directory not made, then a directory in it": Case(
@@ -78,7 +78,7 @@ CASES = {
         + SHADOW
         + "failed to create directory %s/travel/output: No such file or directory (errno 2)" % PLACE,
         Outcome.REJECTED,
-        "%s/travel/output (No such file or directory); see that %s is there" % (PLACE, PLACE),
+        "%s/travel/output (No such file or directory); make sure that %s exists" % (PLACE, PLACE),
         ACCESS_POINT,
     ),
     "directory of another user": Case(
@@ -135,7 +135,7 @@ CASES = {
         0,
         AT_ACCESS_POINT + "unexpected",
         Outcome.NETWORK,
-        "results could not be brought back",
+        "results could not be transferred back",
         ACCESS_POINT,
         True,
     ),
@@ -171,7 +171,7 @@ CASES = {
         2,
         AT_SITE + "reading from file %s/travel: %s" % (SCRATCH, GONE),
         Outcome.NODE_TROUBLE,
-        "it ended without the directory that its results are in",
+        "it ended without its results directory",
         None,
         True,
     ),
@@ -189,7 +189,7 @@ CASES = {
         28,
         INPUT_AT_SITE + "writing to file %s/big: (errno 28) No space left on device" % SCRATCH,
         Outcome.OUT_OF_DISK,
-        "there was no room for its files",
+        "there was no space for its files",
         None,
         True,
     ),
@@ -208,7 +208,7 @@ CASES = {
         "Transfer output files failure at execution point slot1_1@node using protocol http. Details: The"
         " requested URL returned error: 501 ( URL file = http://h/x )|",
         Outcome.NETWORK,
-        "its results could not be brought back",
+        "its results could not be transferred back",
         None,
         True,
     ),
@@ -230,7 +230,7 @@ CASES = {
         " reading from %s/travel: %s; SHADOW failed to receive file(s) from <10.0.0.7:50805>"
         % (SCRATCH, GONE),
         Outcome.NODE_TROUBLE,
-        "it ended without the directory that its results are in",
+        "it ended without its results directory",
         None,
         True,
     ),
@@ -239,7 +239,7 @@ CASES = {
         2,
         SHADOW + "failed to write to file %s/out: %s" % (PLACE, GONE),
         Outcome.REJECTED,
-        "the access point could not write %s/out (No such file or directory); see that %s is"
+        "the access point could not write %s/out (No such file or directory); make sure that %s"
         % (PLACE, PLACE),
         ACCESS_POINT,
     ),
@@ -257,7 +257,7 @@ CASES = {
         "Error from slot1@node: SHADOW at 10.0.0.1 failed to send file(s) to <10.0.0.7:44309>; STARTER at"
         " 10.0.0.7 failed to write to file %s/big: (errno 28) No space left on device" % SCRATCH,
         Outcome.OUT_OF_DISK,
-        "there was no room for its files",
+        "there was no space for its files",
         None,
         True,
     ),
@@ -298,24 +298,24 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_a_failed_transfer_is_explained_by_who_met_the_error(case: Case) -> None:
-    hold = explain(case.code, case.subcode, case.reason)
-    assert case.words in hold.words
+    hold = explain_hold(case.code, case.subcode, case.reason)
+    assert case.words in hold.sentence
     assert (hold.outcome, hold.cause, hold.releasable) == (case.outcome, case.cause, case.releasable)
     number = "%d/%d" % (case.code, case.subcode) if case.subcode else "%d" % case.code
-    assert "(hold %s: " % number in hold.words
+    assert "(hold %s: " % number in hold.sentence
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_only_what_the_user_has_to_repair_on_the_access_point_lasts(case: Case) -> None:
-    hold = explain(case.code, case.subcode, case.reason)
+    hold = explain_hold(case.code, case.subcode, case.reason)
     assert bool(hold.lasting) is (case.cause is ACCESS_POINT and not case.releasable)
 
 
 @pytest.mark.parametrize("code", [7, 14, 22, 48])
 def test_other_trouble_of_the_access_point_blames_no_site(code: int) -> None:
-    assert explain(code, 0, "x").cause is ACCESS_POINT
+    assert explain_hold(code, 0, "x").cause is ACCESS_POINT
 
 
 def test_the_cause_of_a_hold_is_part_of_what_is_known_of_the_job() -> None:
-    story = held(JobHistory("b-1", "7.0"), 12, 13, CASES["make directory"].reason)
+    story = mark_held(JobHistory("b-1", "7.0"), 12, 13, CASES["make directory"].reason)
     assert story.view().cause is ACCESS_POINT and story.view().lasting

@@ -1,4 +1,13 @@
-"""The command line. Each command is in a file of its own and is imported when it is called."""
+"""The command line. Each command is a module in `commands/`, imported when the command is called.
+
+common            options, finding experiments and runs, formatting
+live              the display of `up`, `run` and `demo`;  scheduler_outage: messages about a scheduler's outage
+first_pass        the first pass over new jobs, for `submit` and `retry`
+attempt_times     the jobs and times of an attempt;  save_table: what saving cost
+refusal_hints     how to fix a refused job or data
+scheduler_checks  checks of an experiment against its scheduler
+source_probe      checks of the data sources;  data_common, data_progress: shared by the `data` commands
+"""
 
 from __future__ import annotations
 
@@ -12,36 +21,36 @@ import click
 from outlast import __version__
 from outlast.errors import OutlastError
 
-#: Exit codes: 0 done, 1 a run failed or was cancelled, 2 wrong input or cannot go on, 130 interrupted.
-FAILED, CANNOT, INTERRUPTED = 1, 2, 130
-#: Whoever read our output left before its end; what a shell shows for a program that SIGPIPE ended.
-UNREAD = 141
+#: Exit codes: 0 done, 1 a run failed or was cancelled, 2 wrong input or cannot continue, 130 interrupted.
+FAILED, ERROR, INTERRUPTED = 1, 2, 130
+#: The reader of our output closed it early; the code that a shell shows for a program that SIGPIPE ended.
+OUTPUT_CLOSED = 141
 
 _COMMANDS = {
-    "init": ("init", "Make an experiment directory with a params.yaml that runs as it is."),
-    "check": ("check", "Say every mistake in params.yaml at once; submit nothing."),
-    "clusters": ("clusters", "List the clusters there are, and what of them is on this machine."),
-    "submit": ("submit", "Hand the runs over; they are never lost from then on."),
-    "run": ("run", "Submit, and supervise until all runs have ended."),
-    "up": ("up", "Supervise until all runs have ended."),
-    "chain": ("chain", "Send each run as dependent jobs; nothing has to keep running."),
-    "tick": ("tick", "One look and what follows from it, for cron."),
-    "status": ("status", "What every run is doing."),
-    "logs": ("logs", "What a run printed."),
-    "explain": ("explain", "Attempt by attempt: what happened, what was decided, why."),
-    "cancel": ("cancel", "End runs that are under way."),
-    "retry": ("retry", "Give failed or cancelled runs another chance, from their checkpoints."),
-    "report": ("report", "Where the time went."),
-    "data": ("data", "Fetch, check and pin data by hand, or look into a cache of it."),
-    "local": ("local", "Look at the local cluster, or make trouble on it."),
-    "demo": ("demo", "See a training outlast kills, limits and a torn checkpoint."),
+    "init": ("init", "Create an experiment that runs as it is."),
+    "check": ("check", "Validate params.yaml and list all errors. Submits nothing."),
+    "clusters": ("clusters", "List the clusters and the schedulers on this machine."),
+    "submit": ("submit", "Submit the runs and return."),
+    "run": ("run", "Submit the runs and supervise them until all have ended."),
+    "up": ("up", "Supervise the runs until all have ended."),
+    "chain": ("chain", "Submit each run as a chain of jobs; needs no supervision."),
+    "tick": ("tick", "Check once and act on what changed (for cron)."),
+    "status": ("status", "Show the state of every run."),
+    "logs": ("logs", "Print the output of a run."),
+    "explain": ("explain", "Show what happened in each attempt of a run, and why."),
+    "cancel": ("cancel", "Cancel runs."),
+    "retry": ("retry", "Retry failed or cancelled runs from their checkpoints."),
+    "report": ("report", "Show where the time went."),
+    "data": ("data", "Fetch, check and pin data; list and clear data caches."),
+    "local": ("local", "Show the local cluster; kill or evict its jobs."),
+    "demo": ("demo", "Watch a run survive kills, time limits and a torn checkpoint."),
 }
 
-
+#: Commands that must continue when the reader of their output is gone.
 _SUPERVISING = {"up", "run", "demo"}
 
 
-class _Lazy(click.Group):
+class _LazyGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
 
@@ -59,7 +68,9 @@ class _Lazy(click.Group):
             from difflib import get_close_matches
 
             near = get_close_matches(args[0], _COMMANDS, 1)
-            hint = "; did you mean `outlast %s`?" % near[0] if near else "; see `outlast --help`"
+            hint = (
+                "; did you mean `outlast %s`?" % near[0] if near else "; `outlast --help` lists the commands"
+            )
             raise click.UsageError("no such command: %s%s" % (args[0], hint))
         return super().resolve_command(ctx, args)
 
@@ -67,34 +78,34 @@ class _Lazy(click.Group):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            # The reader (head, less) has seen enough. SIGPIPE itself stays ignored: a scheduler's program
-            # that leaves without reading what it is given must not end us.
-            _mute(sys.stdout)
-            ctx.exit(UNREAD)
+            # The reader (head, less) is gone. SIGPIPE itself stays ignored: a scheduler's program that exits
+            # without reading its input must not end us.
+            _redirect_to_null(sys.stdout)
+            ctx.exit(OUTPUT_CLOSED)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
 
 
-@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="outlast", message="%(prog)s %(version)s")
 def group() -> None:
-    """Outlast brings a training to its end on clusters that kill it.
+    """Outlast keeps training runs going until they finish, on clusters that kill jobs.
 
-    Begin with `outlast init DIR`, then `outlast run DIR`.
+    Start with `outlast init DIR`, then `outlast run DIR`.
     """
 
 
 def main() -> None:
-    """The entry point: no traceback reaches a user."""
+    """Run the command line and exit. Every error becomes a message; no traceback is printed."""
     if _SUPERVISING & set(sys.argv[1:2]) and sys.stdout is not None:
-        sys.stdout = cast(TextIO, _GoesOn(sys.stdout))
+        sys.stdout = cast(TextIO, _ClosableOutput(sys.stdout))
     try:
         sys.exit(group.main(standalone_mode=False) or 0)
     except click.ClickException as error:
         error.show()
-        sys.exit(CANNOT)
+        sys.exit(ERROR)
     except click.Abort:
         sys.exit(INTERRUPTED)
     except KeyboardInterrupt:
@@ -102,17 +113,17 @@ def main() -> None:
         sys.exit(INTERRUPTED)
     except OutlastError as error:
         click.echo(str(error), err=True)
-        sys.exit(CANNOT)
+        sys.exit(ERROR)
     except OSError as error:
         click.echo("%s: %s" % (error.filename or "outlast", error.strerror or error), err=True)
-        sys.exit(CANNOT)
+        sys.exit(ERROR)
     except Exception as error:
-        click.echo(_unexpected(error), err=True)
-        sys.exit(CANNOT)
+        click.echo(_save_traceback(error), err=True)
+        sys.exit(ERROR)
 
 
-class _GoesOn:
-    """An output whose reader may leave: what supervises goes on without one."""
+class _ClosableOutput:
+    """An output stream whose reader may close it: what is written afterwards is discarded."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -121,33 +132,33 @@ class _GoesOn:
         try:
             self._stream.write(text)
         except BrokenPipeError:
-            _mute(self._stream)
+            _redirect_to_null(self._stream)
         return len(text)
 
     def flush(self) -> None:
         try:
             self._stream.flush()
         except BrokenPipeError:
-            _mute(self._stream)
+            _redirect_to_null(self._stream)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
 
-def _mute(stream: TextIO) -> None:
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, stream.fileno())
-    os.close(nowhere)
+def _redirect_to_null(stream: TextIO) -> None:
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, stream.fileno())
+    os.close(null)
 
 
-def _unexpected(error: Exception) -> str:
-    """A bug of ours: the traceback goes into a file that can be sent to us."""
+def _save_traceback(error: Exception) -> str:
+    """Write the traceback of a bug into a file; return the message that names it."""
     import tempfile
     import traceback
 
     with tempfile.NamedTemporaryFile("w", prefix="outlast-bug-", suffix=".txt", delete=False) as file:
         traceback.print_exception(error, file=file)
     return (
-        "a mistake in Outlast, not yours (%s: %s). Nothing is lost: jobs go on, the journal is whole. "
-        "Please report it with %s" % (type(error).__name__, error, file.name)
+        "internal error in Outlast (%s: %s). Nothing is lost: jobs continue, and the journal is intact. "
+        "Please report it and attach %s" % (type(error).__name__, error, file.name)
     )

@@ -92,9 +92,7 @@ def open_journal(experiment: Experiment) -> Journal:
 
 def nothing_submitted(experiment: Experiment) -> BadInput:
     """Return the error for an experiment that has neither a journal nor requests."""
-    return BadInput(
-        "%s: nothing has been submitted here yet; start with `outlast run`" % experiment.root
-    )
+    return BadInput("%s: nothing has been submitted here yet; start with `outlast run`" % experiment.root)
 
 
 def show_waiting_requests(number: int) -> str:
@@ -171,7 +169,7 @@ def find_run(journal: Journal, name: str | None, otherwise: str = "") -> Run:
 
 
 def find_runs(journal: Journal, targets: Sequence[str], directory: Path, option: str) -> list[Run]:
-    """Return the runs that RUN... names, or the only run if empty. `option` is the one that selects several."""
+    """Return the runs with these names, or the only run if none is named. `option` selects several."""
     otherwise = "; name the runs, or use %s" % option
     names = [locate(target, directory)[1] for target in targets] or [None]
     return [find_run(journal, name, otherwise) for name in names]

@@ -1,4 +1,4 @@
-"""A transfer as people watch it: a bar on a terminal, a line now and then elsewhere. All of it on stderr."""
+"""The progress of a transfer on stderr: a bar on a terminal, elsewhere a line from time to time."""
 
 from __future__ import annotations
 
@@ -21,51 +21,53 @@ if TYPE_CHECKING:
 
 #: Seconds between two lines where there is no terminal.
 LINE_EVERY = 10.0
-#: Bytes per second below which no time is promised.
+#: Bytes per second below which no remaining time is shown.
 _LEAST_RATE = 1.0
 
 
 class TransferDisplay:
-    """`told` is the newest progress; hand `tell` to the fetch."""
+    """Shows the progress of one fetch: pass `update` to the fetch; `latest` is the newest progress."""
 
     def __init__(self, name: str, *, quiet: bool = False) -> None:
         self._name = printable(name)
         self._quiet = quiet
         self._live: Live | None = None
-        self._said = time.monotonic()
-        self._trouble = ""
-        self.told: FetchProgress | None = None
+        self._last_line = time.monotonic()
+        self._last_error = ""
+        self.latest: FetchProgress | None = None
 
     @contextmanager
     def showing(self) -> Iterator[None]:
+        """Show the bar, on a terminal, until the context ends."""
         if self._quiet or not on_terminal():
             yield
             return
         from rich.console import Console
         from rich.live import Live
 
-        # Refreshed by `tell`, which comes about five times a second, from the thread that fetches.
+        # Refreshed by `update`, which the fetching thread calls about five times a second.
         with Live(
             get_renderable=self._bar, console=Console(stderr=True), auto_refresh=False, transient=True
         ) as self._live:
             yield
         self._live = None
 
-    def tell(self, progress: FetchProgress) -> None:
-        self.told = progress
+    def update(self, progress: FetchProgress) -> None:
+        """Show new progress."""
+        self.latest = progress
         if self._live is not None:
             self._live.refresh()
         elif not self._quiet:
-            self._lines(progress)
+            self._print_lines(progress)
 
-    def _lines(self, progress: FetchProgress) -> None:
+    def _print_lines(self, progress: FetchProgress) -> None:
         now = time.monotonic()
-        if progress.error and progress.error != self._trouble:
-            click.echo("%s: %s" % (self._name, "; ".join(state_of_trouble(progress))), err=True)
-        self._trouble = progress.error
-        if now - self._said >= LINE_EVERY:
-            self._said = now
-            line = "; ".join((in_words(progress), *state_of_trouble(progress)))
+        if progress.error and progress.error != self._last_error:
+            click.echo("%s: %s" % (self._name, "; ".join(describe_error(progress))), err=True)
+        self._last_error = progress.error
+        if now - self._last_line >= LINE_EVERY:
+            self._last_line = now
+            line = "; ".join((describe_progress(progress), *describe_error(progress)))
             click.echo("%s: %s" % (self._name, line), err=True)
 
     def _bar(self) -> RenderableType:
@@ -74,31 +76,33 @@ class TransferDisplay:
         from rich.table import Table
         from rich.text import Text
 
-        told = self.told
-        if told is None:
-            return Text("%s: asking" % self._name)
+        latest = self.latest
+        if latest is None:
+            return Text("%s: connecting" % self._name)
         grid = Table.grid(padding=(0, 1))
-        bar = ProgressBar(told.total or 1, told.done if told.total else 0, width=30, pulse=told.total is None)
+        bar = ProgressBar(
+            latest.total or 1, latest.done if latest.total else 0, width=30, pulse=latest.total is None
+        )
         grid.add_row(
             Text(self._name, "bold", no_wrap=True, overflow="ellipsis"),
             bar,
-            Text(in_words(told, with_source=False)),
+            Text(describe_progress(latest, with_source=False)),
         )
         below = (
-            [Text("  from %s" % printable(told.source), "dim", no_wrap=True, overflow="ellipsis")]
-            if told.source
+            [Text("  from %s" % printable(latest.source), "dim", no_wrap=True, overflow="ellipsis")]
+            if latest.source
             else []
         )
-        state = state_of_trouble(told)
-        line = "; ".join(state)
+        parts = describe_error(latest)
+        line = "; ".join(parts)
         assert self._live is not None
         fits = len(line) + 2 <= self._live.console.width
-        below += [Text("  %s" % part, "yellow") for part in ([line] if fits else state) if part]
+        below += [Text("  %s" % part, "yellow") for part in ([line] if fits else parts) if part]
         return Group(grid, *below)
 
 
-def in_words(progress: FetchProgress, *, with_source: bool = True) -> str:
-    """`1.2 of 3.4 GB (35 %), 57 MB/s, 39 s left, from cache.example.org`."""
+def describe_progress(progress: FetchProgress, *, with_source: bool = True) -> str:
+    """Return `1.2 GB of 3.4 GB (35 %), 57 MB/s, 39 s left, from cache.example.org`."""
     parts = [show_size(progress.done)]
     if progress.total:
         parts[0] += " of %s (%d %%)" % (show_size(progress.total), 100 * progress.done // progress.total)
@@ -115,22 +119,22 @@ def in_words(progress: FetchProgress, *, with_source: bool = True) -> str:
     return ", ".join(parts)
 
 
-def state_of_trouble(progress: FetchProgress) -> list[str]:
-    """Return what is wrong, and what happens next: `connection refused by …`, `next try in 12 s, …`.
+def describe_error(progress: FetchProgress) -> list[str]:
+    """Return the error and what happens next: `connection refused by …`, `next try in 12 s, …`.
 
-    Empty while bytes come.
+    Empty while bytes arrive.
     """
     if not progress.error and progress.gives_up_in is None:
         return []
-    trouble = printable(progress.error) or "no new bytes"
-    steps = next_steps(progress.next_try_in, progress.gives_up_in)
+    error = printable(progress.error) or "no new bytes"
+    steps = describe_next_steps(progress.next_try_in, progress.gives_up_in)
     if progress.error and progress.next_try_in is None:
         steps = "trying again, %s" % steps if steps else "trying again"
-    return [trouble, steps] if steps else [trouble]
+    return [error, steps] if steps else [error]
 
 
-def next_steps(next_try_in: float | None, gives_up_in: float | None) -> str:
-    """Return `next try in 12 s, giving up in 9 min 40 s`, without what is None or never comes."""
+def describe_next_steps(next_try_in: float | None, gives_up_in: float | None) -> str:
+    """Return `next try in 12 s, giving up in 9 min 40 s`, without the parts that are None or never happen."""
     parts = []
     if next_try_in is not None and (gives_up_in is None or next_try_in < gives_up_in):
         parts.append("next try in %s" % show_duration(ceil(next_try_in)))
@@ -140,4 +144,5 @@ def next_steps(next_try_in: float | None, gives_up_in: float | None) -> str:
 
 
 def on_terminal() -> bool:
+    """Return True if standard error is a terminal."""
     return sys.stderr is not None and sys.stderr.isatty()

@@ -1,4 +1,4 @@
-"""Sending jobs at once, from `submit` and `retry`, and what is told of that."""
+"""The first pass over new jobs, right after `submit` or `retry`, and its messages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from outlast.cli.common import LONGEST_PASS
-from outlast.cli.refusal_hints import advice
+from outlast.cli.refusal_hints import suggest_retry
 from outlast.domain.model import EntryKind
 from outlast.exchange.experiment import Experiment
 from outlast.text import printable
@@ -16,21 +16,24 @@ from outlast.text import printable
 if TYPE_CHECKING:
     from outlast.controller.supervisor import Supervisor
 
-#: Runs that are told of one by one.
-MOST_TOLD = 5
+#: Runs that are listed one by one.
+MOST_LISTED = 5
 
 
-class Sending:
-    """One pass of a controller's, for `carry_out`. `directory`: the experiment's, as the user named it."""
+class FirstPass:
+    """One pass of the controller, to be given to `carry_out`.
+
+    `directory` is the experiment's, as the user named it. `budget` is the time for submissions in seconds.
+    """
 
     def __init__(self, experiment: Experiment, directory: Path, budget: float = LONGEST_PASS) -> None:
         self._experiment = experiment
         self._directory = directory
         self._budget = budget
-        self._trouble = ""
-        #: There is something left to supervise.
+        self._scheduler_error = ""
+        #: True if there are runs left to supervise.
         self.live = True
-        #: By run: the scheduler's id of the job that was sent.
+        #: By run: the scheduler's id of the job that was submitted.
         self.jobs: dict[str, str] = {}
         #: By run: why its job was refused for good, and what to do.
         self.refused: dict[str, str] = {}
@@ -38,7 +41,7 @@ class Sending:
     def __call__(self, session: Supervisor) -> None:
         journal = session.journal
         before = journal.last_entry()
-        self._trouble = session.step(budget=self._budget).trouble
+        self._scheduler_error = session.step(budget=self._budget).scheduler_error
         self.live = bool(journal.live())
         for row in journal.entries(after=before):
             entry = row.entry
@@ -46,22 +49,24 @@ class Sending:
                 self.jobs[entry.run] = entry.data["job"]
             run = journal.run(entry.run) if entry.kind is EntryKind.FAILED else None
             if run is not None:
-                hint = advice(journal, run, self._experiment.root, self._directory)
+                hint = suggest_retry(journal, run, self._experiment.root, self._directory)
                 self.refused[run.name] = "; ".join(filter(None, (printable(run.reason), hint)))
 
-    def tell_trouble(self) -> None:
-        if self._trouble:
-            text = "the scheduler does not answer yet: %s; the runs are kept, and sent once it does"
-            click.echo(text % self._trouble, err=True)
+    def print_errors(self) -> None:
+        """Print the scheduler's error and the refused runs to stderr."""
+        if self._scheduler_error:
+            text = "the scheduler does not respond: %s; the runs are saved and will be submitted once it does"
+            click.echo(text % self._scheduler_error, err=True)
         lines = ["%s FAILED: %s" % item for item in self.refused.items()]
-        for line in some_lines(lines):
+        for line in _limit(lines):
             click.echo(line, err=True)
 
-    def tell_jobs(self) -> None:
-        for line in some_lines(["%s was sent as job %s" % item for item in self.jobs.items()]):
+    def print_jobs(self) -> None:
+        """Print the jobs that were submitted."""
+        for line in _limit(["%s: submitted as job %s" % item for item in self.jobs.items()]):
             click.echo(line)
 
 
-def some_lines(lines: list[str]) -> list[str]:
-    more = len(lines) - MOST_TOLD
-    return [*lines[:MOST_TOLD], "… and %d more; see `outlast status`" % more] if more > 0 else lines
+def _limit(lines: list[str]) -> list[str]:
+    more = len(lines) - MOST_LISTED
+    return [*lines[:MOST_LISTED], "… and %d more; see `outlast status`" % more] if more > 0 else lines

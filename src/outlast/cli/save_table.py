@@ -1,4 +1,4 @@
-"""What saving did and what it cost, as `explain` and `report` show it."""
+"""The saves of attempts and runs and what they cost, as `explain` and `report` show them."""
 
 from __future__ import annotations
 
@@ -14,31 +14,28 @@ from outlast.text import counted, printable
 from outlast.units import show_duration
 
 
-def facts(bookings: Sequence[Booking]) -> dict[str, Any]:
-    """For `--json`: of all of these together, and the work that was lost after the last save."""
+def as_json(bookings: Sequence[Booking]) -> dict[str, Any]:
+    """Return the save costs of these attempts together, and the work lost after the last save."""
     sums = asdict(save_costs.total(booking.saving for booking in bookings))
     return {**sums, "lost": total(bookings)[Use.LOST_WORK]}
 
 
-def in_attempt(step: int | None, its: SaveCosts) -> list[tuple[str, str]]:
-    """The lines of one attempt, each with its first word."""
+def attempt_lines(step: int | None, costs: SaveCosts) -> list[tuple[str, str]]:
+    """Return label and text of each line of one attempt; `step` is the last one saved."""
     lines = []
     cost = ""
-    if its.saves:
-        cost = "%s, for which the training waited %s" % (
-            counted(its.saves, "save"),
-            show_duration(its.blocked),
-        )
-        cost += " (%s of %s)" % (_share(its), show_duration(its.computed)) if its.computed else ""
+    if costs.saves:
+        cost = "%s, training waited %s" % (counted(costs.saves, "save"), show_duration(costs.blocked))
+        cost += " (%s of %s)" % (_show_share(costs), show_duration(costs.computed)) if costs.computed else ""
     if step is not None or cost:
-        lines.append(("saved", ": ".join(filter(None, ("step %d" % step if step is not None else "", cost)))))
-    if its.why:
-        lines.append(("rhythm", printable(its.why)))
+        lines.append(("saved", "; ".join(filter(None, ("step %d" % step if step is not None else "", cost)))))
+    if costs.why:
+        lines.append(("last save", printable(costs.why)))
     return lines
 
 
 def as_table(runs: Mapping[str, Sequence[Booking]]) -> str:
-    """By run; empty if nothing was told of any save."""
+    """Return one line per run; empty if no run has reported a save."""
     rows = []
     for name, bookings in runs.items():
         sums = save_costs.total(booking.saving for booking in bookings)
@@ -50,18 +47,18 @@ def as_table(runs: Mapping[str, Sequence[Booking]]) -> str:
                 name,
                 format(sums.saves, ","),
                 show_duration(sums.blocked),
-                _share(sums),
+                _show_share(sums),
                 show_duration(sums.slowest),
                 format(sums.interruptions, ","),
                 show_duration(lost) if lost else "-",
-                # Why the very last one was made matters less than the rhythm it broke.
+                # The last save may have had a reason of its own; the regular interval follows it.
                 printable(sums.why.rpartition("; else ")[2]),
             )
         )
-    head = ("RUN", "SAVES", "WAITED", "SHARE", "SLOWEST", "INTERRUPTED", "LOST WORK", "RHYTHM")
+    head = ("RUN", "SAVES", "WAITED", "SHARE", "SLOWEST", "INTERRUPTED", "LOST WORK", "SAVE INTERVAL")
     return table(head, rows, right=range(1, 7)) if rows else ""
 
 
-def _share(its: SaveCosts) -> str:
-    percent = 100 * its.share
+def _show_share(costs: SaveCosts) -> str:
+    percent = 100 * costs.share
     return "%.1f %%" % percent if percent >= 0.05 or not percent else "<0.1 %"

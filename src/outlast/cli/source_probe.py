@@ -1,4 +1,4 @@
-"""What the sources of an experiment's data say when they are asked, and what is wrong with it."""
+"""Probes of the sources of an experiment's data, and the problems they reveal. Fetches nothing."""
 
 from __future__ import annotations
 
@@ -16,68 +16,74 @@ from outlast.node.staging.sources.base import Source
 from outlast.spec.data_methods import DataMethod
 
 if TYPE_CHECKING:
-    from outlast.cli.data_common import Means
+    from outlast.cli.data_common import DataAccess
 
-#: Questions under way at a time.
-_AT_ONCE = 8
+#: Probes that run at the same time.
+_PARALLEL_PROBES = 8
 
 
 @dataclass(frozen=True)
 class ProbeReply:
+    """The response of one source."""
+
     source: str
-    #: None: it did not answer well, and `kind` and `detail` say how.
+    #: None if the probe failed; `kind` and `detail` then describe the error.
     version: FileVersion | None
     kind: str = ""
     detail: str = ""
-    #: A token is meant for this host, and there is one.
+    #: True if there is a token for this host.
     token: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        said = self.version
+        """Return the JSON form."""
+        version = self.version
         return {
             "source": self.source,
-            "ok": said is not None,
+            "ok": version is not None,
             "kind": self.kind or None,
             "detail": self.detail,
-            "size": said.size if said else None,
-            "digests": dict(said.digests) if said else {},
+            "size": version.size if version else None,
+            "digests": dict(version.digests) if version else {},
             "token": self.token,
         }
 
 
 @dataclass(frozen=True)
-class Inquiry:
-    wanted: DataItem
-    way: DataMethod
+class ItemProbe:
+    """The responses of all sources of one item of data."""
+
+    item: DataItem
+    method: DataMethod
     replies: tuple[ProbeReply, ...]
-    #: What kept its sources from being asked.
-    unasked: str = ""
+    #: Why the sources could not be probed.
+    not_probed: str = ""
 
     @property
     def size(self) -> int | None:
-        said = (reply.version.size for reply in self.replies if reply.version is not None)
-        return self.wanted.size if self.wanted.size is not None else next((one for one in said if one), None)
+        """The pinned size, else the first that a source reports."""
+        sizes = (reply.version.size for reply in self.replies if reply.version is not None)
+        return self.item.size if self.item.size is not None else next((one for one in sizes if one), None)
 
     @cached_property
     def problems(self) -> list[str]:
-        if self.unasked:
-            return [self.unasked]
+        if self.not_probed:
+            return [self.not_probed]
         return list(self._problems())
 
     @property
     def notes(self) -> list[str]:
-        wanted = self.wanted
-        if wanted.digests or any(one.version and one.version.digests for one in self.replies):
+        if self.item.digests or any(one.version and one.version.digests for one in self.replies):
             return []
-        return ["nothing is pinned, and no source tells a digest: nothing would prove what comes"]
+        return ["no digest is pinned, and no source reports one: the file would not be verified"]
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
         return {
-            "name": self.wanted.name,
-            "method": self.way.method,
-            "why": self.way.why,
+            "name": self.item.name,
+            "method": self.method.method,
+            "why": self.method.why,
             "size": self.size,
-            "pinned": dict(self.wanted.digests),
+            "pinned": dict(self.item.digests),
             "sources": [reply.to_dict() for reply in self.replies],
             "problems": self.problems,
         }
@@ -88,56 +94,63 @@ class Inquiry:
             if reply.version is None:
                 yield "%s: %s" % (reply.source, reply.detail)
                 continue
-            against = list(self._against_pins(reply.source, reply.version))
-            yield from against
-            if against:
+            mismatches = list(self._pin_mismatches(reply.source, reply.version))
+            yield from mismatches
+            if mismatches:
                 continue
             if first is None:
                 first = reply
             elif first.version is not None and first.version.contradicts(reply.version):
-                yield "%s has another file than %s" % (reply.source, first.source)
+                yield "%s has a different file than %s" % (reply.source, first.source)
 
-    def _against_pins(self, source: str, said: FileVersion) -> Iterator[str]:
-        if self.wanted.size is not None and said.size not in (None, self.wanted.size):
-            yield "%s has %s bytes, and %s are pinned" % (source, said.size, self.wanted.size)
+    def _pin_mismatches(self, source: str, version: FileVersion) -> Iterator[str]:
+        if self.item.size is not None and version.size not in (None, self.item.size):
+            yield "%s has %s bytes, but %s are pinned" % (source, version.size, self.item.size)
         for name in ALGORITHMS:
-            told, pinned = said.digests.get(name), self.wanted.digests.get(name)
-            if told and pinned and told != pinned:
-                yield "%s tells the %s %s, and %s is pinned" % (source, name, told, pinned)
+            reported, pinned = version.digests.get(name), self.item.digests.get(name)
+            if reported and pinned and reported != pinned:
+                yield "%s reports %s %s, but %s is pinned" % (source, name, reported, pinned)
 
 
-def inquire(items: Sequence[DataItem], ways: Sequence[DataMethod], means: Means) -> list[Inquiry]:
-    """All at the same time: one that hangs holds up no other. Each is bounded by the profile's `stall`."""
+def probe_items(
+    items: Sequence[DataItem], methods: Sequence[DataMethod], access: DataAccess
+) -> list[ItemProbe]:
+    """Probe all sources at the same time; each is limited by the profile's `stall`."""
     found = []
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        asked = [(item, way, *_sources(item, means)) for item, way in zip(items, ways, strict=True)]
-        futures = [[pool.submit(_ask, source, means) for source in sources] for _, _, sources, _ in asked]
-        for (item, way, _, unasked), replies in zip(asked, futures, strict=True):
-            found.append(Inquiry(item, way, tuple(reply.result() for reply in replies), unasked))
+    with ThreadPoolExecutor(_PARALLEL_PROBES) as pool:
+        planned = [
+            (item, method, *_sources(item, access)) for item, method in zip(items, methods, strict=True)
+        ]
+        futures = [
+            [pool.submit(_probe, source, access) for source in sources] for _, _, sources, _ in planned
+        ]
+        for (item, method, _, not_probed), replies in zip(planned, futures, strict=True):
+            found.append(ItemProbe(item, method, tuple(reply.result() for reply in replies), not_probed))
     return found
 
 
-def _sources(item: DataItem, means: Means) -> tuple[list[Source], str]:
+def _sources(item: DataItem, access: DataAccess) -> tuple[list[Source], str]:
+    """Return the sources of an item, or none and the reason."""
     try:
-        return means.sources(item), ""
+        return access.sources(item), ""
     except ValueError as error:
         return [], str(error)
 
 
-def _ask(source: Source, means: Means) -> ProbeReply:
+def _probe(source: Source, access: DataAccess) -> ProbeReply:
     try:
-        said = source.version()
-    except SourceError as trouble:
-        return ProbeReply(source.name, None, trouble.kind.value, trouble.detail)
-    return ProbeReply(source.name, said, token=_has_token(source.name, means))
+        version = source.version()
+    except SourceError as error:
+        return ProbeReply(source.name, None, error.kind.value, error.detail)
+    return ProbeReply(source.name, version, token=_has_token(source.name, access))
 
 
-def _has_token(name: str, means: Means) -> bool:
-    """Only https hosts are ever sent one."""
+def _has_token(name: str, access: DataAccess) -> bool:
+    """Return True if there is a token for this URL's host; tokens are only sent over https."""
     parts = urlsplit(name)
     if parts.scheme != "https" or not parts.hostname:
         return False
     try:
-        return means.tokens.token_for(parts.hostname, parts.port or 443) is not None
+        return access.tokens.token_for(parts.hostname, parts.port or 443) is not None
     except SourceError:
         return False

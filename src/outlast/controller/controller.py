@@ -1,7 +1,7 @@
-"""Observe, decide, act: one pass over an experiment, again and again, by anyone who holds the lease.
+"""One pass over an experiment: observe, decide, act. The holder of the lease repeats it.
 
-It may die at any line. Intent is committed before a scheduler is called, and everything else can be done
-twice. The places where a death would hurt most are named in `crashpoints`.
+The controller may be killed at any line. Intents are committed before the scheduler is called, and all other
+actions can be repeated. `crashpoints` names the places where a crash is most critical.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from outlast.domain.model import Attempt, EntryKind, JournalEntry, Outcome
 from outlast.domain.observation import JobPhase, JobView, Report, Seen
 from outlast.exchange.base import Exchange, ResultGone
 from outlast.journal.records import Records
-from outlast.schedulers.base import Scheduler, SchedulerUnavailable, Sought
+from outlast.schedulers.base import JobRef, Scheduler, SchedulerUnavailable
 
-#: Rounds of decisions in one pass; a run needs four at most from the end of an attempt to the next.
+#: The most rounds of decisions in one pass; from the end of an attempt to the next, a run needs at most four.
 MOST_ROUNDS = 12
 
 Listener = Callable[[Sequence[JournalEntry]], None]
@@ -29,18 +29,23 @@ Listener = Callable[[Sequence[JournalEntry]], None]
 
 @dataclass
 class Pass:
-    """What one pass did."""
+    """The result of one pass."""
 
-    #: Jobs that the scheduler told of; None: it did not answer, for the reason in `trouble`.
+    #: Jobs in the scheduler's listing; None: it did not respond, for the reason in `scheduler_error`.
     jobs: int | None = 0
-    trouble: str = ""
+    scheduler_error: str = ""
     entries: int = 0
-    #: Starts that were put off because the pass had taken long enough.
+    #: Starts that were postponed because the pass had used up its budget.
     put_off: int = 0
     notes: list[str] = field(default_factory=list)
 
 
 class Controller:
+    """Makes passes over the runs in `records`, with one scheduler and one exchange.
+
+    `listener` is called with all new entries once they are durable, `heartbeat` often during a pass.
+    """
+
     def __init__(
         self,
         records: Records,
@@ -50,36 +55,37 @@ class Controller:
         clock: Callable[[], float] = time.time,
         new_batch: Callable[[], str] = lambda: secrets.token_hex(6),
         listener: Listener = lambda entries: None,
-        beat: Callable[[], None] = lambda: None,
+        heartbeat: Callable[[], None] = lambda: None,
     ) -> None:
         self._records = records
         self._scheduler = scheduler
         self._exchange = exchange
         self._clock = clock
         self._listener = listener
-        self._beat = scheduler.beat = beat
-        self._dispatch = Dispatch(records, scheduler, exchange, clock, new_batch, beat)
-        #: By token: when what a running job has said was read last.
+        self._heartbeat = scheduler.heartbeat = heartbeat
+        self._dispatch = Dispatch(records, scheduler, exchange, clock, new_batch, heartbeat)
+        #: By token: when the report of a running job was last read.
         self._read: dict[str, float] = {}
 
     @property
     def done(self) -> bool:
+        """True if all runs are over."""
         return not self._records.live()
 
     # One pass.
 
     def step(self, budget: float = float("inf"), jobs: int = 1) -> Pass:
-        """Observe, decide, act. After `budget` seconds no further jobs are submitted in this pass.
+        """Observe, decide, act. After `budget` seconds, submit no further jobs in this pass.
 
-        What is started now is sent as `jobs` jobs each, one after the other.
+        Each new attempt is submitted as a chain of `jobs` jobs.
         """
         began = time.monotonic()
         done = Pass()
-        self._beat()
+        self._heartbeat()
         seen = self._observe(done)
         starts = self._settle(seen, done)
         if seen.jobs is None:
-            return done  # nothing is sent to a scheduler that does not answer
+            return done  # nothing is submitted to a scheduler that does not respond
         admitted = self._dispatch.admit(self._hold_back(starts), jobs)
         size = self._scheduler.batch
         for begin in range(0, len(admitted), size):
@@ -89,11 +95,11 @@ class Controller:
             self._dispatch.send(
                 admitted[begin : begin + size], jobs, lambda entries: self._append(entries, done)
             )
-            self._beat()
-        # What was refused for good is over now, not at the next look.
-        sent = {one.run for one in admitted}
-        refused = [name for name, run in self._records.live().items() if run.current is None]
-        self._settle(Seen(None), done, [name for name in refused if name in sent])
+            self._heartbeat()
+        # Runs whose jobs were rejected for good end now, not in the next pass.
+        submitted = {start.run for start in admitted}
+        idle = [name for name, run in self._records.live().items() if run.current is None]
+        self._settle(Seen(None), done, [name for name in idle if name in submitted])
         return done
 
     def _hold_back(self, starts: Sequence[Decision]) -> Sequence[Decision]:
@@ -108,18 +114,18 @@ class Controller:
         current = [self._records.current(run) for run in self._records.live().values()]
         attempts = [attempt for attempt in current if attempt is not None]
         try:
-            jobs = self._scheduler.poll([Sought(a.token, a.job, a.intended) for a in attempts])
+            jobs = self._scheduler.poll([JobRef(a.token, a.job, a.intended) for a in attempts])
         except SchedulerUnavailable as error:
-            done.jobs, done.trouble = None, str(error)
+            done.jobs, done.scheduler_error = None, str(error)
             return Seen(None)
         done.jobs = len(jobs)
-        done.notes.extend(self._scheduler.remarks())
+        done.notes.extend(self._scheduler.pop_notes())
         crashpoints.reach("observe.polled")
         reports: dict[str, Report] = {}
         for attempt in attempts:
-            self._beat()
+            self._heartbeat()
             view = jobs.get(attempt.token)
-            if view is None or view.phase is JobPhase.ENDED or self._wants_a_look(attempt, view):
+            if view is None or view.phase is JobPhase.ENDED or self._should_read(attempt, view):
                 report = self._report(attempt)
                 if report is not None:
                     reports[attempt.token] = report
@@ -131,11 +137,14 @@ class Controller:
         try:
             return self._exchange.report(attempt)
         except OSError:
-            return None  # files that a job is writing, or that lie elsewhere: read in a later pass
+            return None  # the job is writing the files, or they are not readable now: a later pass reads them
 
-    def _wants_a_look(self, attempt: Attempt, view: JobView) -> bool:
-        """Whether to read what a live job has said so far: when it was started again, and from time to
-        time, since it may have ended unknown to its scheduler."""
+    def _should_read(self, attempt: Attempt, view: JobView) -> bool:
+        """Return True if the report of a live job should be read in this pass.
+
+        That is the case if its job was restarted, and from time to time: the job may have ended without the
+        scheduler noticing.
+        """
         if view.restarts > attempt.restarts or attempt.jobs > 1:
             return True
         now = self._clock()
@@ -146,7 +155,10 @@ class Controller:
         return True
 
     def _settle(self, seen: Seen, done: Pass, only: Sequence[str] | None = None) -> list[Decision]:
-        """Decide and act until nothing is left to do but to start attempts, which are returned."""
+        """Decide and act until only starts of attempts are left, and return these.
+
+        `only` limits this to the runs of these names.
+        """
         starts: list[Decision] = []
         names: Iterable[str] = list(self._records.live()) if only is None else only
         for _ in range(MOST_ROUNDS):
@@ -166,15 +178,15 @@ class Controller:
                 break
             names = self._act(decisions, seen, done)
         self._forget_ended(seen)
-        # What was begun is brought on before anything new is begun.
+        # Runs that have had an attempt come before runs that have not.
         live = self._records.live()
         return sorted(starts, key=lambda start: (live[start.run].attempts == 0, live[start.run].position))
 
     def _act(self, decisions: Sequence[Decision], seen: Seen, done: Pass) -> list[str]:
-        """Carry decisions out, and name the runs that may want another one."""
+        """Carry out decisions, and return the names of the runs that may need another one."""
         entries: list[JournalEntry] = []
         for decision in decisions:
-            self._beat()
+            self._heartbeat()
             match decision.do:
                 case DecisionKind.RECORD:
                     entries.append(self._entry(decision))
@@ -186,8 +198,8 @@ class Controller:
             (DecisionKind.CANCEL_JOB, self._scheduler.cancel),
             (DecisionKind.RELEASE, self._scheduler.release),
         ):
-            asked = [decision for decision in decisions if decision.do is do]
-            entries.extend(self._ask(act, asked, seen, done))
+            chosen = [decision for decision in decisions if decision.do is do]
+            entries.extend(self._request(act, chosen, seen, done))
         entries = self._settle_ended(entries, done)
         self._append(entries, done)
         for entry in entries:
@@ -197,10 +209,13 @@ class Controller:
                     self._exchange.retire(run)
         return [entry.run for entry in entries]
 
-    # Acts.
+    # Actions.
 
     def _publish(self, decision: Decision, done: Pass) -> list[JournalEntry]:
-        """One result that cannot be put in its place must not keep the other runs waiting."""
+        """Publish the accepted result of a run and return the entry for it.
+
+        Return no entry if it cannot be published now: the other runs must not wait for it.
+        """
         attempt = self._records.attempt(decision.token or "")
         assert attempt is not None
         try:
@@ -208,22 +223,21 @@ class Controller:
         except ResultGone as error:
             return [JournalEntry(self._clock(), decision.run, EntryKind.FAILED, None, {"reason": str(error)})]
         except OSError as error:
-            done.notes.append(
-                "the results of %s cannot be put in their place yet: %s" % (decision.run, error)
-            )
+            done.notes.append("the results of %s cannot be published yet: %s" % (decision.run, error))
             return []
         crashpoints.reach("accept.published")
         reason = "finished with attempt %d" % attempt.number
         return [JournalEntry(self._clock(), decision.run, EntryKind.FINISHED, None, {"reason": reason})]
 
     def _fence(self, decision: Decision, done: Pass) -> list[JournalEntry]:
+        """Fence a missing attempt and return the entry that ends it; none if it may still be running."""
         run = self._records.live()[decision.run]
         attempt = self._records.attempt(decision.token or "")
         assert attempt is not None
         try:
             won = self._exchange.fence(attempt)
         except OSError as error:
-            done.notes.append("%s cannot be given up yet: %s" % (decision.run, error))
+            done.notes.append("the missing attempt of %s cannot be fenced yet: %s" % (decision.run, error))
             return []
         crashpoints.reach("fence.claimed")
         report = None if won else self._report(attempt)
@@ -232,26 +246,29 @@ class Controller:
         return [self._entry(verdict)] if verdict is not None else []
 
     def _settle_ended(self, entries: Sequence[JournalEntry], done: Pass) -> list[JournalEntry]:
-        """Nobody works on an attempt, and what it left behind is home, before its end is recorded."""
+        """Shut and settle the attempts that are about to end; return the entries that can be recorded.
+
+        When the end of an attempt is recorded, no job works on it and its files are in place.
+        """
         kept = []
         for entry in entries:
-            self._beat()
+            self._heartbeat()
             attempt = (
                 self._records.attempt(entry.token) if entry.kind is EntryKind.ENDED and entry.token else None
             )
             try:
                 if attempt is not None:
-                    self._exchange.shut(attempt)  # the scheduler may yet start the job again
+                    self._exchange.shut(attempt)  # the scheduler may still restart the job
                     self._exchange.settle(attempt)
                 kept.append(entry)
             except OSError as error:
                 done.notes.append("the end of %s cannot be settled yet: %s" % (entry.run, error))
         return kept
 
-    def _ask(
+    def _request(
         self, act: Callable[[Sequence[JobView]], None], decisions: Sequence[Decision], seen: Seen, done: Pass
     ) -> list[JournalEntry]:
-        """Cancel or release these decisions' jobs in one call."""
+        """Cancel or release the jobs of these decisions in one call; return the entries for them."""
         jobs = seen.jobs or {}
         views = [jobs[decision.token] for decision in decisions if decision.token and decision.token in jobs]
         if not views:
@@ -259,13 +276,13 @@ class Controller:
         try:
             act(views)
         except SchedulerUnavailable as error:
-            done.trouble = str(error)
+            done.scheduler_error = str(error)
             return []
         crashpoints.reach("cancel.sent")
         return [self._entry(decision) for decision in decisions if decision.token in jobs]
 
     def _deal_with_strays(self, views: Iterable[JobView], done: Pass) -> None:
-        """Jobs whose attempt is over, or that no attempt knows of: they must not go on."""
+        """Cancel listed jobs whose attempt is over or unknown, and book the time of twins."""
         current = {run.current for run in self._records.live().values()}
         entries: list[JournalEntry] = []
         strays: list[JobView] = []
@@ -282,7 +299,7 @@ class Controller:
             try:
                 self._scheduler.cancel(strays)
             except SchedulerUnavailable as error:
-                done.trouble = str(error)
+                done.scheduler_error = str(error)
                 entries = [entry for entry in entries if entry.kind is not EntryKind.TWIN_FOUND]
         self._append(entries, done)
 

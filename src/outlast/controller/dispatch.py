@@ -1,7 +1,7 @@
-"""New attempts: which there is room for, and how they are sent.
+"""The submission of new attempts.
 
-The intent of each is committed before the scheduler is called, and what came of the call after it. In between
-nobody knows, and the attempt is looked for by its token.
+The intent of each is committed before the scheduler is called, and the result after the call. If the
+controller dies in between, the job is searched for by its token.
 """
 
 from __future__ import annotations
@@ -14,15 +14,17 @@ from outlast.domain.decision import Decision
 from outlast.domain.model import EntryKind, JournalEntry, RunState
 from outlast.exchange.base import Exchange
 from outlast.journal.records import Records
-from outlast.schedulers.base import JobRequest, Scheduler, Submission, SubmitAnswer
+from outlast.schedulers.base import JobRequest, Scheduler, Submission, SubmitStatus
 
-#: The window in seconds that `Scheduler.submit_rate` is about.
+#: The window of `Scheduler.submit_rate`, in seconds.
 MINUTE = 60.0
 
 Append = Callable[[Sequence[JournalEntry]], None]
 
 
 class Dispatch:
+    """Admits and submits new attempts, within the limits of spec and scheduler."""
+
     def __init__(
         self,
         records: Records,
@@ -30,18 +32,19 @@ class Dispatch:
         exchange: Exchange,
         clock: Callable[[], float],
         new_batch: Callable[[], str],
-        beat: Callable[[], None],
+        heartbeat: Callable[[], None],
     ) -> None:
         self._records = records
         self._scheduler = scheduler
         self._exchange = exchange
         self._clock = clock
         self._new_batch = new_batch
-        self._beat = beat
-        #: By token: when jobs were sent lately, and how many; also those that are over.
+        self._heartbeat = heartbeat
+        #: Submissions of the last minute, by token: when, and how many jobs; also of attempts that are over.
         self._sent: dict[str, tuple[float, int]] = {}
 
     def admit(self, starts: Sequence[Decision], jobs: int) -> Sequence[Decision]:
+        """Return the first of `starts` that fit the limits, as chains of `jobs` jobs each."""
         if not starts:
             return starts
         live = self._records.live().values()
@@ -59,11 +62,11 @@ class Dispatch:
         )
 
     def _weight(self, jobs: int) -> int:
-        """How many jobs of the scheduler's an attempt is that `jobs` jobs carry."""
+        """Return how many jobs a chain of `jobs` jobs is for the scheduler."""
         return 1 if self._scheduler.chains_in_place else jobs
 
     def send(self, decisions: Sequence[Decision], jobs: int, append: Append) -> None:
-        """Begin an attempt for each, sent as `jobs` jobs; `append` commits entries."""
+        """Begin an attempt for each decision, as a chain of `jobs` jobs; `append` commits entries."""
         live = self._records.live()
         hosts = self._scheduler.hosts()
         batch = self._new_batch()
@@ -90,9 +93,9 @@ class Dispatch:
         self._sent.update(dict.fromkeys(tokens, (now, self._weight(jobs))))
         crashpoints.reach("start.intended")
         requests: list[JobRequest] = []
-        answers: dict[str, Submission] = {}
+        submissions: dict[str, Submission] = {}
         for intent, token in zip(intents, tokens, strict=True):
-            self._beat()
+            self._heartbeat()
             run = before[intent.run]
             attempt = self._records.attempt(token)
             assert attempt is not None
@@ -101,39 +104,42 @@ class Dispatch:
                 self._exchange.write_order(run, attempt, spec)
             except OSError as error:
                 why = "the work order could not be written: %s" % error
-                answers[token] = Submission(SubmitAnswer.REJECTED, reason=why, transient=True)
+                submissions[token] = Submission(SubmitStatus.REJECTED, reason=why, transient=True)
                 continue
             requests.append(self._exchange.request(run, attempt, spec))
         crashpoints.reach("start.ordered")
-        told = self._scheduler.submit(requests) if requests else {}
-        answers.update({token: self._believe(token, answer) for token, answer in told.items()})
+        results = self._scheduler.submit(requests) if requests else {}
+        submissions.update({token: self._fence_rejected(token, result) for token, result in results.items()})
         crashpoints.reach("start.submitted")
         now = self._clock()
-        append([_answered(now, i.run, i.token or "", answers) for i in intents])
+        append([_entry(now, intent.run, intent.token or "", submissions) for intent in intents])
         crashpoints.reach("start.recorded")
 
-    def _believe(self, token: str, answer: Submission) -> Submission:
-        """A rejected job is shut out, in case it exists after all: some schedulers say no and mean yes."""
+    def _fence_rejected(self, token: str, result: Submission) -> Submission:
+        """Fence a rejected job, because it may exist nevertheless; return UNKNOWN if that is not possible.
+
+        Some schedulers report an error for a job that they have accepted.
+        """
         attempt = self._records.attempt(token)
-        if answer.answer is not SubmitAnswer.REJECTED or attempt is None:
-            return answer
+        if result.status is not SubmitStatus.REJECTED or attempt is None:
+            return result
         try:
-            shut_out = self._exchange.fence(attempt)
+            fenced = self._exchange.fence(attempt)
         except OSError:
-            shut_out = False  # nobody can tell; it is looked for by its token
-        return answer if shut_out else Submission(SubmitAnswer.UNKNOWN, reason="rejected: %s" % answer.reason)
+            fenced = False  # it is searched for by its token
+        return result if fenced else Submission(SubmitStatus.UNKNOWN, reason="rejected: %s" % result.reason)
 
 
-def _answered(now: float, run: str, token: str, answers: dict[str, Submission]) -> JournalEntry:
-    answer = answers.get(
-        token, Submission(SubmitAnswer.UNKNOWN, reason="the scheduler said nothing about it")
-    )
-    match answer.answer:
-        case SubmitAnswer.ACCEPTED:
-            told = {"reason": answer.reason} if answer.reason else {}
-            return JournalEntry(now, run, EntryKind.QUEUED, token, {"job": answer.job, **told})
-        case SubmitAnswer.UNKNOWN:
-            return JournalEntry(now, run, EntryKind.UNSURE, token, {"reason": answer.reason})
+def _entry(now: float, run: str, token: str, submissions: dict[str, Submission]) -> JournalEntry:
+    """Return the entry for the result of a submission."""
+    unmentioned = Submission(SubmitStatus.UNKNOWN, reason="the scheduler's response does not mention it")
+    result = submissions.get(token, unmentioned)
+    match result.status:
+        case SubmitStatus.ACCEPTED:
+            reason = {"reason": result.reason} if result.reason else {}
+            return JournalEntry(now, run, EntryKind.QUEUED, token, {"job": result.job, **reason})
+        case SubmitStatus.UNKNOWN:
+            return JournalEntry(now, run, EntryKind.UNSURE, token, {"reason": result.reason})
         case _:
-            data = attempt_end.rejection(answer.reason, answer.transient)
+            data = attempt_end.rejection(result.reason, result.transient)
             return JournalEntry(now, run, EntryKind.ENDED, token, data)

@@ -1,7 +1,7 @@
-"""Requests to the controller: files that `submit`, `cancel` and `retry` leave, whoever holds the journal.
+"""The inbox: requests to the controller, as files that `submit`, `cancel` and `retry` write.
 
-A request is durable before the command that made it returns. The controller records what follows from it
-together with its name, then removes the file; doing it twice changes nothing.
+A request is durable before the command returns. The controller records the resulting entries together with
+the name of the request, then removes the file; processing it twice changes nothing.
 """
 
 from __future__ import annotations
@@ -21,24 +21,31 @@ from outlast.filesystem import write_durably
 from outlast.journal.codec import dump, read_spec
 from outlast.journal.journal import Journal
 
+#: A larger file is not read as a request.
 MOST_BYTES = 256 * 2**20
 
 
 @dataclass(frozen=True)
 class Submit:
+    """A request to add runs."""
+
     spec: Spec
     runs: tuple[RunPlan, ...]
 
 
 @dataclass(frozen=True)
 class Cancel:
-    #: None: all.
+    """A request to cancel runs."""
+
+    #: None: all runs that are not over.
     runs: tuple[str, ...] | None
     reason: str
 
 
 @dataclass(frozen=True)
 class Retry:
+    """A request to retry failed or cancelled runs."""
+
     spec: Spec
     runs: tuple[str, ...]
 
@@ -48,10 +55,12 @@ Request = Submit | Cancel | Retry
 
 @dataclass(frozen=True)
 class Inbox:
+    """The directory with the requests, oldest first by name."""
+
     directory: Path
 
     def put(self, request: Request) -> str:
-        """Returns when the request can no longer be lost."""
+        """Write a request durably and return its name. Raise NotWritable."""
         name = "%d-%s.json" % (time.time_ns(), secrets.token_hex(4))
         content = {"kind": type(request).__name__.lower(), **request.__dict__}
         try:
@@ -66,10 +75,11 @@ class Inbox:
         return name
 
     def names(self) -> list[str]:
+        """Return the names of the waiting requests, oldest first."""
         return sorted(path.name for path in self.directory.glob("[0-9]*.json") if path.exists())
 
     def read(self) -> Iterator[tuple[str, Request | None]]:
-        """The requests in their order; None for a file that is none."""
+        """Yield name and content of the requests, oldest first; None for a file that is not a request."""
         for name in self.names():
             path = self.directory / name
             try:
@@ -86,7 +96,7 @@ class Inbox:
         (self.directory / name).unlink(missing_ok=True)
 
     def put_aside(self, name: str) -> Path:
-        """Out of the way, for a person to look at."""
+        """Rename a file that is not a request, so that the user can inspect it; return the new path."""
         target = self.directory / (name + ".unreadable")
         (self.directory / name).replace(target)
         return target
@@ -102,19 +112,18 @@ def _parse(raw: Mapping[str, Any]) -> Request:
             return Cancel(names, str(raw["reason"]))
         case "retry":
             return Retry(read_spec(json.dumps(raw["spec"])), tuple(map(_text, raw["runs"])))
-    raise ValueError("no such request")
+    raise ValueError("unknown kind of request")
 
 
 def _text(value: object) -> str:
-    """A run's name becomes the name of directories."""
+    """Return the name of a run. Raise TypeError if it cannot be the name of a directory."""
     if not isinstance(value, str) or not value or value[0] == "." or "/" in value or "\0" in value:
         raise TypeError("not a name: %r" % value)
     return value
 
 
-# What follows from the requests in the inbox: who was added, who is to be cancelled or tried again.
-def take_requests(journal: Journal, inbox: Inbox, now: float) -> list[str]:
-    """Put the requests that are waiting into the journal; notes for people about those that were none."""
+def process_requests(journal: Journal, inbox: Inbox, now: float) -> list[str]:
+    """Record the waiting requests in the journal; return notes about refused and unreadable ones."""
     notes: list[str] = []
     for name, request in inbox.read():
         if request is None:
@@ -124,8 +133,8 @@ def take_requests(journal: Journal, inbox: Inbox, now: float) -> list[str]:
             elsewhere = "" if isinstance(request, Cancel) else under_way_elsewhere(journal, request.spec)
             if elsewhere:
                 notes.append("a request was refused: %s" % elsewhere)
-            entries = [] if elsewhere else _consequences(journal, request, now)
-            journal.take_request(name, now, entries)
+            entries = [] if elsewhere else _entries_for(journal, request, now)
+            journal.record_request(name, now, entries)
             reach("submit.recorded")
         inbox.remove(name)
         reach("submit.removed")
@@ -133,18 +142,22 @@ def take_requests(journal: Journal, inbox: Inbox, now: float) -> list[str]:
 
 
 def under_way_elsewhere(journal: Journal, spec: Spec) -> str:
-    """One experiment is on one cluster at a time: jobs on the one before would be out of sight."""
+    """Return why `spec` cannot be submitted now; empty if it can.
+
+    All live runs of an experiment are on one cluster: jobs on another cluster would not be polled.
+    """
     for run in journal.live().values():
         before = journal.spec(run.spec)
         if before.cluster != spec.cluster:
             return (
-                "run %s is under way on cluster %s; wait for it or `outlast cancel --all` before "
+                "run %s is under way on cluster %s; wait for it or type `outlast cancel --all` before "
                 "submitting to %s" % (run.name, before.cluster, spec.cluster)
             )
     return ""
 
 
-def _consequences(journal: Journal, request: Request, now: float) -> list[JournalEntry]:
+def _entries_for(journal: Journal, request: Request, now: float) -> list[JournalEntry]:
+    """Return the entries that follow from a request."""
     match request:
         case Submit(spec, plans):
             number = journal.add_spec(spec)

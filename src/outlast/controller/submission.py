@@ -1,7 +1,7 @@
-"""From a checked `params.yaml` to a request that the controller can carry out.
+"""Submission: turns a validated `params.yaml` into a request in the inbox.
 
-The code is packed and the environment is noted here, once: every attempt of a run sees the same, whatever
-is edited or logged out of in the meantime.
+The code is archived and the environment is copied once, at submission, so that all attempts of a run have the
+same code and environment whatever the user changes later.
 """
 
 from __future__ import annotations
@@ -27,21 +27,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Submitted:
+    """The runs of a submission: those that were added, and those that were known before."""
+
     spec: Spec
     new: tuple[RunPlan, ...]
-    #: Known from an earlier submission; nothing is done about them.
+    #: Submitted before, and unchanged; they are left alone.
     known: tuple[RunPlan, ...]
-    #: Known, but `params.yaml` or the code has changed since.
+    #: Submitted before with another `params.yaml` or other code; they are left alone.
     changed: tuple[RunPlan, ...]
 
 
 def prepare(experiment: Experiment, parsed: Parsed, *, keep: bool = True) -> Spec:
-    """The spec with code and environment. The archive of the code is left in the experiment if `keep`."""
+    """Return the spec with code archive and environment. The archive stays in the experiment if `keep`.
+
+    Raise BadInput if the code cannot be found, NotWritable if the archive cannot be written.
+    """
     spec = replace(parsed.spec, environment=filter_environment(os.environ))
     if not spec.code:
         return spec
     try:
-        with tempfile.TemporaryDirectory(dir=_made(experiment.params) if keep else None) as folder:
+        with tempfile.TemporaryDirectory(dir=_create(experiment.params) if keep else None) as folder:
             draft = Path(folder) / "code.tar"
             sha256 = code_archive.pack(experiment.root, spec.code, draft)
             if keep:
@@ -50,12 +55,15 @@ def prepare(experiment: Experiment, parsed: Parsed, *, keep: bool = True) -> Spe
     except ValueError as error:
         raise BadInput("%s: code: %s" % (experiment.params_file, error)) from error
     except OSError as error:
-        raise NotWritable("%s: the code could not be packed: %s" % (experiment.params, error)) from error
+        raise NotWritable("%s: the code could not be archived: %s" % (experiment.params, error)) from error
     return replace(spec, code_sha256=sha256)
 
 
 def submit(experiment: Experiment, parsed: Parsed, journal: Journal | None) -> Submitted:
-    """Durable when this returns. `journal` is None where nothing has been submitted before."""
+    """Request new runs durably; known runs are left alone. `journal` is None before the first submission.
+
+    Raise BadInput if runs are under way on another cluster.
+    """
     spec = prepare(experiment, parsed)
     new, known, changed = [], [], []
     for plan in parsed.runs:
@@ -74,6 +82,10 @@ def submit(experiment: Experiment, parsed: Parsed, journal: Journal | None) -> S
 
 
 def retry(experiment: Experiment, parsed: Parsed, journal: Journal, runs: tuple[Run, ...]) -> Spec:
+    """Request durably that these runs are retried with the current `params.yaml` and code; return the spec.
+
+    Raise BadInput if runs are under way on another cluster.
+    """
     spec = prepare(experiment, parsed)
     _refuse_other_cluster(journal, spec)
     Inbox(experiment.inbox).put(Retry(spec, tuple(run.name for run in runs)))
@@ -87,10 +99,10 @@ def _refuse_other_cluster(journal: Journal, spec: Spec) -> None:
 
 
 def _same(one: Spec, other: Spec) -> bool:
-    """Whether they ask for the same. From another terminal the environment differs; that is no change."""
+    """Return True if both specs are the same except for the environment, which differs by terminal."""
     return replace(one, environment={}) == replace(other, environment={})
 
 
-def _made(directory: Path) -> Path:
+def _create(directory: Path) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     return directory

@@ -1,4 +1,4 @@
-"""A controller at work on an experiment directory: journal, lease, scheduler and inbox brought together."""
+"""A supervised experiment: connects journal, lease, inbox, scheduler and controller."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from outlast.controller.controller import Controller, Listener, Pass
-from outlast.controller.inbox import Inbox, take_requests
+from outlast.controller.inbox import Inbox, process_requests
 from outlast.errors import JournalDamaged, JournalHeld, NotWritable
 from outlast.exchange import exchange_for, zipapp
 from outlast.exchange.experiment import Experiment
@@ -17,16 +17,16 @@ from outlast.journal.sqlite_file import is_blank
 from outlast.schedulers import connect
 from outlast.schedulers.base import Scheduler
 
-#: Seconds between two questions to the scheduler when jobs ring all the time, and how that grows.
-SHORTEST_REST = 2.0
-LONGEST_REST = 15.0
-RUNS_PER_SECOND_OF_REST = 60
-#: How long `up` sleeps at a stretch before it looks into the inbox, in seconds.
-GLANCE = 1.0
+#: Seconds between two polls of the scheduler while jobs keep notifying: one more per so many live runs.
+SHORTEST_POLL_INTERVAL = 2.0
+LONGEST_POLL_INTERVAL = 15.0
+RUNS_PER_SECOND_OF_INTERVAL = 60
+#: Seconds between two checks of the inbox while `up` waits.
+INBOX_INTERVAL = 1.0
 
 
 class Supervisor:
-    """Made by `control`; valid while its lease is held."""
+    """The supervision of one experiment, created by `control`; valid while its lease is held."""
 
     def __init__(
         self,
@@ -44,59 +44,64 @@ class Supervisor:
         self._inbox = Inbox(experiment.inbox)
         self._controller: Controller | None = None
         self._scheduler: Scheduler | None = None
-        self._rung = 0
-        self._looked = 0.0
+        #: The state of the bell at the last poll, and when that was (monotonic clock).
+        self._bell_seen = 0
+        self._polled = 0.0
 
     @property
     def done(self) -> bool:
+        """True if all runs are over and no request waits."""
         return not self.journal.live() and not self._inbox.names()
 
     def step(self, budget: float = float("inf"), jobs: int = 1) -> Pass:
-        self.journal.check_place()
-        self._lease.beat()
+        """Process the requests in the inbox and make one pass (see `Controller.step`)."""
+        self.journal.check_location()
+        self._lease.renew()
         before = self.journal.last_entry()
-        notes = take_requests(self.journal, self._inbox, time.time())
+        notes = process_requests(self.journal, self._inbox, time.time())
         if self.journal.last_entry() != before:
-            # What was asked for may be on another cluster, or retried with other code.
+            # The request may be for another cluster, or retry runs with other code.
             self._controller = None
             self._listener([row.entry for row in self.journal.entries(after=before)])
         if not self.journal.live():
             return Pass(notes=notes)
         if self._controller is None:
             self._controller = self._connect()
-        self._rung = self._bell()
-        self._looked = time.monotonic()
+        self._bell_seen = self._read_bell()
+        self._polled = time.monotonic()
         done = self._controller.step(budget, jobs)
         done.notes[:0] = notes
         return done
 
-    def wait(self, glance: Callable[[], None] = lambda: None) -> None:
-        """Until something may have changed; `glance` is called about once a second meanwhile."""
+    def wait(self, tick: Callable[[], None] = lambda: None) -> None:
+        """Wait until something may have changed; `tick` is called about once a second meanwhile."""
         if self._scheduler is None:
-            time.sleep(GLANCE)
+            time.sleep(INBOX_INTERVAL)
             return
         until = time.monotonic() + self._scheduler.interval
-        asked = self._inbox.names()
-        while (left := until - time.monotonic()) > 0 and self._inbox.names() == asked:
-            if self._bell() != self._rung and time.monotonic() - self._looked >= self._rest():
+        requests = self._inbox.names()
+        while (left := until - time.monotonic()) > 0 and self._inbox.names() == requests:
+            has_rung = self._read_bell() != self._bell_seen
+            if has_rung and time.monotonic() - self._polled >= self._poll_interval():
                 return
-            began, pause = time.monotonic(), min(GLANCE, left)
-            glance()
+            began, pause = time.monotonic(), min(INBOX_INTERVAL, left)
+            tick()
             self._scheduler.wait(pause)
-            self._lease.beat()
+            self._lease.renew()
             if time.monotonic() - began < pause * 0.9:
                 return
 
-    def _bell(self) -> int:
-        """Changes when a job rings."""
+    def _read_bell(self) -> int:
+        """Return a number that changes whenever a job touches the bell file."""
         try:
             return self.experiment.bell.stat().st_mtime_ns
         except OSError:
-            return 0  # nobody has rung yet, or it cannot be heard this time
+            return 0  # no job has touched it yet, or it cannot be read now
 
-    def _rest(self) -> float:
-        """Seconds between two questions to a busy scheduler: the more jobs, the rarer and the bigger."""
-        return min(LONGEST_REST, max(SHORTEST_REST, len(self.journal.live()) / RUNS_PER_SECOND_OF_REST))
+    def _poll_interval(self) -> float:
+        """Return the least seconds between two polls; it grows with the number of live runs."""
+        wanted = len(self.journal.live()) / RUNS_PER_SECOND_OF_INTERVAL
+        return min(LONGEST_POLL_INTERVAL, max(SHORTEST_POLL_INTERVAL, wanted))
 
     def _connect(self) -> Controller:
         spec = self.journal.newest_spec()
@@ -115,7 +120,7 @@ class Supervisor:
             self._scheduler,
             exchange_for(self.experiment, program, spec, self._scheduler),
             listener=self._listener,
-            beat=self._lease.beat,
+            heartbeat=self._lease.renew,
         )
 
 
@@ -126,12 +131,12 @@ def control(
     listener: Listener = lambda entries: None,
     timeout: float | None = None,
 ) -> Iterator[Supervisor]:
-    """Hold the experiment. Raises JournalHeld if another controller does.
+    """Hold the lease of the experiment. Raise JournalHeld if another controller holds it.
 
-    `timeout` bounds how long one question to the scheduler may take, where its own bound is longer.
+    `timeout` limits the seconds of one call of the scheduler, if the scheduler's own limit is longer.
     """
     if experiment.journal.exists():
-        is_blank(experiment.journal)  # one that was emptied must not be begun anew
+        is_blank(experiment.journal)  # raises if a journal was emptied, which must not be initialised again
     journal = Journal(experiment.journal, create=True)
     try:
         journal.check()
@@ -140,9 +145,8 @@ def control(
         try:
             yield Supervisor(experiment, journal, lease, listener, timeout)
         finally:
-            with suppress(
-                JournalDamaged, JournalHeld, NotWritable
-            ):  # taken over, or no room: the next one finds us dead
+            # It was taken over, or cannot be written: the next controller finds this process dead.
+            with suppress(JournalDamaged, JournalHeld, NotWritable):
                 lease.release()
     finally:
         journal.close()

@@ -1,1 +1,1 @@
-"""The pure core: no clock, no file, no randomness that was not handed in."""
+"""The pure core: state, decisions and sums. Nothing here reads a clock, a file or a random number."""

@@ -1,6 +1,6 @@
 """The account of an attempt: typed facts about its time, saves, data and end, stored as JSON in the journal.
 
-Values that say nothing (None, empty, zero, false) are left out of the JSON and read back as the default.
+None, zero, false and empty values are left out of the JSON and read back as the default.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from outlast.node.protocol import Outcome, Phase
 
 @dataclass(frozen=True)
 class Save:
-    """A checkpoint that became durable; it holds what was computed in the first `offset` seconds."""
+    """A checkpoint that became durable; it holds the first `offset` seconds of the compute phase."""
 
     offset: float
     step: int | None
@@ -22,7 +22,7 @@ class Save:
 
 @dataclass(frozen=True)
 class Saved:
-    """The sum of all saves of a leg: count, seconds until they were durable, the slowest one."""
+    """The sum of all saves of a leg: number, seconds until they were durable, seconds of the slowest."""
 
     times: int
     seconds: float
@@ -73,7 +73,7 @@ class ItemAccount:
 
     name: str
     arrived: bool = True
-    #: It was in the cache, or lay where it was needed.
+    #: It was in the cache, or already in place.
     found: bool = False
     #: The scheduler's own transfer brought it, in `seconds`.
     carried: bool = False
@@ -81,7 +81,7 @@ class ItemAccount:
     bytes: int = 0
     #: Seconds that the leg waited for it.
     waited: float = 0.0
-    #: What verified it: a digest's name, or "nobody".
+    #: What verified it: "pinned", "source" or "nobody".
     vouched: str = ""
     sources: tuple[str, ...] = ()
     #: By error kind.
@@ -177,18 +177,18 @@ class LegAccount:
 
 @dataclass(frozen=True)
 class AttemptAccount(LegAccount):
-    """The whole attempt: its last start, with the earlier ones and what the scheduler knows of all.
+    """The whole attempt: the last start of its job, the earlier ones, and facts from the scheduler.
 
     `host` and `outcome` are empty here: `Attempt` has them.
     """
 
-    #: Seconds that it held its slot; None: nothing is known of it.
+    #: Seconds that it held its slot; None: unknown.
     slot: float | None = None
-    #: The last lines that it printed.
+    #: The last lines of its output.
     tail: tuple[str, ...] = ()
     #: The most memory that it used, in bytes.
     memory: int | None = None
-    #: Seconds of `slot` in the scheduler's own transfers of input: before the last start, and for starts that failed.
+    #: Seconds of `slot` in which the scheduler transferred input: before the last start, for failed starts.
     bringing: float = 0.0
     in_vain: float = 0.0
     earlier: tuple[LegAccount, ...] = ()
@@ -206,11 +206,11 @@ class AttemptAccount(LegAccount):
 
     @property
     def slot_seconds(self) -> float:
-        """Seconds that it held its slot, as far as anything is known of it."""
+        """Seconds that it held its slot; 0 if unknown."""
         return self.slot or 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form; empty if nothing is known of the attempt."""
+        """Return the JSON form; empty if nothing is known about the attempt."""
         raw: dict[str, Any] = {} if self.slot is None else {"slot": self.slot}
         rest = {
             "tail": list(self.tail),

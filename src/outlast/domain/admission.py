@@ -1,4 +1,4 @@
-"""Which of the runs that are due may start now: limits on jobs, outages of data sources, hosts to avoid.
+"""Admission of new attempts: limits on jobs, outages of data sources, hosts to avoid.
 
 An attempt whose data cannot be fetched holds a slot for as long as its patience lasts. So once a run was
 turned back by an outage, the runs that need the same data wait for one of them, the scout, to get through.
@@ -32,22 +32,25 @@ def admit(
     return starts[: max(0, min(rooms))] if rooms else starts
 
 
-def choose_avoided(sour: Sequence[str], hosts: Sequence[str]) -> tuple[str, ...]:
-    """Return the hosts to avoid, never all of `hosts`: the one that failed longest ago is tried again."""
+def choose_avoided(failed: Sequence[str], hosts: Sequence[str]) -> tuple[str, ...]:
+    """Return the hosts in `failed` (oldest first) to avoid, but never all of `hosts`.
+
+    If all have failed, the one that failed longest ago is tried again.
+    """
     if not hosts:
-        return tuple(sour)
-    sour = [host for host in sour if host in hosts]
-    return tuple(sour[max(0, len(sour) - (len(hosts) - 1)) :]) if len(hosts) > 1 else ()
+        return tuple(failed)
+    failed = [host for host in failed if host in hosts]
+    return tuple(failed[max(0, len(failed) - (len(hosts) - 1)) :]) if len(hosts) > 1 else ()
 
 
 class SourceOutage(Protocol):
-    """What `hold_back` needs to know beside the runs."""
+    """The records that `hold_back` needs in addition to the runs."""
 
     def current(self, run: Run) -> Attempt | None:
-        """Return the attempt that is under way."""
+        """Return the current attempt of a run."""
 
     def last_computed(self, spec: int) -> float:
-        """Return when the last attempt of such a run ended that reached its training; -inf: none has."""
+        """Return when an attempt of this spec that reached its training last ended; -inf if none did."""
 
 
 def hold_back(
@@ -59,7 +62,7 @@ def hold_back(
 ) -> Sequence[Decision]:
     """Return the starts that need not wait for a scout.
 
-    `runs` are those that are not over; `has_data` tells whether a current attempt has got its data.
+    `runs` are those that are not over; `has_data` returns True if a current attempt has its data.
     """
     by_spec: dict[int, list[Run]] = {}
     for run in runs:

@@ -27,7 +27,7 @@ def end_attempt(
     conclusion: Conclusion,
     now: float,
 ) -> Decision:
-    """Return the entry that ends an attempt, with all that fold, policy and ledger need."""
+    """Return the entry that ends an attempt, with the facts that fold, policy and ledger need."""
     outcome, detail = conclusion
     started = attempt.started
     if view is not None and view.elapsed is not None:
@@ -66,17 +66,17 @@ def rejection(reason: str, transient: bool) -> Mapping[str, Any]:
 
 
 def _slot(attempt: Attempt, view: JobView | None, legs: Sequence[Report]) -> float:
-    """Return the seconds in slots: by the scheduler, and by the node's clock where the scheduler knows none."""
+    """Return the seconds in slots: by the scheduler, and by the node's clock for starts it forgot."""
     logged = sum(leg.logged for leg in legs)
     if view is None or view.elapsed is None:
         return logged
     unlisted = sum(leg.logged for leg in legs if view.since is not None and _was_before(leg, view.since))
-    # Of a chain, the scheduler may have forgotten the jobs that ended first without knowing that it has.
+    # The scheduler may have forgotten the first jobs of a chain without showing it.
     return max(view.elapsed + unlisted, logged if attempt.jobs > 1 else 0.0)
 
 
 def _was_before(leg: Report, moment: float) -> bool:
-    """Return True if the middle of the leg was before: the clocks of node and scheduler may differ a little."""
+    """Return True if the middle of the leg was before `moment`: the clocks may differ a little."""
     return leg.claimed is not None and leg.claimed + 0.5 * leg.logged < moment
 
 
@@ -98,7 +98,7 @@ def _failure(
     if outcome in TRAINING_FAILURES and streak.signature:
         return {"signature": streak.signature, "failures": streak.times}
     if outcome in DATA_FAILURES and outcomes.of_leg(report) is not outcome:
-        return {}  # the scheduler claims it, and its errors pass
+        return {}  # only the scheduler reports it, and its errors are transient
     unsigned = outcome.value if outcome in (Outcome.OUT_OF_MEMORY, Outcome.CRASHED) else None
     return {"signature": outcomes.signature_of(report) or unsigned}
 

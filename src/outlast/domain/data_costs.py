@@ -1,6 +1,6 @@
-"""Seconds that data cost an attempt, and the reading of the event log's lines about data.
+"""The time that data cost an attempt, and the parser for the lines about data in event logs.
 
-A node's log comes from outside: names, numbers and kinds are read as far as they make sense.
+Event logs come from other machines: names are cut, and impossible numbers and unknown kinds are dropped.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from outlast.domain.accounts import AttemptAccount, ErrorTotal, ItemAccount, LegAccount, sum_errors
 from outlast.node.staging.errors import ErrorKind
 
-#: Items of one attempt that are kept.
+#: The most items of one leg that are kept, and the longest name in characters.
 MOST = 50
 _LONGEST = 200
 
@@ -56,10 +56,10 @@ def _seconds(value: object) -> float:
 
 @dataclass(frozen=True)
 class DataCost:
-    """Seconds that data took: in transfer, and lost to errors."""
+    """Seconds that data cost: in transfer, and lost to errors."""
 
-    arriving: float
-    troubled: float
+    transfer: float
+    lost: float
 
 
 def cost_in_leg(leg: LegAccount, most: float) -> DataCost:

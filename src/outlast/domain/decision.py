@@ -1,4 +1,4 @@
-"""What the engine can ask the controller to do."""
+"""The decisions of the engine, which the controller carries out."""
 
 from __future__ import annotations
 
@@ -11,21 +11,25 @@ from outlast.domain.model import EntryKind, Run
 
 
 class DecisionKind(Enum):
+    """The action that a decision requires."""
+
     RECORD = "record"  # append an entry, nothing else
     START = "start"  # a new attempt
-    FENCE = "fence"  # make sure that a job which cannot be found will never run
+    FENCE = "fence"  # make sure that a job that cannot be found never runs
     CANCEL_JOB = "cancel job"
-    RELEASE = "release"  # let a held job go on
-    PUBLISH = "publish"  # put the accepted results in their place
+    RELEASE = "release"  # release a held job
+    PUBLISH = "publish"  # move the accepted results to results/
 
 
 @dataclass(frozen=True)
 class Decision:
+    """One action for one run, with the reason for it."""
+
     do: DecisionKind
     run: str
     reason: str = ""
     token: str | None = None
-    #: For RECORD: the entry.
+    #: The entry to record, once the action has been carried out.
     kind: EntryKind | None = None
     data: Mapping[str, Any] = field(default_factory=dict)
 
@@ -37,4 +41,5 @@ def record(
     reason: str = "",
     data: Mapping[str, Any] | None = None,
 ) -> Decision:
+    """Return the decision to append an entry; its data is `data` and the reason."""
     return Decision(DecisionKind.RECORD, run.name, reason, token, kind, {"reason": reason, **(data or {})})

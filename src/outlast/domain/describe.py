@@ -1,4 +1,4 @@
-"""Entries of the journal as sentences for people."""
+"""Sentences for entries of the journal, as `up`, `run` and `explain` print them."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from outlast.text import printable
 
 
 def of_entry(entry: JournalEntry, attempt: Attempt | None) -> str:
-    """What an entry says; empty for those that only a machine cares about."""
+    """Return the sentence for an entry; `attempt` is None if it is about the run."""
     data = entry.data
     number = "attempt %s" % (attempt.number if attempt else data.get("number", "?"))
     match entry.kind:
         case EntryKind.ADDED:
             return "submitted"
         case EntryKind.RETRIED:
-            return "to be tried again"
+            return "to be retried"
         case EntryKind.CANCEL_ASKED:
             return "to be cancelled: %s" % data.get("reason", "")
         case EntryKind.INTENDED:
-            # What led to it is in the entry of the attempt before. Older journals have only the whole reason.
+            # The entry before shows how the last attempt ended. Older journals have only the whole reason.
             decided = data.get("decided") or data.get("reason", "")
             avoid = data.get("avoid")
             return "%s: %s%s" % (number, decided, "; not on %s" % ", ".join(avoid) if avoid else "")
@@ -35,15 +35,15 @@ def of_entry(entry: JournalEntry, attempt: Attempt | None) -> str:
             return "%s runs%s on %s" % (number, again, data["host"] or "a host without a name")
         case EntryKind.REQUEUED:
             why = printable(data.get("reason", ""))
-            return "%s is back in the queue%s" % (number, ": " + why if why else "")
+            return "%s was requeued%s" % (number, ": " + why if why else "")
         case EntryKind.WAITS:
             return "%s %s" % (number, printable(data.get("reason", "")))
         case EntryKind.RELEASED:
-            return "%s was held and is let go on: %s" % (number, printable(data.get("reason", "")))
+            return "%s was held and is released: %s" % (number, printable(data.get("reason", "")))
         case EntryKind.MISSED:
             return "%s is missing: %s" % (number, data.get("reason", ""))
         case EntryKind.SEEN:
-            return "%s was seen again" % number
+            return "%s is listed again" % number
         case EntryKind.CANCEL_SENT:
             return "%s is being cancelled: %s" % (number, data.get("reason", ""))
         case EntryKind.ENDED:

@@ -17,13 +17,14 @@ from outlast.domain.observation import JobPhase, JobView, Patience, Report, Seen
 from outlast.domain.policy import CLUSTER_PATIENCE, Action, judge
 from outlast.node.failure_streak import FailureStreak
 
-#: How long a run avoids a host where the cluster caused an attempt to fail.
-SOUR_FOR = 2 * 3600.0
-#: A cancellation that shows no effect is sent again after this long.
+#: Seconds that a run avoids a host where the cluster caused an attempt to fail.
+AVOID_HOST_FOR = 2 * 3600.0
+#: A cancellation without effect is sent again after this many seconds.
 CANCEL_AGAIN = 60.0
 #: A held job is released at most this often.
 MOST_RELEASES = 3
-#: The reason why a job waits may change with every poll: the n-th is recorded n times this long after the last.
+#: A job may give another reason for waiting at each poll: the n-th is recorded n times this many seconds
+#: after the last.
 WAITS_AGAIN = 60.0
 
 
@@ -47,8 +48,8 @@ def decide(
         return record(run, EntryKind.FAILED, None, verdict.reason)
     if now < verdict.due:
         return None
-    sour = [host for host, at in run.sour_hosts if 0 <= now - at < SOUR_FOR]
-    data = {"avoid": sour, "decided": verdict.decided or verdict.happened}
+    avoid = [host for host, at in run.sour_hosts if 0 <= now - at < AVOID_HOST_FOR]
+    data = {"avoid": avoid, "decided": verdict.decided or verdict.happened}
     return Decision(DecisionKind.START, run.name, verdict.reason, data=data)
 
 
@@ -75,7 +76,7 @@ def decide_twin(attempt: Attempt, view: JobView, now: float) -> Decision | None:
 def after_fence(
     run: Run, attempt: Attempt, report: Report | None, won: bool, patience: Patience, now: float
 ) -> Decision | None:
-    """Decide after a fence: `won` if the job never ran and never will, else it ran and may be silent since."""
+    """Decide after a fence. `won`: no job has run, and none will; else one has, and may be silent since."""
     if won:
         return end_attempt(run, attempt, None, None, outcomes.when_fenced(run, attempt), now)
     if report is not None and (_finished(report) or outcomes.is_final(report, attempt.restarts)):
@@ -157,7 +158,7 @@ def _watch_alive(
 
 
 def _why_hopeless(run: Run, attempt: Attempt, report: Report, limits: Limits) -> tuple[str, Outcome | None]:
-    """Return why another start of the job would be useless, and the outcome that follows; empty if it would not."""
+    """Return why another start of the job would be useless, and the outcome; empty if it would not."""
     over = report.legs if report.logged_outcome is not None else report.earlier
     if attempt.jobs > 1 and over:
         # Each job of a chain is what an attempt is elsewhere.

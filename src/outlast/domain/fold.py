@@ -1,4 +1,4 @@
-"""State is a fold over the journal: one function that applies one entry."""
+"""The fold of the journal into state: `apply` applies one entry to a run and an attempt."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from outlast.domain.model import (
     ATTEMPT_KINDS,
     ATTEMPT_STEPS,
     CAUSES,
+    OUTSIDE_CAUSES,
     RUN_STEPS,
-    TROUBLES,
     Attempt,
     Cause,
     Ending,
@@ -25,16 +25,16 @@ from outlast.domain.model import (
 from outlast.domain.save_costs import of_attempt
 from outlast.node.failure_streak import FailureStreak
 
-#: How many hosts with trouble a run remembers.
-SOUR_HOSTS = 5
+#: Hosts that a run remembers as having caused attempts to fail.
+MOST_AVOIDED_HOSTS = 5
 
 
 class ImpossibleStep(Exception):
-    """An entry does not fit the state it meets: a bug, or a journal written by something else."""
+    """An entry is impossible in the current state: a bug, or a journal that something else wrote."""
 
 
 def apply(run: Run | None, attempt: Attempt | None, entry: JournalEntry) -> tuple[Run, Attempt | None]:
-    """The run, and the attempt that the entry names, after the entry."""
+    """Return the run, and the attempt that the entry is about, after the entry. Raise ImpossibleStep."""
     if entry.kind in ATTEMPT_KINDS:
         attempt = _apply_attempt(attempt, entry)
     state = RUN_STEPS.get((run.state if run else None, entry.kind))
@@ -156,14 +156,14 @@ def _apply_run(run: Run | None, attempt: Attempt | None, entry: JournalEntry, ch
                 since=entry.at,
                 spec=data.get("spec", run.spec),
                 ran=0,
-                best_step=None,  # the user may have put the checkpoints aside to start afresh
+                best_step=None,  # the user may have moved the checkpoints away to start from scratch
                 stuck=0,
                 stuck_any=0,
                 failure=None,
                 failures=0,
                 troubles=0,
                 sour_hosts=(),
-                save_blocked=None,  # another model may cost something else to save
+                save_blocked=None,  # the model may have changed, and with it the cost of a save
                 save_durable=None,
                 cancel_asked="",
                 last=None,
@@ -175,12 +175,12 @@ def _apply_run(run: Run | None, attempt: Attempt | None, entry: JournalEntry, ch
 
 
 def _after_ending(run: Run, attempt: Attempt, entry: JournalEntry) -> Mapping[str, Any]:
-    """Progress and troubles are counted here, across attempts, so that every reader agrees on them."""
+    """Return the changes to a run after the end of an attempt: progress, failures and save costs."""
     data = entry.data
     outcome = Outcome(data["outcome"])
     cause = Cause(data["cause"]) if "cause" in data else CAUSES[outcome]
     step: int | None = data.get("step")
-    computed = int(data.get("computed") or 0)  # how many starts of the job got as far as the training
+    computed = int(data.get("computed") or 0)  # starts of the job that got as far as the training
     account = attempt.account
     if step is not None:
         progressed = run.best_step is None or step > run.best_step
@@ -190,7 +190,7 @@ def _after_ending(run: Run, attempt: Attempt, entry: JournalEntry) -> Mapping[st
     if account.loaded and step is not None and not progressed:
         resumed = account.resumed
         if run.best_step is not None and (resumed is None or resumed < run.best_step):
-            # Checkpoints were lost. That is no progress, and the next attempt is measured from here.
+            # Checkpoints were lost. That is no progress; the next attempt is measured from this step.
             best_step = step
     last = Ending(
         number=attempt.number,
@@ -209,7 +209,7 @@ def _after_ending(run: Run, attempt: Attempt, entry: JournalEntry) -> Mapping[st
     changes: dict[str, Any] = {
         "current": None,
         "last": last,
-        # What was only turned back has not been tried.
+        # An attempt that was turned back does not count as a try.
         "ran": run.ran + (1 if account.slot_seconds and not last.turned_back else 0),
         "best_step": best_step,
         **_save_history(run, outcome, account),
@@ -218,7 +218,7 @@ def _after_ending(run: Run, attempt: Attempt, entry: JournalEntry) -> Mapping[st
         changes.update(stuck=0, stuck_any=0)
     elif computed:
         changes["stuck_any"] = run.stuck_any + computed
-        if cause not in TROUBLES:
+        if cause not in OUTSIDE_CAUSES:
             changes["stuck"] = run.stuck + 1
     failures = FailureStreak(run.failure, run.failures).after(
         outcome,
@@ -228,19 +228,20 @@ def _after_ending(run: Run, attempt: Attempt, entry: JournalEntry) -> Mapping[st
         times=int(data.get("failures") or 1),
     )
     changes.update(failure=failures.signature, failures=failures.times)
-    if cause in TROUBLES and outcome is not Outcome.EVICTED:
+    if cause in OUTSIDE_CAUSES and outcome is not Outcome.EVICTED:
         changes["troubles"] = run.troubles + 1
-        is_the_sources = outcome is Outcome.NOT_FOUND and account.data
-        if cause is Cause.CLUSTER and attempt.host and not is_the_sources:  # which say the same everywhere
-            others = (sour for sour in run.sour_hosts if sour[0] != attempt.host)
-            changes["sour_hosts"] = (*others, (attempt.host, entry.at))[-SOUR_HOSTS:]
+        # Data that its sources do not have is missing on every host.
+        is_missing_everywhere = outcome is Outcome.NOT_FOUND and account.data
+        if cause is Cause.CLUSTER and attempt.host and not is_missing_everywhere:
+            others = (failed for failed in run.sour_hosts if failed[0] != attempt.host)
+            changes["sour_hosts"] = (*others, (attempt.host, entry.at))[-MOST_AVOIDED_HOSTS:]
     elif computed:
         changes["troubles"] = 0
     return changes
 
 
 def _save_history(run: Run, outcome: Outcome, account: AttemptAccount) -> Mapping[str, Any]:
-    """Return what the next attempt needs to choose how often to save."""
+    """Return the changes to a run from which its next attempt derives how often to save."""
     saving = of_attempt(outcome, account)
     changes: dict[str, Any] = {
         "observed": run.observed + saving.computed,

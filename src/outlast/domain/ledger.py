@@ -1,9 +1,8 @@
-"""Where the time went: every second that an attempt held its slot, booked once.
+"""The ledger: every second that an attempt held its slot, booked once under the use it was put to.
 
-A second is *useful* when what was computed in it is part of the accepted result (or, while a run is under
-way, part of a checkpoint that the next attempt can go on from). Everything else is one kind of waste. The
-bookings of an attempt partition its slot time, so they add up to it by construction; the slot time itself
-comes from the scheduler, and from the node's own clock where the scheduler has forgotten the job.
+A second is *useful* if its computation is part of the accepted result or, while the run is not over, of a
+checkpoint that the next attempt can resume from. All other uses are waste. The uses of an attempt partition
+its slot time, which comes from the scheduler, or from the node's clock if the scheduler forgot the job.
 """
 
 from __future__ import annotations
@@ -19,6 +18,8 @@ from outlast.domain.save_costs import SaveCosts, of_attempt
 
 
 class Use(str, Enum):
+    """The uses of slot time, as they appear in `report --json`."""
+
     USEFUL = "useful"
     SAVING = "saving"
     DATA = "data"
@@ -32,19 +33,19 @@ class Use(str, Enum):
     UNLOGGED = "unlogged"
 
 
-#: What each use means, for the report.
+#: The meaning of each use, as `report` shows it.
 MEANING: Mapping[Use, str] = {
     Use.USEFUL: "computing that is part of the result",
     Use.SAVING: "the training waited for its checkpoints",
-    Use.DATA: "data on its way into the job, and other input that the scheduler brings",
-    Use.DATA_TROUBLE: "stalls, retries and waiting for sources of data",
+    Use.DATA: "data in transfer into the job, and other input that the scheduler transfers",
+    Use.DATA_TROUBLE: "stalls, retries and waiting for data sources",
     Use.START_UP: "claim, staging, unpacking, environment",
     Use.WRAP_UP: "checking and delivering outputs, cleaning up",
     Use.LOST_WORK: "computed after the last checkpoint that was used, and done again",
     Use.FAILED: "computing in runs that failed",
     Use.CANCELLED: "computing in runs that were cancelled",
     Use.DUPLICATE: "jobs that turned up after they had been given up",
-    Use.UNLOGGED: "slot held while no node program could write (starting, killed, vanished)",
+    Use.UNLOGGED: "allocated, but not recorded (job starting, killed or lost)",
 }
 
 _START_UP = (Phase.CLAIM, Phase.STAGE, Phase.UNPACK, Phase.ENVIRONMENT)
@@ -52,7 +53,7 @@ _START_UP = (Phase.CLAIM, Phase.STAGE, Phase.UNPACK, Phase.ENVIRONMENT)
 
 @dataclass(frozen=True)
 class Booking:
-    """One attempt's slot time, by use."""
+    """The slot time of one attempt, in seconds by use."""
 
     run: str
     number: int
@@ -60,14 +61,14 @@ class Booking:
     outcome: Outcome | None
     slot: float
     uses: Mapping[Use, float] = field(default_factory=dict)
-    #: The data it waited for, in all starts of its job.
+    #: The data that it waited for, in all starts of its job.
     data: Sequence[ItemAccount] = ()
-    #: What saving did and what it cost.
+    #: Its saves, and their cost.
     saving: SaveCosts = SaveCosts()  # noqa: RUF009 - frozen
 
 
 def book(run: Run, attempts: Sequence[Attempt]) -> list[Booking]:
-    """The bookings of a run's attempts that have ended; `attempts` in their order."""
+    """Return the bookings of those `attempts` of a run that have ended; both in order."""
     bookings = []
     horizon = _Horizon()
     for attempt in reversed(attempts):
@@ -77,6 +78,7 @@ def book(run: Run, attempts: Sequence[Attempt]) -> list[Booking]:
 
 
 def total(bookings: Iterable[Booking]) -> dict[Use, float]:
+    """Return the seconds of all bookings, by use; every use is present."""
     sums = dict.fromkeys(Use, 0.0)
     for booking in bookings:
         for use, seconds in booking.uses.items():
@@ -86,7 +88,7 @@ def total(bookings: Iterable[Booking]) -> dict[Use, float]:
 
 @dataclass(frozen=True)
 class _LedgerLeg:
-    """One start of an attempt's job, which may have been started several times."""
+    """One start of an attempt's job, with its share of the slot time."""
 
     account: LegAccount
     slot: float
@@ -98,15 +100,16 @@ class _LedgerLeg:
 
 
 def _in_program(attempt: Attempt) -> float:
-    """Slot time without that of the scheduler's own transfers, before the job's program began."""
+    """Return the slot time after the scheduler's own transfers, in seconds."""
     before = data_costs.cost_before_start(attempt.account)
-    return attempt.account.slot_seconds - before.arriving - before.troubled
+    return attempt.account.slot_seconds - before.transfer - before.lost
 
 
 def _legs(run: Run, attempt: Attempt) -> list[_LedgerLeg]:
-    """The slot time is known for all of them together: what nobody logged is booked with the last.
+    """Return the starts of an attempt's job in order, each with its share of the slot time.
 
-    An earlier one may have logged more than its slot time, at work when the scheduler had lost it already.
+    Only the sum of the slot time is known. Each start gets what it logged, the last one also the rest. If
+    they logged more than the sum (a start may outlive its job's listing), the earliest get less.
     """
     left = _in_program(attempt)
     last = _LedgerLeg(attempt.account, 0.0, accepted=run.accepted == attempt.token)
@@ -120,13 +123,14 @@ def _legs(run: Run, attempt: Attempt) -> list[_LedgerLeg]:
 
 
 class _Horizon:
-    """Going backwards through the legs: the oldest step that any later one went on from."""
+    """The oldest step that any later leg resumed from, while legs are visited from the last to the first."""
 
     def __init__(self) -> None:
         self.resumed_later = False
         self.step: int | None = None
 
     def pass_over(self, leg: _LedgerLeg) -> None:
+        """Take the step that `leg` resumed from into account."""
         if not leg.account.loaded:
             return
         resumed = leg.account.resumed
@@ -142,8 +146,8 @@ def _book(run: Run, attempt: Attempt, horizon: _Horizon) -> Booking:
         _book_leg(run, leg, horizon, uses)
         horizon.pass_over(leg)
     before = data_costs.cost_before_start(attempt.account)
-    uses[Use.DATA] += before.arriving
-    uses[Use.DATA_TROUBLE] += before.troubled
+    uses[Use.DATA] += before.transfer
+    uses[Use.DATA_TROUBLE] += before.lost
     uses[Use.DUPLICATE] += attempt.twin_slot
     return Booking(
         run.name,
@@ -160,14 +164,14 @@ def _book(run: Run, attempt: Attempt, horizon: _Horizon) -> Booking:
 def _book_leg(run: Run, leg: _LedgerLeg, horizon: _Horizon, uses: dict[Use, float]) -> None:
     left = leg.slot
     for phase, logged in leg.account.spans:
-        # The node's clock and the scheduler's may disagree by a little: the slot is what was paid for.
+        # The clocks of node and scheduler may disagree slightly: the slot time is what counts.
         seconds = min(logged, left)
         left -= seconds
         if phase is Phase.STAGE:
             data = data_costs.cost_in_leg(leg.account, seconds)
-            uses[Use.DATA] += data.arriving
-            uses[Use.DATA_TROUBLE] += data.troubled
-            uses[Use.START_UP] += seconds - data.arriving - data.troubled
+            uses[Use.DATA] += data.transfer
+            uses[Use.DATA_TROUBLE] += data.lost
+            uses[Use.START_UP] += seconds - data.transfer - data.lost
         elif phase in _START_UP:
             uses[Use.START_UP] += seconds
         elif phase is Phase.COMPUTE:
@@ -188,7 +192,7 @@ def _book_compute(
         return
     saving = min(leg.account.saving, seconds)
     kept = seconds if leg.accepted else min(_kept(leg, horizon), seconds)
-    # Saves after the last one that was used are part of the work that was lost.
+    # Saves after the last one that was used are part of the lost work.
     saving = saving * kept / seconds if seconds else 0.0
     uses[Use.SAVING] += saving
     uses[Use.USEFUL] += kept - saving
@@ -196,7 +200,7 @@ def _book_compute(
 
 
 def _kept(leg: _LedgerLeg, horizon: _Horizon) -> float:
-    """How much of the compute phase is in a checkpoint that counts."""
+    """Return the seconds of the compute phase that are in a checkpoint that was, or can be, resumed from."""
     saves = leg.account.saves
     if not saves:
         return 0.0

@@ -1,7 +1,7 @@
-"""The domain: what is to be done (Spec), what is known (Run, Attempt), and how it may change.
+"""The data model: what to do (Spec), what is known (Run, Attempt), and which changes are possible.
 
-Everything here is frozen, and nothing here reads a clock or a file. How an entry of the journal changes a
-run or an attempt is in `fold`; which changes are possible at all is in the two tables below.
+All classes are frozen. The two tables below list the possible state changes; `fold` applies an entry of the
+journal to a run and an attempt.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Resources:
-    """What is asked of the cluster, in bytes and seconds; of the time, one job gets `Spec.job_time`."""
+    """The resources of a run, in bytes and seconds; each job requests `Spec.job_time` of `time`."""
 
     cpus: int = 1
     gpus: int = 0
@@ -55,7 +55,7 @@ class Resources:
 
 @dataclass(frozen=True)
 class Limits:
-    """When to give a run up."""
+    """The limits after which a run fails: attempts, attempts in a row without progress, seconds in total."""
 
     attempts: int = 50
     without_progress: int = 3
@@ -64,11 +64,14 @@ class Limits:
 
 @dataclass(frozen=True)
 class Checkpoints:
+    """The settings under `checkpoints` in `params.yaml`, in seconds."""
+
     keep: int = 3
+    #: Between the stop signal and the kill.
     grace: float = 30.0
     #: The stop signal's name without SIG: TERM, USR1 or USR2.
     signal: str = "TERM"
-    #: Seconds between saves that the training makes by itself; None: it works them out, within the bounds.
+    #: Between periodic saves; None: computed from the cost of a save, from `shortest` to `longest`.
     every: float | None = None
     shortest: float = 10.0
     longest: float = 3600.0
@@ -76,37 +79,37 @@ class Checkpoints:
 
 @dataclass(frozen=True)
 class Spec:
-    """A validated `params.yaml`, with what the submission added to it."""
+    """A validated `params.yaml`, completed at submission with profile, environment and code archive."""
 
     name: str
-    #: As written, with `{…}` for the parameters of the sweep.
+    #: As written, with `{…}` placeholders for the parameters of the sweep.
     command: str
     code: tuple[str, ...] = ()
     cluster: str = "local"
-    #: The cluster's profile as it was when the runs were submitted (see `spec.clusters`).
+    #: The cluster's profile at the time of submission (see `spec.clusters`).
     profile: Mapping[str, Any] = field(default_factory=dict)
     resources: Resources = field(default_factory=Resources)
-    #: At most this many runs at a time; None: as many as there are.
+    #: The most runs that are active at the same time; None: no limit.
     parallel: int | None = None
     outputs: tuple[OutputRule, ...] = ()
-    #: What has to be there before the training starts; `method` is the way in that was chosen.
+    #: Data to stage before the training starts; `method` is how each item is brought in.
     data: tuple[DataItem, ...] = ()
     limits: Limits = field(default_factory=Limits)
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
-    #: Variables such as PATH, taken when the runs were submitted so that every attempt sees the same.
+    #: Variables such as PATH, copied at submission so that all attempts have the same ones.
     environment: Mapping[str, str] = field(default_factory=dict)
-    #: SHA-256 of the archive of `code`, made when the runs were submitted; empty before that.
+    #: SHA-256 of the archive of `code`, which is built at submission; empty before that.
     code_sha256: str = ""
 
     @property
     def job_time(self) -> float:
-        """The wall time that one job asks for: what is wanted, or the longest that the cluster allows."""
+        """The wall time that one job requests, in seconds: `resources.time` or the limit of the cluster."""
         longest: float | None = self.profile.get("longest")
         return self.resources.time if longest is None else min(self.resources.time, longest)
 
 
 def attempts_needed(spec: Spec) -> int:
-    """How many jobs, each used up to its limit, give the training the time that is wanted."""
+    """Return how many jobs, each running up to its limit, add up to `resources.time`."""
     if spec.resources.time <= spec.job_time:
         return 1
     usable = limits_for(spec.job_time, spec.checkpoints.grace, began=0.0, began_epoch=0.0).stop_at
@@ -115,25 +118,25 @@ def attempts_needed(spec: Spec) -> int:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """One run as `params.yaml` asks for it. `params` holds the values as they were written."""
+    """One run that `params.yaml` defines. `params` holds the values as they were written."""
 
     name: str
     params: Mapping[str, str] = field(default_factory=dict)
 
 
 class Cause(str, Enum):
-    """Whose doing the end of an attempt was; this decides how patient the engine is."""
+    """Who caused the end of an attempt. The engine is more patient with causes outside the training."""
 
     TRAINING = "training"  # the user's code or its outputs
-    LIMIT = "limit"  # the training stopped as agreed, to be continued
-    CLUSTER = "cluster"  # nothing the training could help
-    USER = "user"  # somebody asked for it
+    LIMIT = "limit"  # the time limit; the next attempt continues
+    CLUSTER = "cluster"  # the host, the scheduler or a data source
+    USER = "user"  # a user cancelled it
     ACCESS_POINT = "access-point"  # the machine that results return to; no host is avoided
-    UNKNOWN = "unknown"  # outside the training, and not clear where; no host is avoided
+    UNKNOWN = "unknown"  # outside the training, but it is unclear where; no host is avoided
 
 
 #: Causes outside the training; each such end lengthens the pause before the next attempt.
-TROUBLES = frozenset({Cause.CLUSTER, Cause.ACCESS_POINT, Cause.UNKNOWN})
+OUTSIDE_CAUSES = frozenset({Cause.CLUSTER, Cause.ACCESS_POINT, Cause.UNKNOWN})
 
 
 CAUSES: Mapping[Outcome, Cause] = {
@@ -160,13 +163,15 @@ class Removal(str, Enum):
     """Whether somebody removed a job at the scheduler (scancel, qdel, condor_rm)."""
 
     NO = "no"
-    MAYBE = "maybe"  # the scheduler does not tell it from a kill on the node
+    MAYBE = "maybe"  # the scheduler cannot distinguish it from a kill on the node
     YES = "yes"
 
 
 class RunState(str, Enum):
-    WAITING = "waiting"  # no attempt is under way
-    ACTIVE = "active"  # one attempt is under way
+    """The state of a run."""
+
+    WAITING = "waiting"  # it has no current attempt
+    ACTIVE = "active"  # it has a current attempt
     ACCEPTED = "accepted"  # a result was accepted and is being published
     FINISHED = "finished"
     FAILED = "failed"
@@ -174,19 +179,22 @@ class RunState(str, Enum):
 
     @property
     def over(self) -> bool:
+        """True in the three final states."""
         return self in (RunState.FINISHED, RunState.FAILED, RunState.CANCELLED)
 
 
 class AttemptState(str, Enum):
+    """The state of an attempt."""
+
     INTENDED = "intended"  # committed; the scheduler may or may not have been called
-    UNSURE = "unsure"  # the scheduler was called and its answer is not known
+    UNSURE = "unsure"  # the scheduler was called, and whether it accepted the job is unknown
     QUEUED = "queued"
     RUNNING = "running"
     ENDED = "ended"
 
 
 class EntryKind(str, Enum):
-    """What an entry of the journal says."""
+    """The event that an entry of the journal records."""
 
     ADDED = "added"
     CANCEL_ASKED = "cancel-asked"
@@ -213,10 +221,10 @@ class EntryKind(str, Enum):
 
 _RUN, _AT = RunState, AttemptState
 _LIVE = (_AT.INTENDED, _AT.UNSURE, _AT.QUEUED, _AT.RUNNING)
-#: Entries that tell something of an attempt and leave its state as it is.
+#: Entries that add a fact about an attempt and do not change its state.
 _ALONGSIDE = (EntryKind.MISSED, EntryKind.SEEN, EntryKind.WAITS, EntryKind.RELEASED, EntryKind.CANCEL_SENT)
 
-#: Which entry may come for a run in which state, and the state after it.
+#: The state of a run after an entry, by the state before it; pairs that are missing here are impossible.
 RUN_STEPS: Mapping[tuple[RunState | None, EntryKind], RunState] = {
     (None, EntryKind.ADDED): _RUN.WAITING,
     (_RUN.WAITING, EntryKind.INTENDED): _RUN.ACTIVE,
@@ -250,7 +258,7 @@ ATTEMPT_STEPS: Mapping[tuple[AttemptState | None, EntryKind], AttemptState] = {
     (_AT.ENDED, EntryKind.TWIN_ENDED): _AT.ENDED,
 }
 
-#: Entries that concern an attempt (and carry its token).
+#: Entries about an attempt; they carry its token.
 ATTEMPT_KINDS = frozenset(kind for _, kind in ATTEMPT_STEPS)
 
 
@@ -267,7 +275,7 @@ class JournalEntry:
 
 @dataclass(frozen=True)
 class Ending:
-    """How an attempt ended, as far as the next decision needs to know."""
+    """The end of an attempt, as far as the next decision depends on it."""
 
     number: int
     token: str
@@ -275,27 +283,26 @@ class Ending:
     detail: str
     at: float
     host: str = ""
-    #: The last step it saved, and whether that (or a change in the checkpoint directory) was news.
+    #: The last step that it saved. `progressed`: that step, or a changed checkpoint directory, is progress.
     step: int | None = None
     progressed: bool = False
-    #: The training itself was running at some time.
+    #: Its job got as far as the training.
     computed: bool = False
-    #: It may pass by itself: for a job that the scheduler refused, for data that did not arrive, and for
-    #: trouble of the access point.
+    #: A retry may succeed. Set for rejected jobs, data that did not arrive, and errors of the access point.
     transient: bool = True
     cause: Cause | None = None
     removed: Removal = Removal.NO
 
     @property
     def turned_back(self) -> bool:
-        """It came for data that could not be had, for now: no fault of the run's, nor of the host's."""
+        """True if its data was temporarily unavailable: neither the run nor the host is at fault."""
         outage = self.outcome in (Outcome.NOT_FOUND, Outcome.NETWORK, Outcome.STALLED)
         return outage and self.transient and not self.computed
 
 
 @dataclass(frozen=True)
 class Run:
-    """One training to be brought to its end, folded from the journal."""
+    """The state of one run, folded from the journal. Its field names are stored in the journal."""
 
     name: str
     position: int
@@ -303,76 +310,77 @@ class Run:
     params: Mapping[str, str]
     state: RunState
     added: float
-    #: When it was added or last retried; `limits` count from here.
+    #: When it was added or last retried; `limits` are counted from then on.
     since: float
     reason: str = ""
-    #: How many attempts there have been; the next one is this + 1.
+    #: The number of its newest attempt.
     attempts: int = 0
-    #: How many of them held a slot since `since`.
+    #: Attempts after `since` that held a slot.
     ran: int = 0
-    #: The token of the attempt that is under way.
+    #: The token of the current attempt.
     current: str | None = None
     cancel_asked: str = ""
     accepted: str | None = None
     last: Ending | None = None
     best_step: int | None = None
-    #: In a row without progress: attempts that the training itself ended, and all starts that computed.
+    #: In a row without progress: attempts that the training or its limit ended, and all starts that computed.
     stuck: int = 0
     stuck_any: int = 0
-    #: The signature of the last failure of the training's own, and how often it came.
+    #: The signature of the last failure of the training, and how often in a row it occurred.
     failure: str | None = None
     failures: int = 0
-    #: Troubles of the cluster's in a row; they lengthen the pause.
+    #: Attempts in a row that ended for a cause outside the training; each one lengthens the pause.
     troubles: int = 0
-    #: Hosts where the last troubles happened, and when; newest last.
+    #: The hosts that caused attempts to fail, and when; newest last.
     sour_hosts: tuple[tuple[str, float], ...] = ()
-    #: Seconds that the training was at work, in all attempts, and how often the cluster cut it short.
+    #: Seconds that the training computed, in all attempts, and how often the cluster interrupted it.
     observed: float = 0.0
     interruptions: int = 0
-    #: In the last attempt that saved: how long a save held the training up, and how long the slowest took.
+    #: Of the last attempt that saved: mean seconds that a save blocked the training, and the slowest save.
     save_blocked: float | None = None
     save_durable: float | None = None
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One scheduler job of a run, folded from the journal."""
+    """The state of one attempt, folded from the journal. Its field names are stored in the journal."""
 
     run: str
     number: int
     token: str
     state: AttemptState
     intended: float
-    #: Why it was started, in a sentence.
+    #: Why it was started, as a sentence.
     reason: str = ""
     avoid: tuple[str, ...] = ()
-    #: How many jobs, each waiting for the end of the one before, carry it (see `outlast chain`).
+    #: The length of its chain: jobs that each wait for the end of the one before (see `outlast chain`).
     jobs: int = 1
     job: str = ""
     host: str = ""
     queued: float | None = None
     started: float | None = None
     ended: float | None = None
-    #: Since when complete listings of the scheduler's lack it.
+    #: Since when its job is missing from complete listings of the scheduler.
     missed: float | None = None
     cancel_sent: float | None = None
-    #: The outcome and the reason for which its job was cancelled; None: because somebody asked for it.
+    #: The outcome and the reason for which the engine cancelled its job; None: not cancelled, or by the user.
     condemned: tuple[Outcome, str] | None = None
-    #: What tells that from other failures, if it will be the same next time.
+    #: The signature of that failure, if the next attempt would meet it again.
     lasting: str = ""
-    #: Who caused it, where the scheduler shows that; None: as the outcome says.
+    #: Who caused it, if the scheduler shows that; None: `CAUSES` has it.
     cause: Cause | None = None
-    #: How often the scheduler has started its job again.
+    #: How often the scheduler has restarted its job.
     restarts: int = 0
-    #: Why its job waits or is held, since when, and how often that has changed.
+    #: Why its job waits or is held, since when, and how often the reason has changed.
     waits: str = ""
     waits_since: float | None = None
     waits_changed: int = 0
-    #: How often a held job was let go on, and when last.
+    #: How often its held job was released, and when last.
     releases: int = 0
     released: float | None = None
     outcome: Outcome | None = None
     detail: str = ""
     account: AttemptAccount = AttemptAccount()  # noqa: RUF009 - frozen
+    #: A job of this attempt turned up after its end and is being cancelled; seconds of slots of such jobs.
     twin: bool = False
     twin_slot: float = 0.0

@@ -60,7 +60,7 @@ class JobView:
     releasable: bool = False
     #: For HELD: the signature of a failure that the next start would meet again.
     lasting: str = ""
-    #: For HELD: who caused it, where the scheduler shows that; None: as the outcome says.
+    #: For HELD: who caused it, where the scheduler shows that; None: `CAUSES` has it.
     cause: Cause | None = None
     #: The most memory it used, in bytes, where the scheduler knows.
     memory: int | None = None
@@ -68,7 +68,7 @@ class JobView:
 
 @dataclass(frozen=True)
 class Patience:
-    """How long (seconds) to wait for this kind of scheduler before its silence about a job means something."""
+    """Seconds to wait for this kind of scheduler before silence about a job counts as its end."""
 
     #: A submission whose outcome is unknown, or a job missing from a complete listing.
     missing: float

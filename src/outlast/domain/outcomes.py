@@ -121,7 +121,7 @@ NO_PROGRESS = Outcome.EVICTED
 
 
 def when_cancelled(run: Run, attempt: Attempt) -> Conclusion:
-    """Decide for an attempt whose job was cancelled by the user, or by the engine for a reason it recorded."""
+    """Decide for an attempt whose job was cancelled by the user, or by the engine for a recorded reason."""
     if run.cancel_asked or attempt.condemned is None:
         return Conclusion(Outcome.CANCELLED, run.cancel_asked or "cancelled")
     return Conclusion(*attempt.condemned)

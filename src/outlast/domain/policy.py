@@ -1,7 +1,7 @@
-"""What follows from the end of the last attempt: the table outcome → action, and the limits.
+"""The policy: the table outcome → action, and the limits after which a run fails.
 
-After errors of the cluster the next attempt waits, longer each time. A failure of the training itself gets
-one retry, because some are flukes; the same failure twice stops the run.
+After errors of the cluster the next attempt waits, longer each time. A failure of the training itself is
+retried once, because some failures are random; the same failure twice fails the run.
 """
 
 from __future__ import annotations
@@ -16,27 +16,29 @@ from outlast.node.failure_streak import FailureStreak
 from outlast.text import counted
 from outlast.units import show_limit
 
-#: Starts without progress that the cluster ended count as well, with this many times the limit.
+#: For starts that the cluster ended, `limits.without_progress` is multiplied by this.
 CLUSTER_PATIENCE = 3
 
 
 class Action(Enum):
-    ACCEPT = "accept"  # take its results
-    GO_ON = "go on"  # the next attempt at once
-    ONCE_MORE = "once more"  # the next attempt at once; the same failure again stops the run
+    """The next step for a run between two attempts."""
+
+    ACCEPT = "accept"  # its results are the results of the run
+    CONTINUE = "continue"  # the next attempt at once
+    RETRY_ONCE = "retry once"  # the next attempt at once; the same failure again fails the run
     PAUSE = "pause"  # the next attempt after a pause
     FAIL = "fail"
 
 
 POLICY: Mapping[Outcome, Action] = {
     Outcome.FINISHED: Action.ACCEPT,
-    Outcome.CONTINUE: Action.GO_ON,
-    Outcome.OVER_TIME: Action.GO_ON,
-    Outcome.EVICTED: Action.GO_ON,
-    Outcome.CANCELLED: Action.GO_ON,
-    Outcome.CRASHED: Action.ONCE_MORE,
-    Outcome.WRONG_OUTPUT: Action.ONCE_MORE,
-    Outcome.OUT_OF_MEMORY: Action.ONCE_MORE,
+    Outcome.CONTINUE: Action.CONTINUE,
+    Outcome.OVER_TIME: Action.CONTINUE,
+    Outcome.EVICTED: Action.CONTINUE,
+    Outcome.CANCELLED: Action.CONTINUE,
+    Outcome.CRASHED: Action.RETRY_ONCE,
+    Outcome.WRONG_OUTPUT: Action.RETRY_ONCE,
+    Outcome.OUT_OF_MEMORY: Action.RETRY_ONCE,
     Outcome.OUT_OF_DISK: Action.PAUSE,
     Outcome.NODE_TROUBLE: Action.PAUSE,
     Outcome.STALLED: Action.PAUSE,
@@ -54,11 +56,11 @@ _IF_REMOVED = " (if somebody removed the job: %s)" % _ONLY_CANCEL
 
 @dataclass(frozen=True)
 class Verdict:
-    """What to do with a run, and why: what happened, and what follows from it."""
+    """The next action for a run, and why: what happened, and what follows from it."""
 
     action: Action
     happened: str
-    #: Empty where `happened` says it all.
+    #: Empty if `happened` is sufficient.
     decided: str = ""
     #: For PAUSE: not before this time.
     due: float = 0.0
@@ -70,11 +72,11 @@ class Verdict:
 
 
 def judge(run: Run, limits: Limits, patience: Patience, now: float) -> Verdict:
-    """Return what to do with a run between two attempts, and why."""
+    """Return the next action for a run that has no current attempt, and why."""
     last = run.last
     if last is None:
         overdue = _overdue(run, limits, now)
-        return Verdict(Action.FAIL, overdue) if overdue else Verdict(Action.GO_ON, _beginning(run))
+        return Verdict(Action.FAIL, overdue) if overdue else Verdict(Action.CONTINUE, _beginning(run))
     action = POLICY[last.outcome]
     if action is Action.ACCEPT:
         return Verdict(action, "attempt %d finished and its outputs passed their checks" % last.number)
@@ -143,11 +145,11 @@ def _what_happened(run: Run, last: Ending, limits: Limits) -> str:
 
 def _what_follows(last: Ending) -> str:
     match POLICY[last.outcome]:
-        case Action.GO_ON if last.outcome is Outcome.CANCELLED or last.removed is Removal.YES:
+        case Action.CONTINUE if last.outcome is Outcome.CANCELLED or last.removed is Removal.YES:
             return "it was removed at the scheduler, and the run continues: %s" % _ONLY_CANCEL
-        case Action.GO_ON:
+        case Action.CONTINUE:
             return "continue" + (_IF_REMOVED if last.removed is Removal.MAYBE else "")
-        case Action.ONCE_MORE:
+        case Action.RETRY_ONCE:
             return "retrying once; an identical failure will fail the run"
         case _:
             unseen = last.outcome is Outcome.LOST and not last.computed

@@ -1,6 +1,6 @@
-"""What saving checkpoints cost: in an attempt, in a run, in all.
+"""The cost of saving checkpoints, per attempt and in sum.
 
-`outlast.should_save` derives from this how often to save; `explain` and `report` show it.
+`outlast.should_save` derives from it how often to save; `explain` and `report` show it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from outlast.node.protocol import Outcome
 
 @dataclass(frozen=True)
 class SaveCosts:
-    """Counts, and seconds, of the saves of one or more attempts."""
+    """Number and seconds of the saves of one or more attempts."""
 
     saves: int = 0
-    #: How long the training waited for them, and how long they took until they were durable.
+    #: Seconds that the training waited for them, and seconds until they were durable.
     blocked: float = 0.0
     seconds: float = 0.0
     slowest: float = 0.0
-    #: How long the training computed, and how often the cluster cut it short.
+    #: Seconds that the training computed, and how often the cluster interrupted it.
     computed: float = 0.0
     interruptions: int = 0
     #: Why the last save was made, as the training process logged it.

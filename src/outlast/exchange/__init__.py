@@ -24,7 +24,9 @@ def exchange_for(
     from outlast.exchange.shared_files import SharedFilesExchange
     from outlast.schedulers.profile import Profile
 
-    site = Profile.of(spec.profile)
+    site = Profile.from_dict(spec.profile)
     if not scheduler.shares_files:
         return SandboxExchange(experiment, zipapp, site, scheduler.limit_signal)
-    return SharedFilesExchange(experiment, zipapp, site, scheduler.limit_signal, rings=not scheduler.hears)
+    return SharedFilesExchange(
+        experiment, zipapp, site, scheduler.limit_signal, notifies=not scheduler.wakes_on_change
+    )

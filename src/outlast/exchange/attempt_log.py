@@ -1,4 +1,4 @@
-"""Reads what the node program and the training process logged of an attempt, into a `Report` of raw facts.
+"""Parses the logs of node program and training process into a `Report` of raw facts.
 
 Event logs come from another machine and may be cut anywhere by a kill or a full disk: a line that cannot
 be read is skipped, a file that cannot be read counts as missing, and sizes are bounded.
@@ -22,7 +22,7 @@ from outlast.node.legs import Leg, claimed, possible_legs
 from outlast.node.progress_file import newest_progress_path
 from outlast.node.sandbox import layout
 
-#: Of a larger file only the beginning and the end are read. A node program that runs for a week writes 3 MB.
+#: Only the head and the tail of a larger file are read. A node program that runs for a week writes 3 MB.
 HEAD_BYTES = 2 * 2**20
 TAIL_BYTES = 2 * 2**20
 #: How much of a script's own log is searched for progress, from its end.
@@ -36,7 +36,7 @@ LONGEST_WHY = 300
 def logged_in(exchange: Path) -> Path:
     """Return the directory with the files of an attempt's job.
 
-    Without a shared file system that is what came back with the job or, until then, what it sent while running.
+    Without a shared file system these came back with the job or, until then, were sent by it while it ran.
     """
     back, news = exchange / layout.TRAVEL, Path(layout.news_path(str(exchange)))
     if (back / "claim.json").exists():
@@ -51,7 +51,7 @@ def progress_of(exchange: Path) -> Mapping[str, Any] | None:
 
 
 def fetching_of(exchange: Path) -> Mapping[str, Any] | None:
-    """Return how much of the data has arrived that the last start of the attempt's job waits for."""
+    """Return the newest log line about the data that the last start of the attempt's job waits for."""
     leg = _last_leg(exchange)
     log = _read(Path(leg.fetching_path)) if leg else None
     return next(log.lines(), None) if log else None
@@ -199,7 +199,7 @@ def _training(progress: Path, compute_began: float) -> tuple[float, dict[str, An
 
 
 def _cost(line: Mapping[str, Any]) -> tuple[float, float]:
-    """Return the seconds until a save was durable, and those that the training waited (all, if not logged)."""
+    """Return the seconds until a save was durable, and those the training waited (all, if not logged)."""
     seconds = max(0.0, _number(line.get("seconds")))
     blocked = _finite(line.get("blocked"))
     return seconds, seconds if blocked is None else min(max(0.0, blocked), seconds)

@@ -1,6 +1,6 @@
-"""What the controller needs of an exchange: files between it and the jobs, never a socket.
+"""The interface of an exchange: controller and jobs communicate through files, never through a socket.
 
-Work orders go out, event logs come back, a fence keeps a late job from starting, accepted results are
+Work orders go out, event logs come back, a fence keeps a late job from starting, and accepted results are
 published.
 """
 
@@ -14,35 +14,35 @@ from outlast.schedulers.base import JobRequest
 
 
 class ResultGone(Exception):
-    """An accepted result was not there when it was to be published."""
+    """An accepted result had disappeared before it was published."""
 
 
 class Exchange(Protocol):
     """The files of one experiment, as the controller uses them."""
 
     def write_order(self, run: Run, attempt: Attempt, spec: Spec) -> None:
-        """Write the work order of an attempt. Raises OSError."""
+        """Write the work order of an attempt. Raise OSError."""
 
     def request(self, run: Run, attempt: Attempt, spec: Spec) -> JobRequest:
-        """Return what the scheduler is to be asked for."""
+        """Return the request for the scheduler."""
         ...
 
     def fence(self, attempt: Attempt) -> bool:
-        """Return True if no job has worked on this attempt, and from now on none can."""
+        """Keep jobs from starting on this attempt; return False if one has started already. Repeatable."""
         ...
 
     def shut(self, attempt: Attempt) -> None:
-        """Keep further jobs from working on this attempt, whether or not one has."""
+        """Keep further jobs from starting on this attempt, even if one has started before."""
 
     def settle(self, attempt: Attempt) -> None:
-        """Move what an ended attempt left to where the next one looks for it. Repeatable."""
+        """Move the files that an ended attempt left to where the next one expects them. Repeatable."""
 
     def report(self, attempt: Attempt) -> Report | None:
-        """Return what the attempt's job logged; None if it has logged nothing."""
+        """Return the report of the attempt's job; None if it has logged nothing."""
         ...
 
     def publish(self, attempt: Attempt) -> None:
-        """Move the attempt's delivery to `results/`. Repeatable. Raises ResultGone."""
+        """Move the attempt's delivery to `results/`. Repeatable. Raise ResultGone or OSError."""
 
     def retire(self, run: Run) -> None:
-        """Remove what a finished run no longer needs."""
+        """Remove the files that a finished run no longer needs."""

@@ -1,4 +1,4 @@
-"""An experiment on disk: a directory with a `params.yaml`, and where everything about it lies."""
+"""The layout of an experiment's directory: the paths of its files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from outlast.domain.model import Attempt
 
 @dataclass(frozen=True)
 class Experiment:
-    """`root` is absolute. Nothing here touches the disk."""
+    """The paths in the experiment at `root`, which is absolute. Nothing here accesses the disk."""
 
     root: Path
 
@@ -34,17 +34,17 @@ class Experiment:
 
     @property
     def params(self) -> Path:
-        """What passes between controller and jobs, and from job to job."""
+        """The directory of files that controller and jobs exchange."""
         return self.root / "params"
 
     @property
     def workdir(self) -> Path:
-        """All that may be deleted."""
+        """The directory whose content may be deleted at any time."""
         return self.root / "workdir"
 
     @property
     def data(self) -> Path:
-        """Data that has arrived, for all runs."""
+        """The cache of data for all runs, if the profile of the cluster names none."""
         return self.workdir / "data"
 
     @property
@@ -53,13 +53,16 @@ class Experiment:
 
     @property
     def bell(self) -> Path:
-        """Touched by jobs when they begin and end."""
+        """The file that jobs touch when they begin and end, so that the controller polls."""
         return self.params / "bell"
 
     @property
     def identity(self) -> str:
-        """What tells this experiment's jobs from others: where it is. A copy of it is another experiment, and
-        should its journal be put aside, the jobs of the one before are still seen, and ended."""
+        """A tag for the jobs of this experiment, derived from its path.
+
+        A copy of an experiment has another identity. After the journal was moved away, jobs of the earlier
+        journal are still found, and cancelled.
+        """
         return hashlib.sha256(os.fsencode(os.path.realpath(self.root))).hexdigest()[:16]
 
     def zipapp(self, digest: str) -> Path:
@@ -72,7 +75,7 @@ class Experiment:
         return self.params / "runs" / run / "checkpoints"
 
     def exchange(self, run: str, number: int, token: str) -> Path:
-        """What passes between the controller and one attempt."""
+        """Return the directory of the files that the controller exchanges with the jobs of one attempt."""
         return self.params / "runs" / run / ("%03d-%s" % (number, token))
 
     def exchange_of(self, attempt: Attempt) -> Path:

@@ -40,7 +40,7 @@ class SharedFilesExchange:
     #: The signal that the scheduler sends before the limit, if it has one of its own.
     limit_signal: str | None = None
     #: Jobs notify the controller when they begin and end, so that it need not poll all the time.
-    rings: bool = False
+    notifies: bool = False
 
     def order(self, run: Run, attempt: Attempt, spec: Spec) -> WorkOrder:
         """Return the work order of an attempt."""
@@ -66,11 +66,11 @@ class SharedFilesExchange:
             keep=spec.checkpoints.keep,
             saving=_saving(run, spec),
             cpus=spec.resources.cpus,
-            # Where the site's profile sets up an environment, the login node's search paths would undo it.
-            environment={} if self.site.prepares else dict(spec.environment),
+            # The search paths of the login node would override those that the profile sets.
+            environment={} if self.site.sets_environment else dict(spec.environment),
             limit_signal=self.limit_signal,
             jobs=attempt.jobs,
-            bell=str(place.bell) if self.rings else None,
+            bell=str(place.bell) if self.notifies else None,
             node_scratch=self.site.scratch or None,
             data=self.data_plan(spec),
         )
@@ -96,6 +96,7 @@ class SharedFilesExchange:
         (path / "order.json").write_text(self.order(run, attempt, spec).to_json(), encoding="utf-8")
 
     def request(self, run: Run, attempt: Attempt, spec: Spec) -> JobRequest:
+        """Return the request for the scheduler."""
         return JobRequest(
             token=attempt.token,
             name="%s-%03d" % (run.name, attempt.number),
@@ -154,7 +155,7 @@ class SharedFilesExchange:
         _move(delivered, target)
 
     def retire(self, run: Run) -> None:
-        """Remove the scratch of a finished run, for `LONGEST_CLEANUP` seconds; the rest stays in `workdir`."""
+        """Remove the scratch of a finished run; what is left after `LONGEST_CLEANUP` seconds stays."""
         until = time.monotonic() + LONGEST_CLEANUP
         place = self.experiment.workdir / run.name
         with suppress(OSError):
@@ -202,7 +203,7 @@ def _move(source: Path, target: Path) -> None:
 
 
 def _find_delivery_error(directory: Path, delivered: Mapping[str, Any]) -> str:
-    """Compare a delivery with its manifest on this side of the file system; return what is wrong, or empty."""
+    """Compare a delivery with its manifest, seen from this side; return the difference, empty if none."""
     for name, facts in delivered.items():
         size = facts.get("size") if isinstance(facts, dict) else None
         path = directory / name
@@ -211,7 +212,7 @@ def _find_delivery_error(directory: Path, delivered: Mapping[str, Any]) -> str:
         try:
             found = path.lstat().st_size
         except (OSError, ValueError):  # not there, or a name that no file can have
-            return "the delivered %s is not there" % name
+            return "the delivered file %s is missing" % name
         if found != size:
-            return "the delivered %s has %d bytes instead of %s" % (name, found, size)
+            return "the delivered file %s has %d bytes instead of %s" % (name, found, size)
     return "" if directory.is_dir() else "nothing was delivered"

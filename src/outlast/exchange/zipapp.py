@@ -1,4 +1,4 @@
-"""Builds the one file that goes to the compute node: the node program and what a training imports."""
+"""Builds the zipapp for compute nodes: the node program and what training scripts import."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from outlast.node.main import main
 
 sys.exit(main(sys.argv[1:]))
 """
-#: The oldest time a zip archive can hold: the same sources give the same bytes.
+#: The oldest time that a zip archive can hold; a constant, so that the same sources give the same bytes.
 _TIME = (1980, 1, 1, 0, 0, 0)
 
 
 def build(target: Path) -> None:
-    """Write the zipapp to `target`, whole or not at all; a job may be reading the one that is there."""
+    """Write the zipapp to `target` atomically: a job may be reading an existing one."""
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
@@ -39,7 +39,7 @@ def build(target: Path) -> None:
 
 
 def digest() -> str:
-    """SHA-256 of what `build` writes."""
+    """Return the SHA-256 of the file that `build` writes."""
     return hashlib.sha256(_content()).hexdigest()
 
 
@@ -53,11 +53,11 @@ def _content() -> bytes:
     files["__main__.py"] = _MAIN
     buffer = io.BytesIO()
     buffer.write(_SHEBANG)
-    # Stored, not deflated: the bytes do not depend on the zlib at hand, and a training imports it faster.
+    # Stored, not deflated: the bytes do not depend on the version of zlib, and imports are faster.
     with zipfile.ZipFile(buffer, "a", zipfile.ZIP_STORED) as archive:
         for name in sorted(files):
             info = zipfile.ZipInfo(name, _TIME)
             info.external_attr = 0o644 << 16
-            info.create_system = 3  # Unix, wherever it was built
+            info.create_system = 3  # Unix, on every platform
             archive.writestr(info, files[name])
     return buffer.getvalue()

@@ -1,4 +1,4 @@
-"""Runs, attempts and specs as JSON and back, for the journal."""
+"""The JSON form of runs, attempts and specs in the journal."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from outlast.node.staging.item import DataItem
 
 
 def dump(value: object) -> str:
+    """Return the JSON text of a dataclass, or of plain data that contains dataclasses."""
     return json.dumps(value, default=_plain, separators=(",", ":"))
 
 
@@ -34,6 +35,7 @@ def _plain(value: object) -> object:
 
 
 def read_run(record: str) -> Run:
+    """Parse the JSON text of a run."""
     raw = json.loads(record)
     raw["state"] = RunState(raw["state"])
     raw["sour_hosts"] = tuple(tuple(pair) for pair in raw["sour_hosts"])
@@ -46,6 +48,7 @@ def read_run(record: str) -> Run:
 
 
 def read_attempt(record: str) -> Attempt:
+    """Parse the JSON text of an attempt."""
     raw = json.loads(record)
     raw["state"] = AttemptState(raw["state"])
     raw["avoid"] = tuple(raw["avoid"])
@@ -60,11 +63,12 @@ def read_attempt(record: str) -> Attempt:
 
 
 def _cause(raw: Mapping[str, Any]) -> Cause | None:
-    """Return the cause of a record; an older version has written none."""
+    """Return the cause in a record; older versions wrote none."""
     return Cause(raw["cause"]) if raw.get("cause") else None
 
 
 def read_spec(record: str) -> Spec:
+    """Parse the JSON text of a spec. Raise ValueError, TypeError or KeyError if it is none."""
     raw = json.loads(record)
     raw["code"] = tuple(raw["code"])
     raw["resources"] = Resources(**raw["resources"])

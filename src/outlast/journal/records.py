@@ -1,6 +1,6 @@
-"""What is known of all runs, in memory: the fold applied, and the rules every journal keeps.
+"""The state of all runs in memory: applies entries by the fold, all or none.
 
-`Journal` adds the disk to this; the simulator does without one.
+`Journal` adds storage on disk; the simulator uses no disk.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from outlast.domain.model import ATTEMPT_KINDS, Attempt, EntryKind, JournalEntry
 
 
 class Records:
-    """Runs that are not over, their current attempts, and every attempt asked for since opening."""
+    """The runs that are not over, their current attempts, and the attempts read or changed since."""
 
     def __init__(self) -> None:
         self._runs: dict[str, Run] = {}
@@ -21,35 +21,39 @@ class Records:
         self._specs: dict[int, Spec] = {}
         self._computed: dict[int, float] = {}
 
-    # What is known.
+    # Reading.
 
     def live(self) -> Mapping[str, Run]:
-        """The runs that are not over, by name, in the order of their submission."""
+        """Return the runs that are not over, by name, in the order of their submission."""
         return self._runs
 
     def current(self, run: Run) -> Attempt | None:
+        """Return the current attempt of a run; None if it has none."""
         return self._attempts[run.current] if run.current else None
 
     def run(self, name: str) -> Run | None:
+        """Return the run of this name; None if there is none."""
         return self._runs.get(name)
 
     def attempt(self, token: str) -> Attempt | None:
+        """Return the attempt with this token; None if there is none."""
         return self._attempts.get(token)
 
     def last_computed(self, spec: int) -> float:
-        """When an attempt at a run of this spec ended that got as far as its training; -inf if none has."""
+        """Return when an attempt of this spec that reached its training last ended; -inf if none did."""
         return self._computed.get(spec, -math.inf)
 
     def spec(self, number: int) -> Spec:
         return self._specs[number]
 
     def newest_spec(self) -> Spec | None:
+        """Return the spec that was submitted last; None if none was."""
         return self._specs[max(self._specs)] if self._specs else None
 
-    # What happens.
+    # Writing.
 
     def add_spec(self, spec: Spec) -> int:
-        """The number of `spec`, which may be known already."""
+        """Return the number of `spec`, adding it if it is new."""
         for number, known in self._specs.items():
             if known == spec:
                 return number
@@ -58,7 +62,7 @@ class Records:
         return number
 
     def append(self, entries: Sequence[JournalEntry]) -> None:
-        """Apply entries in one piece: all of them become known (and durable), or none does."""
+        """Apply all entries (and make them durable), or none. Raise ImpossibleStep."""
         runs: dict[str, Run] = {}
         attempts: dict[str, Attempt] = {}
         for entry in entries:
@@ -91,7 +95,7 @@ class Records:
     def _persist(
         self, entries: Sequence[JournalEntry], runs: Iterable[Run], attempts: Iterable[Attempt]
     ) -> None:
-        """Make them durable, before they are believed."""
+        """Make the changes durable, before they are applied in memory."""
 
     def _dismiss(self, runs: Iterable[Run]) -> None:
-        """These runs changed; whatever need not stay in memory may go."""
+        """Drop from memory what is no longer needed after these runs changed."""

@@ -1,4 +1,4 @@
-"""The file a journal is in: how it is opened, whether it is there, and what to say when it is not sound."""
+"""The SQLite file of a journal: opening it, and recognising one that is blank or damaged."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from pathlib import Path
 
 from outlast.errors import JournalDamaged
 
-#: How long a writer waits for a reader (or a reader for a writer) before it gives up, in seconds.
+#: Seconds that a reader or writer waits for a lock.
 BUSY = 20.0
-#: SQLite's own bound is 512, for the journal's helpers as well.
+#: In bytes. SQLite's own limit is 512, which includes the suffixes of its auxiliary files.
 LONGEST_PATH = 500
 
 
 def is_blank(path: Path) -> bool:
-    """Whether there is nothing to be read there, because no controller has come to its first commit.
+    """Return True if there is no journal at `path`, or no controller has made its first commit there.
 
-    Raises JournalDamaged if runs have been under way: then there was something.
+    Raise JournalDamaged if the file is blank although the experiment had runs.
     """
     try:
         db = connect_to_read(path)
     except sqlite3.Error:
-        return not path.exists()  # opening it for real says what is wrong
+        return not path.exists()  # opening it as a journal raises an error with the cause
     try:
         blank = db.execute("SELECT 1 FROM sqlite_master").fetchone() is None
     except sqlite3.Error:
@@ -30,13 +30,14 @@ def is_blank(path: Path) -> bool:
     finally:
         db.close()
     if blank and (path.parent / "params" / "runs").exists():
-        raise JournalDamaged(damaged(path, "nothing is in it, and runs have been under way"))
+        raise JournalDamaged(describe_damage(path, "it is empty, although this experiment had runs"))
     return blank
 
 
-def connect(path: Path, how: str) -> sqlite3.Connection:
+def connect(path: Path, mode: str) -> sqlite3.Connection:
+    """Open the file; `mode` is the query of an SQLite URI, such as `mode=ro`."""
     return sqlite3.connect(
-        "%s?%s" % (path.absolute().as_uri(), how),
+        "%s?%s" % (path.absolute().as_uri(), mode),
         uri=True,
         timeout=BUSY,
         isolation_level=None,
@@ -45,14 +46,14 @@ def connect(path: Path, how: str) -> sqlite3.Connection:
 
 
 def connect_to_read(path: Path) -> sqlite3.Connection:
-    """For a colleague without write permission, and on a full disk, too."""
-    ways = ["mode=rw", "mode=ro"]  # a writer that was killed may have left work to be undone
+    """Open the file for reading, also without write permission and on a full disk."""
+    modes = ["mode=rw", "mode=ro"]  # rw first: a killed writer may have left changes to roll back
     if not os.access(path, os.W_OK) or not os.access(path.parent, os.W_OK):
-        ways.remove("mode=rw")
+        modes.remove("mode=rw")
     if not any(path.with_name(path.name + suffix).exists() for suffix in ("-wal", "-journal")):
-        ways.append("mode=ro&immutable=1")  # nobody is at work on it
-    for way in ways[:-1]:
-        db = connect(path, way)
+        modes.append("mode=ro&immutable=1")  # no process is writing to it
+    for mode in modes[:-1]:
+        db = connect(path, mode)
         try:
             db.execute("SELECT 1 FROM sqlite_master").fetchone()
         except sqlite3.OperationalError as error:
@@ -61,10 +62,11 @@ def connect_to_read(path: Path) -> sqlite3.Connection:
                 raise
             continue
         return db
-    return connect(path, ways[-1])
+    return connect(path, modes[-1])
 
 
-def place(path: Path) -> tuple[int, int] | None:
+def file_identity(path: Path) -> tuple[int, int] | None:
+    """Return device and inode of the file; None if there is none."""
     try:
         status = path.stat()
     except OSError:
@@ -72,9 +74,10 @@ def place(path: Path) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-def damaged(path: Path, why: str) -> str:
+def describe_damage(path: Path, why: str) -> str:
+    """Return the message for a journal that cannot be read, with the cause and the remedy."""
     return (
-        "%s: the journal is damaged (%s). Checkpoints, logs and results are untouched. Bring back a copy, "
-        "or put it aside (mv %s %s.damaged) and submit again: runs go on from their checkpoints"
+        "%s: the journal is damaged (%s). Checkpoints, logs and results are untouched. Restore a copy, "
+        "or move it away (mv %s %s.damaged) and submit again: runs resume from their checkpoints"
         % (path, why, path.name, path.name)
     )

@@ -197,7 +197,7 @@ class AttemptRunner:
         if is_superseded(self._order, self._leg):
             return _stopped(TAKEN_OVER, "was given up")  # however it died, it must not continue
         if ended.stopped is not None:
-            how = "had to be killed" if ended.killed else "exited without reporting a save"
+            how = "had to be killed" if ended.killed else "ended without reporting a save"
             return _stopped(ended.stopped, how)
         found = failure.diagnose(text, ended.code, ended.signal, oom_killed)
         return AttemptResult(found.outcome, found.detail, signature=found.signature)

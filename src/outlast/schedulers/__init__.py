@@ -1,4 +1,10 @@
-"""Adapters to schedulers. `base` says what an adapter is; each other module is one, or a part of one."""
+"""Adapters to schedulers. `connect` returns the adapter for a cluster; `base` defines the interface.
+
+`local` is the adapter to the local cluster. `slurm`, `sge` and `htcondor` are packages with the same modules:
+`adapter`, `submit`, `listing`, `views` and `states`. They share `command_runner` (runs a scheduler's
+programs), `job_script`, `job_names`, `profile` (the settings of a site) and `unreadable_output`. `discovery`
+and `queue_limits` query a scheduler before anything is submitted.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +21,15 @@ if TYPE_CHECKING:
 
 
 def connect(spec: Spec, group: str, place: Path | None = None) -> Scheduler:
-    """The scheduler that the runs of `spec` go to; `group` tells this experiment's jobs from others.
+    """Return the adapter to the scheduler that the runs of `spec` are submitted to.
 
-    `place` is the directory of the zipapps that it was, and will be, given. What a scheduler itself writes
-    about an experiment's jobs is there, and a controller that begins anew reads it.
+    `group` tells this experiment's jobs from others. `place` is the directory of its zipapps: a scheduler may
+    write its own log there, which a restarted controller reads. Raises BadInput for an unknown scheduler.
     """
     from outlast.schedulers.profile import Profile
 
-    profile = Profile.of({**spec.profile, "name": spec.cluster})
-    scheduler = _adapter(spec, group, profile, place)
+    profile = Profile.from_dict({**spec.profile, "name": spec.cluster})
+    scheduler = _create_adapter(spec, group, profile, place)
     scheduler.most_jobs = profile.most_jobs
     scheduler.submit_rate = profile.submit_rate
     if profile.interval is not None:
@@ -33,7 +39,7 @@ def connect(spec: Spec, group: str, place: Path | None = None) -> Scheduler:
     return scheduler
 
 
-def _adapter(spec: Spec, group: str, profile: Profile, place: Path | None) -> Scheduler:
+def _create_adapter(spec: Spec, group: str, profile: Profile, place: Path | None) -> Scheduler:
     kind = spec.profile.get("scheduler", spec.cluster)
     if kind == "local":
         from outlast.schedulers.local import Host, LocalScheduler
@@ -52,4 +58,4 @@ def _adapter(spec: Spec, group: str, profile: Profile, place: Path | None) -> Sc
         from outlast.schedulers.htcondor.adapter import HTCondorScheduler
 
         return HTCondorScheduler(group, profile, place)
-    raise BadInput("cluster %s: this version of Outlast cannot talk to %s" % (spec.cluster, kind))
+    raise BadInput("cluster %s: this version of Outlast does not support scheduler %s" % (spec.cluster, kind))

@@ -1,7 +1,6 @@
-"""The shell script of a batch job, below its directives: prepare as the profile says, then become the node
-program.
+"""The shell script of a batch job, below its directives: setup by the profile, then the node program.
 
-It ends in `exec`, so that the signals which the scheduler sends to the script reach the node program.
+It ends in `exec`, so that signals that the scheduler sends to the script reach the node program.
 """
 
 from __future__ import annotations
@@ -16,108 +15,118 @@ from outlast.node.protocol import EXIT_NOT_PREPARED
 from outlast.schedulers.base import JobRequest
 from outlast.schedulers.profile import Profile
 
-#: For what fails before the node program is there to tell.
-_UNFIT = (
-    'unfit() { echo "outlast: this failed before the training: $*" >&2; trap - EXIT; exit %d; }'
+#: Reports what fails before the node program can report it.
+_SETUP_FAILED = (
+    'setup_failed() { echo "outlast: this failed before the training: $*" >&2; trap - EXIT; exit %d; }'
     % EXIT_NOT_PREPARED
 )
 
 
 def shebang(profile: Profile) -> str:
-    """A login shell only where something needs one: `module` is a function that its start-up files define."""
-    prepared = profile.modules or profile.before or profile.environment
-    return "#!/bin/bash -l" if prepared else "#!/bin/bash"
+    """Return the script's first line; it starts a login shell only if the setup needs one.
+
+    `module` is a function that the start-up files of a login shell define.
+    """
+    needs_login = profile.modules or profile.before or profile.environment
+    return "#!/bin/bash -l" if needs_login else "#!/bin/bash"
 
 
-def choose_order(requests: Sequence[JobRequest], index: str) -> list[str]:
-    """Lines that set `order` to the task's work order; `index` is the shell's word for the task's number."""
+def select_order(requests: Sequence[JobRequest], index: str) -> list[str]:
+    """Return lines that set `order` to the task's work order; `index` is the shell variable of its number."""
     if len(requests) == 1:
         return ["order=%s" % shlex.quote(requests[0].order)]
     cases = ["  %d) order=%s ;;" % (request.index, shlex.quote(request.order)) for request in requests]
     return ['case "%s" in' % index, *cases, "esac"]
 
 
-def prepare(profile: Profile) -> list[str]:
-    """What the site needs first. If that fails nothing is trained: it would be with the wrong tools."""
+def setup_lines(profile: Profile) -> list[str]:
+    """Return the lines that set up the job's environment. If one fails, the job ends before the training."""
     modules = map(shlex.quote, profile.modules)
-    lines = ["module load %s || unfit module load %s" % (one, one) for one in modules]
+    lines = ["module load %s || setup_failed module load %s" % (one, one) for one in modules]
     if profile.before:
-        lines += ["trap 'unfit \"$BASH_COMMAND\"' ERR", *profile.before, "trap - ERR"]
+        lines += ["trap 'setup_failed \"$BASH_COMMAND\"' ERR", *profile.before, "trap - ERR"]
     if profile.environment:
         lines += _activate(profile.environment)
     if not lines:
         return []
     return [
-        _UNFIT,
-        "trap 'unfit the lines of before, which ended the job' EXIT",
+        _SETUP_FAILED,
+        "trap 'setup_failed the lines of before, which ended the job' EXIT",
         *lines,
         "trap - EXIT",
     ]
 
 
-def become_node_program(profile: Profile, requests: Sequence[JobRequest]) -> list[str]:
-    """The last lines, for jobs that see the experiment. `order` is the shell's word for the work order."""
+def exec_node_program(profile: Profile, requests: Sequence[JobRequest]) -> list[str]:
+    """Return the last lines, for jobs that see the experiment: exec the node program with `$order`."""
     node = '%s "$order"' % shlex.quote(requests[0].zipapp)
     if not profile.container:
         return ["exec %s %s" % (profile.python, node)]
-    return [*_find_container(profile), *_container_words(profile, requests), 'exec "$runtime" "$@" %s' % node]
+    return [
+        *_find_container(profile),
+        *_container_command(profile, requests),
+        'exec "$runtime" "$@" %s' % node,
+    ]
 
 
 def _find_container(profile: Profile) -> list[str]:
     lines = [
-        _UNFIT,
+        _SETUP_FAILED,
         "runtime=$(command -v apptainer || command -v singularity) ||"
-        " unfit container: neither apptainer nor singularity is on the PATH of this node",
+        " setup_failed container: neither apptainer nor singularity is on the PATH of this node",
     ]
     if "://" not in profile.container:
-        image = _place(profile.container)
-        lines.append("[ -e %s ] || unfit container %s, which is not there" % (image, image))
+        image = _quote_path(profile.container)
+        lines.append("[ -e %s ] || setup_failed container %s does not exist" % (image, image))
     return lines
 
 
-def _container_words(profile: Profile, requests: Sequence[JobRequest]) -> list[str]:
-    """Lines that leave the words of the command in `$@`, up to the Python in the image, and have tried them.
+def _container_command(profile: Profile, requests: Sequence[JobRequest]) -> list[str]:
+    """Return lines that put the container command, up to the image's Python, into `$@` and test it.
 
-    What is wrong with an image shows when it is tried. Later the script is gone, and could not tell.
+    The test finds a bad image while the script can still report it; after `exec` it could not.
     """
-    seen = shlex.quote(_one_path(_experiment(requests)))
-    lines = ["set -- exec%s --bind %s" % (" --nv" if requests[0].gpus else "", seen)]
+    experiment = shlex.quote(_escape_bind(_experiment_directory(requests)))
+    lines = ["set -- exec%s --bind %s" % (" --nv" if requests[0].gpus else "", experiment)]
     if profile.cache:
-        # It is made by the first job that needs it, and nothing can be made inside that is seen outside.
+        # The first job creates it, outside: a directory made inside the container is not visible outside.
         lines.append('mkdir -p "%s" || true' % profile.cache)
     for place in filter(None, (profile.scratch, profile.cache, profile.token_file)):
-        # The node program says what it misses, or does without.
+        # If one is missing, the node program reports that or does without.
         lines.append('[ ! -e "%s" ] || set -- "$@" --bind "%s"' % (place, place))
     return [
         *lines,
-        'set -- "$@" %s %s' % (_place(profile.container), profile.python),
-        '"$runtime" "$@" -c pass || unfit container: "$runtime" "$@"',
+        'set -- "$@" %s %s' % (_quote_path(profile.container), profile.python),
+        '"$runtime" "$@" -c pass || setup_failed container: "$runtime" "$@"',
     ]
 
 
-def _experiment(requests: Sequence[JobRequest]) -> str:
-    """What a container must see: orders, node program and logs are in different parts of the experiment."""
+def _experiment_directory(requests: Sequence[JobRequest]) -> str:
+    """Return the directory that a container must see: it contains orders, node program and logs."""
     files = [path for one in requests for path in (one.order, one.zipapp, one.log)]
     return os.path.commonpath([Path(path).parent for path in files])
 
 
-def _one_path(path: str) -> str:
-    """As `--bind` wants it, for which colons and commas are the ends of names."""
+def _escape_bind(path: str) -> str:
+    """Escape the colons and commas that separate paths for `--bind`."""
     return re.sub(r"([\\:,])", r"\\\1", path)
 
 
-def _place(path: str) -> str:
-    """A path for the shell; the node's own variable may be its beginning."""
+def _quote_path(path: str) -> str:
+    """Quote a path for the shell; it may begin with a variable of the node."""
     return '"%s"' % path if path.startswith("$") else shlex.quote(path)
 
 
 def _activate(environment: str) -> list[str]:
     place = shlex.quote(environment)
-    conda = 'eval "$(conda shell.bash hook)" && conda activate %s || unfit conda activate %s' % (place, place)
+    conda = 'eval "$(conda shell.bash hook)" && conda activate %s || setup_failed conda activate %s' % (
+        place,
+        place,
+    )
     if "/" not in environment:
         return [conda]
     return [
-        "[ -d %s ] || unfit environment %s, which is not there" % (place, place),
-        "if [ -e %s/bin/activate ]; then . %s/bin/activate || unfit activating %s" % ((place,) * 3),
+        "[ -d %s ] || setup_failed environment %s does not exist" % (place, place),
+        "if [ -e %s/bin/activate ]; then . %s/bin/activate || setup_failed activating %s" % ((place,) * 3),
         "else %s; fi" % conda,
     ]

@@ -1,4 +1,4 @@
-"""This machine as a cluster: the adapter to the daemon in `outlast.local_cluster`."""
+"""The adapter to the local cluster, whose daemon is in `outlast.local_cluster`."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ from outlast.local_cluster.messages import BadMessage
 from outlast.node.protocol import Outcome
 from outlast.schedulers.base import (
     JobPhase,
+    JobRef,
     JobRequest,
     JobView,
     Patience,
     Scheduler,
     SchedulerUnavailable,
-    Sought,
     Submission,
-    SubmitAnswer,
+    SubmitStatus,
 )
 
 __all__ = ["DaemonOptions", "Host", "LocalScheduler"]
 
-#: Jobs in one request: far below the largest message, and an answer within a fraction of a second.
+#: Jobs in one request: far below the largest message, and handled within a fraction of a second.
 _BATCH = 2000
 _LONGEST_WAIT = 60.0
 
 
 class LocalScheduler(Scheduler):
-    """One local cluster, seen by one experiment (`group`)."""
+    """The adapter to one local cluster, for one experiment (`group`)."""
 
     interval = 1.0
-    hears = True
+    wakes_on_change = True
 
     def __init__(
         self,
@@ -63,45 +63,48 @@ class LocalScheduler(Scheduler):
         self.name = name
         self.patience = patience
         self.timeout = timeout
-        self._offer = dict(hosts) if hosts else this_machine()
+        self._hosts = dict(hosts) if hosts else this_machine()
         self._client = Client(cluster_directory(name, root), options)
-        self._seen = ""
+        #: The version of the job list at the last poll.
+        self._version = ""
 
     def render(self, requests: Sequence[JobRequest]) -> str:
-        sent = json.dumps(self._submission(requests), indent=2)
+        message = json.dumps(self._submission(requests), indent=2)
         table = "\n".join(
-            "  %-20s %3d cpus %3d gpus" % (name, host.cpus, host.gpus) for name, host in self._offer.items()
+            "  %-20s %3d cpus %3d gpus" % (name, host.cpus, host.gpus) for name, host in self._hosts.items()
         )
-        return "%s\nhosts of local cluster %s:\n%s" % (sent, self.name, table)
+        return "%s\nhosts of local cluster %s:\n%s" % (message, self.name, table)
 
     def submit(self, requests: Sequence[JobRequest]) -> Mapping[str, Submission]:
-        answers: dict[str, Submission] = {}
+        results: dict[str, Submission] = {}
         for begin in range(0, len(requests), _BATCH):
             batch = requests[begin : begin + _BATCH]
-            answers.update(self._submit_batch(batch))
-        return answers
+            results.update(self._submit_batch(batch))
+        return results
 
     def _submit_batch(self, batch: Sequence[JobRequest]) -> dict[str, Submission]:
         try:
             reply = self._client.ask("submit", self.timeout, **self._submission(batch))
-            told = list(reply["answers"])
+            raw_results = list(reply["answers"])
         except NotSent as error:
-            one = Submission(SubmitAnswer.REJECTED, reason=str(error), transient=True)
+            result = Submission(SubmitStatus.REJECTED, reason=str(error), transient=True)
         except Refused as error:
-            one = Submission(SubmitAnswer.REJECTED, reason=str(error), transient=error.transient)
+            result = Submission(SubmitStatus.REJECTED, reason=str(error), transient=error.transient)
         except BadMessage as error:
-            one = Submission(SubmitAnswer.REJECTED, reason=str(error))
+            result = Submission(SubmitStatus.REJECTED, reason=str(error))
         except (NoResponse, KeyError, TypeError) as error:
-            one = Submission(SubmitAnswer.UNKNOWN, reason=str(error))
+            result = Submission(SubmitStatus.UNKNOWN, reason=str(error))
         else:
-            return {request.token: _answer(raw) for request, raw in zip(batch, told, strict=True)}
-        return {request.token: one for request in batch}
+            return {
+                request.token: _parse_result(raw) for request, raw in zip(batch, raw_results, strict=True)
+            }
+        return {request.token: result for request in batch}
 
     def _submission(self, batch: Sequence[JobRequest]) -> dict[str, Any]:
         return {
             "group": self.group,
             "code": code_fingerprint(),
-            "hosts": hosts_to_json(self._offer),
+            "hosts": hosts_to_json(self._hosts),
             "environment": filter_environment(os.environ),
             "requests": [
                 {
@@ -119,31 +122,31 @@ class LocalScheduler(Scheduler):
             ],
         }
 
-    def poll(self, sought: Sequence[Sought] = ()) -> Mapping[str, JobView]:
-        reply = self._ask("poll", group=self.group)
-        self._seen = reply["version"]
-        return {raw["token"]: _view(raw) for raw in reply["jobs"]}
+    def poll(self, expected: Sequence[JobRef] = ()) -> Mapping[str, JobView]:
+        reply = self._request("poll", group=self.group)
+        self._version = reply["version"]
+        return {raw["token"]: _parse_view(raw) for raw in reply["jobs"]}
 
     def cancel(self, views: Sequence[JobView]) -> None:
-        self._ask("cancel", tokens=[view.token for view in views])
+        self._request("cancel", tokens=[view.token for view in views])
 
     def kill(self, token: str) -> None:
-        """End a running job at once and without warning, as a node that dies does."""
-        self._ask("kill", tokens=[token])
+        """Kill a running job at once and without warning, like a node that dies."""
+        self._request("kill", tokens=[token])
 
     def evict(self, token: str) -> None:
-        """Ask a running job to leave, and end it when its grace is over, as a busy cluster does."""
-        self._ask("evict", tokens=[token])
+        """Evict a running job like a busy cluster: signal it, and kill it after its grace time."""
+        self._request("evict", tokens=[token])
 
     def forget(self, tokens: Sequence[str]) -> None:
         if tokens:
             try:
-                self._ask("forget", tokens=list(tokens))
+                self._request("forget", tokens=list(tokens))
             except SchedulerUnavailable:
-                return  # best effort: the daemon forgets them by itself after a day
+                return  # best effort: the daemon drops them by itself after a day
 
     def wait(self, seconds: float) -> None:
-        """Until something happened to this group's jobs since the last poll, `seconds` at the longest."""
+        """Wait until a job of this group changed since the last poll, for at most `seconds`."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             pause = min(left, _LONGEST_WAIT)
@@ -153,18 +156,18 @@ class LocalScheduler(Scheduler):
                     pause + self.timeout,
                     start=False,
                     group=self.group,
-                    since=self._seen,
+                    since=self._version,
                     seconds=pause,
                 )
             except (NotSent, NoResponse, Refused):
-                # No daemon, nothing to hear: the next poll starts one, or says that it cannot.
+                # There is no daemon to wait for: the next poll starts one, or raises.
                 time.sleep(max(0.0, min(until - time.monotonic(), self.interval)))
                 return
-            if reply.get("version") != self._seen:
+            if reply.get("version") != self._version:
                 return
 
     def stop(self, force: bool = False) -> None:
-        """End the daemon. With jobs queued or running it refuses, unless they may be killed."""
+        """Stop the daemon. Raises BadInput if jobs are queued or running, unless `force` kills them."""
         try:
             self._client.ask("stop", self.timeout, start=False, force=force)
         except NotSent:
@@ -177,26 +180,26 @@ class LocalScheduler(Scheduler):
             raise SchedulerUnavailable("local cluster %s: %s" % (self.name, error)) from error
 
     def hosts(self) -> Sequence[str]:
-        return tuple(self._offer)
+        return tuple(self._hosts)
 
     def daemon_pid(self) -> int:
-        """The daemon's process id; it is started if it was not there."""
-        return int(self._ask("hello", hosts=hosts_to_json(self._offer))["pid"])
+        """Return the daemon's process id; the daemon is started if it is not running."""
+        return int(self._request("hello", hosts=hosts_to_json(self._hosts))["pid"])
 
-    def _ask(self, operation: str, **arguments: Any) -> dict[str, Any]:
+    def _request(self, operation: str, **arguments: Any) -> dict[str, Any]:
         try:
             return self._client.ask(operation, self.timeout, **arguments)
         except (NotSent, NoResponse, Refused) as error:
             raise SchedulerUnavailable("local cluster %s: %s" % (self.name, error)) from error
 
 
-def _view(raw: dict[str, Any]) -> JobView:
-    told = {key: value for key, value in raw.items() if key != "over_time"}
+def _parse_view(raw: dict[str, Any]) -> JobView:
+    facts = {key: value for key, value in raw.items() if key != "over_time"}
     outcome = Outcome.OVER_TIME if raw.get("over_time") else None
-    return JobView(**{**told, "phase": JobPhase(raw["phase"]), "outcome": outcome})
+    return JobView(**{**facts, "phase": JobPhase(raw["phase"]), "outcome": outcome})
 
 
-def _answer(raw: dict[str, Any]) -> Submission:
+def _parse_result(raw: dict[str, Any]) -> Submission:
     if "job" in raw:
-        return Submission(SubmitAnswer.ACCEPTED, job=raw["job"])
-    return Submission(SubmitAnswer.REJECTED, reason=raw["rejected"])
+        return Submission(SubmitStatus.ACCEPTED, job=raw["job"])
+    return Submission(SubmitStatus.REJECTED, reason=raw["rejected"])

@@ -1,8 +1,8 @@
 """The settings of a site from its cluster profile, as adapters need them; `outlast.spec` reads the YAML.
 
-How resources are asked for differs from site to site, so the words for them are templates. `{cpus}`,
-`{gpus}`, `{memory_mb}`, `{memory_gb}`, `{memory_mb_per_cpu}`, `{memory_gb_per_cpu}` and `{disk_gb}` are put
-in, rounded up; a template that is empty asks for nothing.
+Sites have different options for the same resources, so these options are templates. `{cpus}`, `{gpus}`,
+`{memory_mb}`, `{memory_gb}`, `{memory_mb_per_cpu}`, `{memory_gb_per_cpu}` and `{disk_gb}` are replaced by
+numbers, rounded up; an empty template requests nothing.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from outlast.schedulers.base import JobRequest
 
 @dataclass(frozen=True)
 class Profile(DataSite):
-    """All of it may be left out. Seconds and bytes."""
+    """The settings of a site; all are optional. Durations in seconds, sizes in bytes."""
 
-    #: The name it has in `clusters.yaml`.
+    #: Its name in `clusters.yaml`.
     name: str = ""
-    #: The account that pays: Slurm `--account`, Grid Engine `-P`, HTCondor `+ProjectName`.
+    #: The account that is charged: Slurm `--account`, Grid Engine `-P`, HTCondor `+ProjectName`.
     project: str = ""
     #: Slurm partition, Grid Engine queue.
     queue: str = ""
-    #: Templates: what comes after Slurm's `--gres=`, Grid Engine's `-l`; for HTCondor, `require_gpus`.
+    #: Template: the value of Slurm's `--gres=`, Grid Engine's `-l`, or HTCondor's `require_gpus`.
     gpus: str = ""
-    #: Grid Engine: what comes after `-pe` and `-l` for cpus and memory.
+    #: Templates for Grid Engine: the values of `-pe` (cpus) and `-l` (memory).
     cpus: str = ""
     memory: str = ""
     modules: tuple[str, ...] = ()
-    #: Lines of shell that are run before the node program starts.
+    #: Shell lines to run before the node program.
     before: tuple[str, ...] = ()
     #: A virtual or conda environment's directory, or a conda environment's name.
     environment: str = ""
     #: An image for Apptainer or Singularity (file, directory or URL).
     container: str = ""
-    #: A directory on the node for what the job needs only while it runs; variables are expanded there.
+    #: A directory on the node for temporary files of the job; variables are expanded on the node.
     scratch: str = ""
     #: The Python that runs the node program.
     python: str = "python3"
@@ -46,25 +46,25 @@ class Profile(DataSite):
     largest_transfer: int | None = None
     submit_rate: int | None = None
     most_jobs: int | None = None
-    #: Native lines that are put into the submission as they are, such as `#SBATCH --qos=gold`.
+    #: Native lines to add to the submission unchanged, such as `#SBATCH --qos=gold`.
     directives: tuple[str, ...] = ()
     #: HTCondor: how checkpoints leave a running job: "auto", "chirp", "restart" or "never".
     commit: str = "auto"
-    #: Seconds between two commits, at the least.
+    #: Seconds between two commits, at least.
     commit_every: float = 1800.0
-    #: Seconds between two looks at the queue, at the longest; None: what suits the scheduler.
+    #: Seconds between two polls, at most; None: the adapter's default.
     interval: float | None = None
-    #: Seconds by which files that jobs write may reach the login node late; None: what suits the scheduler.
+    #: Seconds until files that jobs write are visible on the login node; None: the adapter's default.
     lag: float | None = None
 
     @property
-    def prepares(self) -> bool:
-        """Jobs get their environment from the site, not from the shell that submitted them."""
+    def sets_environment(self) -> bool:
+        """True if jobs get their environment from the site, not from the shell that submitted them."""
         return bool(self.modules or self.before or self.environment or self.container)
 
     @classmethod
-    def of(cls, raw: Mapping[str, Any]) -> Profile:
-        """From the JSON that the journal keeps; what this version does not know is passed over."""
+    def from_dict(cls, raw: Mapping[str, Any]) -> Profile:
+        """Read the JSON form in the journal. Keys that this version does not know are ignored."""
         known = {field.name for field in fields(cls)}
         listed: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value for key, value in raw.items()
@@ -72,8 +72,8 @@ class Profile(DataSite):
         return cls(**{key: value for key, value in listed.items() if key in known})
 
 
-def fill(template: str, request: JobRequest) -> str:
-    """The words for this request's resources."""
+def fill_template(template: str, request: JobRequest) -> str:
+    """Return the option for this request's resources."""
     per_cpu = request.memory / request.cpus
     return template.format(
         cpus=request.cpus,

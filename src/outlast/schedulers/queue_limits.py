@@ -1,71 +1,71 @@
-"""How long a job may run, as the scheduler says itself, where asking is cheap."""
+"""Time limits of a cluster's partitions or queues, as the scheduler itself reports them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from outlast.schedulers.command_runner import CommandNotRun, CommandTimeout, call
+from outlast.schedulers.command_runner import CommandNotRun, CommandTimeout, run_command
 from outlast.schedulers.profile import Profile
 from outlast.units import parse_duration
 
 
 @dataclass(frozen=True)
 class QueueLimit:
-    """One partition or queue."""
+    """The time limit of one partition or queue."""
 
     name: str
-    #: As the scheduler writes it.
+    #: As the scheduler prints it.
     written: str
     #: The same in seconds; None: no limit, or one that differs from host to host.
     longest: float | None
-    #: Jobs that name no other go there.
+    #: True if jobs that name no partition go there.
     default: bool = False
 
 
-def queue_limits(scheduler: str, profile: Profile, timeout: float) -> tuple[list[QueueLimit], str]:
-    """The limits of the profile's queue, or of all where it names none; and why they are not known.
+def query_queue_limits(scheduler: str, profile: Profile, timeout: float) -> tuple[list[QueueLimit], str]:
+    """Return the limits of the profile's queue, or of all if it names none; and the error, if there was one.
 
-    HTCondor has no queues to ask: a job's time is what its machine's owner gives it.
+    HTCondor has no queues: the owner of a machine decides how long a job may run there.
     """
     if scheduler == "slurm":
         named = [profile.queue] if profile.queue and "," not in profile.queue else []
-        # --all: also those that are hidden, or for other groups.
-        arguments, read = ["scontrol", "--oneliner", "--all", "show", "partition", *named], _partitions
+        # --all: also partitions that are hidden, or for other groups.
+        arguments, parse = ["scontrol", "--oneliner", "--all", "show", "partition", *named], _parse_partitions
     elif scheduler == "sge":
-        arguments, read = ["qconf", "-sq", profile.queue or "*"], _queues
+        arguments, parse = ["qconf", "-sq", profile.queue or "*"], _parse_queues
     else:
         return [], ""
     try:
-        reply = call(arguments, timeout)
+        output = run_command(arguments, timeout)
     except (CommandNotRun, CommandTimeout) as error:
         return [], str(error)
-    return ([], reply.complaint) if reply.code else (read(reply.out), "")
+    return ([], output.error_message) if output.code else (parse(output.out), "")
 
 
-def _partitions(text: str) -> list[QueueLimit]:
-    found = []
+def _parse_partitions(text: str) -> list[QueueLimit]:
+    limits = []
     for line in text.splitlines():
         facts = dict(word.partition("=")[::2] for word in line.split())
         if name := facts.get("PartitionName"):
             written = facts.get("MaxTime", "")
-            found.append(QueueLimit(name, written, _seconds(written), facts.get("Default") == "YES"))
-    return found
+            limits.append(QueueLimit(name, written, _parse_seconds(written), facts.get("Default") == "YES"))
+    return limits
 
 
-def _queues(text: str) -> list[QueueLimit]:
-    found, name = [], ""
-    # A line that is too long goes on in the next one after a backslash.
+def _parse_queues(text: str) -> list[QueueLimit]:
+    limits, name = [], ""
+    # A backslash continues a long line on the next one.
     for line in text.replace("\\\n", "").splitlines():
         key, _, value = line.partition(" ")
         if key == "qname":
             name = value.strip()
         elif key == "h_rt" and name:
             written = "".join(value.split())
-            found.append(QueueLimit(name, written, _seconds(written)))
-    return found
+            limits.append(QueueLimit(name, written, _parse_seconds(written)))
+    return limits
 
 
-def _seconds(written: str) -> float | None:
+def _parse_seconds(written: str) -> float | None:
     try:
         return float(written) if written.isdecimal() else parse_duration(written)
     except ValueError:

@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 from outlast.domain.observation import JobPhase, JobView
 from outlast.schedulers.base import (
+    JobRef,
     JobRequest,
     Scheduler,
     SchedulerUnavailable,
-    Sought,
     Submission,
-    SubmitAnswer,
+    SubmitStatus,
 )
 from outlast.simulation.job_lifecycle import JobLifecycle
 from outlast.simulation.scenario import Scenario, Weather
@@ -73,9 +73,9 @@ class SimulatedCluster(Scheduler):
         run = self._runs[self._exchange.orders[request.token].run]
         self.sent.append(now)
         if run.refused:
-            return Submission(SubmitAnswer.REJECTED, reason="no such partition")
+            return Submission(SubmitStatus.REJECTED, reason="no such partition")
         if rng.random() < weather.rejected:
-            return Submission(SubmitAnswer.REJECTED, reason="too many jobs", transient=True)
+            return Submission(SubmitStatus.REJECTED, reason="too many jobs", transient=True)
         listed, lost = now, rng.random() < weather.lost_after_accept
         unknown = rng.random() < weather.unknown
         if unknown:
@@ -91,10 +91,10 @@ class SimulatedCluster(Scheduler):
             "%s: submitted%s%s" % (request.token, ", response lost" * unknown, ", job lost" * lost)
         )
         if unknown:
-            return Submission(SubmitAnswer.UNKNOWN, reason="socket timed out")
-        return Submission(SubmitAnswer.ACCEPTED, job="%d" % (1000 + len(self.jobs)))
+            return Submission(SubmitStatus.UNKNOWN, reason="socket timed out")
+        return Submission(SubmitStatus.ACCEPTED, job="%d" % (1000 + len(self.jobs)))
 
-    def poll(self, sought: Sequence[Sought] = ()) -> Mapping[str, JobView]:
+    def poll(self, expected: Sequence[JobRef] = ()) -> Mapping[str, JobView]:
         rng, now = self._rng, self._timeline.now
         self.last_listing = None
         if rng.random() < self.weather.poll_fails:

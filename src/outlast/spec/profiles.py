@@ -65,7 +65,7 @@ class ClusterProfile:
     site: Profile = field(default_factory=Profile)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the values that differ from the defaults, for `Spec.profile`; `Profile.of` reads them."""
+        """Return the values that differ from the defaults, for `Spec.profile`; `Profile.from_dict` reads them."""
         values: dict[str, Any] = {"scheduler": self.scheduler}
         if self.hosts:
             values["hosts"] = {name: asdict(host) for name, host in self.hosts.items()}
@@ -161,7 +161,7 @@ def _site(keys: ProfileKeys, folder: Path, scheduler: str) -> Profile:
     # node, where "~" is the job's home.
     here = ("token_file", "cache") if scheduler in SHARING else ("token_file",)
     values.update({key: _located(values[key], folder) for key in here if values.get(key)})
-    return Profile.of(values)
+    return Profile.from_dict(values)
 
 
 def _located(path: str, folder: Path) -> str:

@@ -30,7 +30,7 @@ from outlast.spec.mistakes import did_you_mean, shorten
 MOST_RUNS = 100_000
 LONGEST_TEXT = 30_000
 SCHEDULERS = ("local", "slurm", "sge", "htcondor")
-#: Placeholders in a site's resource options, which `outlast.schedulers.profile.fill` replaces.
+#: Placeholders in a site's resource options, which `outlast.schedulers.profile.fill_template` replaces.
 PLACEHOLDERS = (
     "cpus",
     "gpus",

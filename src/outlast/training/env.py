@@ -39,7 +39,7 @@ DEFAULT_LONGEST = 3600.0
 def newest_progress_path(progress_file: str) -> str:
     """Return the path of the file with the newest progress, which lies beside the log of events.
 
-    `outlast.node.progress_file` (node must not import training) and `outlast.exchange.attempt_log` repeat the
-    rule; a unit test compares all three.
+    `outlast.node.progress_file` repeats the rule, because neither package may import the other; a unit test
+    compares the two.
     """
     return progress_file[:-1] if progress_file.endswith(".jsonl") else progress_file + ".json"

@@ -39,7 +39,7 @@ class Slurm:
 @pytest.fixture
 def slurm(monkeypatch: pytest.MonkeyPatch) -> Slurm:
     slurm = Slurm()
-    monkeypatch.setattr(command_runner, "call", slurm.call)
+    monkeypatch.setattr(command_runner, "run_command", slurm.call)
     return slurm
 
 

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from outlast.cli.commands import clusters
 from outlast.schedulers import discovery
 from outlast.schedulers.command_runner import CommandOutput
-from outlast.schedulers.discovery import Presence, look_for
+from outlast.schedulers.discovery import Presence, find_scheduler
 from support.fake_programs import grid_engine, printing, program, slurm
 
 
@@ -88,35 +88,35 @@ def test_a_slurm_without_accounting_is_usable_and_said(programs: Path) -> None:
     slurm(programs)
     config = "AccountingStorageType = accounting_storage/none\nClusterName = test\nMinJobAge = 300 sec\n"
     program(programs, "scontrol", printing(config))
-    found = look_for("slurm", 10.0)
+    found = find_scheduler("slurm", 10.0)
     assert found.problems == ()
-    assert found.notes[1] == "no accounting (sacct): how a job ended can be told for 300 sec"
+    assert found.notes[1] == "no accounting (sacct): the end of a job is known for 300 sec"
 
 
 def test_a_program_that_cannot_reach_its_scheduler_is_a_problem_in_its_own_words(programs: Path) -> None:
     slurm(programs)
     program(programs, "scontrol", "echo first >&2; echo 'slurm_load_ctl_conf error: refused' >&2; exit 1")
-    assert look_for("slurm", 10.0).problems == (
-        "the Slurm controller does not answer (slurm_load_ctl_conf error: refused): try again later",
+    assert find_scheduler("slurm", 10.0).problems == (
+        "the Slurm controller does not respond (slurm_load_ctl_conf error: refused): try again later",
     )
     grid_engine(programs)
     program(programs, "qstat", "echo 'error: no qmaster' >&2; exit 1")
-    (problem,) = look_for("sge", 10.0).problems
-    assert problem.startswith("SGE_ROOT is not set, and no qmaster answers (error: no qmaster): load your")
+    (problem,) = find_scheduler("sge", 10.0).problems
+    assert problem.startswith("SGE_ROOT is not set, and no qmaster responds (error: no qmaster): load your")
 
 
 def test_a_scheduler_that_hangs_is_waited_for_no_longer_than_agreed(programs: Path) -> None:
     slurm(programs)
     program(programs, "scontrol", "exec 1>&- 2>&-\nwhile :; do :; done")
-    (problem,) = look_for("slurm", 0.5).problems
-    assert "did not answer within" in problem
+    (problem,) = find_scheduler("slurm", 0.5).problems
+    assert "did not respond within" in problem
 
 
 def test_without_its_bindings_htcondor_is_not_asked_at_all(
     programs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert look_for("htcondor", 10.0) == Presence(
+    assert find_scheduler("htcondor", 10.0) == Presence(
         problems=("htcondor2 is not installed: type `pip install 'outlast[htcondor]'`",)
     )
 
@@ -172,7 +172,10 @@ def test_a_profile_whose_scheduler_is_misspelt_is_not_listed_as_another(
     (directory / "clusters.yaml").write_text("farm: {scheduler: slrum}\n")
     listed = ask("-C", directory)
     assert "farm      not known  clusters.yaml:1, with 1 mistake" in listed.stdout
-    assert 'farm.scheduler: must be local, slurm, sge or htcondor, not the text "slrum"; did you mean "slurm"?' in listed.stderr
+    assert (
+        'farm.scheduler: must be local, slurm, sge or htcondor, not the text "slrum"; did you mean "slurm"?'
+        in listed.stderr
+    )
     assert json.loads(ask("-C", directory, "--json").stdout)["clusters"][-1]["scheduler"] is None
     one = ask("farm", "-C", directory)
     assert one.stdout == "farm: its scheduler is not known, clusters.yaml:1, with 1 mistake\n"
@@ -189,19 +192,19 @@ def test_a_profile_whose_scheduler_is_misspelt_is_not_listed_as_another(
         ),
         ('{"offer": [{"Machine": "here", "TotalSlotCpus": 1}]}', "1 slot with 1 cpu and 0 gpus"),
         ('{"trouble": "Failed communication with collector."}', "its slots are not known (Failed"),
-        ("", "its slots are not known (the answer cannot be read)"),
+        ("", "its slots are not known (the response cannot be read)"),
     ],
 )
 def test_what_a_pool_has_now_is_a_sentence(monkeypatch: pytest.MonkeyPatch, answer: str, told: str) -> None:
-    monkeypatch.setattr(discovery, "call", lambda *arguments: CommandOutput(0, answer, ""))
-    assert discovery.pool(1.0).startswith(told)
+    monkeypatch.setattr(discovery, "run_command", lambda *arguments: CommandOutput(0, answer, ""))
+    assert discovery.describe_pool(1.0).startswith(told)
 
 
 def test_an_access_point_tells_its_name_and_what_it_will_carry(monkeypatch: pytest.MonkeyPatch) -> None:
     answer = '{"version": "25.0.1", "name": "ap40", "limits": {"INPUT": 5000, "OUTPUT": -1}}'
     monkeypatch.setattr(discovery, "missing_programs", lambda scheduler: ())
-    monkeypatch.setattr(discovery, "call", lambda *arguments: CommandOutput(0, answer, ""))
-    assert look_for("htcondor", 1.0).notes == (
+    monkeypatch.setattr(discovery, "run_command", lambda *arguments: CommandOutput(0, answer, ""))
+    assert find_scheduler("htcondor", 1.0).notes == (
         "access point ap40",
-        "a job may carry at most 5000 MB of input",
+        "a job may transfer at most 5000 MB of input",
     )

@@ -116,6 +116,8 @@ def test_a_scheduler_that_does_not_answer_is_a_warning_and_stands_in_nobodys_way
     result = check(tmp_path, "  scheduler: slurm\n  queue: nosuch")
     assert result.exit_code == 0
     (warning,) = result.stderr.splitlines()
-    assert warning.startswith("warning: cluster mine: the Slurm controller does not answer (scontrol did not")
+    assert warning.startswith(
+        "warning: cluster mine: the Slurm controller does not respond (scontrol did not"
+    )
     assert warning.endswith("runs can be submitted all the same, and their jobs are sent once it answers")
     assert "No mistakes in the files; the cluster could not be asked. Next: outlast run" in result.stdout

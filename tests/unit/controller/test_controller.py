@@ -27,12 +27,12 @@ from outlast.domain.model import (
 from outlast.domain.observation import JobPhase, JobView, Patience, Report
 from outlast.exchange.base import ResultGone
 from outlast.schedulers.base import (
+    JobRef,
     JobRequest,
     Scheduler,
     SchedulerUnavailable,
-    Sought,
     Submission,
-    SubmitAnswer,
+    SubmitStatus,
 )
 from outlast.simulation.schedule import KeptRecords
 
@@ -41,13 +41,13 @@ class Fake(Scheduler):
     patience = Patience(missing=60.0, heartbeat=30.0, pause=10.0)
 
     def __init__(self) -> None:
-        self.answer = Submission(SubmitAnswer.ACCEPTED, job="17")
+        self.answer = Submission(SubmitStatus.ACCEPTED, job="17")
         self.jobs: dict[str, JobView] = {}
         self.down = False
         self.submitted: list[list[str]] = []
         self.cancelled: list[str] = []
         self.released: list[str] = []
-        self.sought: list[Sought] = []
+        self.expected: list[JobRef] = []
         self.forgotten: list[str] = []
 
     def render(self, requests: Sequence[JobRequest]) -> str:
@@ -57,8 +57,8 @@ class Fake(Scheduler):
         self.submitted.append([request.token for request in requests])
         return {request.token: self.answer for request in requests}
 
-    def poll(self, sought: Sequence[Sought] = ()) -> Mapping[str, JobView]:
-        self.sought = list(sought)
+    def poll(self, expected: Sequence[JobRef] = ()) -> Mapping[str, JobView]:
+        self.expected = list(expected)
         if self.down:
             raise SchedulerUnavailable("no answer")
         return dict(self.jobs)
@@ -189,9 +189,9 @@ def test_the_intent_is_committed_before_the_scheduler_is_called(world: World) ->
 @pytest.mark.parametrize(
     ("answer", "state", "outcome"),
     [
-        (Submission(SubmitAnswer.UNKNOWN, reason="timed out"), AttemptState.UNSURE, None),
+        (Submission(SubmitStatus.UNKNOWN, reason="timed out"), AttemptState.UNSURE, None),
         (
-            Submission(SubmitAnswer.REJECTED, reason="full", transient=True),
+            Submission(SubmitStatus.REJECTED, reason="full", transient=True),
             AttemptState.ENDED,
             Outcome.REJECTED,
         ),
@@ -212,7 +212,7 @@ def test_a_token_that_the_scheduler_is_silent_about_is_unknown(world: World) -> 
 
 
 def test_a_refusal_for_good_fails_the_run_with_the_schedulers_words(world: World) -> None:
-    world.scheduler.answer = Submission(SubmitAnswer.REJECTED, reason="no such partition")
+    world.scheduler.answer = Submission(SubmitStatus.REJECTED, reason="no such partition")
     world.controller.step()
     world.controller.step()
     assert world.run().state is RunState.FAILED and "no such partition" in world.run().reason
@@ -237,7 +237,7 @@ def test_a_scheduler_that_does_not_answer_changes_nothing(world: World) -> None:
     world.scheduler.down = True
     world.now += 1e5
     done = world.controller.step()
-    assert (done.jobs, done.trouble, done.entries) == (None, "no answer", 0)
+    assert (done.jobs, done.scheduler_error, done.entries) == (None, "no answer", 0)
     assert world.kinds() == before
 
 
@@ -270,7 +270,7 @@ def test_the_next_attempt_is_started_in_the_pass_that_saw_the_end(world: World) 
 
 
 def test_a_missing_job_is_fenced_before_another_is_started(world: World) -> None:
-    world.scheduler.answer = Submission(SubmitAnswer.UNKNOWN, reason="timed out")
+    world.scheduler.answer = Submission(SubmitStatus.UNKNOWN, reason="timed out")
     fenced: list[int] = []
     world.desk.fence = lambda attempt: not fenced.append(len(world.scheduler.submitted))  # type: ignore[method-assign,func-returns-value]
     for _ in range(3):
@@ -284,7 +284,7 @@ def test_a_missing_job_is_fenced_before_another_is_started(world: World) -> None
 
 def test_a_job_that_claimed_in_time_is_not_given_up(world: World) -> None:
     world.desk.fence_wins = False
-    world.scheduler.answer = Submission(SubmitAnswer.UNKNOWN)
+    world.scheduler.answer = Submission(SubmitStatus.UNKNOWN)
     world.controller.step()
     for _ in range(5):
         world.now += 61.0
@@ -294,7 +294,7 @@ def test_a_job_that_claimed_in_time_is_not_given_up(world: World) -> None:
 
 
 def test_a_late_twin_is_cancelled_booked_and_forgotten(world: World) -> None:
-    world.scheduler.answer = Submission(SubmitAnswer.UNKNOWN)
+    world.scheduler.answer = Submission(SubmitStatus.UNKNOWN)
     for _ in range(3):
         world.controller.step()
         world.now += 61.0
@@ -311,7 +311,7 @@ def test_a_late_twin_is_cancelled_booked_and_forgotten(world: World) -> None:
 
 
 def test_a_twin_that_could_not_be_cancelled_is_met_again(world: World) -> None:
-    world.scheduler.answer = Submission(SubmitAnswer.UNKNOWN)
+    world.scheduler.answer = Submission(SubmitStatus.UNKNOWN)
     for _ in range(3):
         world.controller.step()
         world.now += 61.0
@@ -322,7 +322,7 @@ def test_a_twin_that_could_not_be_cancelled_is_met_again(world: World) -> None:
 
     cancel = world.scheduler.cancel
     world.scheduler.cancel = fail  # type: ignore[method-assign]
-    assert world.controller.step().trouble and not world.attempt().twin
+    assert world.controller.step().scheduler_error and not world.attempt().twin
     world.scheduler.cancel = cancel  # type: ignore[method-assign]
     world.controller.step()
     assert world.scheduler.cancelled == ["t0-1"]
@@ -510,7 +510,7 @@ def test_nothing_is_sent_to_a_scheduler_that_does_not_answer(world: World) -> No
 
 
 def test_a_rejected_job_that_runs_all_the_same_is_not_believed_to_be_rejected(world: World) -> None:
-    world.scheduler.answer = Submission(SubmitAnswer.REJECTED, reason="timed out", transient=True)
+    world.scheduler.answer = Submission(SubmitStatus.REJECTED, reason="timed out", transient=True)
     world.desk.fence_wins = False
     world.controller.step()
     assert world.attempt().state is AttemptState.UNSURE
@@ -520,7 +520,7 @@ def test_a_rejected_job_that_runs_all_the_same_is_not_believed_to_be_rejected(wo
 
 
 def test_a_job_that_turns_up_after_its_rejection_is_cancelled(world: World) -> None:
-    world.scheduler.answer = Submission(SubmitAnswer.REJECTED, reason="no", transient=True)
+    world.scheduler.answer = Submission(SubmitStatus.REJECTED, reason="no", transient=True)
     world.controller.step()
     world.list(JobPhase.RUNNING)
     world.controller.step()
@@ -528,7 +528,7 @@ def test_a_job_that_turns_up_after_its_rejection_is_cancelled(world: World) -> N
 
 
 def test_what_is_refused_for_good_is_over_in_the_same_pass(world: World) -> None:
-    world.scheduler.answer = Submission(SubmitAnswer.REJECTED, reason="no such partition")
+    world.scheduler.answer = Submission(SubmitStatus.REJECTED, reason="no such partition")
     world.controller.step()
     assert world.run().state is RunState.FAILED and "no such partition" in world.run().reason
 
@@ -547,10 +547,10 @@ def test_a_cancelled_job_that_is_gone_is_not_waited_for(world: World) -> None:
 
 def test_the_scheduler_is_asked_about_the_attempts_that_are_under_way(world: World) -> None:
     world.controller.step()
-    assert world.scheduler.sought == []
+    assert world.scheduler.expected == []
     world.now += 5
     world.controller.step()
-    assert world.scheduler.sought == [Sought("t0-1", "17", 1000.0)]
+    assert world.scheduler.expected == [JobRef("t0-1", "17", 1000.0)]
 
 
 def test_no_more_are_submitted_than_the_cluster_takes_in_a_minute_or_at_once() -> None:
@@ -747,4 +747,4 @@ def test_files_that_cannot_be_read_now_are_no_reason_to_end_the_pass(
         raise FileNotFoundError("renamed")
 
     monkeypatch.setattr(world.desk, "report", vanish)
-    assert world.controller.step().trouble == ""
+    assert world.controller.step().scheduler_error == ""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from outlast.controller.inbox import Cancel, Inbox, Retry, Submit, take_requests
+from outlast.controller.inbox import Cancel, Inbox, Retry, Submit, process_requests
 from outlast.domain.model import Limits, OutputRule, RunPlan, RunState, Spec
 from outlast.errors import NotWritable
 from outlast.journal.journal import Journal
@@ -75,7 +75,7 @@ def test_garbage_is_put_aside_and_the_rest_is_done(inbox: Inbox, journal: Journa
     inbox.directory.mkdir(parents=True)
     (inbox.directory / "1-garbage.json").write_bytes(content)
     inbox.put(SUBMIT)
-    [note] = take_requests(journal, inbox, 1.0)
+    [note] = process_requests(journal, inbox, 1.0)
     assert "1-garbage.json.unreadable" in note
     assert (inbox.directory / "1-garbage.json.unreadable").read_bytes() == content
     assert journal.names() == ["a", "b"] and inbox.names() == []
@@ -93,17 +93,17 @@ def test_a_request_that_was_recorded_but_not_removed_is_not_done_again(
 ) -> None:
     name = inbox.put(SUBMIT)
     kept = (inbox.directory / name).read_bytes()
-    take_requests(journal, inbox, 1.0)
+    process_requests(journal, inbox, 1.0)
     (inbox.directory / name).write_bytes(kept)
     entries = journal.last_entry()
-    take_requests(journal, inbox, 2.0)
+    process_requests(journal, inbox, 2.0)
     assert journal.last_entry() == entries and inbox.names() == []
 
 
 def test_submitting_a_known_run_again_adds_only_the_new_ones(inbox: Inbox, journal: Journal) -> None:
     inbox.put(SUBMIT)
     inbox.put(Submit(SPEC, (RunPlan("b"), RunPlan("c"))))
-    take_requests(journal, inbox, 1.0)
+    process_requests(journal, inbox, 1.0)
     assert [(run.name, run.position) for run in journal.runs()] == [("a", 0), ("b", 1), ("c", 2)]
 
 
@@ -111,11 +111,11 @@ def test_cancel_and_retry_change_only_runs_in_a_state_for_it(inbox: Inbox, journ
     inbox.put(SUBMIT)
     inbox.put(Cancel(("a", "nobody"), "enough"))
     inbox.put(Retry(SPEC, ("b", "nobody")))
-    take_requests(journal, inbox, 1.0)
+    process_requests(journal, inbox, 1.0)
     states = {run.name: (run.state, run.cancel_asked) for run in journal.runs()}
     assert states == {"a": (RunState.WAITING, "enough"), "b": (RunState.WAITING, "")}
     inbox.put(Cancel(None, "all"))
-    take_requests(journal, inbox, 2.0)
+    process_requests(journal, inbox, 2.0)
     assert all(run.cancel_asked for run in journal.runs())
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from outlast.domain.accounts import AttemptAccount
 from outlast.domain.decision import Decision, DecisionKind
-from outlast.domain.engine import CANCEL_AGAIN, SOUR_FOR, after_fence, decide, decide_twin
+from outlast.domain.engine import CANCEL_AGAIN, AVOID_HOST_FOR, after_fence, decide, decide_twin
 from outlast.domain.model import (
     Attempt,
     AttemptState,
@@ -87,7 +87,7 @@ def test_between_attempts_a_cancellation_comes_before_failure_and_before_the_nex
 
 def test_the_next_attempt_avoids_the_hosts_with_trouble_and_keeps_its_pause() -> None:
     assert between_attempts(Outcome.LOST, troubles=1) is None
-    decision = between_attempts(Outcome.EVICTED, sour_hosts=(("node1", NOW), ("node2", NOW - SOUR_FOR)))
+    decision = between_attempts(Outcome.EVICTED, sour_hosts=(("node1", NOW), ("node2", NOW - AVOID_HOST_FOR)))
     assert decision is not None and decision.do is DecisionKind.START and decision.data["avoid"] == ["node1"]
     decision = between_attempts(Outcome.CRASHED, failures=2)
     assert decision is not None and decision.kind is EntryKind.FAILED

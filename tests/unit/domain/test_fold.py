@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from outlast.domain.accounts import AttemptAccount, read_account
-from outlast.domain.fold import SOUR_HOSTS, ImpossibleStep, apply
+from outlast.domain.fold import MOST_AVOIDED_HOSTS, ImpossibleStep, apply
 from outlast.domain.model import (
     ATTEMPT_KINDS,
     ATTEMPT_STEPS,
@@ -188,7 +188,7 @@ def test_troubles_lengthen_until_an_attempt_computes() -> None:
 
 def test_hosts_with_trouble_are_remembered_newest_last_and_not_too_many() -> None:
     run = a_run()
-    for number in [*range(SOUR_HOSTS + 2), 3]:
+    for number in [*range(MOST_AVOIDED_HOSTS + 2), 3]:
         run = ending(run, Outcome.STALLED, an_attempt(host="node%d" % number))
     assert [host for host, _ in run.sour_hosts] == ["node2", "node4", "node5", "node6", "node3"]
 

@@ -39,7 +39,7 @@ def test_each_outcome_leads_to_its_action_and_a_reason_that_names_it(outcome: Ou
 
 @pytest.mark.parametrize("outcome", [outcome for outcome in Outcome if CAUSES[outcome] is Cause.CLUSTER])
 def test_no_trouble_of_the_clusters_fails_a_run_at_once(outcome: Outcome) -> None:
-    assert decided(ended(outcome))[0] in (Action.GO_ON, Action.PAUSE)
+    assert decided(ended(outcome))[0] in (Action.CONTINUE, Action.PAUSE)
 
 
 def test_what_has_to_be_repaired_on_the_access_point_stops_the_run_and_names_the_command() -> None:
@@ -51,25 +51,25 @@ def test_what_has_to_be_repaired_on_the_access_point_stops_the_run_and_names_the
 
 
 def test_the_first_attempt_is_started_without_a_past() -> None:
-    assert decided(ended(Outcome.LOST, last=None))[0] is Action.GO_ON
+    assert decided(ended(Outcome.LOST, last=None))[0] is Action.CONTINUE
 
 
 def test_the_same_failure_twice_stops_the_run_and_quotes_it() -> None:
     action, reason = decided(ended(Outcome.CRASHED, failures=2))
     assert action is Action.FAIL
     assert "same failure twice" in reason and "the detail" in reason
-    assert decided(ended(Outcome.CRASHED, failures=1))[0] is Action.ONCE_MORE
+    assert decided(ended(Outcome.CRASHED, failures=1))[0] is Action.RETRY_ONCE
 
 
 def test_attempts_without_progress_stop_the_run_at_the_limit() -> None:
-    assert decided(ended(Outcome.OVER_TIME, stuck=2))[0] is Action.GO_ON
+    assert decided(ended(Outcome.OVER_TIME, stuck=2))[0] is Action.CONTINUE
     action, reason = decided(ended(Outcome.OVER_TIME, stuck=3))
     assert action is Action.FAIL and "nothing new" in reason
 
 
 def test_the_cluster_is_granted_more_attempts_without_progress() -> None:
     most = 3 * LIMITS.without_progress
-    assert decided(ended(Outcome.EVICTED, stuck_any=most - 1))[0] is Action.GO_ON
+    assert decided(ended(Outcome.EVICTED, stuck_any=most - 1))[0] is Action.CONTINUE
     action, reason = decided(ended(Outcome.EVICTED, stuck_any=most))
     assert action is Action.FAIL and "by the cluster" in reason
 
@@ -107,7 +107,7 @@ def test_a_run_whose_job_was_removed_continues_and_names_the_command_that_ends_i
     outcome: Outcome, removed: Removal
 ) -> None:
     action, reason = decided(ended(outcome, removed=removed))
-    assert action is Action.GO_ON
+    assert action is Action.CONTINUE
     assert reason.endswith("; it was removed at the scheduler, and the run continues: " + ONLY_CANCEL)
 
 
@@ -121,13 +121,13 @@ def test_a_removal_that_may_be_something_else_is_only_hinted_at(outcome: Outcome
 
 def test_a_job_that_nobody_removed_simply_continues_whatever_its_detail_contains() -> None:
     verdict = judge(ended(Outcome.EVICTED, detail="cancelled with scancel or qdel"), LIMITS, PATIENCE, 100.0)
-    assert (verdict.action, verdict.decided) == (Action.GO_ON, "continue")
+    assert (verdict.action, verdict.decided) == (Action.CONTINUE, "continue")
 
 
 @pytest.mark.parametrize("removed", Removal)
 def test_a_removal_never_ends_a_run_by_itself(removed: Removal) -> None:
     for outcome in (Outcome.EVICTED, Outcome.CANCELLED, Outcome.CONTINUE, Outcome.OVER_TIME):
-        assert decided(ended(outcome, removed=removed))[0] is Action.GO_ON
+        assert decided(ended(outcome, removed=removed))[0] is Action.CONTINUE
 
 
 def test_a_verdict_keeps_what_happened_apart_from_what_follows() -> None:

@@ -122,7 +122,7 @@ def test_a_delivery_that_is_what_its_manifest_says_has_finished(exchange: Shared
         ({"model.npz": {"size": 4}}, "3 bytes instead of 4"),
         ({"model.npz": {}}, "3 bytes"),
         ({"model.npz": None}, "3 bytes"),
-        ({"gone.npz": {"size": 3}}, "not there"),
+        ({"gone.npz": {"size": 3}}, "missing"),
         ({"../order.json": {"size": 3}}, "outside"),
         ({"a/../../order.json": {"size": 3}}, "outside"),
         ({"/etc/passwd": {"size": 3}}, "outside"),

@@ -54,7 +54,7 @@ def journal(path: Path) -> Iterator[Journal]:
 def writer(path: Path) -> Journal:
     journal = Journal(path, create=True)
     epoch, _ = journal.lease()
-    assert journal.take_lease(epoch, {"pid": 1})
+    assert journal.acquire_lease(epoch, {"pid": 1})
     return journal
 
 
@@ -158,9 +158,9 @@ def test_a_piece_is_recorded_as_a_whole_or_not_at_all(journal: Journal, path: Pa
 
 def test_a_request_and_its_consequences_are_one_piece(journal: Journal) -> None:
     with pytest.raises(ImpossibleStep):
-        journal.take_request("1.json", 1.0, [added("a"), intended("a", "t1"), intended("a", "t2", 2)])
+        journal.record_request("1.json", 1.0, [added("a"), intended("a", "t1"), intended("a", "t2", 2)])
     assert not journal.has_request("1.json") and not journal.live() and journal.last_entry() == 0
-    journal.take_request("1.json", 1.0, [added("a")])
+    journal.record_request("1.json", 1.0, [added("a")])
     assert journal.has_request("1.json") and list(journal.live()) == ["a"]
 
 
@@ -200,7 +200,7 @@ def test_a_holder_that_was_taken_over_can_never_write_again(journal: Journal, pa
         lambda: journal.append([intended("a", "t1")]),
         lambda: journal.add_spec(SPEC),
         lambda: journal.renew_lease({}),
-        lambda: journal.take_request("1.json", 1.0, []),
+        lambda: journal.record_request("1.json", 1.0, []),
     ):
         with pytest.raises(JournalHeld, match="taken over"):
             write()
@@ -212,8 +212,8 @@ def test_a_holder_that_was_taken_over_can_never_write_again(journal: Journal, pa
 def test_a_lease_is_taken_by_one_of_those_who_saw_it_free(journal: Journal, path: Path) -> None:
     other = Journal(path)
     epoch, _ = journal.lease()
-    assert other.take_lease(epoch, {"pid": 2})
-    assert not journal.take_lease(epoch, {"pid": 3})
+    assert other.acquire_lease(epoch, {"pid": 2})
+    assert not journal.acquire_lease(epoch, {"pid": 3})
     assert journal.lease() == (epoch + 1, {"pid": 2})
     other.close()
 
@@ -335,7 +335,7 @@ def test_a_directory_that_may_not_be_written_is_said() -> None:
         )
     finally:
         shutil.rmtree(place)
-    assert str(place) in done.stdout and "may only read" in done.stdout, done.stderr
+    assert str(place) in done.stdout and "no permission to write" in done.stdout, done.stderr
 
 
 def test_a_full_disk_loses_nothing_and_the_same_journal_goes_on_with_room(
@@ -349,10 +349,10 @@ def test_a_full_disk_loses_nothing_and_the_same_journal_goes_on_with_room(
     many = [added("r%d" % number, number) for number in range(2000)]
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (max(path.stat().st_size, wal.stat().st_size), usual[1]))
-        with pytest.raises(NotWritable, match="make room"):
+        with pytest.raises(NotWritable, match="free some space"):
             journal.append(many)
-        with pytest.raises(NotWritable, match="make room"):
-            journal.take_request("1.json", 1.0, many)
+        with pytest.raises(NotWritable, match="free some space"):
+            journal.record_request("1.json", 1.0, many)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, usual)
         signal.signal(signal.SIGXFSZ, ignored)
@@ -374,11 +374,11 @@ def test_every_commit_reaches_the_disk(tmp_path: Path) -> None:
 def test_a_journal_that_was_moved_away_or_replaced_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "journal.sqlite"
     journal = Journal(path, create=True)
-    journal.check_place()
+    journal.check_location()
     path.rename(tmp_path / "elsewhere")
     with pytest.raises(JournalDamaged, match="moved, removed or replaced"):
-        journal.check_place()
+        journal.check_location()
     path.write_bytes(b"")
     with pytest.raises(JournalDamaged, match="moved, removed or replaced"):
-        journal.check_place()
+        journal.check_location()
     journal.close()

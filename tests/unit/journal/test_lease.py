@@ -1,4 +1,4 @@
-"""One controller at a time; a dead one is taken over, a living one is named."""
+"""One controller holds the lease at a time; a dead one is taken over, a living one is named."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from outlast.domain.model import EntryKind, JournalEntry
 from outlast.errors import JournalHeld
 from outlast.journal import lease as lease_module
 from outlast.journal.journal import Journal
-from outlast.journal.lease import BEAT, SILENCE, Lease
+from outlast.journal.lease import RENEW_INTERVAL, STALE_AFTER, Lease
 from outlast.local_cluster.processes import start_ticks
 
 ADDED = JournalEntry(1.0, "a", EntryKind.ADDED, None, {"position": 0, "spec": 1})
@@ -41,17 +41,17 @@ def process() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def hold(journal: Journal, **changes: Any) -> dict[str, Any]:
-    """As if somebody else had the lease."""
+    """Take the lease as another holder, and return that holder."""
     now = time.time()
-    holder = {**lease_module._myself(), "since": now, "beat": now, "purpose": "up", **changes}
+    holder = {**lease_module._this_process(), "since": now, "beat": now, "purpose": "up", **changes}
     other = Journal(journal.path)
     epoch, _ = other.lease()
-    assert other.take_lease(epoch, holder)
+    assert other.acquire_lease(epoch, holder)
     other.close()
     return holder
 
 
-def test_a_lease_lets_write_and_is_free_after_its_release(journal: Journal) -> None:
+def test_a_lease_permits_writing_and_is_free_after_its_release(journal: Journal) -> None:
     lease = Lease(journal, "up")
     lease.acquire()
     journal.append([ADDED])
@@ -76,75 +76,75 @@ def test_a_killed_holder_is_taken_over_at_once_and_cannot_write(
 ) -> None:
     hold(journal, pid=process.pid, born=start_ticks(process.pid))
     process.kill()
-    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # a zombie is dead, reaped or not
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # a zombie counts as dead
     Lease(journal, "up").acquire()
     journal.append([ADDED])
 
 
-def test_a_pid_that_belongs_to_somebody_else_by_now_is_no_holder(journal: Journal) -> None:
+def test_a_pid_that_another_process_has_now_is_no_holder(journal: Journal) -> None:
     hold(journal, born="12345")
     Lease(journal, "up").acquire()
 
 
-def test_a_holder_from_before_the_machine_was_started_anew_is_dead(journal: Journal) -> None:
+def test_a_holder_from_before_a_reboot_is_dead(journal: Journal) -> None:
     hold(journal, boot="another boot")
     Lease(journal, "up").acquire()
 
 
-def test_a_holder_on_another_host_is_believed_while_its_heart_beats(journal: Journal) -> None:
-    hold(journal, host="login2", beat=time.time() - SILENCE + 30)
+def test_a_holder_on_another_host_keeps_the_lease_until_its_heartbeat_is_stale(journal: Journal) -> None:
+    hold(journal, host="login2", beat=time.time() - STALE_AFTER + 30)
     with pytest.raises(JournalHeld, match="login2"):
         Lease(journal, "up").acquire()
-    hold(journal, host="login2", beat=time.time() - SILENCE - 1)
+    hold(journal, host="login2", beat=time.time() - STALE_AFTER - 1)
     Lease(journal, "up").acquire()
 
 
-def test_a_holder_whose_clock_is_far_ahead_does_not_hold_for_ever(journal: Journal) -> None:
-    hold(journal, host="login2", beat=time.time() + 10 * SILENCE)
+def test_a_holder_whose_clock_is_far_ahead_does_not_keep_the_lease_for_ever(journal: Journal) -> None:
+    hold(journal, host="login2", beat=time.time() + 10 * STALE_AFTER)
     Lease(journal, "up").acquire()
 
 
-def test_a_holder_that_was_wrongly_given_up_finds_out_at_its_next_beat(
+def test_a_holder_that_was_wrongly_taken_over_finds_out_at_its_next_renewal(
     journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lease = Lease(journal, "up")
     lease.acquire()
     other = Journal(journal.path)
     epoch, _ = other.lease()
-    assert other.take_lease(epoch, {"host": "login2"})
-    late = time.monotonic() + BEAT
+    assert other.acquire_lease(epoch, {"host": "login2"})
+    late = time.monotonic() + RENEW_INTERVAL
     monkeypatch.setattr(time, "monotonic", lambda: late)
     with pytest.raises(JournalHeld, match="taken over"):
-        lease.beat()
+        lease.renew()
     other.close()
 
 
-def test_a_heart_beats_only_now_and_then(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lease_is_renewed_at_most_once_per_interval(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
     lease = Lease(journal, "up")
     lease.acquire()
     renewals: list[object] = []
     monkeypatch.setattr(journal, "renew_lease", renewals.append)
     for _ in range(100):
-        lease.beat()
+        lease.renew()
     assert not renewals
-    late = time.monotonic() + BEAT
+    late = time.monotonic() + RENEW_INTERVAL
     monkeypatch.setattr(time, "monotonic", lambda: late)
     for _ in range(100):
-        lease.beat()
+        lease.renew()
     assert len(renewals) == 1
 
 
-def test_two_who_find_it_free_at_once_do_not_both_get_it(
+def test_two_controllers_that_find_the_lease_free_do_not_both_get_it(
     journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other one takes it between our look and our grasp, and is alive at our second look."""
-    look = journal.lease
-    looks: list[object] = []
+    """The other one acquires it between our read and our write, and is alive when we read it again."""
+    read = journal.lease
+    reads: list[object] = []
 
     def overtaken() -> Any:
-        found = look()
-        if not looks:
-            looks.append(hold(journal, host="login2"))
+        found = read()
+        if not reads:
+            reads.append(hold(journal, host="login2"))
         return found
 
     monkeypatch.setattr(journal, "lease", overtaken)

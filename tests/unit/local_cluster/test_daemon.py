@@ -20,7 +20,7 @@ from outlast.local_cluster.client import Client, NoResponse, NotSent, Refused
 from outlast.local_cluster.fingerprint import code_fingerprint
 from outlast.local_cluster.messages import LARGEST, BadMessage, decode, encode, socket_address
 from outlast.local_cluster.processes import start_ticks
-from outlast.schedulers.base import JobPhase, SchedulerUnavailable, SubmitAnswer
+from outlast.schedulers.base import JobPhase, SchedulerUnavailable, SubmitStatus
 from outlast.schedulers.local import Host
 
 
@@ -119,8 +119,8 @@ def test_invalid_jobs_are_rejected_one_by_one(cluster: LocalRehearsal) -> None:
     good = cluster.request()
     bad = [replace(cluster.request(), time=0.0), replace(cluster.request(), log="a\0b")]
     answers = cluster.scheduler.submit([*bad, good])
-    assert [answers[one.token].answer for one in bad] == [SubmitAnswer.REJECTED, SubmitAnswer.REJECTED]
-    assert answers[good.token].answer is SubmitAnswer.ACCEPTED
+    assert [answers[one.token].status for one in bad] == [SubmitStatus.REJECTED, SubmitStatus.REJECTED]
+    assert answers[good.token].status is SubmitStatus.ACCEPTED
 
 
 def test_a_truncated_message_is_incomplete_wherever_it_is_cut() -> None:
@@ -266,7 +266,7 @@ def test_a_daemon_with_older_code_is_replaced_once_no_job_runs(
     cluster.await_end(running.token)
     with pytest.raises((NotSent, NoResponse)):
         client.ask("submit", 0.5, **message)  # no daemon has this code
-    assert cluster.scheduler.submit([fresh])[fresh.token].answer is SubmitAnswer.ACCEPTED
+    assert cluster.scheduler.submit([fresh])[fresh.token].status is SubmitStatus.ACCEPTED
     assert cluster.scheduler.daemon_pid() != old
 
 
@@ -288,12 +288,12 @@ def test_a_daemon_of_an_older_version_with_running_jobs_gets_no_new_ones_and_the
     cluster.options = new
     cluster.scheduler = cluster.another_adapter()
     refused = cluster.scheduler.submit([fresh])[fresh.token]
-    assert (refused.answer, refused.transient) == (SubmitAnswer.REJECTED, True)
+    assert (refused.status, refused.transient) == (SubmitStatus.REJECTED, True)
     assert "daemon (process %d) is of an older version of Outlast" % pid in refused.reason
     assert "running jobs (1)" in refused.reason and "type `kill %d`" % pid in refused.reason
     os.kill(pid, signal.SIGTERM)
     await_death(pid, ticks or 0)
-    assert cluster.scheduler.submit([fresh])[fresh.token].answer is SubmitAnswer.ACCEPTED
+    assert cluster.scheduler.submit([fresh])[fresh.token].status is SubmitStatus.ACCEPTED
     held.release()
     assert cluster.await_end(running.token)[running.token].exit_code == 6
     cluster.close()
@@ -328,7 +328,7 @@ def test_a_daemon_that_cannot_start_reports_why_and_nothing_counts_as_sent(clust
     broken = cluster.another_adapter(options=replace(cluster.options, run="no_such_module:run"))
     request = cluster.request()
     answer = broken.submit([request])[request.token]
-    assert (answer.answer, answer.transient) == (SubmitAnswer.REJECTED, True)
+    assert (answer.status, answer.transient) == (SubmitStatus.REJECTED, True)
     assert "no_such_module" in answer.reason
     with pytest.raises(SchedulerUnavailable, match=r"no_such_module.*daemon\.log"):
         broken.poll()
@@ -344,7 +344,7 @@ def test_a_full_disk_causes_a_rejection_that_may_be_retried(cluster: LocalRehear
     cluster.scheduler._client = client
     request = cluster.request()
     answer = cluster.scheduler.submit([request])[request.token]
-    assert (answer.answer, answer.transient) == (SubmitAnswer.REJECTED, True)
+    assert (answer.status, answer.transient) == (SubmitStatus.REJECTED, True)
 
 
 def test_render_shows_what_is_sent_and_the_hosts(cluster: LocalRehearsal) -> None:

@@ -1,4 +1,4 @@
-"""The end of a training's log shows if it has left, and the file beside the log has its newest step."""
+"""The last line of the progress log shows if the training has left; the file beside it has the step."""
 
 from __future__ import annotations
 

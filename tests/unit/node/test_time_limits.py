@@ -1,12 +1,11 @@
-"""The time margins of a job: one rule for the node program, the schedulers, params.yaml and the training."""
+"""The time margins of a job: one rule for the node program, the schedulers and the training."""
 
 from __future__ import annotations
 
 import pytest
 
-from outlast.domain.model import Checkpoints, Resources, Spec, attempts_needed
 from outlast.local_cluster.hosts import Need
-from outlast.local_cluster.job import JobRequest
+from outlast.local_cluster.job import Request
 from outlast.node import time_limits
 from outlast.training.deadline import Deadline
 
@@ -40,3 +39,9 @@ def test_stop_margin_and_reserve_make_up_the_time_between_stop_signal_and_end(
     margins = time_limits.stop_margin(seconds, grace) + time_limits.handover_reserve(seconds)
     assert limits.hard_end - limits.stop_at == pytest.approx(margins)
     assert limits.deadline < limits.last_moment < limits.hard_end
+
+
+@pytest.mark.parametrize(("seconds", "grace"), TIMES)
+def test_the_local_cluster_warns_by_the_same_margin(seconds: float, grace: float) -> None:
+    request = Request("t", "n", "o", "l", seconds, grace, Need(1, 0, frozenset()))
+    assert seconds - request.warning_after == pytest.approx(time_limits.stop_margin(seconds, grace))

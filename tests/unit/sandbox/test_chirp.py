@@ -1,3 +1,5 @@
+"""The Chirp client sends files and names unchanged, and every failure is an error with its cause."""
+
 from __future__ import annotations
 
 import os
@@ -25,13 +27,13 @@ def chirp(pool: Pool) -> Iterator[Chirp]:
         yield connected
 
 
-def test_a_job_that_was_given_no_such_service_has_none(tmp_path: Path) -> None:
+def test_without_a_chirp_service_there_is_no_connection(tmp_path: Path) -> None:
     assert Chirp.connect({}) is None
     assert Chirp.connect({"_CONDOR_CHIRP_CONFIG": str(tmp_path / "none")}) is None
 
 
 @pytest.mark.parametrize("size", [0, 1, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, 3 << 20])
-def test_a_file_arrives_as_it_is(tmp_path: Path, pool: Pool, chirp: Chirp, size: int) -> None:
+def test_a_file_arrives_unchanged(tmp_path: Path, pool: Pool, chirp: Chirp, size: int) -> None:
     content = os.urandom(size)
     (tmp_path / "file").write_bytes(content)
     assert chirp.send(str(tmp_path / "file"), "there") == size
@@ -43,33 +45,33 @@ def test_a_file_arrives_as_it_is(tmp_path: Path, pool: Pool, chirp: Chirp, size:
 @pytest.mark.parametrize(
     "name", ["with space", "with\\backslash", "tab\there", "ümläut", os.fsdecode(b"\xff")]
 )
-def test_a_name_arrives_as_it_is(pool: Pool, chirp: Chirp, name: str) -> None:
+def test_a_name_arrives_unchanged(pool: Pool, chirp: Chirp, name: str) -> None:
     chirp.send_bytes(b"x", name)
     assert [path.name for path in pool.root.iterdir()] == [name]
 
 
 @pytest.mark.parametrize("name", ["two\nlines", "n" * 2000])
-def test_a_name_that_no_request_can_hold_is_not_sent(pool: Pool, chirp: Chirp, name: str) -> None:
+def test_a_name_that_no_request_can_contain_is_not_sent(pool: Pool, chirp: Chirp, name: str) -> None:
     with pytest.raises(ChirpError, match="cannot be sent"):
         chirp.send_bytes(b"x", name)
-    assert pool.asked == []
+    assert pool.requests == []
 
 
-def test_directories_links_and_renames_are_made_and_removed(pool: Pool, chirp: Chirp) -> None:
+def test_directories_and_links_are_created_renamed_and_removed(pool: Pool, chirp: Chirp) -> None:
     chirp.make_directory("a")
     chirp.make_directory("a")
     chirp.send_bytes(b"x", "a/one")
     chirp.link("a/one", "a/two")
     chirp.rename("a/two", "a/three")
-    assert sorted(chirp.names("a")) == ["one", "three"]
+    assert sorted(chirp.list_names("a")) == ["one", "three"]
     chirp.remove("a")
     chirp.remove("a")
-    assert chirp.names("a") == []
+    assert chirp.list_names("a") == []
     assert list(pool.root.iterdir()) == []
 
 
-def test_a_refusal_says_what_and_why_and_the_connection_goes_on(pool: Pool, chirp: Chirp) -> None:
-    with pytest.raises(ChirpError, match="writing none/file: there is no such file") as refused:
+def test_a_refusal_names_action_and_cause_and_the_connection_stays_usable(pool: Pool, chirp: Chirp) -> None:
+    with pytest.raises(ChirpError, match="writing none/file: no such file") as refused:
         chirp.send_bytes(b"x", "none/file")
     assert refused.value.code == -3
     chirp.send_bytes(b"x", "file")
@@ -80,16 +82,16 @@ def test_putfile_is_never_used(tmp_path: Path, pool: Pool, chirp: Chirp) -> None
     (tmp_path / "file").write_bytes(b"x")
     chirp.send(str(tmp_path / "file"), "there")
     chirp.send_bytes(b"", "empty")
-    assert not [request for request in pool.asked if request.startswith("putfile")]
+    assert not [request for request in pool.requests if request.startswith("putfile")]
 
 
-def test_a_starter_that_hangs_up_is_an_error(pool: Pool, chirp: Chirp) -> None:
+def test_a_closed_connection_is_an_error(pool: Pool, chirp: Chirp) -> None:
     pool.hang_up_at = 0
-    with pytest.raises(ChirpError, match="hung up"):
+    with pytest.raises(ChirpError, match="closed the connection"):
         chirp.make_directory("a")
 
 
-def test_a_starter_that_does_not_answer_is_waited_for_no_longer_than_was_said(pool: Pool) -> None:
+def test_a_starter_that_does_not_respond_is_waited_for_until_the_timeout(pool: Pool) -> None:
     pool.wait_at = "mkdir"
     connected = Chirp.connect(pool.environ, timeout=0.2)
     assert connected is not None
@@ -97,17 +99,17 @@ def test_a_starter_that_does_not_answer_is_waited_for_no_longer_than_was_said(po
         connected.make_directory("a")
 
 
-def test_who_waits_for_an_answer_can_be_freed_by_another_thread(pool: Pool, chirp: Chirp) -> None:
+def test_another_thread_can_abort_a_waiting_request(pool: Pool, chirp: Chirp) -> None:
     pool.wait_at = "mkdir"
     caught: list[BaseException] = []
 
-    def ask() -> None:
+    def request() -> None:
         try:
             chirp.make_directory("a")
         except ChirpError as error:
             caught.append(error)
 
-    thread = threading.Thread(target=ask)
+    thread = threading.Thread(target=request)
     thread.start()
     assert pool.waiting.wait(10)
     chirp.abandon()
@@ -128,6 +130,6 @@ def test_a_wrong_cookie_is_refused_and_never_shown(pool: Pool, tmp_path: Path) -
     assert "secret" not in "%r %r" % (refused.value, refused.value.__cause__)
 
 
-def test_a_number_is_put_into_the_jobs_ad(pool: Pool, chirp: Chirp) -> None:
-    chirp.tell("ChirpOutlastStep", 42)
-    assert pool.facts == {"ChirpOutlastStep": "42"}
+def test_a_number_is_set_in_the_jobs_ad(pool: Pool, chirp: Chirp) -> None:
+    chirp.set_job_attribute("ChirpOutlastStep", 42)
+    assert pool.attributes == {"ChirpOutlastStep": "42"}

@@ -1,4 +1,4 @@
-"""Which state a job without a shared file system goes on from, and how its checkpoints get out."""
+"""The state from which a job without a shared file system resumes, and how its checkpoints are committed."""
 
 from __future__ import annotations
 
@@ -51,17 +51,17 @@ def checkpoints(home: Path) -> dict[str, str]:
     return contents(home / "travel" / "checkpoints")
 
 
-def test_whole_checkpoints_are_known_by_the_names_that_the_training_gives_them() -> None:
+def test_complete_checkpoints_are_recognised_by_the_names_that_the_training_gives_them() -> None:
     assert layout.is_checkpoint(checkpoint_names.checkpoint_name(7, (1, 2)))
     assert not layout.is_checkpoint(
         checkpoint_names.temporary_name(checkpoint_names.checkpoint_name(7, (1, 2)))
     )
 
 
-# Which state is the newest.
+# The newest state.
 
 
-def test_the_first_start_takes_what_came_along(tmp_path: Path) -> None:
+def test_the_first_start_uses_the_state_that_was_transferred_with_the_job(tmp_path: Path) -> None:
     commit(tmp_path, 0, {"checkpoints/model.pt": "given", "unfinished/output/rows.csv": "1"})
     found = layout.restore_newest(str(tmp_path))
     assert found is not None and found[1].serial == 0
@@ -70,7 +70,7 @@ def test_the_first_start_takes_what_came_along(tmp_path: Path) -> None:
     assert layout.read_serial(str(tmp_path)) == 1
 
 
-def test_after_a_soft_end_what_the_job_had_with_it_is_newer(tmp_path: Path) -> None:
+def test_after_a_proper_end_the_files_of_the_job_are_newer_than_the_commit(tmp_path: Path) -> None:
     layout.restore_newest(str(tmp_path))
     commit(tmp_path, 2, {"checkpoints/model.pt": "committed"})
     layout.write_serial(str(tmp_path), 2)
@@ -79,7 +79,7 @@ def test_after_a_soft_end_what_the_job_had_with_it_is_newer(tmp_path: Path) -> N
     assert checkpoints(tmp_path) == {"model.pt": "saved later"}
 
 
-def test_after_a_hard_end_what_was_committed_is_newer(tmp_path: Path) -> None:
+def test_after_a_hard_kill_the_commit_is_newer(tmp_path: Path) -> None:
     fill(tmp_path / "travel/checkpoints", {"model.pt": "of an earlier start", "gone.pt": "x"})
     layout.write_serial(str(tmp_path), 3)
     commit(tmp_path, 5, {"checkpoints/model.pt": "committed"})
@@ -89,7 +89,7 @@ def test_after_a_hard_end_what_was_committed_is_newer(tmp_path: Path) -> None:
     assert layout.read_serial(str(tmp_path)) == 6
 
 
-def test_whole_checkpoints_of_the_older_state_stay_to_fall_back_on(tmp_path: Path) -> None:
+def test_complete_checkpoints_of_the_older_state_are_kept_as_a_fallback(tmp_path: Path) -> None:
     fill(tmp_path / "travel/checkpoints", {STEP % (1, 1) + "/state.bin": "1", "plain": "old"})
     layout.write_serial(str(tmp_path), 1)
     commit(tmp_path, 2, {"checkpoints/" + STEP % (2, 2) + "/state.bin": "2"})
@@ -98,7 +98,7 @@ def test_whole_checkpoints_of_the_older_state_stay_to_fall_back_on(tmp_path: Pat
 
 
 @pytest.mark.parametrize("torn", ["missing", "short", "no manifest", "half a manifest", "link"])
-def test_a_commit_that_is_not_whole_does_not_count(tmp_path: Path, torn: str) -> None:
+def test_an_incomplete_commit_does_not_count(tmp_path: Path, torn: str) -> None:
     commit(tmp_path, 1, {"checkpoints/model.pt": "whole"})
     broken = commit(tmp_path, 2, {"checkpoints/model.pt": "torn!"})
     if torn == "missing":
@@ -127,14 +127,14 @@ def test_a_commit_that_is_not_whole_does_not_count(tmp_path: Path, torn: str) ->
         {"a": "b"},
     ],
 )
-def test_a_manifest_that_names_something_outside_is_not_believed(
+def test_a_manifest_with_names_outside_its_directory_is_rejected(
     tmp_path: Path, files: dict[str, Any]
 ) -> None:
     fill(tmp_path, {"manifest.json": json.dumps({"version": 1, "serial": 1, "files": files, "links": {}})})
     assert manifest.read(str(tmp_path)) is None
 
 
-def test_links_between_checkpoints_are_made_again_after_a_transfer(tmp_path: Path) -> None:
+def test_links_between_checkpoints_are_restored_after_a_transfer(tmp_path: Path) -> None:
     layout.restore_newest(str(tmp_path))
     place = tmp_path / "travel/checkpoints"
     fill(place, {"epoch-1/model.pt": "1"})
@@ -152,10 +152,10 @@ def test_links_between_checkpoints_are_made_again_after_a_transfer(tmp_path: Pat
     assert not (place / "out").is_symlink()
 
 
-def test_what_a_killed_leg_said_is_kept_and_the_next_one_is_counted_on(tmp_path: Path) -> None:
+def test_the_logs_of_a_killed_leg_are_kept_and_legs_are_numbered_from_there(tmp_path: Path) -> None:
     fill(tmp_path / "travel", {"claim.json": '{"job": "7.0"}', "events.jsonl": "one\ntwo\n"})
-    told = {"claim.json": '{"job": "7.0"}', "events.jsonl": "one\n", "leg-2/claim.json": '{"job": "7.0"}'}
-    fill(tmp_path / "committed/news", {**told, "leg-2/events.jsonl": "three\n", "training.log": "step 1\n"})
+    news = {"claim.json": '{"job": "7.0"}', "events.jsonl": "one\n", "leg-2/claim.json": '{"job": "7.0"}'}
+    fill(tmp_path / "committed/news", {**news, "leg-2/events.jsonl": "three\n", "training.log": "step 1\n"})
     layout.restore_newest(str(tmp_path))
     back = tmp_path / "travel"
     assert (back / "events.jsonl").read_text() == "one\ntwo\n"
@@ -164,12 +164,12 @@ def test_what_a_killed_leg_said_is_kept_and_the_next_one_is_counted_on(tmp_path:
     assert [leg.number for leg, _ in legs.claimed(str(back))] == [1, 2]
 
 
-def test_unfinished_outputs_are_found_where_the_next_leg_looks(tmp_path: Path) -> None:
+def test_unfinished_outputs_are_restored_where_the_next_leg_expects_them(tmp_path: Path) -> None:
     claims = {"claim.json": '{"job": "7.0"}', "leg-2/claim.json": '{"job": "7.0"}'}
     fill(tmp_path / "committed/news", claims)
     commit(tmp_path, 4, {"unfinished/output/rows.csv": "1\n2\n"})
     layout.restore_newest(str(tmp_path))
-    order = replaced_order(tmp_path)
+    order = make_order(tmp_path)
     taken, leg = legs.claim_next(order, "7.0", "here")
     assert leg.number == 3
     assert taken.previous_scratch is not None
@@ -179,7 +179,7 @@ def test_unfinished_outputs_are_found_where_the_next_leg_looks(tmp_path: Path) -
 # Commits.
 
 
-def replaced_order(home: Path, **changes: Any) -> WorkOrder:
+def make_order(home: Path, **changes: Any) -> WorkOrder:
     back = home / "travel"
     plain: dict[str, Any] = {
         "token": "b-1",
@@ -204,8 +204,8 @@ class Job:
     def __init__(self, home: Path, pool: Pool | None, **changes: Any) -> None:
         self.home, self.pool = home, pool
         self.now = 1000.0
-        came_from = layout.restore_newest(str(home))
-        self.order, self.leg = legs.claim_next(replaced_order(home, **changes), "7.0", "here")
+        restored = layout.restore_newest(str(home))
+        self.order, self.leg = legs.claim_next(make_order(home, **changes), "7.0", "here")
         self.events_path = Path(self.leg.events_path)
         self.place = home / "travel/checkpoints"
         self.output = home / "travel/unfinished/output"
@@ -213,13 +213,13 @@ class Job:
         log = EventLog(self.leg.events_path)
         log.write("claimed", host="here")
         self.commits = Committer(
-            self.order, self.leg, log, str(self.output), came_from, environ, lambda: self.now
+            self.order, self.leg, log, str(self.output), restored, environ, lambda: self.now
         )
 
-    def look(self, changed: bool = False, after: float = 1.0) -> None:
-        """A look of the supervision's, and what comes of what it set going."""
+    def poll(self, changed: bool = False, after: float = 1.0) -> None:
+        """Poll the committer once, as the supervision does, and wait for the work that it starts."""
         self.now += after
-        self.commits.look(changed)
+        self.commits.poll(changed)
         work = self.commits._work
         if work is not None:
             work.join(30)
@@ -250,24 +250,24 @@ def committed(pool: Pool) -> dict[str, str]:
     )
 
 
-def test_that_a_leg_has_begun_is_told_at_once(job: Job, pool: Pool) -> None:
-    job.look()
-    told = legs.claimed(str(pool.root / "committed/news"))
-    assert [holder.job for _, holder in told] == ["7.0"]
+def test_the_begin_of_a_leg_is_reported_at_once(job: Job, pool: Pool) -> None:
+    job.poll()
+    claims = legs.claimed(str(pool.root / "committed/news"))
+    assert [holder.job for _, holder in claims] == ["7.0"]
     assert committed(pool) == {}
 
 
-def test_checkpoints_and_unfinished_outputs_are_committed_in_a_quiet_moment_when_it_is_time(
+def test_checkpoints_and_unfinished_outputs_are_committed_when_due_and_the_directory_is_quiet(
     job: Job, pool: Pool
 ) -> None:
-    job.look()
+    job.poll()
     fill(job.place, {"model.pt": "1", "deep/er/opt.pt": "2", ".half.tmp": "x", "empty": ""})
     fill(job.output, {"rows.csv": "r"})
-    job.look(changed=True)
+    job.poll(changed=True)
     assert committed(pool) == {}, "not yet time"
-    job.look(changed=True, after=100)
+    job.poll(changed=True, after=100)
     assert committed(pool) == {}, "not quiet"
-    job.look()
+    job.poll()
     assert committed(pool) == {
         "checkpoints/model.pt": "1",
         "checkpoints/deep/er/opt.pt": "2",
@@ -277,80 +277,80 @@ def test_checkpoints_and_unfinished_outputs_are_committed_in_a_quiet_moment_when
     assert [event["bytes"] for event in job.events("committed")] == [3]
 
 
-def test_a_directory_that_is_never_quiet_is_committed_nevertheless(job: Job, pool: Pool) -> None:
-    job.look()
+def test_a_directory_that_is_never_quiet_is_committed_after_twice_the_interval(job: Job, pool: Pool) -> None:
+    job.poll()
     fill(job.place, {"model.pt": "1"})
-    job.look(changed=True, after=150)
+    job.poll(changed=True, after=150)
     assert committed(pool) == {}
-    job.look(changed=True, after=60)
+    job.poll(changed=True, after=60)
     assert committed(pool) == {"checkpoints/model.pt": "1"}
 
 
 def test_nothing_is_sent_when_nothing_has_changed(job: Job, pool: Pool) -> None:
-    job.look()
-    job.look(after=500)
+    job.poll()
+    job.poll(after=500)
     assert job.events("committed") == []
 
 
-def test_what_has_not_changed_is_not_sent_again_and_deletions_are_followed(job: Job, pool: Pool) -> None:
-    job.look()
+def test_unchanged_files_are_not_sent_again_and_deletions_are_applied(job: Job, pool: Pool) -> None:
+    job.poll()
     fill(job.place, {"a": "aaa", "b": "bb", "c": "c"})
-    job.look(changed=True)
-    job.look(after=100)
+    job.poll(changed=True)
+    job.poll(after=100)
     fill(job.place, {"b": "new b"})
     (job.place / "c").unlink()
-    job.look(changed=True)
-    job.look(after=100)
+    job.poll(changed=True)
+    job.poll(after=100)
     assert committed(pool) == {"checkpoints/a": "aaa", "checkpoints/b": "new b"}
     assert [event["bytes"] for event in job.events("committed")] == [6, 5]
     assert len(list((pool.root / "committed").glob("commit-*"))) == 1, "older ones are cleared away"
 
 
-def test_what_came_along_in_a_commit_is_not_sent_back(tmp_path: Path, pool: Pool) -> None:
+def test_files_from_the_restored_commit_are_not_sent_back(tmp_path: Path, pool: Pool) -> None:
     for place in (pool.root, tmp_path / "sandbox"):
         commit(place, 0, {"checkpoints/" + STEP % (1, 1) + "/state.bin": "given"})
     job = Job(tmp_path / "sandbox", pool)
-    job.look()
+    job.poll()
     fill(job.place, {STEP % (2, 2) + "/state.bin": "22"})
-    job.look(changed=True)
-    job.look(after=100)
+    job.poll(changed=True)
+    job.poll(after=100)
     assert sorted(committed(pool).values()) == ["22", "given"]
     assert [event["bytes"] for event in job.events("committed")] == [2]
     job.commits.finish()
 
 
-def test_an_access_point_without_links_gets_it_all_again(job: Job, pool: Pool) -> None:
+def test_without_links_on_the_access_point_all_files_are_sent_again(job: Job, pool: Pool) -> None:
     pool.refuse["link"] = -127
-    job.look()
+    job.poll()
     for content in ("1", "2"):
         fill(job.place, {"a": "aaa", "b": content})
-        job.look(changed=True)
-        job.look(after=100)
+        job.poll(changed=True)
+        job.poll(after=100)
     assert committed(pool) == {"checkpoints/a": "aaa", "checkpoints/b": "2"}
 
 
-def test_at_every_moment_of_a_commit_a_whole_state_is_there(tmp_path: Path) -> None:
-    """The connection is cut before each request in turn: the one before or the new one, never a mixture."""
+def test_a_complete_state_exists_at_every_moment_of_a_commit(tmp_path: Path) -> None:
+    """Close the connection before each request in turn: the old or the new state exists, never a mixture."""
     for cut in range(100):
         home = tmp_path / str(cut)
         with chirp_server(home / "access-point") as pool:
             job = Job(home / "sandbox", pool)
-            job.look()
+            job.poll()
             fill(job.place, {"a": "old a", "b": "old b"})
-            job.look(changed=True)
-            job.look(after=100)
-            old, begun = committed(pool), len(pool.asked)
+            job.poll(changed=True)
+            job.poll(after=100)
+            old, begun = committed(pool), len(pool.requests)
             fill(job.place, {"a": "new a", "b": "new b", "c": "new c"})
-            job.look(changed=True)
+            job.poll(changed=True)
             pool.hang_up_at = begun + cut
-            job.look(after=100)
+            job.poll(after=100)
             new = {"checkpoints/" + name: "new " + name for name in "abc"}
             assert committed(pool) in (old, new)
-            whole = len(pool.asked) <= begun + cut
+            whole = len(pool.requests) <= begun + cut
             pool.hang_up_at = None
             if job.events("warning"):
-                assert "tried again in 30 s" in job.events("warning")[-1]["text"]
-                job.look(after=30)
+                assert "retrying in 30 s" in job.events("warning")[-1]["text"]
+                job.poll(after=30)
             assert committed(pool) == new
             job.commits.finish()
         if whole:
@@ -359,58 +359,58 @@ def test_at_every_moment_of_a_commit_a_whole_state_is_there(tmp_path: Path) -> N
 
 
 def test_the_pauses_between_failing_commits_grow(job: Job, pool: Pool) -> None:
-    job.look()
+    job.poll()
     pool.refuse["open"] = -6
     fill(job.place, {"a": "1"})
-    job.look(changed=True)
-    job.look(after=100)
+    job.poll(changed=True)
+    job.poll(after=100)
     for pause in (30, 60):
-        job.look(after=pause - 2)
+        job.poll(after=pause - 2)
         failed = len(job.events("warning"))
-        job.look(after=3)
+        job.poll(after=3)
         assert len(job.events("warning")) == failed + 1
-    assert "no space is left there" in job.events("warning")[-1]["text"]
+    assert "no space left on the access point" in job.events("warning")[-1]["text"]
 
 
-def test_a_file_that_changes_while_it_is_sent_makes_no_commit(job: Job, pool: Pool) -> None:
-    job.look()
+def test_a_file_that_changes_while_it_is_sent_prevents_the_commit(job: Job, pool: Pool) -> None:
+    job.poll()
     fill(job.place, {"a": "1"})
-    job.look(changed=True)
+    job.poll(changed=True)
     pool.wait_at = "close"
     job.now += 100
-    job.commits.look(False)
+    job.commits.poll(False)
     assert pool.waiting.wait(10)
     with open(job.place / "a", "a") as file:
         file.write("more")
-    pool.go_on.set()
-    job.look()
+    pool.proceed.set()
+    job.poll()
     assert committed(pool) == {}
     assert "changed while it was sent" in job.events("warning")[-1]["text"]
-    job.look(after=31)
+    job.poll(after=31)
     assert committed(pool) == {"checkpoints/a": "1more"}
 
 
-def test_a_checkpoint_that_is_retired_while_it_is_sent_is_sent_whole(job: Job, pool: Pool) -> None:
-    job.look()
+def test_a_checkpoint_that_is_removed_while_it_is_sent_is_sent_completely(job: Job, pool: Pool) -> None:
+    job.poll()
     fill(job.place, {STEP % (1, 1) + "/" + name: name * 10 for name in ("manifest.json", "state.bin")})
-    job.look(changed=True)
+    job.poll(changed=True)
     pool.wait_at = "open"
     job.now += 100
-    job.commits.look(False)
+    job.commits.poll(False)
     assert pool.waiting.wait(10)
     shutil.rmtree(job.place / (STEP % (1, 1)))
-    pool.go_on.set()
-    job.look()
+    pool.proceed.set()
+    job.poll()
     assert len(committed(pool)) == 2
 
 
-def test_a_commit_under_way_does_not_hold_up_the_end(job: Job, pool: Pool) -> None:
-    job.look()
+def test_a_commit_under_way_does_not_delay_the_end(job: Job, pool: Pool) -> None:
+    job.poll()
     fill(job.place, {"a": "1"})
-    job.look(changed=True)
+    job.poll(changed=True)
     pool.wait_at = "open"
     job.now += 100
-    job.commits.look(False)
+    job.commits.poll(False)
     assert pool.waiting.wait(10)
     began = time.monotonic()
     job.commits.finish()
@@ -419,11 +419,11 @@ def test_a_commit_under_way_does_not_hold_up_the_end(job: Job, pool: Pool) -> No
     assert time.monotonic() - began < 5
 
 
-def test_a_job_that_is_evicted_after_a_commit_goes_on_from_what_it_has_with_it(job: Job, pool: Pool) -> None:
-    job.look()
+def test_a_job_that_is_evicted_after_a_commit_resumes_from_its_own_files(job: Job, pool: Pool) -> None:
+    job.poll()
     fill(job.place, {"a": "committed"})
-    job.look(changed=True)
-    job.look(after=100)
+    job.poll(changed=True)
+    job.poll(after=100)
     fill(job.place, {"a": "saved at the end"})
     layout.pack(str(job.home))
     shutil.rmtree(job.home / "committed", ignore_errors=True)
@@ -432,20 +432,20 @@ def test_a_job_that_is_evicted_after_a_commit_goes_on_from_what_it_has_with_it(j
     assert checkpoints(job.home) == {"a": "saved at the end"}
 
 
-def test_live_progress_is_in_the_jobs_ad(job: Job, pool: Pool) -> None:
-    job.look()
+def test_live_progress_is_written_to_the_jobs_ad(job: Job, pool: Pool) -> None:
+    job.poll()
     fill(job.home / "travel", {"progress.json": '{"event":"progress","step":1234}'})
-    job.look(after=61)
-    assert pool.facts["ChirpOutlastStep"] == "1234"
-    assert abs(int(pool.facts["ChirpOutlastHeard"]) - time.time()) < 60
+    job.poll(after=61)
+    assert pool.attributes["ChirpOutlastStep"] == "1234"
+    assert abs(int(pool.attributes["ChirpOutlastHeard"]) - time.time()) < 60
 
 
-def test_a_pool_that_takes_no_facts_still_gets_commits(job: Job, pool: Pool) -> None:
+def test_a_pool_that_refuses_attributes_still_gets_commits(job: Job, pool: Pool) -> None:
     pool.refuse["set_job_attr_delayed"] = -8
-    job.look()
+    job.poll()
     fill(job.place, {"a": "1"})
-    job.look(changed=True)
-    job.look(after=100)
+    job.poll(changed=True)
+    job.poll(after=100)
     assert committed(pool) == {"checkpoints/a": "1"}
     assert job.events("warning") == []
 
@@ -463,48 +463,48 @@ def without_files(home: Path, pool: Pool) -> Job:
 
 
 @pytest.mark.parametrize("begin", [without_service, without_files])
-def test_where_chirp_is_not_offered_the_training_is_asked_to_make_room_for_a_restart(
+def test_without_chirp_checkpoints_are_committed_by_restarts_in_place(
     tmp_path: Path, pool: Pool, begin: Callable[[Path, Pool], Job]
 ) -> None:
     job = begin(tmp_path, pool)
-    job.look()
+    job.poll()
     assert "by restarts in place" in job.events("warning")[0]["text"]
-    job.look(after=101)
+    job.poll(after=101)
     assert not job.commits.wants_restart(), "nothing has been saved"
-    job.look(changed=True)
-    job.look()
+    job.poll(changed=True)
+    job.poll()
     assert job.commits.wants_restart()
-    job.commits.stopped(saved=True)
+    job.commits.note_stopped(saved=True)
     assert job.commits.restarts
 
 
-def test_a_training_that_did_not_save_when_it_was_asked_to_is_not_asked_again(tmp_path: Path) -> None:
+def test_a_training_that_did_not_save_for_a_restart_is_not_restarted_again(tmp_path: Path) -> None:
     job = Job(tmp_path, None, commit="restart")
-    job.look(changed=True)
-    job.look(after=101)
+    job.poll(changed=True)
+    job.poll(after=101)
     assert job.commits.wants_restart()
-    job.commits.stopped(saved=False)
+    job.commits.note_stopped(saved=False)
     again = Job(tmp_path, None, commit="restart")
-    again.look(changed=True)
-    again.look(after=101)
+    again.poll(changed=True)
+    again.poll(after=101)
     assert not again.commits.wants_restart()
 
 
-def test_what_came_along_is_no_reason_for_a_restart(tmp_path: Path) -> None:
+def test_transferred_checkpoints_are_no_reason_for_a_restart(tmp_path: Path) -> None:
     fill(tmp_path / "travel/checkpoints", {"a": "1"})
     job = Job(tmp_path, None, commit="restart")
-    job.look(after=500)
+    job.poll(after=500)
     assert not job.commits.wants_restart()
 
 
-def test_who_wants_no_commits_gets_none(tmp_path: Path, pool: Pool) -> None:
+def test_commit_never_makes_no_commits(tmp_path: Path, pool: Pool) -> None:
     job = Job(tmp_path / "sandbox", pool, commit="never")
-    job.look(changed=True)
-    job.look(after=500)
-    assert pool.asked == [] and not job.commits.wants_restart()
+    job.poll(changed=True)
+    job.poll(after=500)
+    assert pool.requests == [] and not job.commits.wants_restart()
 
 
-def test_only_the_job_that_began_an_attempt_goes_on_with_it(tmp_path: Path) -> None:
+def test_only_the_job_that_began_an_attempt_continues_it(tmp_path: Path) -> None:
     job = Job(tmp_path, None)
     with pytest.raises(legs.NotClaimed):
         legs.claim_next(job.order, "8.0", "there")

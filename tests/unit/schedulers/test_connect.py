@@ -1,4 +1,4 @@
-"""From the profile that a run was submitted with to the adapter that talks to its cluster."""
+"""`connect` returns the adapter for the profile that a run was submitted with."""
 
 from __future__ import annotations
 
@@ -23,9 +23,7 @@ def spec(**profile: object) -> Spec:
         ("htcondor", "HTCondorScheduler"),
     ],
 )
-def test_every_scheduler_has_its_adapter_and_keeps_to_the_limits_of_the_profile(
-    kind: str, adapter: str
-) -> None:
+def test_every_scheduler_has_its_adapter_with_the_limits_of_the_profile(kind: str, adapter: str) -> None:
     if kind == "htcondor":
         pytest.importorskip("htcondor2")
     found = connect(spec(scheduler=kind, most_jobs=7, submit_rate=60, interval=90.0), "group")
@@ -44,6 +42,8 @@ def test_the_hosts_of_a_local_cluster_are_those_of_the_profile() -> None:
     assert list(found.hosts()) == ["alpha"]
 
 
-def test_a_run_of_a_scheduler_that_is_not_known_says_so() -> None:
-    with pytest.raises(BadInput, match="cluster farm: this version of Outlast cannot talk to pbs"):
+def test_an_unknown_scheduler_is_an_error_that_names_it() -> None:
+    with pytest.raises(
+        BadInput, match="cluster farm: this version of Outlast does not support scheduler pbs"
+    ):
         connect(spec(scheduler="pbs"), "group")

@@ -1,4 +1,4 @@
-"""Grid Engine: what its programs print (recorded from Son of Grid Engine 8.1.9), and what is sent to it."""
+"""The Grid Engine adapter, tested with recorded output of Son of Grid Engine 8.1.9."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from outlast.domain.model import Outcome
 from outlast.schedulers import command_runner
 from outlast.schedulers.base import (
     JobPhase,
+    JobRef,
     JobRequest,
     JobView,
+    Removal,
     SchedulerUnavailable,
-    Sought,
     Submission,
-    SubmitAnswer,
+    SubmitStatus,
 )
 from outlast.schedulers.command_runner import CommandNotRun, CommandOutput, CommandTimeout
 from outlast.schedulers.profile import Profile
-from outlast.schedulers.sge import listing as text
-from outlast.schedulers.sge import states as words
 from outlast.schedulers.sge.adapter import SgeScheduler
+from outlast.schedulers.sge.listing import parse_time
+from outlast.schedulers.sge.states import explain_pending
 from support.sge_output import BATCH, NAME, job_xml, listing_xml, record
 
 UNTIMED = {"qsub_time": "Thu Jan  1 00:00:00 1970", "start_time": "-/-", "end_time": "-/-"}
@@ -66,25 +67,25 @@ QHOST = """\
 """
 
 
-class Cell:
-    """Answers in place of the programs, and remembers what they were called with."""
+class FakeCell:
+    """Fakes the programs: returns `outputs` and records the calls."""
 
     def __init__(self) -> None:
-        self.answers: dict[str, CommandOutput | Exception] = {
+        self.outputs: dict[str, CommandOutput | Exception] = {
             "qstat": CommandOutput(0, listing_xml(), ""),
             "qstat -j": CommandOutput(0, "", ""),
         }
         self.calls: list[tuple[list[str], str]] = []
 
-    def call(
-        self, arguments: Sequence[str], timeout: float, given: str = "", environment: Any = None
+    def run_command(
+        self, arguments: Sequence[str], timeout: float, stdin: str = "", environment: Any = None
     ) -> CommandOutput:
-        self.calls.append((list(arguments), given))
+        self.calls.append((list(arguments), stdin))
         key = "qstat -j" if list(arguments[:2]) == ["qstat", "-j"] else arguments[0]
-        answer = self.answers[key]
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        output = self.outputs[key]
+        if isinstance(output, Exception):
+            raise output
+        return output
 
     @property
     def programs(self) -> list[str]:
@@ -92,14 +93,14 @@ class Cell:
 
 
 @pytest.fixture
-def cell(monkeypatch: pytest.MonkeyPatch) -> Cell:
-    cell = Cell()
-    monkeypatch.setattr(command_runner, "call", cell.call)
+def cell(monkeypatch: pytest.MonkeyPatch) -> FakeCell:
+    cell = FakeCell()
+    monkeypatch.setattr(command_runner, "run_command", cell.run_command)
     return cell
 
 
 @pytest.fixture
-def scheduler(cell: Cell) -> SgeScheduler:
+def scheduler(cell: FakeCell) -> SgeScheduler:
     return SgeScheduler("group", Profile())
 
 
@@ -124,20 +125,20 @@ def request_of(tmp_path: Path) -> Callable[..., JobRequest]:
     return make
 
 
-def sought(*indices: int) -> list[Sought]:
-    return [Sought("%s-%d" % (BATCH, index), "", 0.0) for index in indices]
+def refs(*indices: int) -> list[JobRef]:
+    return [JobRef("%s-%d" % (BATCH, index), "", 0.0) for index in indices]
 
 
-def one_view(scheduler: SgeScheduler, cell: Cell, *records: str) -> JobView:
-    cell.answers["qacct"] = CommandOutput(0, "".join(records), "")
-    (view,) = scheduler.poll(sought(1)).values()
+def one_view(scheduler: SgeScheduler, cell: FakeCell, *records: str) -> JobView:
+    cell.outputs["qacct"] = CommandOutput(0, "".join(records), "")
+    (view,) = scheduler.poll(refs(1)).values()
     return view
 
 
-# What is sent.
+# Submission.
 
 
-def test_the_script_carries_all_that_qsub_has_to_know(request_of: Callable[..., JobRequest]) -> None:
+def test_the_script_contains_all_options_of_qsub(request_of: Callable[..., JobRequest]) -> None:
     profile = Profile(
         project="lab",
         queue="long.q",
@@ -170,19 +171,19 @@ def test_the_script_carries_all_that_qsub_has_to_know(request_of: Callable[..., 
         "-m n",
     ]
     assert lines[1] == "#!/bin/bash -l"
-    load = "module load python3/3.10 || unfit module load python3/3.10"
+    load = "module load python3/3.10 || setup_failed module load python3/3.10"
     assert lines.index(load) > lines.index('exec >>"$log" 2>&1')
     assert lines[-1] == 'exec python3 %s "$order"' % request.zipapp
 
 
-def test_one_cpu_without_a_profile_asks_for_nothing_but_time(request_of: Callable[..., JobRequest]) -> None:
+def test_one_cpu_without_a_profile_requests_nothing_but_time(request_of: Callable[..., JobRequest]) -> None:
     script = SgeScheduler("group", Profile()).render([request_of()])
-    asked = re.findall(r"(?m)^#\$ -(?:l|pe|q|P) .*$", script)
-    assert asked == ["#$ -l h_rt=3601"]
+    requested = re.findall(r"(?m)^#\$ -(?:l|pe|q|P) .*$", script)
+    assert requested == ["#$ -l h_rt=3601"]
     assert "#!/bin/bash\n" in script
 
 
-def test_the_environment_of_the_submitting_shell_does_not_travel(
+def test_the_environment_of_the_submitting_shell_is_not_sent(
     request_of: Callable[..., JobRequest],
 ) -> None:
     script = SgeScheduler("group", Profile()).render([request_of()])
@@ -190,7 +191,7 @@ def test_the_environment_of_the_submitting_shell_does_not_travel(
 
 
 def test_each_task_finds_its_own_order_and_log(request_of: Callable[..., JobRequest], tmp_path: Path) -> None:
-    """The script is run for each task, with a node program that prints what it was given."""
+    """Run the script for each task, with a node program that prints its arguments."""
     (tmp_path / "logs").mkdir()
     (tmp_path / "outlast.pyz").write_text(
         "import os, sys; print(sys.argv[1:], os.environ['OUTLAST_HOST'], os.environ['OUTLAST_JOB'])"
@@ -199,47 +200,47 @@ def test_each_task_finds_its_own_order_and_log(request_of: Callable[..., JobRequ
     script = SgeScheduler("group", Profile()).render(requests)
     assert script.count("#$ -t 3-4\n") == 1
     for request in requests:
-        given = {
+        environment = {
             "SGE_TASK_ID": str(request.index),
             "JOB_ID": "12",
             "HOSTNAME": "alpha",
             "PATH": "/usr/bin:/bin",
         }
         done = subprocess.run(
-            ["/bin/bash", "-c", script], env=given, capture_output=True, timeout=30, check=True
+            ["/bin/bash", "-c", script], env=environment, capture_output=True, timeout=30, check=True
         )
         assert done.stdout == done.stderr == b""
-        told = Path(request.log).read_text().strip()
-        assert told == "['%s'] alpha 12.%d" % (request.order, request.index)
+        printed = Path(request.log).read_text().strip()
+        assert printed == "['%s'] alpha 12.%d" % (request.order, request.index)
 
 
-def test_only_like_requests_with_consecutive_numbers_share_an_array(
-    scheduler: SgeScheduler, cell: Cell, request_of: Callable[..., JobRequest]
+def test_only_equal_requests_with_consecutive_numbers_share_an_array(
+    scheduler: SgeScheduler, cell: FakeCell, request_of: Callable[..., JobRequest]
 ) -> None:
-    cell.answers["qsub"] = CommandOutput(0, "12.1-9:1\n", "")
+    cell.outputs["qsub"] = CommandOutput(0, "12.1-9:1\n", "")
     requests = [request_of(index) for index in (1, 2, 3, 5, 6)] + [request_of(4, time=60.0)]
-    answers = scheduler.submit(requests)
+    results = scheduler.submit(requests)
     sent = [re.findall(r"(?m)^#\$ -t (\S+)$", script)[0] for _, script in cell.calls]
     assert sorted(sent) == ["1-3", "4-4", "5-6"]
-    assert set(answers) == {request.token for request in requests}
-    assert answers[requests[1].token] == Submission(SubmitAnswer.ACCEPTED, "12.2")
+    assert set(results) == {request.token for request in requests}
+    assert results[requests[1].token] == Submission(SubmitStatus.ACCEPTED, "12.2")
 
 
 def test_jobs_of_a_chain_wait_for_one_another_by_id_and_know_the_rest_by_name(
-    scheduler: SgeScheduler, cell: Cell, request_of: Callable[..., JobRequest]
+    scheduler: SgeScheduler, cell: FakeCell, request_of: Callable[..., JobRequest]
 ) -> None:
     numbers = iter(range(20, 30))
 
     def qsub(
-        arguments: Sequence[str], timeout: float, given: str = "", environment: Any = None
+        arguments: Sequence[str], timeout: float, stdin: str = "", environment: Any = None
     ) -> CommandOutput:
-        cell.calls.append((list(arguments), given))
+        cell.calls.append((list(arguments), stdin))
         return CommandOutput(0, "%d.1-1:1\n" % next(numbers), "")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(command_runner, "call", qsub)
-        answer = scheduler.submit([request_of(jobs=3)])
-    assert answer["%s-1" % BATCH].job == "20.1,21.1,22.1"
+        patch.setattr(command_runner, "run_command", qsub)
+        results = scheduler.submit([request_of(jobs=3)])
+    assert results["%s-1" % BATCH].job == "20.1,21.1,22.1"
     scripts = [script for _, script in cell.calls]
     assert [re.findall(r"(?m)^#\$ -hold_jid (\S+)$", script) for script in scripts] == [[], ["20"], ["21"]]
     name = "run-01.group.%s" % BATCH
@@ -259,42 +260,42 @@ def test_jobs_of_a_chain_wait_for_one_another_by_id_and_know_the_rest_by_name(
 def test_tasks_of_a_chain_of_arrays_wait_for_their_own_number_only(
     request_of: Callable[..., JobRequest],
 ) -> None:
-    shown = SgeScheduler("group", Profile()).render([request_of(1, jobs=2), request_of(2, jobs=2)])
-    assert "#$ -hold_jid_ad ID_OF_run-0.group.%s\n" % BATCH in shown
+    rendered = SgeScheduler("group", Profile()).render([request_of(1, jobs=2), request_of(2, jobs=2)])
+    assert "#$ -hold_jid_ad ID_OF_run-0.group.%s\n" % BATCH in rendered
 
 
 def test_a_chain_that_breaks_off_is_a_shorter_chain(
     scheduler: SgeScheduler, request_of: Callable[..., JobRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    replies = iter(
+    outputs = iter(
         [
             CommandOutput(0, "20.1-1:1\n", ""),
             CommandOutput(1, "", "Unable to run job: denied: enough.\nExiting."),
         ]
     )
-    monkeypatch.setattr(command_runner, "call", lambda *arguments, **more: next(replies))
-    (answer,) = scheduler.submit([request_of(jobs=3)]).values()
-    assert (answer.answer, answer.job) == (SubmitAnswer.ACCEPTED, "20.1")
-    assert answer.reason == "only 1 of 3 jobs were sent: denied: enough."
+    monkeypatch.setattr(command_runner, "run_command", lambda *arguments, **more: next(outputs))
+    (result,) = scheduler.submit([request_of(jobs=3)]).values()
+    assert (result.status, result.job) == (SubmitStatus.ACCEPTED, "20.1")
+    assert result.reason == "only 1 of 3 jobs were sent: denied: enough."
 
 
-REFUSED, LATER, UNKNOWN = (
-    (SubmitAnswer.REJECTED, False),
-    (SubmitAnswer.REJECTED, True),
-    (SubmitAnswer.UNKNOWN, False),
+REJECTED, TRANSIENT, UNKNOWN = (
+    (SubmitStatus.REJECTED, False),
+    (SubmitStatus.REJECTED, True),
+    (SubmitStatus.UNKNOWN, False),
 )
 
 
 @pytest.mark.parametrize(
-    "said, expected",
+    "message, expected",
     [
-        ('job rejected: the requested project "nope" does not exist', REFUSED),
-        ('Job was rejected because job requests unknown queue "nope.q"', REFUSED),
-        ('unknown resource "nope"', REFUSED),
-        ('attribute "h_rt" is not a time value', REFUSED),
-        ("error: no suitable queues", REFUSED),
-        ('denied: host "login" is no submit host', REFUSED),
-        ("job rejected: Only 50 jobs are allowed per user (current job count: 50)", LATER),
+        ('job rejected: the requested project "nope" does not exist', REJECTED),
+        ('Job was rejected because job requests unknown queue "nope.q"', REJECTED),
+        ('unknown resource "nope"', REJECTED),
+        ('attribute "h_rt" is not a time value', REJECTED),
+        ("error: no suitable queues", REJECTED),
+        ('denied: host "login" is no submit host', REJECTED),
+        ("job rejected: Only 50 jobs are allowed per user (current job count: 50)", TRANSIENT),
         ('unable to send message to qmaster using port 1 on host "x": got send error', UNKNOWN),
         (
             "failed receiving gdi request response for mid=1 (got syncron message receive timeout error)",
@@ -302,75 +303,75 @@ REFUSED, LATER, UNKNOWN = (
         ),
     ],
 )
-def test_a_clear_refusal_is_told_from_an_answer_that_got_lost(
+def test_a_clear_rejection_is_distinguished_from_a_lost_response(
     scheduler: SgeScheduler,
-    cell: Cell,
+    cell: FakeCell,
     request_of: Callable[..., JobRequest],
-    said: str,
-    expected: tuple[SubmitAnswer, bool],
+    message: str,
+    expected: tuple[SubmitStatus, bool],
 ) -> None:
-    cell.answers["qsub"] = CommandOutput(1, "", "Unable to run job: %s.\nExiting.\n" % said)
-    (answer,) = scheduler.submit([request_of()]).values()
-    assert (answer.answer, answer.transient) == expected
-    assert said in answer.reason
+    cell.outputs["qsub"] = CommandOutput(1, "", "Unable to run job: %s.\nExiting.\n" % message)
+    (result,) = scheduler.submit([request_of()]).values()
+    assert (result.status, result.transient) == expected
+    assert message in result.reason
 
 
 @pytest.mark.parametrize(
-    "reply, expected",
+    "output, expected",
     [
-        (CommandNotRun("qsub: No such file or directory"), LATER),
-        (CommandTimeout("qsub did not answer within 30 s"), UNKNOWN),
+        (CommandNotRun("qsub: No such file or directory"), TRANSIENT),
+        (CommandTimeout("qsub did not respond within 30 s"), UNKNOWN),
         (CommandOutput(0, "nothing that could be read", ""), UNKNOWN),
         (CommandOutput(-9, "", ""), UNKNOWN),
         (
             CommandOutput(
                 1, "", "error: commlib error: got select error (Connection refused)\nUnable to run job: x"
             ),
-            LATER,
+            TRANSIENT,
         ),
     ],
 )
-def test_a_qsub_that_says_nothing_clear_leaves_the_submission_unknown(
+def test_an_unclear_output_of_qsub_leaves_the_submission_unknown(
     scheduler: SgeScheduler,
-    cell: Cell,
+    cell: FakeCell,
     request_of: Callable[..., JobRequest],
-    reply: CommandOutput | Exception,
-    expected: tuple[SubmitAnswer, bool],
+    output: CommandOutput | Exception,
+    expected: tuple[SubmitStatus, bool],
 ) -> None:
-    cell.answers["qsub"] = reply
-    (answer,) = scheduler.submit([request_of()]).values()
-    assert (answer.answer, answer.transient) == expected
-    assert answer.reason
+    cell.outputs["qsub"] = output
+    (result,) = scheduler.submit([request_of()]).values()
+    assert (result.status, result.transient) == expected
+    assert result.reason
 
 
-# What is listed.
+# Listed jobs.
 
 
 @pytest.mark.parametrize(
     "state, queue, phase, reason",
     [
         ("r", "small.q@alpha", JobPhase.RUNNING, ""),
-        ("t", "small.q@alpha", JobPhase.RUNNING, "is being sent to its host"),
+        ("t", "small.q@alpha", JobPhase.RUNNING, "being sent to its host"),
         ("Rr", "small.q@alpha", JobPhase.RUNNING, ""),
         ("hr", "small.q@alpha", JobPhase.RUNNING, ""),
-        ("s", "small.q@alpha", JobPhase.RUNNING, "is suspended"),
-        ("S", "small.q@alpha", JobPhase.RUNNING, "is suspended"),
-        ("T", "small.q@alpha", JobPhase.RUNNING, "is suspended"),
-        ("dr", "small.q@alpha", JobPhase.RUNNING, "is being deleted"),
-        ("dRr", "small.q@alpha", JobPhase.RUNNING, "is being deleted"),
+        ("s", "small.q@alpha", JobPhase.RUNNING, "suspended"),
+        ("S", "small.q@alpha", JobPhase.RUNNING, "suspended"),
+        ("T", "small.q@alpha", JobPhase.RUNNING, "suspended"),
+        ("dr", "small.q@alpha", JobPhase.RUNNING, "being deleted"),
+        ("dRr", "small.q@alpha", JobPhase.RUNNING, "being deleted"),
         ("qw", "", JobPhase.QUEUED, ""),
-        ("Rq", "", JobPhase.QUEUED, "was put back and waits in the queue"),
-        ("hqw", "", JobPhase.QUEUED, "is on hold"),
-        ("hRwq", "", JobPhase.QUEUED, "is on hold"),
+        ("Rq", "", JobPhase.QUEUED, "rescheduled, and pending again"),
+        ("hqw", "", JobPhase.QUEUED, "on hold"),
+        ("hRwq", "", JobPhase.QUEUED, "on hold"),
         ("Eqw", "", JobPhase.HELD, "could not be started"),
         ("EhRqw", "", JobPhase.HELD, "could not be started"),
     ],
 )
-def test_every_state_is_a_phase_and_a_sentence(
-    scheduler: SgeScheduler, cell: Cell, state: str, queue: str, phase: JobPhase, reason: str
+def test_every_state_has_a_phase_and_a_sentence(
+    scheduler: SgeScheduler, cell: FakeCell, state: str, queue: str, phase: JobPhase, reason: str
 ) -> None:
-    cell.answers["qstat"] = CommandOutput(0, listing_xml(job_xml(5, state, "3", queue=queue)), "")
-    cell.answers["qstat -j"] = CommandOutput(1, "", "Following jobs do not exist: 5")
+    cell.outputs["qstat"] = CommandOutput(0, listing_xml(job_xml(5, state, "3", queue=queue)), "")
+    cell.outputs["qstat -j"] = CommandOutput(1, "", "Following jobs do not exist: 5")
     (view,) = scheduler.poll().values()
     assert (view.token, view.job, view.phase) == ("%s-3" % BATCH, "5.3", phase)
     assert reason in view.reason if reason else not view.reason
@@ -379,10 +380,10 @@ def test_every_state_is_a_phase_and_a_sentence(
     assert view.started == (1794786006.0 if phase is JobPhase.RUNNING else None)
 
 
-def test_all_tasks_of_an_array_are_listed_under_their_tokens(scheduler: SgeScheduler, cell: Cell) -> None:
+def test_all_tasks_of_an_array_are_listed_under_their_tokens(scheduler: SgeScheduler, cell: FakeCell) -> None:
     jobs = [job_xml(1, "r", "2", queue="small.q@beta"), job_xml(1, "qw", "3,5-9:2")]
     strangers = [job_xml(2, "qw", "1", name="try.other.%s" % BATCH), job_xml(3, "qw", "1", name="mine")]
-    cell.answers["qstat"] = CommandOutput(0, listing_xml(*jobs, *strangers), "")
+    cell.outputs["qstat"] = CommandOutput(0, listing_xml(*jobs, *strangers), "")
     assert sorted(scheduler.poll()) == ["%s-%d" % (BATCH, index) for index in (2, 3, 5, 7, 9)]
 
 
@@ -398,7 +399,7 @@ def test_all_tasks_of_an_array_are_listed_under_their_tokens(scheduler: SgeSched
 )
 def test_a_chain_is_one_view(
     scheduler: SgeScheduler,
-    cell: Cell,
+    cell: FakeCell,
     states: Sequence[str | None],
     phase: JobPhase,
     job: str,
@@ -410,16 +411,16 @@ def test_a_chain_is_one_view(
         for position, state in enumerate(states)
         if state
     ]
-    cell.answers["qstat"] = CommandOutput(0, listing_xml(*reversed(jobs)), "")
-    cell.answers["qstat -j"] = CommandOutput(0, "", "")
+    cell.outputs["qstat"] = CommandOutput(0, listing_xml(*reversed(jobs)), "")
+    cell.outputs["qstat -j"] = CommandOutput(0, "", "")
     (view,) = scheduler.poll().values()
     assert (view.phase, view.job, view.restarts) == (phase, job, restarts)
 
 
 @pytest.mark.parametrize(
-    "reply",
+    "output",
     [
-        CommandTimeout("qstat did not answer within 30 s"),
+        CommandTimeout("qstat did not respond within 30 s"),
         CommandNotRun("qstat: No such file or directory"),
         CommandOutput(
             1, "", 'error: unable to send message to qmaster using port 1 on host "x": got send error'
@@ -428,17 +429,19 @@ def test_a_chain_is_one_view(
         CommandOutput(0, "<job_info><queue_info>", ""),
     ],
 )
-def test_a_listing_that_failed_is_no_empty_listing(
-    scheduler: SgeScheduler, cell: Cell, reply: CommandOutput | Exception
+def test_a_failed_listing_is_not_an_empty_listing(
+    scheduler: SgeScheduler, cell: FakeCell, output: CommandOutput | Exception
 ) -> None:
-    cell.answers["qstat"] = reply
+    cell.outputs["qstat"] = output
     with pytest.raises(SchedulerUnavailable, match="Grid Engine"):
-        scheduler.poll(sought(1))
+        scheduler.poll(refs(1))
 
 
-def test_why_tasks_are_in_error_is_asked_once_and_said_in_words(scheduler: SgeScheduler, cell: Cell) -> None:
-    cell.answers["qstat"] = CommandOutput(0, listing_xml(job_xml(7, "Eqw", "2,3")), "")
-    cell.answers["qstat -j"] = CommandOutput(0, DETAILS, "")
+def test_why_tasks_are_in_error_is_queried_once_and_explained(
+    scheduler: SgeScheduler, cell: FakeCell
+) -> None:
+    cell.outputs["qstat"] = CommandOutput(0, listing_xml(job_xml(7, "Eqw", "2,3")), "")
+    cell.outputs["qstat -j"] = CommandOutput(0, DETAILS, "")
     for _ in range(2):
         views = scheduler.poll()
     crashed, unreachable = views["%s-2" % BATCH], views["%s-3" % BATCH]
@@ -451,29 +454,29 @@ def test_why_tasks_are_in_error_is_asked_once_and_said_in_words(scheduler: SgeSc
     assert cell.programs == ["qstat", "qstat", "qstat"]
 
 
-def test_a_job_that_waited_long_and_then_failed_to_start_tells_of_the_failure(
-    scheduler: SgeScheduler, cell: Cell
+def test_a_job_that_waited_long_and_then_failed_to_start_shows_the_failure(
+    scheduler: SgeScheduler, cell: FakeCell
 ) -> None:
-    cell.answers["qstat -j"] = CommandOutput(0, DETAILS, "")
+    cell.outputs["qstat -j"] = CommandOutput(0, DETAILS, "")
     for state in ("qw", "Eqw"):
-        cell.answers["qstat"] = CommandOutput(0, listing_xml(job_xml(7, state, "3")), "")
+        cell.outputs["qstat"] = CommandOutput(0, listing_xml(job_xml(7, state, "3")), "")
         (view,) = scheduler.poll().values()
     assert "cannot be reached from the node" in view.reason
 
 
-def test_a_job_that_came_just_now_is_not_asked_about(scheduler: SgeScheduler, cell: Cell) -> None:
-    cell.answers["qstat"] = CommandOutput(0, listing_xml(job_xml(8, "qw", "4", at="2999-01-01T00:00:00")), "")
+def test_a_job_that_was_just_submitted_is_not_queried(scheduler: SgeScheduler, cell: FakeCell) -> None:
+    cell.outputs["qstat"] = CommandOutput(0, listing_xml(job_xml(8, "qw", "4", at="2999-01-01T00:00:00")), "")
     (view,) = scheduler.poll().values()
     assert (view.phase, view.reason) == (JobPhase.QUEUED, "")
     assert cell.programs == ["qstat"]
 
 
-def test_why_a_job_waits_long_is_asked_now_and_then(scheduler: SgeScheduler, cell: Cell) -> None:
-    cell.answers["qstat"] = CommandOutput(0, listing_xml(job_xml(8, "qw", "4", at="2020-01-01T00:00:00")), "")
-    cell.answers["qstat -j"] = CommandOutput(0, DETAILS, "")
+def test_why_a_job_waits_long_is_queried_at_intervals(scheduler: SgeScheduler, cell: FakeCell) -> None:
+    cell.outputs["qstat"] = CommandOutput(0, listing_xml(job_xml(8, "qw", "4", at="2020-01-01T00:00:00")), "")
+    cell.outputs["qstat -j"] = CommandOutput(0, DETAILS, "")
     for _ in range(3):
         (view,) = scheduler.poll().values()
-    assert view.reason == "asks for gpus=50, and no host has that free (alpha: 2)"
+    assert view.reason == "requests gpus=50, and no host has that free (alpha: 2)"
     assert cell.programs == ["qstat"] * 4
 
 
@@ -489,24 +492,24 @@ def test_why_a_job_waits_long_is_asked_now_and_then(scheduler: SgeScheduler, cel
         (
             '(-l hostname=!(alpha|beta)) cannot run in queue "main.q@alpha" because it offers only '
             "qf:hostname=alpha",
-            "avoids every host that could take it (hostname=!(alpha|beta))",
+            "avoids every host that could run it (hostname=!(alpha|beta))",
         ),
-        ("something that no version has said yet", "something that no version has said yet"),
-        ("(Collecting of scheduler job information is turned off)", "does not say why"),
+        ("something that no version prints yet", "something that no version prints yet"),
+        ("(Collecting of scheduler job information is turned off)", "reports no reason"),
         (
             'cannot run in queue "gpu.q" because it is not contained in its hard queue list (-q)',
-            "does not say why",
+            "reports no reason",
         ),
     ],
 )
-def test_the_reason_that_says_most_is_said_in_words(line: str, reason: str) -> None:
-    assert reason in words.waits_because([line])
+def test_the_most_informative_reason_is_explained(line: str, reason: str) -> None:
+    assert reason in explain_pending([line])
 
 
-# How it ended.
+# Ended jobs.
 
 
-def test_a_job_that_ended_is_looked_up_once_in_the_accounting(scheduler: SgeScheduler, cell: Cell) -> None:
+def test_an_ended_job_is_looked_up_once_in_the_accounting(scheduler: SgeScheduler, cell: FakeCell) -> None:
     view = one_view(scheduler, cell, record(exit_status="7                   "))
     assert view == JobView(
         token="%s-1" % BATCH,
@@ -520,11 +523,11 @@ def test_a_job_that_ended_is_looked_up_once_in_the_accounting(scheduler: SgeSche
         reason="exited with 7",
         memory=int(4.707 * 1024**2),
     )
-    assert scheduler.poll(sought(1)) == {view.token: view}
+    assert scheduler.poll(refs(1)) == {view.token: view}
     assert cell.programs == ["qstat", "qacct", "qstat"]
     assert cell.calls[1][0] == ["qacct", "-j", "*.group.%s*" % BATCH]
     scheduler.forget([view.token])
-    scheduler.poll(sought(1))
+    scheduler.poll(refs(1))
     assert cell.programs[-1] == "qacct"
 
 
@@ -568,12 +571,12 @@ def test_a_job_that_ended_is_looked_up_once_in_the_accounting(scheduler: SgeSche
             "was lost on beta",
         ),
         ({"failed": "15  : in epilog", "exit_status": "0"}, 0, None, None, "in epilog"),
-        (RESCHEDULED, 0, None, Outcome.EVICTED, "put back into the queue"),
+        (RESCHEDULED, 0, None, Outcome.EVICTED, "rescheduled"),
     ],
 )
-def test_every_way_to_end_has_an_outcome_and_a_sentence(
+def test_every_end_has_an_outcome_and_a_sentence(
     scheduler: SgeScheduler,
-    cell: Cell,
+    cell: FakeCell,
     changes: dict[str, str],
     code: int | None,
     signal: int | None,
@@ -585,49 +588,71 @@ def test_every_way_to_end_has_an_outcome_and_a_sentence(
     assert reason in view.reason
 
 
-def test_of_several_records_the_last_one_counts_and_the_time_of_all(
-    scheduler: SgeScheduler, cell: Cell
+@pytest.mark.parametrize(
+    "changes, removed",
+    [
+        ({"failed": "100 : assumedly after job", "exit_status": "137"}, Removal.MAYBE),
+        ({"failed": "100 : assumedly after job", "exit_status": "140"}, Removal.MAYBE),
+        ({"failed": "100 : assumedly after job", "exit_status": "85"}, Removal.NO),
+        ({"exit_status": "137"}, Removal.NO),
+        ({"failed": LIMIT, "exit_status": "137"}, Removal.NO),
+        ({"failed": "19  : before writing exit_status"}, Removal.NO),
+        (RESCHEDULED, Removal.NO),
+    ],
+)
+def test_a_signal_may_mean_that_somebody_deleted_the_job(
+    scheduler: SgeScheduler, cell: FakeCell, changes: dict[str, str], removed: Removal
+) -> None:
+    view = one_view(scheduler, cell, record(**changes))
+    assert view.removed is removed
+    assert ("qdel" in view.reason) is (removed is Removal.MAYBE)
+
+
+def test_the_last_of_several_records_decides_and_the_time_of_all_counts(
+    scheduler: SgeScheduler, cell: FakeCell
 ) -> None:
     chain = [record(failed=LIMIT, exit_status="85"), record(jobnumber="7", jobname=NAME + ".2")]
     view = one_view(scheduler, cell, *chain)
     assert (view.job, view.exit_code, view.outcome, view.restarts, view.elapsed) == ("7.1", 0, None, 1, 16.0)
 
 
-def test_the_slot_time_counts_from_behind_the_last_start_that_has_no_times(
-    scheduler: SgeScheduler, cell: Cell
+def test_the_slot_time_is_counted_after_the_last_start_without_times(
+    scheduler: SgeScheduler, cell: FakeCell
 ) -> None:
     view = one_view(scheduler, cell, record(), record(**RESCHEDULED), record())
     assert (view.restarts, view.elapsed, view.since, view.exit_code) == (2, 8.0, view.started, 0)
 
 
-def test_a_last_start_without_times_makes_the_slot_time_unknown(scheduler: SgeScheduler, cell: Cell) -> None:
+def test_a_last_start_without_times_makes_the_slot_time_unknown(
+    scheduler: SgeScheduler, cell: FakeCell
+) -> None:
     view = one_view(scheduler, cell, record(), record(**RESCHEDULED))
     assert (view.restarts, view.elapsed, view.since) == (1, None, None)
 
 
-def test_a_failed_try_to_start_is_no_start(scheduler: SgeScheduler, cell: Cell) -> None:
+def test_a_start_that_failed_is_not_counted(scheduler: SgeScheduler, cell: FakeCell) -> None:
     view = one_view(scheduler, cell, record(**UNTIMED, failed="26  : opening input/output file"), record())
     assert (view.restarts, view.elapsed) == (0, 8.0)
 
 
-@pytest.mark.parametrize("reply", [CommandTimeout("slow"), CommandNotRun("no qacct")])
-def test_an_accounting_that_does_not_answer_is_left_in_peace_and_the_listing_stands(
-    scheduler: SgeScheduler, cell: Cell, reply: CommandOutput | Exception
+@pytest.mark.parametrize("output", [CommandTimeout("slow"), CommandNotRun("no qacct")])
+def test_an_accounting_that_does_not_respond_is_not_queried_for_a_while_and_the_listing_is_used(
+    scheduler: SgeScheduler, cell: FakeCell, output: CommandOutput | Exception
 ) -> None:
-    cell.answers["qstat"] = CommandOutput(0, listing_xml(job_xml(5, "qw", "2")), "")
-    cell.answers["qacct"] = reply
+    cell.outputs["qstat"] = CommandOutput(0, listing_xml(job_xml(5, "qw", "2")), "")
+    cell.outputs["qacct"] = output
     for _ in range(2):
-        assert list(scheduler.poll(sought(1, 2))) == ["%s-2" % BATCH]
+        assert list(scheduler.poll(refs(1, 2))) == ["%s-2" % BATCH]
     assert cell.programs.count("qacct") == 1
 
 
-def test_a_job_that_the_accounting_does_not_know_yet_is_asked_for_again(
-    scheduler: SgeScheduler, cell: Cell
+def test_a_job_that_the_accounting_does_not_know_yet_is_queried_again(
+    scheduler: SgeScheduler, cell: FakeCell
 ) -> None:
-    cell.answers["qacct"] = CommandOutput(1, "", "error: job name *.group.%s* not found" % BATCH)
-    assert scheduler.poll(sought(1)) == {}
-    cell.answers["qacct"] = CommandOutput(0, record(), "")
-    assert scheduler.poll(sought(1))["%s-1" % BATCH].exit_code == 0
+    cell.outputs["qacct"] = CommandOutput(1, "", "error: job name *.group.%s* not found" % BATCH)
+    assert scheduler.poll(refs(1)) == {}
+    cell.outputs["qacct"] = CommandOutput(0, record(), "")
+    assert scheduler.poll(refs(1))["%s-1" % BATCH].exit_code == 0
 
 
 @pytest.mark.parametrize(
@@ -639,79 +664,82 @@ def test_a_job_that_the_accounting_does_not_know_yet_is_asked_for_again(
         ("-/-", None),
     ],
 )
-def test_times_are_read_as_utc_whatever_the_version(written: str, seconds: float | None) -> None:
-    assert text.moment(written) == seconds
+def test_times_of_all_versions_are_parsed_as_utc(written: str, seconds: float | None) -> None:
+    assert parse_time(written) == seconds
 
 
-# What is done to jobs.
+# Cancel and release.
 
 
-def test_cancel_deletes_all_jobs_of_the_token_in_one_call(scheduler: SgeScheduler, cell: Cell) -> None:
+def test_cancel_deletes_all_jobs_of_the_token_in_one_call(scheduler: SgeScheduler, cell: FakeCell) -> None:
     jobs = [
         job_xml(20, "r", "1", queue="q@alpha"),
         job_xml(21, "hqw", "1", NAME + ".2"),
         job_xml(20, "qw", "2"),
     ]
-    cell.answers["qstat"] = CommandOutput(0, listing_xml(*jobs), "")
-    cell.answers["qdel"] = CommandOutput(
+    cell.outputs["qstat"] = CommandOutput(0, listing_xml(*jobs), "")
+    cell.outputs["qdel"] = CommandOutput(
         1, "root has registered the job-array task 20.1 for deletion\nroot has deleted job 21\n", ""
     )
     scheduler.cancel([scheduler.poll()["%s-1" % BATCH]])
     assert cell.calls[-1][0] == ["qdel", "20.1", "21.1"]
 
 
-def deleted_while_it_waited(
-    scheduler: SgeScheduler, cell: Cell, state: str, accounting: CommandOutput
+def delete_while_waiting(
+    scheduler: SgeScheduler, cell: FakeCell, state: str, accounting: CommandOutput
 ) -> JobView:
-    cell.answers["qstat"] = CommandOutput(0, listing_xml(job_xml(20, state, "1,2")), "")
-    cell.answers["qdel"] = CommandOutput(0, "root has deleted job-array task 20.1\n", "")
+    cell.outputs["qstat"] = CommandOutput(0, listing_xml(job_xml(20, state, "1,2")), "")
+    cell.outputs["qdel"] = CommandOutput(0, "root has deleted job-array task 20.1\n", "")
     scheduler.cancel([scheduler.poll()["%s-1" % BATCH]])
-    cell.answers["qstat"] = CommandOutput(0, listing_xml(job_xml(20, state, "2")), "")
-    cell.answers["qacct"] = accounting
-    return scheduler.poll(sought(1))["%s-1" % BATCH]
+    cell.outputs["qstat"] = CommandOutput(0, listing_xml(job_xml(20, state, "2")), "")
+    cell.outputs["qacct"] = accounting
+    return scheduler.poll(refs(1))["%s-1" % BATCH]
 
 
-def test_a_job_deleted_before_it_started_is_told_as_ended(scheduler: SgeScheduler, cell: Cell) -> None:
-    view = deleted_while_it_waited(scheduler, cell, "qw", CommandOutput(1, "", "error: job name not found"))
+def test_a_job_deleted_before_it_started_is_reported_as_ended(
+    scheduler: SgeScheduler, cell: FakeCell
+) -> None:
+    view = delete_while_waiting(scheduler, cell, "qw", CommandOutput(1, "", "error: job name not found"))
     assert (view.phase, view.started, view.outcome) == (JobPhase.ENDED, None, Outcome.CANCELLED)
+    assert view.removed is Removal.YES
 
 
 def test_a_job_deleted_while_it_waited_again_has_the_times_of_its_start(
-    scheduler: SgeScheduler, cell: Cell
+    scheduler: SgeScheduler, cell: FakeCell
 ) -> None:
-    view = deleted_while_it_waited(
+    view = delete_while_waiting(
         scheduler, cell, "Eqw", CommandOutput(0, record(failed="30  : application error"), "")
     )
     assert (view.phase, view.elapsed) == (JobPhase.ENDED, 8.0)
 
 
-def test_cancelling_what_is_gone_is_no_error_and_a_silent_qmaster_is_one(
-    scheduler: SgeScheduler, cell: Cell
+def test_cancelling_a_job_that_is_gone_is_no_error_and_an_unreachable_qmaster_is_one(
+    scheduler: SgeScheduler, cell: FakeCell
 ) -> None:
-    cell.answers["qstat"] = CommandOutput(0, listing_xml(job_xml(20, "qw", "1")), "")
+    cell.outputs["qstat"] = CommandOutput(0, listing_xml(job_xml(20, "qw", "1")), "")
     views = list(scheduler.poll().values())
-    cell.answers["qdel"] = CommandOutput(1, 'denied: job "20" does not exist\n', "")
+    cell.outputs["qdel"] = CommandOutput(1, 'denied: job "20" does not exist\n', "")
     scheduler.cancel(views)
-    cell.answers["qdel"] = CommandOutput(
+    cell.outputs["qdel"] = CommandOutput(
         1, "unable to send message to qmaster using port 1: got send error\n", ""
     )
     with pytest.raises(SchedulerUnavailable):
         scheduler.cancel(views)
 
 
-def test_release_clears_the_error_state(scheduler: SgeScheduler, cell: Cell) -> None:
-    cell.answers["qstat"] = CommandOutput(0, listing_xml(job_xml(7, "Eqw", "3")), "")
-    cell.answers["qstat -j"] = CommandOutput(0, DETAILS, "")
-    cell.answers["qmod"] = CommandOutput(0, "root@localhost cleared error state of job-array task 7.3\n", "")
+def test_release_clears_the_error_state(scheduler: SgeScheduler, cell: FakeCell) -> None:
+    cell.outputs["qstat"] = CommandOutput(0, listing_xml(job_xml(7, "Eqw", "3")), "")
+    cell.outputs["qstat -j"] = CommandOutput(0, DETAILS, "")
+    cell.outputs["qmod"] = CommandOutput(0, "root@localhost cleared error state of job-array task 7.3\n", "")
     scheduler.release(list(scheduler.poll().values()))
     assert cell.calls[-1][0] == ["qmod", "-cj", "7.3"]
 
 
-def test_hosts_are_those_of_qhost_asked_once_and_nobody_if_it_fails(
-    scheduler: SgeScheduler, cell: Cell
+def test_hosts_are_queried_by_qhost_once_and_empty_if_it_fails(
+    scheduler: SgeScheduler, cell: FakeCell
 ) -> None:
-    cell.answers["qhost"] = CommandTimeout("silent")
+    cell.outputs["qhost"] = CommandTimeout("no response")
     assert scheduler.hosts() == ()
-    cell.answers["qhost"] = CommandOutput(0, QHOST, "")
+    cell.outputs["qhost"] = CommandOutput(0, QHOST, "")
     assert scheduler.hosts() == scheduler.hosts() == ("alpha", "beta")
     assert cell.programs.count("qhost") == 2

@@ -270,7 +270,7 @@ def test_every_key_is_read_and_survives_the_journal(directory: Path, monkeypatch
         interval=120.0,
     )
     assert found.cluster == ClusterProfile("farm", "sge", {}, site)
-    assert Profile.of(json.loads(json.dumps(found.spec.profile))) == site
+    assert Profile.from_dict(json.loads(json.dumps(found.spec.profile))) == site
     assert json.loads(json.dumps(found.spec.profile)) == found.spec.profile
 
 

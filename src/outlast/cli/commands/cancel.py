@@ -1,4 +1,4 @@
-"""`outlast cancel`."""
+"""`outlast cancel`: cancel runs that have not ended."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from outlast.cli.common import (
     carry_out,
     find_runs,
     here_option,
+    join_names,
     json_option,
     locate,
     open_journal,
-    some,
     write_json,
 )
 from outlast.controller.inbox import Cancel, Inbox
@@ -27,12 +27,15 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("runs", metavar="[RUN]...", nargs=-1)
 @here_option
-@click.option("--all", "everything", is_flag=True, help="All runs that have not ended.")
+@click.option("--all", "everything", is_flag=True, help="Cancel all runs that have not ended.")
 @json_option
 def command(runs: tuple[str, ...], directory: Path, everything: bool, as_json: bool) -> None:
-    """End runs that are under way. Their checkpoints stay: `outlast retry` goes on from them."""
+    """Cancel runs that have not ended.
+
+    Checkpoints are kept: `outlast retry` resumes from them.
+    """
     if runs and everything:
-        raise BadInput("name the runs to cancel, or say --all, not both")
+        raise BadInput("name the runs to cancel or use --all, not both")
     experiment, _ = locate(runs[0] if runs else None, directory)
     journal = open_journal(experiment)
     try:
@@ -44,19 +47,19 @@ def command(runs: tuple[str, ...], directory: Path, everything: bool, as_json: b
     if names:
         Inbox(experiment.inbox).put(Cancel(None if everything else names, "cancelled by the user"))
 
-    def end_them(session: Supervisor) -> None:
+    def wait_until_ended(session: Supervisor) -> None:
         for _ in range(10):
             session.step(budget=0.0)
             if not session.journal.live().keys() & set(names):
                 break
             session.wait()
 
-    held = carry_out(experiment, "cancel", end_them) if names else ""
+    held = carry_out(experiment, "cancel", wait_until_ended) if names else ""
     if as_json:
         write_json({"cancelled": names, "over": over, "held": held or None})
         return
     if over:
-        click.echo("over already: %s" % some(over))
-    click.echo("to be cancelled: %s" % some(names) if names else "nothing to cancel")
+        click.echo("already ended: %s" % join_names(over))
+    click.echo("cancelling: %s" % join_names(names) if names else "nothing to cancel")
     if held:
         click.echo(held)

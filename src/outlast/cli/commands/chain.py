@@ -1,4 +1,4 @@
-"""`outlast chain`: everything is sent at once, and nothing has to keep running."""
+"""`outlast chain`: submit all jobs of each run at once, so that no process has to keep running."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 import click
 
 from outlast.cli import FAILED
-from outlast.cli.commands.submit import hand_over, tell
+from outlast.cli.commands.submit import print_submitted, submit_runs
 from outlast.cli.common import (
     LONGEST_PASS,
     cluster_option,
     directory_argument,
     experiment_at,
+    join_names,
     json_option,
-    some,
-    where,
+    show_argument,
     write_json,
 )
 from outlast.controller.submission import prepare
@@ -28,25 +28,25 @@ from outlast.text import counted, printable
 if TYPE_CHECKING:
     from outlast.journal.journal import Journal
 
-#: Beyond what is needed, one job in this many is sent in case some are lost; the rest ends at once.
+#: One spare job per this many needed ones, in case some are lost; unused ones end at once.
 SPARE = 5
 MOST_JOBS = 1000
 
 
 @click.command()
 @directory_argument
-@click.option("-n", "--jobs", type=click.IntRange(1, MOST_JOBS), help="Jobs for each run.")
+@click.option("-n", "--jobs", type=click.IntRange(1, MOST_JOBS), help="Number of jobs for each run.")
 @cluster_option
 @json_option
 @click.pass_context
 def command(
     ctx: click.Context, directory: Path, jobs: int | None, cluster: str | None, as_json: bool
 ) -> None:
-    """Send each run as a chain of jobs, for login nodes where nothing may keep running.
+    """Submit each run as a chain of jobs, for login nodes where no process may keep running.
 
-    Each job waits for the end of the one before and goes on from its checkpoint. When the training finishes,
-    the rest are cancelled or end within seconds. Without -n the number is worked out from the time that
-    params.yaml asks for and the longest that the cluster lets a job run.
+    Each job starts when the previous one has ended and resumes from its checkpoint. When the run finishes,
+    the remaining jobs are cancelled or end within seconds. Without -n, the number of jobs is computed from
+    `resources.time` in params.yaml and `longest` in the profile of the cluster.
     """
     from outlast.controller.supervisor import control
     from outlast.spec import read
@@ -55,103 +55,110 @@ def command(
     spec = prepare(experiment, read(experiment.root, cluster), keep=False)
     kind = spec.profile.get("scheduler", spec.cluster)
     if kind == "local":
-        raise BadInput("chain is for clusters: on this machine `outlast run%s` does it" % where(directory))
+        raise BadInput(
+            "chain is for batch clusters; on this machine, use `outlast run%s`" % show_argument(directory)
+        )
     in_place = kind == "htcondor"
-    number = jobs if jobs is not None else _number(spec)
+    number = jobs if jobs is not None else _compute_jobs(spec)
     if not in_place:
-        _refuse_what_never_fits(spec, number)
+        _check_limits(spec, number)
     with control(experiment, "chain") as session:
-        # Only now: whoever else held the experiment would send the runs as single jobs.
-        submitted = hand_over(experiment, cluster)
+        # Only now: another holder of the experiment would submit the runs as single jobs.
+        submitted = submit_runs(experiment, cluster)
         before = session.journal.last_entry()
         done = session.step(budget=LONGEST_PASS, jobs=number)
-        became = _what_became(session.journal, before)
-    complete = not done.trouble and not became.trouble
+        result = _collect_result(session.journal, before)
+    complete = not done.scheduler_error and not result.errors
     if as_json:
         write_json(
             {
                 "jobs": number,
-                "chains": became.sent,
-                "not_sent": became.trouble,
-                "trouble": done.trouble or None,
+                "chains": result.submitted,
+                "not_sent": result.errors,
+                "trouble": done.scheduler_error or None,
             }
         )
     else:
-        tell(submitted)
-        _say(became, number, in_place, done.trouble, directory)
+        print_submitted(submitted)
+        _print_result(result, number, in_place, done.scheduler_error, directory)
     ctx.exit(0 if complete else FAILED)
 
 
 @dataclass(frozen=True)
-class _Became:
-    """By run: the ids of a chain that was sent whole, or what went wrong."""
+class _ChainResult:
+    """The ids of the submitted jobs by run, and the reasons why runs were not or not fully submitted."""
 
-    sent: dict[str, str]
-    trouble: dict[str, str]
+    submitted: dict[str, str]
+    errors: dict[str, str]
 
 
-def _what_became(journal: Journal, before: int) -> _Became:
-    sent: dict[str, str] = {}
-    trouble: dict[str, str] = {}
+def _collect_result(journal: Journal, before: int) -> _ChainResult:
+    """Return the result of a pass from the journal's entries after number `before`."""
+    submitted: dict[str, str] = {}
+    errors: dict[str, str] = {}
     for row in journal.entries(after=before):
         entry = row.entry
         if entry.kind is EntryKind.QUEUED:
-            sent[entry.run] = entry.data["job"]
+            submitted[entry.run] = entry.data["job"]
             if entry.data.get("reason"):
-                trouble[entry.run] = entry.data["reason"]
+                errors[entry.run] = entry.data["reason"]
         elif entry.kind is EntryKind.UNSURE:
-            trouble[entry.run] = "it is not known whether it was sent: %s" % entry.data.get("reason", "")
+            errors[entry.run] = "it is unknown whether the scheduler has it: %s" % entry.data.get(
+                "reason", ""
+            )
         elif entry.kind is EntryKind.ENDED and entry.data["outcome"] == Outcome.REJECTED.value:
-            trouble[entry.run] = "refused: %s" % entry.data["detail"]
+            errors[entry.run] = "refused: %s" % entry.data["detail"]
     for run in journal.live().values():
-        if run.current is None and run.name not in trouble:
-            trouble[run.name] = "not sent: as many as may be at once are under way"
-    return _Became(sent, trouble)
+        if run.current is None and run.name not in errors:
+            errors[run.name] = "not submitted: a limit is reached (parallel, most_jobs or submit_rate)"
+    return _ChainResult(submitted, errors)
 
 
-_FOLLOWING = "%s each, every one waiting for the one before"
-
-
-def _say(became: _Became, number: int, in_place: bool, trouble: str, directory: Path) -> None:
-    if trouble:
-        click.echo("the scheduler did not answer, nothing was sent: %s; try again" % trouble, err=True)
+def _print_result(
+    result: _ChainResult, number: int, in_place: bool, scheduler_error: str, directory: Path
+) -> None:
+    if scheduler_error:
+        text = "the scheduler did not respond: %s; nothing was submitted, try again" % scheduler_error
+        click.echo(text, err=True)
         return
-    if became.sent:
-        how = _FOLLOWING % counted(number, "job")
+    if result.submitted:
+        jobs = "a chain of %s" % counted(number, "job")
         if in_place:
-            how = "one job each that starts itself again up to %s" % counted(number, "time")
-        click.echo("sent %s as %s: %s" % (counted(len(became.sent), "run"), how, some(list(became.sent))))
-    for run, why in became.trouble.items():
+            jobs = "one job that restarts itself up to %s" % counted(number, "time")
+        names = join_names(list(result.submitted))
+        click.echo("queued %s, each as %s: %s" % (counted(len(result.submitted), "run"), jobs, names))
+    for run, why in result.errors.items():
         click.echo("%s: %s" % (run, printable(why)), err=True)
-    if not became.sent and not became.trouble:
-        click.echo("nothing to send: no run waits for an attempt")
-    if became.trouble:
-        click.echo("`outlast chain%s` again sends what waits" % where(directory), err=True)
-    elif became.sent:
+    if not result.submitted and not result.errors:
+        click.echo("nothing to submit: no run is waiting for an attempt")
+    if result.errors:
+        click.echo("Run `outlast chain%s` again to submit the rest." % show_argument(directory), err=True)
+    elif result.submitted:
         click.echo(
-            "nothing has to keep running; `outlast tick%s` brings `status`, `explain` and results/ up to date"
-            % where(directory)
+            "No supervision is needed. Run `outlast tick%s` to update `status`, `explain` and results/."
+            % show_argument(directory)
         )
 
 
-def _number(spec: Spec) -> int:
+def _compute_jobs(spec: Spec) -> int:
+    """Return the number of jobs that a run needs, with spares. Raises BadInput if `longest` is not set."""
     if spec.profile.get("longest") is None:
         raise BadInput(
-            "how many jobs? Say it with -n, or say how long cluster %s lets a job run: write `longest: 24h` "
-            "into its profile in clusters.yaml" % spec.cluster
+            "the number of jobs is unknown: give it with -n, or add the time limit of cluster %s to its profile "
+            "in clusters.yaml, such as `longest: 24h`" % spec.cluster
         )
     needed = attempts_needed(spec)
     return min(MOST_JOBS, needed + max(1, needed // SPARE))
 
 
-def _refuse_what_never_fits(spec: Spec, number: int) -> None:
-    """All jobs of a chain are sent together and stay in the queue together."""
+def _check_limits(spec: Spec, number: int) -> None:
+    """Raise BadInput if the profile's limits are too small for a chain, whose jobs are submitted together."""
     limits = (("most_jobs", "at once"), ("submit_rate", "in a minute"))
-    for key, when in limits:
+    for key, period in limits:
         most = spec.profile.get(key)
         if most is not None and number > most:
             raise BadInput(
-                "a chain of %d jobs can never be sent: the profile of cluster %s allows %d jobs %s (%s). Say "
-                "`-n %d`, or less; `outlast chain` again sends the next ones once these have ended"
-                % (number, spec.cluster, most, when, key, most)
+                "a chain of %d jobs cannot be submitted: the profile of cluster %s allows %d jobs %s (%s). Use "
+                "`-n %d` or less, and run `outlast chain` again when these have ended"
+                % (number, spec.cluster, most, period, key, most)
             )

@@ -1,4 +1,4 @@
-"""`outlast check`: every mistake at once, and nothing submitted."""
+"""`outlast check`: validate an experiment and list all mistakes; submit nothing."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from outlast.cli.common import cluster_option, json_option
 from outlast.text import counted
 
 if TYPE_CHECKING:
-    from outlast.cli.scheduler_checks import Objections
+    from outlast.cli.scheduler_checks import SchedulerFindings
     from outlast.domain.model import RunPlan
     from outlast.node.order import OutputRule
     from outlast.node.staging.item import DataItem
     from outlast.spec import Mistake, Parsed
 
 
-@click.command(name="check", short_help="Find every mistake in params.yaml; submit nothing.")
+@click.command(name="check", short_help="Validate params.yaml and list all errors. Submits nothing.")
 @click.argument("directory", metavar="[DIR]", default=".", type=click.Path(path_type=Path))
 @cluster_option
 @json_option
 @click.pass_context
 def command(context: click.Context, directory: Path, cluster: str | None, as_json: bool) -> None:
-    """Check the experiment in DIR: every mistake at once, with its line. Nothing is submitted.
+    """Validate the experiment in DIR and list all mistakes with their lines. Submits nothing.
 
-    The cluster's scheduler is asked, for ten seconds at most, whether its queue is there and gives the time.
-    Exits with 0 if it could be submitted, with 2 if not.
+    Also asks the scheduler, for ten seconds at most, whether the queue exists and allows the requested time.
+    Exits with 0 if the experiment can be submitted, with 2 if not.
     """
-    parsed, mistakes = examine(directory, cluster)
+    parsed, mistakes = validate(directory, cluster)
     warnings: tuple[Mistake, ...] = ()
-    asked = True
+    responded = True
     if parsed:
-        told = _told_by_the_cluster(parsed, directory)
-        asked = told.answered
-        mistakes, warnings = (*mistakes, *told.mistakes), (*parsed.warnings, *told.warnings)
+        findings = _check_cluster(parsed, directory)
+        responded = findings.responded
+        mistakes, warnings = (*mistakes, *findings.mistakes), (*parsed.warnings, *findings.warnings)
     if as_json:
         click.echo(json.dumps(_as_json(parsed, mistakes, warnings), indent=2))
     else:
@@ -50,12 +50,12 @@ def command(context: click.Context, directory: Path, cluster: str | None, as_jso
         if mistakes:
             click.echo(f"{counted(len(mistakes), 'mistake')}, nothing was submitted", err=True)
         elif parsed:
-            click.echo("\n".join([*summary(parsed), _next(directory, cluster, asked)]))
+            click.echo("\n".join([*summary(parsed), _conclude(directory, cluster, responded)]))
     context.exit(2 if mistakes else 0)
 
 
-def examine(directory: Path, cluster: str | None = None) -> tuple[Parsed | None, tuple[Mistake, ...]]:
-    """What `submit` would find: the experiment if it can be read, and all that stands in the way."""
+def validate(directory: Path, cluster: str | None = None) -> tuple[Parsed | None, tuple[Mistake, ...]]:
+    """Return the experiment, or None if it cannot be read, and all mistakes that `submit` would find."""
     from outlast import spec
 
     parsed: Parsed | None = None
@@ -65,23 +65,23 @@ def examine(directory: Path, cluster: str | None = None) -> tuple[Parsed | None,
     except spec.BadSpec as bad:
         mistakes = bad.mistakes
     if directory.is_dir() and not os.access(directory, os.W_OK | os.X_OK):
-        text = "cannot be written, and the journal and the results belong there"
-        hint = "chmod u+wx it, or copy the experiment to a place of your own"
+        text = "is not writable, but the journal and the results are written there"
+        hint = "type `chmod u+wx` for it, or copy the experiment to a directory of your own"
         mistakes = (*mistakes, spec.Mistake(str(directory), None, None, text, hint))
     return parsed, mistakes
 
 
-def _told_by_the_cluster(parsed: Parsed, directory: Path) -> Objections:
-    from outlast.cli.scheduler_checks import objections
+def _check_cluster(parsed: Parsed, directory: Path) -> SchedulerFindings:
+    from outlast.cli.scheduler_checks import check_scheduler
     from outlast.spec.cluster_library import Library
 
     cluster = Library(directory).find(parsed.cluster.name)
     assert cluster is not None
-    return objections(parsed, cluster)
+    return check_scheduler(parsed, cluster)
 
 
 def summary(parsed: Parsed) -> list[str]:
-    """What would run, in a few lines."""
+    """Return a few lines about what would run."""
     from outlast.spec.command import arguments
     from outlast.units import show_duration
 
@@ -90,28 +90,30 @@ def summary(parsed: Parsed) -> list[str]:
     lines = [
         f"{spec.name}: {_runs(runs)} on cluster {parsed.cluster.name}",
         f"  command   {' '.join(_quoted(arguments(spec.command, runs[0].params)))}",
-        f"  code      {', '.join(spec.code) or 'nothing travels with the job'}",
-        f"  attempts  {time} each; per run at most {spec.limits.attempts:,} and {total} in all",
+        f"  code      {', '.join(spec.code) or 'no files are sent with the job'}",
+        f"  attempts  {time} each; at most {spec.limits.attempts:,} and {total} in total per run",
     ]
     lines += [f"            {note}" for note in parsed.notes]
-    for item, way in zip(spec.data, parsed.data_methods, strict=True):
-        lines += [f"  data      {data_line(item)}", f"            by {way.method}: {way.why}"]
+    for item, method in zip(spec.data, parsed.data_methods, strict=True):
+        lines += [f"  data      {data_line(item)}", f"            method {method.method}: {method.why}"]
     lines += [f"  output    {_rule(rule)}" for rule in spec.outputs]
     if not spec.outputs:
-        lines.append("  outputs   none are named, so none are checked")
+        lines.append("  outputs   none listed, so none are checked")
     return lines
 
 
 def data_line(item: DataItem) -> str:
-    """What comes, where it goes, and what proves it."""
+    """Return the name of the data, where it goes, and whether it is verified."""
     to = f"$OUTLAST_DATA_DIR/{item.to}" if item.to else "$OUTLAST_DATA_DIR"
-    goes = {"no": "to", "yes": "unpacked to", "nested": "unpacked, with archives inside it, to"}[item.unpack]
+    goes = {"no": "to", "yes": "unpacked to", "nested": "unpacked, with the archives inside it, to"}[
+        item.unpack
+    ]
     pinned = f"{' and '.join(item.digests)} pinned" if item.digests else "no digest pinned"
     return f"{item.name}, {goes} {to}; {pinned}"
 
 
-def _next(directory: Path, cluster: str | None, asked: bool) -> str:
-    found = "No mistakes." if asked else "No mistakes in the files; the cluster could not be asked."
+def _conclude(directory: Path, cluster: str | None, responded: bool) -> str:
+    found = "No mistakes." if responded else "No mistakes in the files; the scheduler could not be queried."
     words = ["" if directory == Path() else str(directory), *(["--cluster", cluster] if cluster else [])]
     return " ".join([found, "Next: outlast run", *_quoted([word for word in words if word])])
 
@@ -126,10 +128,10 @@ def _rule(rule: OutputRule) -> str:
     if rule.key is not None:
         bounds = [f"at least {rule.at_least:g}"] if rule.at_least is not None else []
         bounds += [f"at most {rule.at_most:g}"] if rule.at_most is not None else []
-        parts.append(f"{rule.key} {' and '.join(bounds) or 'must be in it'}")
+        parts.append(f"{rule.key} {' and '.join(bounds) or 'must be present'}")
     if rule.check is not None:
         parts.append(f"checked by {' '.join(_quoted(rule.check))}")
-    return ", ".join(parts) if len(parts) > 1 else f"{rule.path}, there and not empty"
+    return ", ".join(parts) if len(parts) > 1 else f"{rule.path}, must exist and not be empty"
 
 
 def _quoted(words: Sequence[str]) -> list[str]:
@@ -166,8 +168,8 @@ def _as_json(
         "parallel": spec.parallel,
         "outputs": [asdict(rule) for rule in spec.outputs],
         "data": [
-            {**item.to_dict(), "name": item.name, "why": way.why}
-            for item, way in zip(spec.data, parsed.data_methods, strict=True)
+            {**item.to_dict(), "name": item.name, "why": method.why}
+            for item, method in zip(spec.data, parsed.data_methods, strict=True)
         ],
         "runs": [{"name": run.name, "params": dict(run.params)} for run in parsed.runs],
         "first_command": arguments(spec.command, parsed.runs[0].params),

@@ -1,4 +1,4 @@
-"""`outlast clusters`: which names `cluster:` may have, and what of them is on this machine."""
+"""`outlast clusters`: the clusters that `cluster:` may name, and the schedulers on this machine."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from outlast.spec.cluster_library import KnownCluster, Library
     from outlast.spec.mistakes import Mistake
 
-#: In place of a scheduler, where the profile has a mistake that keeps it from being known.
-UNKNOWN = "not known"
-#: Seconds that one question to a scheduler may take.
+#: Shown instead of the scheduler if a mistake in the profile hides it.
+UNKNOWN = "unknown"
+#: Timeout of one query to a scheduler, in seconds.
 _PATIENCE = 10.0
 
 
@@ -31,9 +31,9 @@ _PATIENCE = 10.0
 @here_option
 @json_option
 def command(name: str | None, directory: Path, as_json: bool) -> None:
-    """List the clusters that params.yaml may name, and what was found on this machine.
+    """List the clusters that params.yaml may name, and the schedulers found on this machine.
 
-    With NAME, show one in full, with the defaults that hold and the limits that its scheduler tells.
+    With NAME, show one cluster in full, with default settings and the limits that its scheduler reports.
     """
     from outlast.spec.cluster_library import Library
 
@@ -41,7 +41,7 @@ def command(name: str | None, directory: Path, as_json: bool) -> None:
     if name is not None:
         cluster = library.find(name)
         if cluster is None:
-            _say_mistakes([*library.mistakes, *library.mistakes_near(name)])
+            _print_mistakes([*library.mistakes, *library.mistakes_near(name)])
             raise BadInput('"%s" is not a cluster; %s' % (name, library.instead_of(name)))
         _show_one(cluster, as_json)
         return
@@ -52,44 +52,44 @@ def _show_all(library: Library, as_json: bool) -> None:
     from outlast.spec.schema import SCHEDULERS
 
     clusters = [found for found in map(library.find, library.names) if found is not None]
-    here = _look(SCHEDULERS)
+    here = _find_schedulers(SCHEDULERS)
     mistakes = list(dict.fromkeys([*library.mistakes, *(one for each in clusters for one in each.mistakes)]))
     if as_json:
         write_json(
             {
-                "clusters": [_origin(one) for one in clusters],
+                "clusters": [_origin_as_json(one) for one in clusters],
                 "machine": {kind: asdict(found) for kind, found in here.items()},
                 "mistakes": [asdict(mistake) for mistake in mistakes],
             }
         )
         return
-    rows = [(one.profile.name, one.profile.scheduler or UNKNOWN, _place(one)) for one in clusters]
+    rows = [(one.profile.name, one.profile.scheduler or UNKNOWN, _show_origin(one)) for one in clusters]
     click.echo(table(("CLUSTER", "SCHEDULER", "FROM"), rows))
-    click.echo("\non this machine")
+    click.echo("\nOn this machine:")
     for kind, found in here.items():
-        for line in _lines(kind, found):
+        for line in _presence_lines(kind, found):
             click.echo("  " + line)
-    _say_mistakes(mistakes)
+    _print_mistakes(mistakes)
 
 
 def _show_one(cluster: KnownCluster, as_json: bool) -> None:
-    from outlast.schedulers.discovery import pool
-    from outlast.schedulers.queue_limits import queue_limits
+    from outlast.schedulers.discovery import describe_pool
+    from outlast.schedulers.queue_limits import query_queue_limits
 
     profile = cluster.profile
     known = (profile.scheduler,) if profile.scheduler else ()
-    here = _look(known, images=bool(profile.site.container)) if known else {}
+    here = _find_schedulers(known, images=bool(profile.site.container)) if known else {}
     limits: list[QueueLimit] = []
-    trouble = ""
+    error = ""
     if known and not here[profile.scheduler].problems:
         if profile.scheduler == "htcondor":
             found = here["htcondor"]
-            here["htcondor"] = replace(found, notes=(*found.notes, pool(_PATIENCE)))
-        limits, trouble = queue_limits(profile.scheduler, profile.site, _PATIENCE)
+            here["htcondor"] = replace(found, notes=(*found.notes, describe_pool(_PATIENCE)))
+        limits, error = query_queue_limits(profile.scheduler, profile.site, _PATIENCE)
     if as_json:
         write_json(
             {
-                **_origin(cluster),
+                **_origin_as_json(cluster),
                 "profile": dict(_settings(cluster)),
                 "machine": {kind: asdict(found) for kind, found in here.items()},
                 "limits": [asdict(limit) for limit in limits],
@@ -97,44 +97,43 @@ def _show_one(cluster: KnownCluster, as_json: bool) -> None:
             }
         )
         return
-    click.echo(
-        "%s: %s, %s" % (profile.name, profile.scheduler or "its scheduler is not known", _place(cluster))
-    )
+    click.echo("%s: %s, %s" % (profile.name, profile.scheduler or "scheduler unknown", _show_origin(cluster)))
     if not known:
-        _say_mistakes(cluster.mistakes)
+        _print_mistakes(cluster.mistakes)
         return
     settings = dict(_settings(cluster))
     for key, value in settings.items():
         if _is_set(value):
-            click.echo("  %-17s %s" % (key, _shown(key, value)))
+            click.echo("  %-17s %s" % (key, _show_value(key, value)))
     click.echo("  %-17s %s" % ("not set", ", ".join(key for key in settings if not _is_set(settings[key]))))
-    click.echo("on this machine")
+    click.echo("On this machine:")
     for kind, found in here.items():
-        for line in _lines(kind, found):
+        for line in _presence_lines(kind, found):
             click.echo("  " + line)
-    for line in _about_limits(cluster, limits, trouble):
+    for line in _limit_lines(cluster, limits, error):
         click.echo(line)
-    _say_mistakes(cluster.mistakes)
+    _print_mistakes(cluster.mistakes)
 
 
-def _say_mistakes(mistakes: Iterable[Mistake]) -> None:
+def _print_mistakes(mistakes: Iterable[Mistake]) -> None:
     for mistake in dict.fromkeys(mistakes):
         click.echo(str(mistake), err=True)
 
 
-def _look(schedulers: tuple[str, ...], *, images: bool = True) -> dict[str, Presence]:
-    """All at the same time: one that hangs holds up no other."""
+def _find_schedulers(schedulers: tuple[str, ...], *, images: bool = True) -> dict[str, Presence]:
+    """Look for these schedulers at the same time, and for a container program if `images`."""
     from concurrent.futures import ThreadPoolExecutor
 
-    from outlast.schedulers.discovery import containers, look_for
+    from outlast.schedulers.discovery import find_container_program, find_scheduler
 
-    looks: dict[str, Callable[[], Presence]] = {
-        kind: _this_machine if kind == "local" else partial(look_for, kind, _PATIENCE) for kind in schedulers
+    probes: dict[str, Callable[[], Presence]] = {
+        kind: _this_machine if kind == "local" else partial(find_scheduler, kind, _PATIENCE)
+        for kind in schedulers
     }
     if images:
-        looks["apptainer"] = partial(containers, _PATIENCE)
-    with ThreadPoolExecutor(len(looks)) as pool:
-        replies = {kind: pool.submit(look) for kind, look in looks.items()}
+        probes["apptainer"] = partial(find_container_program, _PATIENCE)
+    with ThreadPoolExecutor(len(probes)) as pool:
+        replies = {kind: pool.submit(probe) for kind, probe in probes.items()}
         return {kind: reply.result() for kind, reply in replies.items()}
 
 
@@ -147,7 +146,7 @@ def _this_machine() -> Presence:
     return Presence(notes=("%s, %s" % (name, show_slots(host.cpus, host.gpus)),))
 
 
-def _lines(kind: str, found: Presence) -> Iterator[str]:
+def _presence_lines(kind: str, found: Presence) -> Iterator[str]:
     good = [*([found.version] if found.version else []), *found.notes]
     if good or not found.problems:
         yield "%-10s %s" % (kind, "; ".join(good) or "found")
@@ -155,7 +154,7 @@ def _lines(kind: str, found: Presence) -> Iterator[str]:
         yield "%-10s %s" % (kind, problem)
 
 
-def _origin(cluster: KnownCluster) -> dict[str, Any]:
+def _origin_as_json(cluster: KnownCluster) -> dict[str, Any]:
     profile = cluster.profile
     return {
         "name": profile.name,
@@ -165,16 +164,16 @@ def _origin(cluster: KnownCluster) -> dict[str, Any]:
     }
 
 
-def _place(cluster: KnownCluster) -> str:
+def _show_origin(cluster: KnownCluster) -> str:
     if not cluster.file:
         return "built in"
     wrong = len(cluster.mistakes)
-    told = ", with %s" % counted(wrong, "mistake") if wrong else ""
-    return "%s:%s%s" % (cluster.file, cluster.line, told)
+    suffix = ", with %s" % counted(wrong, "mistake") if wrong else ""
+    return "%s:%s%s" % (cluster.file, cluster.line, suffix)
 
 
 def _settings(cluster: KnownCluster) -> Iterator[tuple[str, Any]]:
-    """What holds, given or by default; keys that are not for this scheduler are left out."""
+    """Yield the settings in effect, also defaults; without keys that are not for this scheduler."""
     from outlast.node.staging.plan import DataSite
     from outlast.schedulers.profile import Profile
     from outlast.spec.cluster_library import known_hosts
@@ -183,8 +182,8 @@ def _settings(cluster: KnownCluster) -> Iterator[tuple[str, Any]]:
     profile = cluster.profile
     if profile.scheduler == "local":
         yield "hosts", {name: asdict(host) for name, host in known_hosts(profile).items()}
-    of_data = {one.name for one in fields(DataSite)}
-    for one in sorted(fields(Profile), key=lambda one: one.name in of_data):  # the scheduler's words first
+    data_keys = {one.name for one in fields(DataSite)}
+    for one in sorted(fields(Profile), key=lambda one: one.name in data_keys):  # data settings last
         if one.name != "name" and is_for(one.name, profile.scheduler):
             yield one.name, getattr(profile.site, one.name)
 
@@ -193,7 +192,7 @@ def _is_set(value: Any) -> bool:
     return value is not None and value not in ("", ())
 
 
-def _shown(key: str, value: Any) -> str:
+def _show_value(key: str, value: Any) -> str:
     from outlast.spec.resource_checks import show_slots
     from outlast.units import show_duration, show_size
 
@@ -207,19 +206,19 @@ def _shown(key: str, value: Any) -> str:
     return "; ".join(value) if isinstance(value, tuple) else str(value)
 
 
-def _about_limits(cluster: KnownCluster, limits: list[QueueLimit], trouble: str) -> Iterator[str]:
+def _limit_lines(cluster: KnownCluster, limits: list[QueueLimit], error: str) -> Iterator[str]:
     from outlast.units import show_limit, write_duration
 
-    if trouble:
-        yield "its limits are not known: %s" % trouble
+    if error:
+        yield "limits unknown: %s" % error
     longest = cluster.profile.site.longest
     for limit in limits:
-        where = "%s%s" % (limit.name, " (the default)" if limit.default else "")
+        queue = "%s%s" % (limit.name, " (the default)" if limit.default else "")
         if limit.longest is None:
-            yield "%s: the limit is %s" % (where, limit.written)
+            yield "%s: the time limit is %s" % (queue, limit.written)
             continue
-        said = "%s: jobs end after %s" % (where, show_limit(limit.longest))
+        line = "%s: jobs end after %s" % (queue, show_limit(limit.longest))
         used = cluster.profile.site.queue == limit.name or limit.default
         if used and (longest is None or longest > limit.longest):
-            said += "; write longest: %s into the profile" % write_duration(limit.longest)
-        yield said
+            line += "; add `longest: %s` to the profile" % write_duration(limit.longest)
+        yield line

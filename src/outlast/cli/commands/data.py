@@ -1,4 +1,4 @@
-"""`outlast data`: what the jobs do about data, by hand."""
+"""`outlast data`: fetch, check and pin data outside of jobs."""
 
 from __future__ import annotations
 
@@ -6,34 +6,34 @@ import importlib
 
 import click
 
-_PARTS = {
-    "fetch": ("data_fetch", "Fetch one file or archive, checked, resumed, unpacked if you like."),
-    "check": ("data_check", "Ask every source of an experiment's data; fetch nothing."),
+_COMMANDS = {
+    "fetch": ("data_fetch", "Fetch a file or archive, verify it, and unpack it if requested."),
+    "check": ("data_check", "Check every source of an experiment's data. Fetches nothing."),
     "pin": ("data_pin", "Write digests and sizes into params.yaml."),
-    "cache": ("data_cache", "What a cache of data holds; make room in it."),
+    "cache": ("data_cache", "List the entries of a data cache, or remove some."),
 }
 
 
-class _Parts(click.Group):
-    """Each is imported when it is called."""
+class _LazyGroup(click.Group):
+    """A group whose commands are imported when they are called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_PARTS)
+        return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in _PARTS:
+        if name not in _COMMANDS:
             return None
-        command: click.Command = importlib.import_module("outlast.cli.commands." + _PARTS[name][0]).command
+        command: click.Command = importlib.import_module("outlast.cli.commands." + _COMMANDS[name][0]).command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in _PARTS.items()])
+            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
 
 
-@click.group(cls=_Parts)
+@click.group(cls=_LazyGroup)
 def command() -> None:
-    """Fetch, check and pin data by hand, or look into a cache of it.
+    """Fetch, check and pin data; list and clear data caches.
 
-    It is the same code that brings data to jobs: what works here works there, network permitting.
+    Uses the same code as the jobs: what works here works there, if the network of the nodes allows it.
     """

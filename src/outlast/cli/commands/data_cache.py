@@ -1,4 +1,4 @@
-"""`outlast data cache`: what a cache of data holds, and making room in it."""
+"""`outlast data cache`: list the entries of a data cache, or remove some."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from outlast.cli.common import clock, here_option, json_option, table, write_json
+from outlast.cli.common import here_option, json_option, show_time, table, write_json
 from outlast.errors import BadInput
 from outlast.exchange.experiment import Experiment
-from outlast.text import counted, printable
+from outlast.text import printable
 from outlast.units import show_size
 
 if TYPE_CHECKING:
@@ -21,48 +21,48 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--cluster", metavar="NAME", help="The cache of this cluster; else of the one in params.yaml.")
-@click.option("--path", type=click.Path(path_type=Path), metavar="DIR", help="The cache in this folder.")
-@click.option("--clear", is_flag=True, help="Remove all that nobody uses.")
-@click.option("--keep", metavar="SIZE", help="Remove what was used longest ago until so much is left.")
+@click.option("--cluster", metavar="NAME", help="Cache of this cluster; default: the one in params.yaml.")
+@click.option("--path", type=click.Path(path_type=Path), metavar="DIR", help="Cache in this directory.")
+@click.option("--clear", is_flag=True, help="Remove all entries that are not in use.")
+@click.option("--keep", metavar="SIZE", help="Remove the least recently used entries until SIZE is left.")
 @here_option
 @json_option
 def command(
     cluster: str | None, path: Path | None, clear: bool, keep: str | None, directory: Path, as_json: bool
 ) -> None:
-    """List what a cache of data holds. What is in use is never removed."""
+    """List the entries of a data cache, or remove some. Entries in use are never removed."""
     from outlast.node.staging.cache.data_cache import DataCache
     from outlast.node.staging.cache.entry import free_space
 
     if clear and keep is not None:
-        raise BadInput("--clear and --keep: say one of them")
+        raise BadInput("use --clear or --keep, not both")
     if cluster is not None and path is not None:
-        raise BadInput("--cluster and --path: say one of them")
-    root = path if path is not None else _cache_of(cluster, directory)
+        raise BadInput("use --cluster or --path, not both")
+    root = path if path is not None else _find_cache(cluster, directory)
     if not root.is_dir():
         if not as_json:
-            click.echo("%s: there is no cache yet; it is made when data first comes" % root)
+            click.echo("%s: there is no cache yet; it is created when data is first fetched" % root)
         else:
-            write_json(_told(root, [], [], [], None))
+            write_json(_as_json(root, [], [], [], None))
         return
-    store = DataCache(str(root))
+    cache = DataCache(str(root))
     removed: list[dict[str, Any]] = []
     if clear or keep is not None:
-        removed = list(_make_room(store, -1 if keep is None else _size(keep), clear))
-    told = _told(
+        removed = list(_remove_entries(cache, -1 if keep is None else _parse_keep(keep), clear))
+    listing = _as_json(
         root,
-        list(_entries(store)),
-        [asdict(one) for one in store.unfinished()],
+        list(_entries(cache)),
+        [asdict(one) for one in cache.unfinished()],
         removed,
         free_space(str(root)),
     )
     if as_json:
-        write_json(told)
+        write_json(listing)
     else:
-        _show(told)
+        _print_listing(listing)
 
 
-def _told(
+def _as_json(
     root: Path, entries: list[Any], arriving: list[Any], removed: list[Any], free: int | None
 ) -> dict[str, Any]:
     total = sum(one["size"] for one in (*entries, *arriving))
@@ -76,38 +76,55 @@ def _told(
     }
 
 
-def _show(told: dict[str, Any]) -> None:
+def _print_listing(listing: dict[str, Any]) -> None:
     rows = [
-        (one["key"][:24], show_size(one["size"]), clock(one["used"]), _state(one), printable(one["source"]))
-        for one in told["entries"]
+        (
+            one["key"][:24],
+            show_size(one["size"]),
+            show_time(one["used"]),
+            _show_state(one),
+            printable(one["source"]),
+        )
+        for one in listing["entries"]
     ]
-    rows += [(one["key"][:24], show_size(one["size"]), "-", _state(one), "") for one in told["arriving"]]
+    rows += [
+        (one["key"][:24], show_size(one["size"]), "-", _show_state(one), "") for one in listing["arriving"]
+    ]
     if rows:
-        click.echo(table(("WHAT", "SIZE", "LAST USED", "STATE", "FROM"), rows, right=(1,)))
-    if told["removed"]:
-        size = show_size(sum(one["size"] for one in told["removed"]))
-        count = len(told["removed"])
-        click.echo("%s removed, %s" % ("1 entry" if count == 1 else "%d entries" % count, size))
+        click.echo(table(("ENTRY", "SIZE", "LAST USED", "STATE", "SOURCE"), rows, right=(1,)))
+    if listing["removed"]:
+        size = show_size(sum(one["size"] for one in listing["removed"]))
+        click.echo("removed %s, %s" % (_count_entries(len(listing["removed"])), size))
     click.echo(
         "%s: %s in %s, %s free"
-        % (told["path"], show_size(told["total"]), counted(len(rows), "item"), show_size(told["free"]))
+        % (
+            listing["path"],
+            show_size(listing["total"]),
+            _count_entries(len(rows)),
+            show_size(listing["free"]),
+        )
     )
 
 
-def _state(one: Mapping[str, Any]) -> str:
+def _count_entries(number: int) -> str:
+    return "1 entry" if number == 1 else "%d entries" % number
+
+
+def _show_state(one: Mapping[str, Any]) -> str:
     if "by" in one:
-        return "arriving at %s" % one["by"] if one["by"] else "unfinished"
+        return "unfinished, fetched by %s" % one["by"] if one["by"] else "unfinished"
     return "in use" if one["in_use"] else ""
 
 
-def _cache_of(name: str | None, directory: Path) -> Path:
+def _find_cache(name: str | None, directory: Path) -> Path:
+    """Return the cache of the cluster `name`, or of the experiment in `directory`. Raises BadInput."""
     from outlast.spec import read
     from outlast.spec.cluster_library import Library
     from outlast.spec.data_methods import SHARING
 
     if name is None:
         if not (directory / "params.yaml").exists():
-            raise BadInput("whose cache? Say --cluster NAME or --path DIR, or go to an experiment")
+            raise BadInput("which cache? Use --cluster NAME or --path DIR, or run this in an experiment")
         profile = read(directory).cluster
     else:
         library = Library(directory)
@@ -119,18 +136,18 @@ def _cache_of(name: str | None, directory: Path) -> Path:
         if (directory / "params.yaml").exists() and profile.scheduler in SHARING:
             return Experiment(directory.absolute()).data
         raise BadInput(
-            "cluster %s names no cache; write cache: into its profile, or say --path DIR" % profile.name
+            "cluster %s has no cache; add `cache:` to its profile, or use --path DIR" % profile.name
         )
     cache = os.path.expandvars(os.path.expanduser(profile.site.cache))  # noqa: PTH111
     if "$" in cache:
         raise BadInput(
-            "%s is a place that only the nodes of cluster %s know; look there with --path"
+            "%s is defined only on the nodes of cluster %s; run this there with --path DIR"
             % (cache, profile.name)
         )
     return Path(cache)
 
 
-def _size(text: str) -> int:
+def _parse_keep(text: str) -> int:
     from outlast import units
 
     try:
@@ -139,20 +156,24 @@ def _size(text: str) -> int:
         raise BadInput("--keep: %s" % error) from error
 
 
-def _entries(store: DataCache) -> Iterator[dict[str, Any]]:
-    for one in reversed(store.entries()):
-        told = asdict(one)
-        del told["path"]
-        yield told
+def _entries(cache: DataCache) -> Iterator[dict[str, Any]]:
+    """Yield the entries, the most recently used first."""
+    for one in reversed(cache.entries()):
+        entry = asdict(one)
+        del entry["path"]
+        yield entry
 
 
-def _make_room(store: DataCache, keep: int, everything: bool) -> Iterator[dict[str, Any]]:
-    """The one that was used longest ago goes first; unfinished ones only where all are to go."""
-    entries = store.entries()
-    held = sum(entry.size for entry in entries)
+def _remove_entries(cache: DataCache, keep: int, everything: bool) -> Iterator[dict[str, Any]]:
+    """Remove the least recently used entries until `keep` bytes are left; yield what was removed.
+
+    Unfinished entries are removed only if `everything`.
+    """
+    entries = cache.entries()
+    left = sum(entry.size for entry in entries)
     for entry in entries:
-        if held > keep and not entry.in_use and store.remove(entry):
-            held -= entry.size
+        if left > keep and not entry.in_use and cache.remove(entry):
+            left -= entry.size
             yield {"key": entry.key, "size": entry.size}
-    for one in store.drop_unfinished() if everything else ():
+    for one in cache.drop_unfinished() if everything else ():
         yield {"key": one.key, "size": one.size}

@@ -1,4 +1,4 @@
-"""`outlast demo`: a training that outlasts kills, limits and a torn checkpoint, live."""
+"""`outlast demo`: a training run that survives kills, time limits and a torn checkpoint, live."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ if TYPE_CHECKING:
     from outlast.demo.stage import DemoStage
     from outlast.demo.trouble import DemoTrouble
 
-#: Seconds after which the disturbed training is given up.
+#: Seconds after which the disturbed training run is given up.
 LONGEST = 300.0
-#: Seconds between looks at an attempt that is about to be killed.
-GLANCE = 0.1
-#: Seconds between lines about progress where they cannot be overwritten.
+#: Seconds between polls of an attempt that is about to be killed.
+POLL_SECONDS = 0.1
+#: Seconds between lines of progress if the output is not a terminal.
 LINE_EVERY = 3.0
 
 INTRODUCTION = """\
-A small network learns to read handwritten digits, twice: first undisturbed, in one go; then on a cluster of
-two hosts, rehearsed on this machine, that ends every job after a few seconds. One of the jobs is killed
-without warning, and one checkpoint is torn. Both trainings must come to the same weights, bit for bit.
+This demo trains a small network on handwritten digits twice: first without interruption, then on a simulated
+cluster of two hosts that ends every job after a few seconds. One job is killed without warning, and one
+checkpoint is torn (cut in half). Both training runs must end with the same weights, bit for bit.
 It takes about half a minute.
 """
 NEXT = """\
 What to try next:
-  outlast init my-training --example digits   # the same training, yours to edit: params.yaml, train.py
-  cd my-training && outlast run               # attempt after attempt, until the outputs are checked
-  outlast status --watch                      # from another terminal: what every run is doing
-  outlast local status                        # the jobs; `outlast local kill JOB` makes trouble
-  outlast explain                             # attempt by attempt: what happened, what was decided, why
+  outlast init my-training --example digits   # a copy to edit: params.yaml, train.py
+  cd my-training && outlast run               # run it until its outputs are checked
+  outlast status --watch                      # in another terminal: the state of every run
+  outlast local status                        # the jobs; `outlast local kill JOB` kills one
+  outlast explain                             # what happened in each attempt, and why
   outlast report                              # where the time went
 """
 
@@ -50,37 +50,37 @@ What to try next:
     "--keep",
     metavar="DIR",
     type=click.Path(path_type=Path),
-    help="Leave everything in DIR, to look at it afterwards.",
+    help="Keep all files in DIR.",
 )
-@click.option("--epochs", type=click.IntRange(min=1), hidden=True, help="For a shorter training.")
+@click.option("--epochs", type=click.IntRange(min=1), hidden=True, help="For a shorter demo.")
 @click.pass_context
 def command(ctx: click.Context, keep: Path | None, epochs: int | None) -> None:
-    """See a training outlast kills, limits and a torn checkpoint, in about half a minute.
+    """Watch a training run survive kills, time limits and a torn checkpoint, in about half a minute.
 
-    Exits with 0 only if all of that happened and the weights are the same as without it.
+    Exits with 0 only if all of that happened and the weights are the same as without interruption.
     """
     if importlib.util.find_spec("numpy") is None:
-        raise BadInput("the demo trains with NumPy, which is not installed; type: pip install numpy")
+        raise BadInput("the demo needs NumPy, which is not installed; type: pip install numpy")
     from outlast.demo.stage import stage
 
     click.echo(INTRODUCTION)
     try:
         with stage(keep) as place:
-            code = _show(place, epochs)
+            code = _run_demo(place, epochs)
     except KeyboardInterrupt:
-        click.echo("\ninterrupted; all that the demo had started is ended", err=True)
+        click.echo("\ninterrupted; all processes of the demo are stopped", err=True)
         ctx.exit(INTERRUPTED)
     if keep is not None:
-        click.echo("Everything is in %s: try `outlast explain -C %s`\n" % (keep, keep / "digits"))
+        click.echo("All files are in %s; try `outlast explain -C %s`\n" % (keep, keep / "digits"))
     if code == 0:
         click.echo(NEXT.rstrip())
     ctx.exit(code)
 
 
-def _show(place: DemoStage, epochs: int | None) -> int:
+def _run_demo(place: DemoStage, epochs: int | None) -> int:
     from outlast import spec
     from outlast.cli.commands.report import text
-    from outlast.cli.commands.submit import hand_over
+    from outlast.cli.commands.submit import submit_runs
     from outlast.demo import undisturbed
     from outlast.demo.compare import compare
     from outlast.demo.stage import HOSTS, limit_attempts, make_experiment
@@ -90,76 +90,76 @@ def _show(place: DemoStage, epochs: int | None) -> int:
     experiment = place.experiment
     make_experiment(place.undisturbed, epochs)
     make_experiment(experiment.root, epochs)
-    _say("training undisturbed, in one go")
+    _report("training undisturbed, without interruption")
     progress = _DemoProgress()
     seconds = undisturbed.train(place.undisturbed, spec.read(experiment.root).spec.command, progress.show)
     progress.clear()
-    _say("done undisturbed after %.1f s" % seconds)
+    _report("done undisturbed after %.1f s" % seconds)
 
     limit = limit_attempts(experiment, seconds)
-    _say("the same training on %s, with a limit of %d s for each job" % (" and ".join(HOSTS), limit))
-    hand_over(experiment)
-    trouble = DemoTrouble(experiment, place.scheduler.kill, _say)
+    _report("the same run on %s, with a time limit of %d s per job" % (" and ".join(HOSTS), limit))
+    submit_runs(experiment)
+    trouble = DemoTrouble(experiment, place.scheduler.kill, _report)
     run, attempts = _supervise(place, trouble)
     click.echo("\nWhere the time went:\n%s\n" % text(book(run, attempts)))
 
-    wrong = _what_is_missing(run, trouble)
+    wrong = _find_missing(run, trouble)
     if not wrong:
         comparison = compare(place.undisturbed, experiment.result(run.name))
         wrong = list(comparison.differences)
-        _conclude(comparison, attempts)
+        _print_comparison(comparison, attempts)
     for sentence in wrong:
         click.echo(click.style("demo: FAILED: %s" % sentence, fg="red"), err=True)
     return FAILED if wrong else 0
 
 
 def _supervise(place: DemoStage, trouble: DemoTrouble) -> tuple[Run, list[Attempt]]:
-    """What `outlast up` does, with trouble in between."""
+    """Supervise as `outlast up` does, with deliberate failures; return the run and its attempts."""
     from outlast.cli.live import Display
     from outlast.controller.supervisor import control
 
     display = Display(place.experiment)
 
     def listen(entries: Sequence[JournalEntry]) -> None:
-        display.entries(entries)
+        display.print_entries(entries)
         trouble.on_entries(entries)
 
     until = time.monotonic() + LONGEST
     with control(place.experiment, "demo", listen) as session, display.showing(session.journal):
         while time.monotonic() < until:
-            display.passed(session.step())
+            display.after_pass(session.step())
             if session.done:
                 break
-            attempt = _current(session)
+            attempt = _current_attempt(session)
             trouble.kill_if_due(attempt)
             if trouble.will_kill(attempt):
-                time.sleep(GLANCE)
+                time.sleep(POLL_SECONDS)
             else:
                 session.wait()
         (run,) = session.journal.runs()
         return run, list(session.journal.attempts(run.name))
 
 
-def _current(session: Supervisor) -> Attempt | None:
+def _current_attempt(session: Supervisor) -> Attempt | None:
     return next((session.journal.current(run) for run in session.journal.live().values()), None)
 
 
-def _what_is_missing(run: Run, trouble: DemoTrouble) -> list[str]:
+def _find_missing(run: Run, trouble: DemoTrouble) -> list[str]:
     if run.state is not RunState.FINISHED:
         return ["the run is %s: %s" % (run.state.value, run.reason or "not finished within %d s" % LONGEST)]
     missing = []
     if not trouble.killed:
-        missing.append("no attempt was killed; this machine may be busy, try again")
+        missing.append("no attempt was killed; this machine may be too busy, try again")
     elif not trouble.noticed:
         missing.append("no attempt noticed that checkpoint %s was torn" % trouble.torn)
     return missing
 
 
-def _conclude(comparison: Comparison, attempts: list[Attempt]) -> None:
+def _print_comparison(comparison: Comparison, attempts: list[Attempt]) -> None:
     hosts = {attempt.host for attempt in attempts}
     click.echo(
-        "Undisturbed, it reads %.2f %% of the test images right; after %d attempts on %d hosts, one of them "
-        "killed, and with a checkpoint torn, %.2f %%."
+        "Undisturbed, the network reads %.2f %% of the test images right. After %d attempts on %d hosts, one of "
+        "them killed, and a torn checkpoint, it reads %.2f %%."
         % (100 * comparison.accuracies[0], len(attempts), len(hosts), 100 * comparison.accuracies[1])
     )
     if not comparison.differences:
@@ -170,21 +170,21 @@ def _conclude(comparison: Comparison, attempts: list[Attempt]) -> None:
         click.echo(click.style(sentence, fg="green", bold=True) + "\n")
 
 
-def _say(text: str) -> None:
+def _report(text: str) -> None:
     line = "%s %s" % (click.style("demo:", fg="magenta", bold=True), click.style(text, bold=True))
-    # Not click.echo: it writes past the stream that keeps the live display below the lines.
+    # Not click.echo, which bypasses the stream that keeps the live display below the lines.
     print(line if on_terminal() else click.unstyle(line), flush=True)
 
 
 class _DemoProgress:
-    """One line that is overwritten on a terminal, a line now and then elsewhere."""
+    """Progress in one line that is overwritten on a terminal, elsewhere in a line from time to time."""
 
     def __init__(self) -> None:
         self._last = time.monotonic()
 
-    def show(self, said: Mapping[str, Any]) -> None:
-        step, total = said["step"], said["total"]
-        share, accuracy = step / total, said["metrics"]["accuracy"]
+    def show(self, progress: Mapping[str, Any]) -> None:
+        step, total = progress["step"], progress["total"]
+        share, accuracy = step / total, progress["metrics"]["accuracy"]
         line = "step %d of %d (%d %%), accuracy %.3f" % (step, total, 100 * share, accuracy)
         if on_terminal():
             click.echo("\r\033[K%-30s %s" % ("█" * round(30 * share), line), nl=False)

@@ -1,4 +1,4 @@
-"""`outlast explain`."""
+"""`outlast explain`: what happened in each attempt of a run, and why."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any
 import click
 
 from outlast.cli import save_table
-from outlast.cli.attempt_times import when, where
+from outlast.cli.attempt_times import show_jobs, show_times
 from outlast.cli.common import (
-    clock,
+    add_colour,
     find_run,
     here_option,
     json_option,
     locate,
     open_journal,
-    paint,
+    show_time,
     write_json,
 )
-from outlast.cli.refusal_hints import advice
+from outlast.cli.refusal_hints import suggest_retry
 from outlast.domain import ledger
 from outlast.domain.accounts import ItemAccount, LegAccount, sum_errors
 from outlast.domain.model import Attempt, AttemptState, JournalEntry, Run
@@ -34,27 +34,27 @@ from outlast.units import show_duration, show_size
 @here_option
 @json_option
 def command(run: str | None, directory: Path, as_json: bool) -> None:
-    """Attempt by attempt: what happened, what was decided, why."""
+    """Show what happened in each attempt of a run, what was decided, and why."""
     experiment, name = locate(run, directory)
     journal = open_journal(experiment)
     try:
         found = find_run(journal, name)
         attempts = list(journal.attempts(found.name))
         if as_json:
-            write_json(_facts(journal, found, attempts))
+            write_json(_as_json(journal, found, attempts))
         else:
             click.echo(_text(journal, found, attempts, experiment.root, directory))
     finally:
         journal.close()
 
 
-def _facts(journal: Journal, run: Run, attempts: list[Attempt]) -> dict[str, Any]:
+def _as_json(journal: Journal, run: Run, attempts: list[Attempt]) -> dict[str, Any]:
     return {
         "run": run.name,
         "state": run.state.value,
         "reason": run.reason,
         "params": dict(run.params),
-        "saving": save_table.facts(ledger.book(run, attempts)),
+        "saving": save_table.as_json(ledger.book(run, attempts)),
         "attempts": [{**vars(attempt), "state": attempt.state.value} for attempt in attempts],
         "entries": [
             {"at": row.entry.at, "kind": row.entry.kind.value, "token": row.entry.token, **row.entry.data}
@@ -67,17 +67,17 @@ def _text(journal: Journal, run: Run, attempts: list[Attempt], root: Path, direc
     spec = journal.spec(run.spec)
     lines = [
         "%s: %s%s"
-        % (run.name, paint(run.state.value), " — %s" % printable(run.reason) if run.state.over else "")
+        % (run.name, add_colour(run.state.value), " — %s" % printable(run.reason) if run.state.over else "")
     ]
-    lines.append("  submitted %s to %s: %s" % (clock(run.added), spec.cluster, spec.command))
+    lines.append("  submitted %s to %s: %s" % (show_time(run.added), spec.cluster, spec.command))
     if run.params:
         lines.append("  with " + ", ".join("%s=%s" % item for item in run.params.items()))
     bookings = {booking.number: booking for booking in ledger.book(run, attempts)}
     entries = [row.entry for row in journal.entries(run.name)]
     for attempt in attempts:
-        its_own = [entry for entry in entries if entry.token == attempt.token]
-        lines += ["", *_attempt(attempt, its_own, bookings.get(attempt.number))]
-    hint = advice(journal, run, root, directory)
+        own_entries = [entry for entry in entries if entry.token == attempt.token]
+        lines += ["", *_attempt_lines(attempt, own_entries, bookings.get(attempt.number))]
+    hint = suggest_retry(journal, run, root, directory)
     if hint:
         lines += ["", hint]
     if not run.state.over and run.last is not None and run.current is None:
@@ -85,33 +85,35 @@ def _text(journal: Journal, run: Run, attempts: list[Attempt], root: Path, direc
     return "\n".join(lines)
 
 
-def _attempt(attempt: Attempt, entries: list[JournalEntry], booking: ledger.Booking | None) -> list[str]:
+def _attempt_lines(
+    attempt: Attempt, entries: list[JournalEntry], booking: ledger.Booking | None
+) -> list[str]:
     ended = attempt.state is AttemptState.ENDED and attempt.outcome is not None
     word = attempt.outcome.value if ended and attempt.outcome else attempt.state.value
-    lines = ["attempt %d: %s" % (attempt.number, paint(word))]
+    lines = ["attempt %d: %s" % (attempt.number, add_colour(word))]
     lines.append("  why        %s" % attempt.reason)
     if attempt.avoid:
-        lines.append("  not on     %s" % ", ".join(attempt.avoid))
+        lines.append("  avoids     %s" % ", ".join(attempt.avoid))
     if attempt.job or attempt.host:
-        lines.append("  where      %s" % where(attempt, entries))
+        lines.append("  where      %s" % show_jobs(attempt, entries))
     if attempt.started:
-        lines.append("  when       %s" % when(attempt, entries))
+        lines.append("  when       %s" % show_times(attempt, entries))
     if attempt.waits and not ended:
         lines.append("  waiting    %s" % printable(attempt.waits))
     account = attempt.account
     for leg in account.earlier:
-        lines.append("  before     %s" % _leg(leg))
+        lines.append("  earlier    %s" % _show_leg(leg))
     for item in account.items:
-        lines.append("  data       %s" % printable(_item(item)))
+        lines.append("  data       %s" % printable(_show_item(item)))
     if account.loaded:
         resumed = account.resumed
-        lines.append("  went on    %s" % ("from the start" if resumed is None else "from step %d" % resumed))
+        lines.append("  started    from the beginning" if resumed is None else "  resumed    from step %d" % resumed)
     for note in account.notes:
         lines.append("  note       %s" % printable(note))
     if ended:
         lines.append("  ended      %s" % printable(attempt.detail))
-    told = save_table.in_attempt(account.saved_step, booking.saving if booking else SaveCosts())
-    lines += ["  %-10s %s" % line for line in told]
+    saves = save_table.attempt_lines(account.saved_step, booking.saving if booking else SaveCosts())
+    lines += ["  %-10s %s" % line for line in saves]
     if booking and booking.uses:
         parts = ("%s %s" % (show_duration(seconds), use.value) for use, seconds in booking.uses.items())
         lines.append("  time       %s: %s" % (show_duration(booking.slot), ", ".join(parts)))
@@ -120,21 +122,21 @@ def _attempt(attempt: Attempt, entries: list[JournalEntry], booking: ledger.Book
     return lines
 
 
-def _item(item: ItemAccount) -> str:
-    # One item of data, and the errors on its way.
+def _show_item(item: ItemAccount) -> str:
+    """Return one line about an item of data: size, time, sources, and the errors on the way."""
     if item.found:
-        text = "%s was there already" % item.name
+        text = "%s was already there" % item.name
     elif item.carried and not item.bytes:
-        text = "%s came along with the job" % item.name
+        text = "%s was transferred with the job" % item.name
     else:
         size = show_size(item.bytes) + " " if item.bytes else ""
-        how = "in" if item.arrived else "had not arrived after"
+        how = "in" if item.arrived else "not complete after"
         seconds = item.seconds if item.carried else item.waited
         text = "%s: %s%s %s" % (item.name, size, how, show_duration(seconds))
         if item.sources:
             text += " from %s" % ", ".join(item.sources)
         if item.carried:
-            text += ", before the job began"
+            text += ", before the job started"
         if item.vouched == "nobody":
             text += "; not verified: no digest was known"
     errors = [
@@ -144,7 +146,7 @@ def _item(item: ItemAccount) -> str:
     return text + ("; %s" % ", ".join(errors) if errors else "")
 
 
-def _leg(leg: LegAccount) -> str:
-    saved = ", step %d is saved" % leg.saved_step if leg.saved_step is not None else ""
+def _show_leg(leg: LegAccount) -> str:
+    saved = ", saved step %d" % leg.saved_step if leg.saved_step is not None else ""
     ended = leg.outcome.value if leg.outcome is not None else "ended without logging an outcome"
     return "%s on %s: %s%s" % (show_duration(leg.logged), leg.host or "an unnamed host", ended, saved)

@@ -1,4 +1,4 @@
-"""`outlast init`: a new experiment from a template that runs as it is."""
+"""`outlast init`: create an experiment from a template that runs as it is."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from outlast.errors import BadInput
 from outlast.templates import DEFAULT, copy_template, describe, templates
 
 
-@click.command(name="init", short_help="Make a new experiment that runs as it is.")
+@click.command(name="init", short_help="Create an experiment that runs as it is.")
 @click.argument("name", metavar="DIR", required=False, type=click.Path())
-@click.option("--example", default=DEFAULT, show_default=True, metavar="NAME", help="The template to copy.")
-@click.option("--list", "list_them", is_flag=True, help="Name the templates and stop.")
-@click.option("--json", "as_json", is_flag=True, help="With --list: print one JSON list.")
+@click.option("--example", default=DEFAULT, show_default=True, metavar="NAME", help="Template to copy.")
+@click.option("--list", "list_them", is_flag=True, help="List the templates and exit.")
+@click.option("--json", "as_json", is_flag=True, help="With --list: print JSON.")
 def command(name: str | None, example: str, list_them: bool, as_json: bool) -> None:
-    """Make an experiment in DIR: a commented params.yaml and a training, ready to run."""
+    """Create an experiment in DIR: a commented params.yaml and a training script, ready to run."""
     known = templates()
     if list_them:
-        _list(known, as_json=as_json)
+        _print_templates(known, as_json=as_json)
         return
     if as_json:
-        raise BadInput("--json is for the list of templates; type: outlast init --list --json")
+        raise BadInput("--json works only with --list; type: outlast init --list --json")
     if name is None:
-        raise BadInput("no directory was named; type for instance: outlast init my-experiment")
+        raise BadInput("no directory given; type for example: outlast init my-experiment")
     if not name.strip():
-        # Path("") is the current directory, which nobody means who passes on a variable that is not set.
-        raise BadInput("the directory's name is empty; type for instance: outlast init my-experiment")
+        # Path("") would be the current directory; an empty name is most likely an unset shell variable.
+        raise BadInput("the name of the directory is empty; type for example: outlast init my-experiment")
     directory = Path(name)
     if example not in known:
         from outlast.spec.mistakes import did_you_mean
@@ -39,15 +39,15 @@ def command(name: str | None, example: str, list_them: bool, as_json: bool) -> N
             f'there is no example "{example}"; {hint} (known: {", ".join(known)})'.replace("  ", " ")
         )
     copied = copy_template(known[example], directory)
-    click.echo(f"{directory}: {', '.join(copied)}")
+    click.echo(f"created {directory}: {', '.join(copied)}")
     click.echo("Next:")
     if directory.resolve() != Path.cwd():
         click.echo(f"  cd {shlex.quote(str(directory))}")
-    click.echo("  outlast check      # finds mistakes, submits nothing")
-    click.echo("  outlast run        # brings it to its end")
+    click.echo("  outlast check      # lists mistakes, submits nothing")
+    click.echo("  outlast run        # submits it and supervises it until it has finished")
 
 
-def _list(known: Mapping[str, Path], *, as_json: bool) -> None:
+def _print_templates(known: Mapping[str, Path], *, as_json: bool) -> None:
     described = {name: describe(path) for name, path in known.items()}
     if as_json:
         import json

@@ -1,4 +1,4 @@
-"""`outlast logs`."""
+"""`outlast logs`: print the output of a run."""
 
 from __future__ import annotations
 
@@ -23,34 +23,33 @@ CHUNK = 65536
 @click.argument("run", required=False)
 @here_option
 @click.option(
-    "-f", "--follow", is_flag=True, help="Go on printing, from attempt to attempt, until the run ends."
+    "-f", "--follow", is_flag=True, help="Keep printing, attempt after attempt, until the run ends."
 )
 @click.option(
-    "--attempt", "number", type=int, metavar="N", help="The log of attempt N; the last one if not given."
+    "--attempt", "number", type=int, metavar="N", help="Print the output of attempt N; default: the last one."
 )
 def command(run: str | None, directory: Path, follow: bool, number: int | None) -> None:
-    """What a run printed."""
+    """Print the output of a run."""
     experiment, name = locate(run, directory)
     journal = open_journal(experiment)
     try:
         found = find_run(journal, name)
         if found.attempts == 0 and not follow:
-            raise BadInput("%s has had no attempt yet" % found.name)
+            raise BadInput("%s has no attempts yet" % found.name)
         if number is not None and not 1 <= number <= found.attempts:
             raise BadInput(
-                "%s has had %s; there is no attempt %d"
-                % (found.name, counted(found.attempts, "attempt"), number)
+                "%s has %s; there is no attempt %d" % (found.name, counted(found.attempts, "attempt"), number)
             )
         if follow:
             _follow(experiment, journal, found.name, number)
         else:
-            _print(_log(experiment, journal, found.name, number or found.attempts))
+            _print(_find_log(experiment, journal, found.name, number or found.attempts))
     finally:
         journal.close()
 
 
-def _log(experiment: Experiment, journal: Journal, name: str, number: int) -> Path:
-    """The log, or what a job far away has sent of it so far."""
+def _find_log(experiment: Experiment, journal: Journal, name: str, number: int) -> Path:
+    """Return the path of the log, or of the part that a job without a shared file system has sent so far."""
     path = experiment.log(name, number)
     if path.exists():
         return path
@@ -64,7 +63,7 @@ def _log(experiment: Experiment, journal: Journal, name: str, number: int) -> Pa
 
 def _print(path: Path) -> None:
     if not path.exists() or not _copy(path, 0):
-        click.echo("%s: nothing was printed" % path, err=True)
+        click.echo("%s: no output" % path, err=True)
 
 
 def _follow(experiment: Experiment, journal: Journal, name: str, only: int | None) -> None:
@@ -72,7 +71,7 @@ def _follow(experiment: Experiment, journal: Journal, name: str, only: int | Non
     offset = 0
     while True:
         run = find_run(journal, name)
-        path = _log(experiment, journal, name, number)
+        path = _find_log(experiment, journal, name, number)
         if path.exists():
             offset = _copy(path, offset)
         if run.attempts <= number and not run.state.over:
@@ -85,6 +84,7 @@ def _follow(experiment: Experiment, journal: Journal, name: str, only: int | Non
 
 
 def _copy(path: Path, offset: int) -> int:
+    """Copy a file to stdout from this offset; return the offset of its end."""
     out = sys.stdout.buffer
     with path.open("rb") as file:
         file.seek(offset)

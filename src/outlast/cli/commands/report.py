@@ -1,4 +1,4 @@
-"""`outlast report`: the ledger as a table."""
+"""`outlast report`: where the time of the attempts went."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import click
 
 from outlast.cli import save_table
 from outlast.cli.common import (
+    add_colour,
     directory_argument,
     experiment_at,
     json_option,
     open_journal,
-    paint,
     table,
     write_json,
 )
@@ -24,35 +24,38 @@ from outlast.journal.journal import Journal
 from outlast.text import counted
 from outlast.units import show_duration, show_size
 
-#: Runs listed one by one; of more only the sum is shown.
+#: Runs listed one by one; of more, only the sum is shown.
 SHOWN = 30
+#: Width of the longest bar.
 BAR = 40
-#: The least share that is drawn, which is one that is not shown as 0.0 %.
+#: The least share that gets a bar: one that is not rounded to 0.0 %.
 VISIBLE = 0.0005
 
 
 @click.command()
 @directory_argument
 @json_option
-@click.option("--all", "everything", is_flag=True, help="List every run, however many there are.")
+@click.option("--all", "everything", is_flag=True, help="List all runs.")
 def command(directory: Path, as_json: bool, everything: bool) -> None:
-    """Where the time went: useful, and each kind of waste, per run and in all."""
+    """Show where the time went: useful work and each kind of waste, per run and in total."""
     experiment = experiment_at(directory)
     journal = open_journal(experiment)
     try:
         bookings = list(_bookings(journal))
-        running = sum(attempt.started is not None and attempt.ended is None for attempt in _current(journal))
+        running = sum(
+            attempt.started is not None and attempt.ended is None for attempt in _current_attempts(journal)
+        )
     finally:
         journal.close()
     if as_json:
-        write_json(_facts(bookings))
+        write_json(_as_json(bookings))
         return
     click.echo(text(bookings, everything))
     if running:
-        are = "is running; its time is booked when it ends"
+        message = "is running; its time is counted when it ends"
         if running > 1:
-            are = "are running; their time is booked when they end"
-        click.echo("%s %s" % (counted(running, "attempt"), are))
+            message = "are running; their time is counted when they end"
+        click.echo("%s %s" % (counted(running, "attempt"), message))
 
 
 def _bookings(journal: Journal) -> Any:
@@ -61,15 +64,15 @@ def _bookings(journal: Journal) -> Any:
         yield from book(runs[name], list(attempts))
 
 
-def _current(journal: Journal) -> Any:
+def _current_attempts(journal: Journal) -> Any:
     return (attempt for run in journal.live().values() if (attempt := journal.current(run)))
 
 
-def _facts(bookings: list[Booking]) -> dict[str, Any]:
+def _as_json(bookings: list[Booking]) -> dict[str, Any]:
     return {
         "slot": sum(booking.slot for booking in bookings),
         "uses": {use.value: seconds for use, seconds in total(bookings).items()},
-        "saving": save_table.facts(bookings),
+        "saving": save_table.as_json(bookings),
         "troubles": {kind: cost.to_dict() for kind, cost in _errors(bookings).items()},
         "attempts": [
             {
@@ -79,7 +82,7 @@ def _facts(bookings: list[Booking]) -> dict[str, Any]:
                 "outcome": booking.outcome.value if booking.outcome else None,
                 "slot": booking.slot,
                 "uses": {use.value: seconds for use, seconds in booking.uses.items()},
-                "saving": save_table.facts([booking]),
+                "saving": save_table.as_json([booking]),
                 "data": [item.to_dict() for item in booking.data],
             }
             for booking in bookings
@@ -88,42 +91,45 @@ def _facts(bookings: list[Booking]) -> dict[str, Any]:
 
 
 def text(bookings: list[Booking], everything: bool = False) -> str:
+    """Return the whole report; `everything` lists all runs."""
     sums, slot = total(bookings), sum(booking.slot for booking in bookings)
     if not slot:
-        return "no attempt has held a slot yet"
-    parts = [_in_all(sums, slot)]
+        return "no time to report yet: no attempt has ended"
+    parts = [_total_table(sums, slot)]
     runs = {name: list(group) for name, group in groupby(bookings, key=lambda booking: booking.run)}
     if len(runs) > 1 and (everything or len(runs) <= SHOWN):
-        parts.append(_per_run(runs, sums))
+        parts.append(_table_by_run(runs, sums))
     elif len(runs) > 1:
         parts.append("%d runs; --all lists them" % len(runs))
     shown = runs if everything or len(runs) <= SHOWN else {"all runs": bookings}
     saved = save_table.as_table(shown)
     if saved:
         parts.append(saved)
-    troubles = _data_troubles(bookings)
-    if troubles:
-        parts.append(troubles)
-    hosts = _per_host(bookings)
+    errors = _data_errors_table(bookings)
+    if errors:
+        parts.append(errors)
+    hosts = _table_by_host(bookings)
     if hosts:
         parts.append(hosts)
     return "\n\n".join(parts)
 
 
-def _in_all(sums: dict[Use, float], slot: float) -> str:
+def _total_table(sums: dict[Use, float], slot: float) -> str:
     rows = []
     for use, seconds in sums.items():
         if seconds > 0 or use is Use.USEFUL:
             share = seconds / slot
             bar = "█" * round(share * BAR) or ("▏" if share >= VISIBLE else "")
             rows.append(
-                (paint(use.value), show_duration(seconds), "%.1f %%" % (100 * share), bar, MEANING[use])
+                (add_colour(use.value), show_duration(seconds), "%.1f %%" % (100 * share), bar, MEANING[use])
             )
-    rows.append(("slot time", show_duration(slot), "100.0 %", "", "all attempts, from the scheduler's books"))
-    return table(("USE", "TIME", "SHARE", "", "WHAT IT IS"), rows, right=(1, 2))
+    rows.append(
+        ("slot time", show_duration(slot), "100.0 %", "", "time that the scheduler allocated to all attempts")
+    )
+    return table(("USE", "TIME", "SHARE", "", "MEANING"), rows, right=(1, 2))
 
 
-def _per_run(runs: dict[str, list[Booking]], sums: dict[Use, float]) -> str:
+def _table_by_run(runs: dict[str, list[Booking]], sums: dict[Use, float]) -> str:
     columns = [use for use in Use if sums[use] > 0]
     rows = []
     for name, bookings in runs.items():
@@ -139,17 +145,17 @@ def _errors(bookings: list[Booking]) -> dict[str, ErrorTotal]:
     return sum_errors(item for booking in bookings for item in booking.data)
 
 
-def _data_troubles(bookings: list[Booking]) -> str:
-    """What went wrong with data on its way, and what that has cost."""
+def _data_errors_table(bookings: list[Booking]) -> str:
+    """Return the errors in fetching data and what they cost; empty if there were none."""
     rows = [
         (kind, "%d" % cost.count, show_duration(cost.seconds), show_size(cost.bytes))
         for kind, cost in _errors(bookings).items()
     ]
-    return table(("DATA TROUBLE", "TIMES", "TIME", "FETCHED AGAIN"), rows, right=(1, 2, 3)) if rows else ""
+    return table(("DATA ERROR", "COUNT", "TIME", "FETCHED AGAIN"), rows, right=(1, 2, 3)) if rows else ""
 
 
-def _per_host(bookings: list[Booking]) -> str:
-    """Where there are several hosts (sites): how each of them did."""
+def _table_by_host(bookings: list[Booking]) -> str:
+    """Return the time and outcomes by host or site; empty if there is only one."""
     hosts = sorted({booking.host for booking in bookings if booking.host})
     if len(hosts) < 2:
         return ""

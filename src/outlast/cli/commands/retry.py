@@ -1,4 +1,4 @@
-"""`outlast retry`."""
+"""`outlast retry`: retry failed or cancelled runs from their checkpoints."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from outlast.cli.common import (
     cluster_option,
     find_runs,
     here_option,
+    join_names,
     json_option,
     locate,
     open_journal,
-    some,
-    where,
+    show_argument,
     write_json,
 )
-from outlast.cli.first_pass import Sending
+from outlast.cli.first_pass import FirstPass
 from outlast.controller.submission import retry
 from outlast.domain.model import Run, RunState
 from outlast.errors import BadInput
@@ -31,17 +31,17 @@ from outlast.journal.journal import Journal
 @click.argument("runs", metavar="[RUN]...", nargs=-1)
 @here_option
 @cluster_option
-@click.option("--failed", is_flag=True, help="All runs that failed.")
+@click.option("--failed", is_flag=True, help="Retry all failed runs.")
 @json_option
 def command(runs: tuple[str, ...], directory: Path, cluster: str | None, failed: bool, as_json: bool) -> None:
-    """Give failed or cancelled runs another chance, with params.yaml and code as they are now.
+    """Retry failed or cancelled runs with the current params.yaml and code.
 
-    They go on from their checkpoints.
+    The runs resume from their checkpoints.
     """
     from outlast.spec import read
 
     if runs and failed:
-        raise BadInput("name the runs to retry, or say --failed, not both")
+        raise BadInput("name the runs to retry or use --failed, not both")
     experiment, _ = locate(runs[0] if runs else None, directory)
     journal = open_journal(experiment)
     try:
@@ -58,42 +58,43 @@ def command(runs: tuple[str, ...], directory: Path, cluster: str | None, failed:
         if found:
             parsed = read(experiment.root, cluster)
             if cluster is None:
-                _refuse_a_silent_move(journal, found, parsed.spec.cluster)
+                _check_same_cluster(journal, found, parsed.spec.cluster)
             retry(experiment, parsed, journal, tuple(found))
     finally:
         journal.close()
     names = [run.name for run in found]
-    # A chain is for login nodes where nobody supervises: one job alone would go on for nobody.
-    sending = Sending(experiment, directory, budget=0.0 if chained else LONGEST_PASS)
-    held = carry_out(experiment, "retry", sending) if found else ""
+    # Chains are used where nothing supervises: a single job would end without a successor.
+    first = FirstPass(experiment, directory, budget=0.0 if chained else LONGEST_PASS)
+    held = carry_out(experiment, "retry", first) if found else ""
     if as_json:
-        write_json({"retried": names, "sent": sending.jobs, "refused": sending.refused, "held": held or None})
+        write_json({"retried": names, "sent": first.jobs, "refused": first.refused, "held": held or None})
         return
-    click.echo("to be tried again: %s" % some(names) if names else "no run has failed")
+    click.echo("retrying: %s" % join_names(names) if names else "no run has failed")
     if held:
         click.echo(held)
     elif names:
-        sending.tell_jobs()
-        sending.tell_trouble()
-        up, chain = "outlast up%s" % where(directory), "outlast chain%s" % where(directory)
+        first.print_jobs()
+        first.print_errors()
+        place = show_argument(directory)
         if chained:
-            click.echo("nothing was sent yet: `%s` sends a chain again, `%s` one job at a time" % (chain, up))
-        elif sending.live:
-            click.echo("go on with `%s`" % up)
+            text = "Nothing was submitted yet. Run `outlast chain%s` to submit a chain, or `outlast up%s` to "
+            click.echo(text % (place, place) + "submit one job at a time.")
+        elif first.live:
+            click.echo("Run `outlast up%s` (or `outlast tick%s` from cron) to continue." % (place, place))
 
 
 def _were_chained(journal: Journal, runs: Sequence[Run]) -> bool:
-    """The last attempt of one of them was sent as a chain."""
+    """Return True if the last attempt of one of these runs was a chain."""
     tokens = [run.last.token for run in runs if run.last is not None]
     return any(attempt is not None and attempt.jobs > 1 for attempt in map(journal.attempt, tokens))
 
 
-def _refuse_a_silent_move(journal: Journal, runs: Sequence[Run], cluster: str) -> None:
-    """Runs may have been submitted with `--cluster`, which `params.yaml` knows nothing of."""
+def _check_same_cluster(journal: Journal, runs: Sequence[Run], cluster: str) -> None:
+    """Raise BadInput if a run was submitted to another cluster with `--cluster`: a retry must not move it."""
     for run in runs:
         before = journal.spec(run.spec).cluster
         if before != cluster:
             raise BadInput(
-                "%s was on cluster %s, and params.yaml says %s; say which one is meant with `--cluster %s` "
-                "or `--cluster %s`" % (run.name, before, cluster, before, cluster)
+                "%s was on cluster %s, but params.yaml names %s; choose one with `--cluster %s` or "
+                "`--cluster %s`" % (run.name, before, cluster, before, cluster)
             )

@@ -1,4 +1,4 @@
-"""`outlast run`: submit and supervise."""
+"""`outlast run`: submit the runs and supervise them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from outlast.cli.commands.submit import hand_over, tell
+from outlast.cli.commands.submit import print_submitted, submit_runs
 from outlast.cli.commands.up import supervise
 from outlast.cli.common import cluster_option, directory_argument, experiment_at, json_option
 
@@ -17,9 +17,9 @@ from outlast.cli.common import cluster_option, directory_argument, experiment_at
 @json_option
 @click.pass_context
 def command(ctx: click.Context, directory: Path, cluster: str | None, as_json: bool) -> None:
-    """Submit, and supervise until all runs have ended. The same as `submit` and then `up`."""
+    """Submit the runs and supervise them until all have ended: `submit`, then `up`."""
     experiment = experiment_at(directory)
-    submitted = hand_over(experiment, cluster)
+    submitted = submit_runs(experiment, cluster)
     if not as_json:
-        tell(submitted)
+        print_submitted(submitted)
     ctx.exit(supervise(experiment, directory, as_json, "run"))

@@ -1,4 +1,4 @@
-"""`outlast status`. Kept light: cron jobs and shell prompts call it."""
+"""`outlast status`: the state of every run. Imports little: cron jobs and shell prompts call it."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any
 import click
 
 from outlast.cli.common import (
-    clock,
+    add_colour,
     directory_argument,
     experiment_at,
     json_option,
     on_terminal,
     open_journal,
-    paint,
-    requests_wait,
+    show_argument,
+    show_time,
+    show_waiting_requests,
     table,
-    where,
     write_json,
 )
 from outlast.controller.inbox import Inbox
@@ -37,21 +37,21 @@ SHOWN = 30
 @click.command()
 @directory_argument
 @json_option
-@click.option("--all", "everything", is_flag=True, help="Show every run, however many there are.")
-@click.option("--watch", is_flag=True, help="Show it again every two seconds until all runs have ended.")
+@click.option("--all", "everything", is_flag=True, help="Show all runs.")
+@click.option("--watch", is_flag=True, help="Refresh every two seconds until all runs have ended.")
 def command(directory: Path, as_json: bool, everything: bool, watch: bool) -> None:
-    """What every run is doing."""
+    """Show the state of every run."""
     experiment = experiment_at(directory)
     while True:
         journal = open_journal(experiment)
         try:
             if as_json:
-                write_json(_facts(experiment, journal))
+                write_json(_as_json(experiment, journal))
             else:
                 if watch and on_terminal():
                     click.clear()
                 click.echo(_text(experiment, journal, everything, directory))
-            live = _under_way(journal.counts())
+            live = _has_live_runs(journal.counts())
         finally:
             journal.close()
         if not watch or not live:
@@ -59,17 +59,17 @@ def command(directory: Path, as_json: bool, everything: bool, watch: bool) -> No
         time.sleep(2.0)
 
 
-def _facts(experiment: Experiment, journal: Journal) -> dict[str, Any]:
+def _as_json(experiment: Experiment, journal: Journal) -> dict[str, Any]:
     holder = living_holder(journal)
     return {
         "experiment": str(experiment.root),
         "counts": journal.counts(),
         "controller": holder or None,
-        "runs": [_run_facts(experiment, journal, run) for run in journal.runs()],
+        "runs": [_run_as_json(experiment, journal, run) for run in journal.runs()],
     }
 
 
-def _run_facts(experiment: Experiment, journal: Journal, run: Run) -> dict[str, Any]:
+def _run_as_json(experiment: Experiment, journal: Journal, run: Run) -> dict[str, Any]:
     attempt = journal.attempt(run.current) if run.current else None
     return {
         "run": run.name,
@@ -90,15 +90,15 @@ def _text(experiment: Experiment, journal: Journal, everything: bool, directory:
     total = sum(counts.values())
     lines = [
         "%s: %s"
-        % (experiment.root.name, ", ".join("%d %s" % (n, paint(s)) for s, n in sorted(counts.items()))),
+        % (experiment.root.name, ", ".join("%d %s" % (n, add_colour(s)) for s, n in sorted(counts.items()))),
         "",
     ]
-    runs = journal.runs() if everything or total <= SHOWN else journal.telling_runs(SHOWN)
+    runs = journal.runs() if everything or total <= SHOWN else journal.most_relevant_runs(SHOWN)
     rows = [_row(experiment, journal, run) for run in runs]
-    lines.append(table(("RUN", "STATE", "ATTEMPT", "STEP", "SINCE", "WHAT"), rows, right=(2, 3)))
+    lines.append(table(("RUN", "STATE", "ATTEMPT", "STEP", "SINCE", "DETAIL"), rows, right=(2, 3)))
     if len(rows) < total:
         lines.append("… and %d more; --all shows them" % (total - len(rows)))
-    lines += ["", _who(experiment, journal, counts, directory)]
+    lines += ["", _describe_supervision(experiment, journal, counts, directory)]
     return "\n".join(lines).rstrip()
 
 
@@ -111,16 +111,16 @@ def _row(experiment: Experiment, journal: Journal, run: Run) -> tuple[str, ...]:
     step = _step(experiment, run, attempt)
     return (
         run.name,
-        paint(state),
+        add_colour(state),
         str(run.attempts),
         "-" if step is None else str(step),
-        clock(since),
-        _what(experiment, run, attempt),
+        show_time(since),
+        _detail(experiment, run, attempt),
     )
 
 
 def _step(experiment: Experiment, run: Run, attempt: Attempt | None) -> int | None:
-    """The highest step that is saved, by the attempt that is running, too."""
+    """Return the highest saved step, also of the running attempt; None if nothing is saved."""
     if attempt is None or attempt.state is not AttemptState.RUNNING:
         return run.best_step
     report = read_attempt(logged_in(experiment.exchange_of(attempt)))
@@ -128,44 +128,47 @@ def _step(experiment: Experiment, run: Run, attempt: Attempt | None) -> int | No
     return max(steps, default=None)
 
 
-def _what(experiment: Experiment, run: Run, attempt: Attempt | None) -> str:
+def _detail(experiment: Experiment, run: Run, attempt: Attempt | None) -> str:
     if attempt is None:
         if run.state.over or run.last is None:
             return printable(run.reason)
         if run.last.outcome is Outcome.FINISHED:
-            return "its results are being put in their place"
+            return "publishing its results"
         return "between attempts: %s" % printable(run.last.detail)
     if attempt.missed is not None:
-        return "not seen by the scheduler since %s" % clock(attempt.missed)
+        return "not listed by the scheduler since %s" % show_time(attempt.missed)
     if attempt.state is not AttemptState.RUNNING or attempt.waits:
         return printable(attempt.waits) or attempt.reason
-    from outlast.cli.live import progress_of
+    from outlast.cli.live import show_progress
 
-    return " ".join(filter(None, ("on %s" % attempt.host, progress_of(experiment, attempt))))
+    return " ".join(filter(None, ("on %s" % attempt.host, show_progress(experiment, attempt))))
 
 
-def _who(experiment: Experiment, journal: Journal, counts: Mapping[str, int], directory: Path) -> str:
-    """Who is in charge, and what is left to do for whoever reads this."""
+def _describe_supervision(
+    experiment: Experiment, journal: Journal, counts: Mapping[str, int], directory: Path
+) -> str:
+    """Return who supervises the experiment, or what to type; empty if all runs have ended."""
     lines = []
     holder = living_holder(journal)
     waiting = len(Inbox(experiment.inbox).names())
     if waiting:
-        lines.append("%s to be carried out" % requests_wait(waiting))
+        lines.append("%s to be processed" % show_waiting_requests(waiting))
     if holder:
         lines.append(describe(holder))
-    elif waiting or _under_way(counts):
-        up, tick = "outlast up" + where(directory), "outlast tick" + where(directory)
+    elif waiting or _has_live_runs(counts):
+        place = show_argument(directory)
         if _is_chained(journal):
-            lines.append("chains of jobs go on by themselves; `%s` brings this up to date" % tick)
+            lines.append("Chains need no supervision. Run `outlast tick%s` to update this view." % place)
         else:
-            lines.append("nobody supervises it: `%s` goes on, or `%s` from cron" % (up, tick))
+            text = "Not supervised. Run `outlast up%s` (or `outlast tick%s` from cron) to continue."
+            lines.append(text % (place, place))
     return "\n".join(lines)
 
 
 def _is_chained(journal: Journal) -> bool:
-    """All that is under way was sent as chains, which need nobody."""
-    # To read all runs takes longer than the rest of this command, and one without a chain decides it.
-    for run in journal.telling_runs(SHOWN):
+    """Return True if all runs that have not ended were submitted as chains."""
+    # Reading all runs takes longer than the rest of this command, and one run without a chain decides it.
+    for run in journal.most_relevant_runs(SHOWN):
         attempt = journal.attempt(run.current) if run.current else None
         if not run.state.over and (attempt is None or attempt.jobs <= 1):
             return False
@@ -173,5 +176,5 @@ def _is_chained(journal: Journal) -> bool:
     return bool(attempts) and all(attempt is not None and attempt.jobs > 1 for attempt in attempts)
 
 
-def _under_way(counts: Mapping[str, int]) -> bool:
+def _has_live_runs(counts: Mapping[str, int]) -> bool:
     return any(not RunState(state).over for state in counts)

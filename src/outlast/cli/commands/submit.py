@@ -1,4 +1,4 @@
-"""`outlast submit`."""
+"""`outlast submit`: submit the runs and return."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from outlast.cli.common import (
     cluster_option,
     directory_argument,
     experiment_at,
+    join_names,
     json_option,
-    some,
-    where,
+    show_argument,
     write_json,
 )
-from outlast.cli.first_pass import Sending
+from outlast.cli.first_pass import FirstPass
 from outlast.controller.submission import Submitted, prepare, submit
 from outlast.exchange.experiment import Experiment
 from outlast.journal.journal import Journal
@@ -28,19 +28,21 @@ from outlast.text import counted
 @click.command()
 @directory_argument
 @cluster_option
-@click.option("--dry-run", is_flag=True, help="Show what would be sent; write and send nothing.")
+@click.option(
+    "--dry-run", is_flag=True, help="Show the first job and its work order. Writes and submits nothing."
+)
 @json_option
 def command(directory: Path, cluster: str | None, dry_run: bool, as_json: bool) -> None:
-    """Hand the runs of an experiment over. From then on they are never lost.
+    """Submit the runs of an experiment and return.
 
-    Submitting again adds what is new in params.yaml and leaves the rest alone.
+    Submitting again adds new runs in params.yaml and does not change the others.
     """
     experiment = experiment_at(directory)
     if dry_run:
-        _show(experiment, cluster, as_json)
+        _print_dry_run(experiment, cluster, as_json)
         return
-    submitted = hand_over(experiment, cluster)
-    first = Sending(experiment, directory)
+    submitted = submit_runs(experiment, cluster)
+    first = FirstPass(experiment, directory)
     held = carry_out(experiment, "submit", first) if submitted.new else ""
     if as_json:
         write_json(
@@ -53,25 +55,27 @@ def command(directory: Path, cluster: str | None, dry_run: bool, as_json: bool) 
             }
         )
         return
-    tell(submitted)
-    first.tell_trouble()
+    print_submitted(submitted)
+    first.print_errors()
     if held:
         click.echo(held)
     elif submitted.new and first.live:
-        click.echo(
-            "go on with `outlast up%s`, or with `outlast tick%s` from cron" % ((where(directory),) * 2)
-        )
+        place = show_argument(directory)
+        click.echo("Run `outlast up%s` (or `outlast tick%s` from cron) to continue." % (place, place))
 
 
-def hand_over(experiment: Experiment, cluster: str | None = None) -> Submitted:
-    """Check, pack and write the request; `cluster` is meant instead of the one in `params.yaml`."""
+def submit_runs(experiment: Experiment, cluster: str | None = None) -> Submitted:
+    """Validate the experiment, pack its code and write the request; print warnings and data methods.
+
+    `cluster` replaces the one in `params.yaml`.
+    """
     from outlast.spec import read
 
     parsed = read(experiment.root, cluster)
     for warning in parsed.warnings:
         click.echo("warning: %s" % warning, err=True)
-    for item, way in zip(parsed.spec.data, parsed.data_methods, strict=True):
-        click.echo("data: %s comes by %s: %s" % (item.name, way.method, way.why), err=True)
+    for item, method in zip(parsed.spec.data, parsed.data_methods, strict=True):
+        click.echo("data: %s: method %s: %s" % (item.name, method.method, method.why), err=True)
     journal = None if is_blank(experiment.journal) else Journal(experiment.journal)
     try:
         return submit(experiment, parsed, journal)
@@ -80,22 +84,22 @@ def hand_over(experiment: Experiment, cluster: str | None = None) -> Submitted:
             journal.close()
 
 
-def tell(submitted: Submitted) -> None:
+def print_submitted(submitted: Submitted) -> None:
+    """Print which runs are new, and which were known already."""
     if submitted.new:
         names = [plan.name for plan in submitted.new]
-        click.echo("submitted %s: %s" % (counted(len(names), "run"), some(names)))
+        click.echo("submitted %s: %s" % (counted(len(names), "run"), join_names(names)))
     if submitted.known:
-        click.echo("%s known already and left alone" % counted(len(submitted.known), "run"))
+        click.echo("%s already submitted; not changed" % counted(len(submitted.known), "run"))
     if submitted.changed:
         names = [plan.name for plan in submitted.changed]
         click.echo(
-            "%s known already; params.yaml or the code has changed since, which a run that is under way does "
-            "not see (`outlast retry RUN` takes the new one once it has ended): %s"
-            % (counted(len(names), "run"), some(names))
+            "%s already submitted, with an earlier params.yaml or code; they keep it until they end, and "
+            "`outlast retry RUN` then uses the new one: %s" % (counted(len(names), "run"), join_names(names))
         )
 
 
-def _show(experiment: Experiment, cluster: str | None, as_json: bool) -> None:
+def _print_dry_run(experiment: Experiment, cluster: str | None, as_json: bool) -> None:
     import json
 
     from outlast.domain.model import Attempt, AttemptState, Run, RunState
@@ -116,8 +120,8 @@ def _show(experiment: Experiment, cluster: str | None, as_json: bool) -> None:
         write_json({"runs": [plan.name for plan in parsed.runs], "order": order, "job": rendered})
         return
     names = [one.name for one in parsed.runs]
-    click.echo("%s would be submitted: %s" % (counted(len(names), "run"), some(names)))
-    click.echo("\nthe job of %s's first attempt (%s):\n%s" % (plan.name, spec.cluster, rendered))
-    click.echo("\nits work order:")
+    click.echo("%s would be submitted: %s" % (counted(len(names), "run"), join_names(names)))
+    click.echo("\nJob of the first attempt of %s (cluster %s):\n%s" % (plan.name, spec.cluster, rendered))
+    click.echo("\nWork order:")
     json.dump(order, sys.stdout, indent=2)
-    click.echo("\n\nnothing was written or sent; `outlast run` does it")
+    click.echo("\n\nNothing was written or submitted. `outlast run` does both.")

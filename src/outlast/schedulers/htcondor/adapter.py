@@ -1,7 +1,7 @@
-"""HTCondor: the adapter to the schedd of this access point.
+"""The HTCondor adapter: talks to the schedd of this access point.
 
-The event log that HTCondor writes next to the zipapp tells what became of each job; the queue tells why one
-waits, and, with the history, of jobs that the log does not tell.
+The event log that HTCondor writes next to the zipapp shows what happened to each job. The queue shows why one
+is pending; queue and history are also used for jobs that the log does not cover.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,38 +19,43 @@ from outlast.errors import BadInput
 from outlast.filesystem import write_durably
 from outlast.schedulers.base import (
     JobPhase,
+    JobRef,
     JobRequest,
     JobView,
     Patience,
     Scheduler,
     SchedulerUnavailable,
-    Sought,
     Submission,
-    SubmitAnswer,
+    SubmitStatus,
 )
-from outlast.schedulers.command_runner import CommandNotRun, CommandTimeout, call
+from outlast.schedulers.command_runner import CommandNotRun, CommandTimeout, run_command
 from outlast.schedulers.htcondor.job_event_log import JobEventLog
 from outlast.schedulers.htcondor.job_history import JobHistory
-from outlast.schedulers.htcondor.listing import by_token, story_of, why_idle
-from outlast.schedulers.htcondor.submit import JobCluster, UnfitRequest, clusters, event_log, event_log_in
+from outlast.schedulers.htcondor.listing import parse_ads
+from outlast.schedulers.htcondor.states import parse_submit_response
+from outlast.schedulers.htcondor.submit import (
+    JobCluster,
+    UnfitRequest,
+    event_log_in,
+    event_log_of,
+    group_into_clusters,
+)
+from outlast.schedulers.htcondor.views import build_views
 from outlast.schedulers.profile import Profile
 from outlast.schedulers.unreadable_output import UnreadableOutput
 
-#: An event is in the log this many seconds after it happened, at the latest.
-LOG_LAGS = 60.0
-#: Seconds for which what the pool's slots offer is taken as it was.
-OFFER_LASTS = 600.0
-#: How often `wait` looks whether the event log has grown, in seconds.
-GLANCE = 0.25
+#: Seconds for which the list of the pool's slots is cached.
+_SLOTS_LIFETIME = 600.0
+#: How often `wait` checks whether an event log has grown, in seconds.
+_CHECK_INTERVAL = 0.25
 
 
 class HTCondorScheduler(Scheduler):
-    """The local access point, seen by one experiment (`group`)."""
+    """The adapter to the local access point, for one experiment (`group`)."""
 
     shares_files = False
     chains_in_place = True
-    #: The event log is what tells of changes.
-    hears = True
+    wakes_on_change = True
 
     def __init__(
         self,
@@ -64,103 +68,133 @@ class HTCondorScheduler(Scheduler):
         interval: float = 20.0,
     ) -> None:
         if importlib.util.find_spec("htcondor2") is None:
-            raise BadInput("HTCondor is talked to by its Python package: `pip install 'outlast[htcondor]'`")
+            raise BadInput("HTCondor needs its Python package: type `pip install 'outlast[htcondor]'`")
         self.group = group
         self.profile = profile
         self.timeout = timeout
         self.patience = patience
         self.interval = interval
-        #: That of `place` is known from the start: it tells of jobs that have left queue and history.
+        #: The log in `place` is read from the start: it also has jobs that have left queue and history.
         self._logs: dict[Path, JobEventLog] = {}
         if place is not None:
             self._logs[event_log_in(place)] = JobEventLog(event_log_in(place))
         self._forgotten: set[str] = set()
-        self._offer: list[dict[str, Any]] = []
-        self._offer_until = 0.0
-        self._asked = 0.0
-        self._oddities = UnreadableOutput()
+        self._slots: list[dict[str, Any]] = []
+        self._slots_expire = 0.0
+        self._last_poll = 0.0
+        self._unreadable = UnreadableOutput()
+
+    # Submit.
 
     def render(self, requests: Sequence[JobRequest]) -> str:
         parts = []
-        for cluster in clusters(requests, self.group, self.profile):
-            parts.append("# %s\n%s\n%s" % (cluster.program, cluster.script, cluster.text()))
+        for cluster in group_into_clusters(requests, self.group, self.profile):
+            parts.append("# %s\n%s\n%s" % (cluster.program, cluster.script, cluster.render()))
         return "\n".join(parts)
 
     def submit(self, requests: Sequence[JobRequest]) -> Mapping[str, Submission]:
-        answers: dict[str, Submission] = {}
-        told = self._stories(event_log(request) for request in requests)
-        fit: list[JobRequest] = []
+        results: dict[str, Submission] = {}
+        logged = self._read_logs(event_log_of(request) for request in requests)
+        valid: list[JobRequest] = []
         for request in {request.token: request for request in requests}.values():
-            if request.token in told:
-                answers[request.token] = Submission(SubmitAnswer.ACCEPTED, told[request.token].job)
+            if request.token in logged:
+                results[request.token] = Submission(SubmitStatus.ACCEPTED, logged[request.token].job)
                 continue
             try:
-                clusters([request], self.group, self.profile)
+                group_into_clusters([request], self.group, self.profile)
             except UnfitRequest as error:
-                answers[request.token] = Submission(SubmitAnswer.REJECTED, reason=str(error))
+                results[request.token] = Submission(SubmitStatus.REJECTED, reason=str(error))
             else:
-                fit.append(request)
-        if fit:
-            answers.update(self._send(fit))
-        return answers
+                valid.append(request)
+        if valid:
+            results.update(self._send(valid))
+        return results
 
     def _send(self, requests: Sequence[JobRequest]) -> dict[str, Submission]:
-        sent = clusters(requests, self.group, self.profile)
+        clusters = group_into_clusters(requests, self.group, self.profile)
         try:
-            for cluster in sent:
-                _provide(cluster)
+            for cluster in clusters:
+                _write_program(cluster)
             for request in requests:
                 Path(request.log).parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             reason = "%s: %s" % (error.filename, error.strerror)
-            return {
-                one.token: Submission(SubmitAnswer.REJECTED, reason=reason, transient=True)
-                for one in requests
-            }
-        submissions = [{"description": one.description, "items": one.items} for one in sent]
+            result = Submission(SubmitStatus.REJECTED, reason=reason, transient=True)
+            return {request.token: result for request in requests}
+        submissions = [{"description": one.description, "items": one.items} for one in clusters]
         try:
-            reply = self._ask("submit", submissions=submissions)
+            response = self._call_worker("submit", submissions=submissions)
         except CommandNotRun as error:
-            one = Submission(SubmitAnswer.REJECTED, reason=str(error), transient=True)
+            result = Submission(SubmitStatus.REJECTED, reason=str(error), transient=True)
         except (CommandTimeout, ValueError) as error:
-            one = Submission(SubmitAnswer.UNKNOWN, reason=str(error))
+            result = Submission(SubmitStatus.UNKNOWN, reason=str(error))
         else:
-            return {request.token: _answer(request.token, reply) for request in requests}
-        return {request.token: one for request in requests}
+            return {request.token: parse_submit_response(request.token, response) for request in requests}
+        return {request.token: result for request in requests}
 
-    def poll(self, sought: Sequence[Sought] = ()) -> Mapping[str, JobView]:
-        told = self._stories()
-        wanted = [one for one in sought if not _over(told.get(one.token))]
+    # Poll.
+
+    def poll(self, expected: Sequence[JobRef] = ()) -> Mapping[str, JobView]:
+        logged = self._read_logs()
+        unfinished = [one for one in expected if not _has_ended(logged.get(one.token))]
         now = time.monotonic()
-        reply = self._question(
+        response = self._query(
             "poll",
-            tokens=[one.token for one in wanted],
-            since=int(min((one.since for one in wanted), default=time.time())) - 60,
-            offer=now > self._offer_until,
+            tokens=[one.token for one in unfinished],
+            since=int(min((one.submitted for one in unfinished), default=time.time())) - 60,
+            offer=now > self._slots_expire,
         )
-        self._asked = now
-        self._learn(reply)
-        queue = by_token(reply["queue"], self._oddities.of("condor_q"))
-        history = by_token(reply["history"], self._oddities.of("condor_history"))
-        ads = {**history, **queue}
-        # Read after the queue was: what has left the queue is in the log by now.
-        told = self._stories(Path(str(ad["UserLog"])) for ad in ads.values() if "UserLog" in ad)
-        views: dict[str, JobView] = {}
-        for token in (*told, *(token for token in ads if token not in told)):
-            story = told.get(token)
-            if story is None or not (_over(story) or token in queue) or _is_behind(story, queue.get(token)):
-                # The log does not tell, or not to the end; a job that has left the queue without a trace is
-                # not told of.
-                story = story_of(ads[token]) if token in ads else None
-            if story is not None and token not in self._forgotten:
-                views[token] = self._view(story, queue.get(token))
-        return views
+        self._last_poll = now
+        self._cache_slots(response)
+        queue = parse_ads(response["queue"], self._unreadable.reporter("condor_q"))
+        archived = parse_ads(response["history"], self._unreadable.reporter("condor_history"))
+        ads = {**archived, **queue}
+        # The logs are read after the queue: what has left the queue is logged by now.
+        logged = self._read_logs(Path(str(ad["UserLog"])) for ad in ads.values() if "UserLog" in ad)
+        views = build_views(logged, queue, archived, self._slots)
+        return {token: view for token, view in views.items() if token not in self._forgotten}
 
-    def _view(self, story: JobHistory, ad: Mapping[str, Any] | None) -> JobView:
-        view = story.view()
-        if view.phase is not JobPhase.QUEUED or view.reason or ad is None:
-            return view
-        return replace(view, reason=why_idle(ad, self._offer))
+    def _read_logs(self, paths: Iterable[Path] = ()) -> dict[str, JobHistory]:
+        """Read the known event logs, and those at `paths`, to their ends; return the histories by token."""
+        for path in paths:
+            if path not in self._logs:
+                self._logs[path] = JobEventLog(path)
+        histories: dict[str, JobHistory] = {}
+        for log in self._logs.values():
+            log.read()
+            histories.update(log.histories())
+        return {token: history for token, history in histories.items() if token not in self._forgotten}
+
+    def wait(self, seconds: float) -> None:
+        """Wait until an event log has grown, but not right after a poll; for at most `seconds`."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            time.sleep(min(left, _CHECK_INTERVAL))
+            has_rested = time.monotonic() - self._last_poll >= self.interval / 5
+            if has_rested and any(log.has_grown for log in self._logs.values()):
+                return
+
+    def hosts(self) -> Sequence[str]:
+        if time.monotonic() > self._slots_expire:
+            # Best effort: otherwise the last known slots are used.
+            with suppress(CommandNotRun, CommandTimeout, ValueError):
+                self._cache_slots(self._call_worker("offer"))
+        names = {slot.get("GLIDEIN_ResourceName") or slot.get("Machine") for slot in self._slots}
+        return tuple(sorted(str(name) for name in names if name))
+
+    def _cache_slots(self, response: Mapping[str, Any]) -> None:
+        if "offer" in response:
+            self._slots, self._slots_expire = response["offer"], time.monotonic() + _SLOTS_LIFETIME
+
+    def pop_notes(self) -> Sequence[str]:
+        return self._unreadable.pop_notes()
+
+    def forget(self, tokens: Sequence[str]) -> None:
+        self._forgotten.update(tokens)
+        for log in self._logs.values():
+            log.forget(set(tokens))
+
+    # Cancel and release.
 
     def cancel(self, views: Sequence[JobView]) -> None:
         self._act("remove", views)
@@ -170,86 +204,37 @@ class HTCondorScheduler(Scheduler):
 
     def _act(self, action: str, views: Sequence[JobView]) -> None:
         tokens = [view.token for view in views]
-        self._question("act", action=action, tokens=tokens, reason="asked for by outlast")
+        self._query("act", action=action, tokens=tokens, reason="requested by outlast")
 
-    def forget(self, tokens: Sequence[str]) -> None:
-        self._forgotten.update(tokens)
-        for log in self._logs.values():
-            log.forget(set(tokens))
-
-    def wait(self, seconds: float) -> None:
-        """Until an event log has grown, if the schedd was not asked just now."""
-        until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0:
-            time.sleep(min(left, GLANCE))
-            rested = time.monotonic() - self._asked >= self.interval / 5
-            if rested and any(log.grown for log in self._logs.values()):
-                return
-
-    def remarks(self) -> Sequence[str]:
-        return self._oddities.take()
-
-    def hosts(self) -> Sequence[str]:
-        if time.monotonic() > self._offer_until:
-            # Best effort: else what was known before.
-            with suppress(CommandNotRun, CommandTimeout, ValueError):
-                self._learn(self._ask("offer"))
-        names = {one.get("GLIDEIN_ResourceName") or one.get("Machine") for one in self._offer}
-        return tuple(sorted(str(name) for name in names if name))
-
-    def _learn(self, reply: Mapping[str, Any]) -> None:
-        if "offer" in reply:
-            self._offer, self._offer_until = reply["offer"], time.monotonic() + OFFER_LASTS
-
-    def _stories(self, paths: Iterable[Path] = ()) -> dict[str, JobHistory]:
-        for path in paths:
-            if path not in self._logs:
-                self._logs[path] = JobEventLog(path)
-        told: dict[str, JobHistory] = {}
-        for log in self._logs.values():
-            log.read()
-            told.update(log.stories())
-        return {token: story for token, story in told.items() if token not in self._forgotten}
-
-    def _question(self, do: str, **asked: Any) -> dict[str, Any]:
+    def _query(self, operation: str, **arguments: Any) -> dict[str, Any]:
+        """Call the worker. Raises SchedulerUnavailable."""
         try:
-            return self._ask(do, **asked)
+            return self._call_worker(operation, **arguments)
         except (CommandNotRun, CommandTimeout, ValueError) as error:
             raise SchedulerUnavailable("HTCondor: %s" % error) from error
 
-    def _ask(self, do: str, **asked: Any) -> dict[str, Any]:
-        """Raises NotCalled if nothing was done, NoReply or ValueError if that is not known."""
-        given = json.dumps({"do": do, "group": self.group, **asked})
-        reply = call([sys.executable, "-m", "outlast.schedulers.htcondor.worker"], self.timeout, given)
-        if reply.code:
-            raise ValueError(reply.complaint)
-        answer: dict[str, Any] = json.loads(reply.out)
-        if "trouble" in answer:
-            raise CommandNotRun(answer["trouble"])
-        return answer
+    def _call_worker(self, operation: str, **arguments: Any) -> dict[str, Any]:
+        """Run one operation of `worker` and return its response.
+
+        Raises CommandNotRun if nothing was done, CommandTimeout or ValueError if that is not known.
+        """
+        request = json.dumps({"do": operation, "group": self.group, **arguments})
+        command = [sys.executable, "-m", "outlast.schedulers.htcondor.worker"]
+        output = run_command(command, self.timeout, request)
+        if output.code:
+            raise ValueError(output.error_message)
+        response: dict[str, Any] = json.loads(output.out)
+        if "trouble" in response:
+            raise CommandNotRun(response["trouble"])
+        return response
 
 
-def _over(story: JobHistory | None) -> bool:
-    return story is not None and story.phase is JobPhase.ENDED
+def _has_ended(history: JobHistory | None) -> bool:
+    return history is not None and history.phase is JobPhase.ENDED
 
 
-def _is_behind(story: JobHistory, ad: Mapping[str, Any] | None) -> bool:
-    """The log lacks what became of a job a while ago: its disk was full, or a line is torn."""
-    if ad is None or story_of(ad).phase is story.phase:
-        return False
-    return time.time() - float(ad.get("EnteredCurrentStatus") or time.time()) > LOG_LAGS
-
-
-def _provide(cluster: JobCluster) -> None:
-    """The program is named by its content: one that is there is the right one."""
+def _write_program(cluster: JobCluster) -> None:
+    # Its name contains the checksum of its content: one that exists is the right one.
     if not cluster.program.exists():
         write_durably(cluster.program, cluster.script.encode())
         cluster.program.chmod(0o755)
-
-
-def _answer(token: str, reply: Mapping[str, Any]) -> Submission:
-    if token in reply["jobs"]:
-        return Submission(SubmitAnswer.ACCEPTED, job=reply["jobs"][token])
-    if token in reply["refused"]:
-        return Submission(SubmitAnswer.REJECTED, reason=reply["refused"][token])
-    return Submission(SubmitAnswer.UNKNOWN, reason=reply["unsure"].get(token, "HTCondor did not say why"))

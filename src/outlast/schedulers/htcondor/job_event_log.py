@@ -1,4 +1,4 @@
-"""Reading HTCondor's event log, from where the last reading ended."""
+"""Read HTCondor's event log incrementally into job histories."""
 
 from __future__ import annotations
 
@@ -6,74 +6,78 @@ from pathlib import Path
 from typing import Any
 
 from outlast.schedulers.base import JobPhase
-from outlast.schedulers.htcondor.job_history import Event, JobHistory, begin, follow
+from outlast.schedulers.htcondor.job_history import Event, JobHistory, apply_event, start_history
 
-#: Of several jobs with one token, the one to tell about.
-_TELLING = (JobPhase.RUNNING, JobPhase.HELD, JobPhase.QUEUED, JobPhase.ENDED)
+#: The job in the first of these phases is the one to report if several jobs have one token.
+_PRECEDENCE = (JobPhase.RUNNING, JobPhase.HELD, JobPhase.QUEUED, JobPhase.ENDED)
 
 
 class JobEventLog:
-    """The stories in one event log. What was read is kept, and can be read again."""
+    """An event log, with the histories of its jobs as far as it was read."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._reader: Any = None
-        self._file: tuple[int, int] = (0, 0)
-        self._stories: dict[str, JobHistory] = {}
+        #: Inode and size of the file as far as it was read.
+        self._position: tuple[int, int] = (0, 0)
+        self._histories: dict[str, JobHistory] = {}
 
     def read(self) -> None:
-        """Up to the end of the file. A log that is not there, or cannot be read, tells nothing new."""
+        """Read to the end of the file. A log that does not exist, or cannot be read, changes nothing."""
         import htcondor2
 
-        mark = self._mark()
-        if mark is None:
+        end = self._stat()
+        if end is None:
             return
-        if self._reader is not None and (mark[0] != self._file[0] or mark[1] < self._file[1]):
+        if self._reader is not None and (end[0] != self._position[0] or end[1] < self._position[1]):
             # Another file under this name.
             self._close()
-        if mark == self._file:
+        if end == self._position:
             return
         try:
             if self._reader is None:
-                self._stories = {}
+                self._histories = {}
                 self._reader = htcondor2.JobEventLog(str(self.path))
             for event in self._reader.events(stop_after=0):
-                self._take("%d.%d" % (event.cluster, event.proc), _plain(event))
+                self._apply("%d.%d" % (event.cluster, event.proc), _to_event(event))
         except (htcondor2.HTCondorException, OSError, ValueError):
-            # Begun anew when there is more to read; meanwhile the queue and the history tell.
+            # It is read again from the beginning when it grows; until then queue and history are used.
             self._close()
-            self._file = mark
+            self._position = end
         else:
-            self._file = mark
+            self._position = end
 
     @property
-    def grown(self) -> bool:
-        """There is something to read."""
-        return self._mark() not in (None, self._file)
+    def has_grown(self) -> bool:
+        """True if there is something to read."""
+        return self._stat() not in (None, self._position)
 
-    def stories(self) -> dict[str, JobHistory]:
-        """By token."""
-        told: dict[str, JobHistory] = {}
-        for story in self._stories.values():
-            other = told.get(story.token)
-            if other is None or _TELLING.index(story.phase) <= _TELLING.index(other.phase):
-                told[story.token] = story
-        return told
+    def histories(self) -> dict[str, JobHistory]:
+        """Return the histories by token."""
+        by_token: dict[str, JobHistory] = {}
+        for history in self._histories.values():
+            other = by_token.get(history.token)
+            if other is None or _PRECEDENCE.index(history.phase) <= _PRECEDENCE.index(other.phase):
+                by_token[history.token] = history
+        return by_token
 
     def forget(self, tokens: set[str]) -> None:
-        self._stories = {job: story for job, story in self._stories.items() if story.token not in tokens}
+        """Drop the histories of these tokens."""
+        self._histories = {
+            job: history for job, history in self._histories.items() if history.token not in tokens
+        }
 
-    def _take(self, job: str, event: Event) -> None:
-        story = self._stories.get(job)
+    def _apply(self, job: str, event: Event) -> None:
+        history = self._histories.get(job)
         if event.number == 0:
-            # A schedd that lost its queue gives the same ids again.
-            begun = begin(event, job)
-            if begun is not None:
-                self._stories[job] = begun
-        elif story is not None:
-            self._stories[job] = follow(story, event)
+            # A schedd that lost its queue uses the same ids again.
+            started = start_history(event, job)
+            if started is not None:
+                self._histories[job] = started
+        elif history is not None:
+            self._histories[job] = apply_event(history, event)
 
-    def _mark(self) -> tuple[int, int] | None:
+    def _stat(self) -> tuple[int, int] | None:
         try:
             found = self.path.stat()
         except OSError:
@@ -84,8 +88,8 @@ class JobEventLog:
         if self._reader is not None:
             self._reader.close()
         self._reader = None
-        self._file = (0, 0)
+        self._position = (0, 0)
 
 
-def _plain(event: Any) -> Event:
+def _to_event(event: Any) -> Event:
     return Event(int(event["EventTypeNumber"]), float(event.timestamp), event)

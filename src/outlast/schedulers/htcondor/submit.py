@@ -1,9 +1,9 @@
-"""The submit descriptions of jobs: jobs that ask for the same are sent as one cluster of jobs.
+"""What is sent to HTCondor: submit descriptions; jobs with the same resources are one cluster of jobs.
 
-The whole of a job travels: nothing of the experiment's directory is seen where it runs. `travel` is the one
-directory that comes back, at the job's end, at an eviction, and when the job asks to be started again in
-place. HTCondor brings nothing back of an evicted job if one listed file is missing, so the job's first act is
-to make that directory.
+All files of a job are transferred: it does not see the experiment's directory. `travel` is the one directory
+that is transferred back: at the job's end, at an eviction, and when the job requests a restart in place.
+HTCondor transfers nothing back from an evicted job if one listed file is missing, so the job first creates
+that directory.
 """
 
 from __future__ import annotations
@@ -21,59 +21,61 @@ from outlast.node.protocol import EXIT_CONTINUE
 from outlast.node.sandbox.layout import TRAVEL
 from outlast.node.staging.condor_plugin_codes import METHODS as PLUGIN_METHODS
 from outlast.schedulers.base import JobRequest
-from outlast.schedulers.job_script import prepare, shebang
-from outlast.schedulers.profile import Profile, fill
+from outlast.schedulers.job_script import setup_lines, shebang
+from outlast.schedulers.profile import Profile, fill_template
 
 LOG_NAME = "htcondor.log"
-#: Seconds that an evicted job gets beyond its own time to save, for the node program's last words.
-LAST_WORDS = 20
-#: What tells the jobs of a cluster apart. A variable must not be named as a command: `log` would be both.
+#: Seconds that an evicted job gets in addition to its time to save, for the node program to log the end.
+SHUTDOWN_SECONDS = 20
+#: The variables of each job in a cluster. A variable must not be named like a command: `log` would be both.
 _ITEM = ("the_token", "the_directory", "the_order", "the_output", "the_inputs")
-#: What would be something else in a submit description than a part of a name.
-_UNFIT = re.compile(r"[\n\r\x1f\"']|\$\(")
+#: Characters with a meaning of their own in a submit description.
+_SPECIAL = re.compile(r"[\n\r\x1f\"']|\$\(")
 _REQUIREMENTS = re.compile(r"^\s*requirements\s*=\s*(.+)$", re.IGNORECASE)
 
 
 class UnfitRequest(BadInput):
-    """This request cannot be put into a submit description."""
+    """A request that cannot be written as a submit description."""
 
 
 @dataclass(frozen=True)
 class JobCluster:
-    """Jobs that differ by their items only."""
+    """Jobs that differ only in their items."""
 
     description: str
     items: tuple[dict[str, str], ...]
-    #: Path and text of the program that the jobs start with.
+    #: Path and text of the script that the jobs start with.
     program: Path
     script: str
 
-    def text(self) -> str:
-        """As a submit file, for people."""
+    def render(self) -> str:
+        """Return the cluster as a submit file, for people."""
         rows = "".join("  %s\n" % ", ".join(item.values()) for item in self.items)
         return "%squeue %s from (\n%s)\n" % (self.description, ", ".join(_ITEM), rows)
 
 
-def event_log(request: JobRequest) -> Path:
+def event_log_of(request: JobRequest) -> Path:
+    """Return the path of the event log that HTCondor writes for this request."""
     return event_log_in(Path(request.zipapp).parent)
 
 
-def event_log_in(place: Path) -> Path:
-    return place / LOG_NAME
+def event_log_in(directory: Path) -> Path:
+    """Return the path of the event log in the directory of the zipapps."""
+    return directory / LOG_NAME
 
 
-def clusters(requests: Sequence[JobRequest], group: str, profile: Profile) -> list[JobCluster]:
-    """Raises Unfit for the first request that cannot be sent."""
+def group_into_clusters(requests: Sequence[JobRequest], group: str, profile: Profile) -> list[JobCluster]:
+    """Return clusters of jobs for these requests. Raises UnfitRequest for the first that cannot be sent."""
     alike: dict[tuple[object, ...], list[JobRequest]] = {}
     for request in requests:
-        asked = (request.zipapp, request.cpus, request.gpus, request.memory, request.disk)
-        alike.setdefault((*asked, request.time, request.grace, request.avoid), []).append(request)
-    return [_cluster(same, group, profile) for same in alike.values()]
+        needs = (request.zipapp, request.cpus, request.gpus, request.memory, request.disk)
+        alike.setdefault((*needs, request.time, request.grace, request.avoid), []).append(request)
+    return [_make_cluster(same, group, profile) for same in alike.values()]
 
 
-def _cluster(requests: Sequence[JobRequest], group: str, profile: Profile) -> JobCluster:
+def _make_cluster(requests: Sequence[JobRequest], group: str, profile: Profile) -> JobCluster:
     one = requests[0]
-    script = "\n".join([*_script(profile), ""])
+    script = "\n".join([*_script_lines(profile), ""])
     digest = hashlib.sha256(script.encode()).hexdigest()[:12]
     program = Path(one.zipapp).parent / ("outlast-job-%s.sh" % digest)
     settings = {
@@ -82,13 +84,13 @@ def _cluster(requests: Sequence[JobRequest], group: str, profile: Profile) -> Jo
         # The same at every start of the job.
         "environment": '"OUTLAST_JOB=$(ClusterId).$(ProcId)"',
         "initialdir": "$(the_directory)",
-        "log": _checked(str(event_log(one))),
+        "log": _checked(str(event_log_of(one))),
         "output": "$(the_output)",
         "error": "$(the_output)",
         "submit_event_notes": "$(the_token)",
         "My.OutlastToken": '"$(the_token)"',
         "My.OutlastGroup": '"%s"' % _checked(group),
-        **_asked(one, profile),
+        **_resource_settings(one, profile),
         "should_transfer_files": "YES",
         "transfer_input_files": "$(the_inputs)",
         "when_to_transfer_output": "ON_EXIT_OR_EVICT",
@@ -96,38 +98,38 @@ def _cluster(requests: Sequence[JobRequest], group: str, profile: Profile) -> Jo
         "checkpoint_exit_code": "%d" % EXIT_CONTINUE,
         "transfer_checkpoint_files": TRAVEL,
         "kill_sig": "SIGTERM",
-        "job_max_vacate_time": "%d" % (math.ceil(one.grace) + LAST_WORDS),
+        "job_max_vacate_time": "%d" % (math.ceil(one.grace) + SHUTDOWN_SECONDS),
         "want_graceful_removal": "true",
         "ulog_execute_attrs": "GLIDEIN_ResourceName, Machine",
         "job_machine_attrs": "GLIDEIN_ResourceName, Machine",
     }
     if any(_is_url(path) for request in requests for path in request.inputs):
-        # The node program is a transfer plugin as well: it resumes, finds stalls, and checks.
+        # The node program is also a transfer plugin, which resumes, detects stalls and verifies.
         settings["transfer_plugins"] = "%s=%s" % (PLUGIN_METHODS, _checked(one.zipapp))
     lines = ["%s = %s" % (key, value) for key, value in settings.items()]
     lines += [line for line in profile.directives if not _REQUIREMENTS.match(line)]
-    items = tuple(_item(request) for request in requests)
+    items = tuple(_make_item(request) for request in requests)
     return JobCluster("\n".join([*lines, ""]), items, program, script)
 
 
-def _script(profile: Profile) -> list[str]:
+def _script_lines(profile: Profile) -> list[str]:
     return [
         shebang(profile),
         "mkdir -p %s" % TRAVEL,
-        # HTCondor sets neither, or a home that a container does not see; without PATH a Python does not know
-        # its own name.
+        # HTCondor sets neither, or a home that a container does not see; without PATH, Python does not find
+        # its own executable.
         '[ -d "${HOME:-}" ] || HOME=$PWD',
         "export PATH HOME",
-        # The slot's own ad knows the site; the name of the host means nothing to the pool.
+        # The slot's ad has the name of the site; the pool does not know the name of the host.
         'site=$(sed -n \'s/^GLIDEIN_ResourceName = "\\(.*\\)"$/\\1/p\' "${_CONDOR_MACHINE_AD:-/dev/null}")',
         '[ -z "$site" ] || export OUTLAST_HOST="$site"',
-        *prepare(profile),
+        *setup_lines(profile),
         'exec %s "$@"' % profile.python,
     ]
 
 
-def _asked(request: JobRequest, profile: Profile) -> dict[str, str]:
-    asked = {
+def _resource_settings(request: JobRequest, profile: Profile) -> dict[str, str]:
+    settings = {
         "request_cpus": "%d" % request.cpus,
         # HTCondor's megabytes and kilobytes are powers of two.
         "request_memory": "%d" % math.ceil(request.memory / 2**20),
@@ -135,48 +137,48 @@ def _asked(request: JobRequest, profile: Profile) -> dict[str, str]:
         "allowed_execute_duration": "%d" % math.ceil(request.time),
     }
     if request.gpus:
-        asked["request_gpus"] = "%d" % request.gpus
+        settings["request_gpus"] = "%d" % request.gpus
         if profile.gpus:
-            asked["require_gpus"] = fill(profile.gpus, request)
+            settings["require_gpus"] = fill_template(profile.gpus, request)
     requirements = [found[1] for line in profile.directives if (found := _REQUIREMENTS.match(line))]
     if request.avoid:
         names = ", ".join('"%s"' % _checked(name) for name in request.avoid)
         requirements.append("member(TARGET.GLIDEIN_ResourceName ?: TARGET.Machine, {%s}) =!= true" % names)
     if requirements:
-        asked["requirements"] = " && ".join("(%s)" % expression for expression in requirements)
+        settings["requirements"] = " && ".join("(%s)" % expression for expression in requirements)
     if profile.project:
-        asked["My.ProjectName"] = '"%s"' % _checked(profile.project)
+        settings["My.ProjectName"] = '"%s"' % _checked(profile.project)
     if profile.commit in ("auto", "chirp"):
-        asked["My.WantIOProxy"] = "true"
-    return {**asked, **_container(profile.container)}
+        settings["My.WantIOProxy"] = "true"
+    return {**settings, **_container_settings(profile.container)}
 
 
-def _container(image: str) -> dict[str, str]:
+def _container_settings(image: str) -> dict[str, str]:
     if not image:
         return {}
     if image.startswith("/cvmfs/"):
-        # An image that every site of the pool has mounted; `container_image` would carry it from here.
+        # Every site of the pool has mounted the image; `container_image` would transfer it from here.
         return {"My.SingularityImage": '"%s"' % _checked(image)}
-    carried = {"container_image": _checked(image)}
+    settings = {"container_image": _checked(image)}
     if "://" in image:
-        return carried
+        return settings
     if Path(image).is_dir():
-        # HTCondor cannot carry the links to directories that are in every one: it is where the sites have it.
-        return {**carried, "transfer_container": "false"}
+        # HTCondor cannot transfer the links to directories in every image: the sites must have it themselves.
+        return {**settings, "transfer_container": "false"}
     if not Path(image).exists():
-        raise UnfitRequest("container: %s is not there; build it, or correct the profile" % image)
-    return carried
+        raise UnfitRequest("container: %s does not exist; build it, or correct the profile" % image)
+    return settings
 
 
-def _item(request: JobRequest) -> dict[str, str]:
+def _make_item(request: JobRequest) -> dict[str, str]:
     directory = request.directory or str(Path(request.order).parent)
     inputs = [request.order, request.zipapp, *request.inputs]
-    # Relative, because HTCondor takes a blank or a comma as the end of a name, and these are often
-    # in the part of the path that all of them have in common.
+    # Relative, because a blank or a comma ends a name for HTCondor, and these are often in the part of the
+    # path that all inputs have in common.
     relative = [path if _is_url(path) else os.path.relpath(path, directory) for path in inputs]
     for path in relative:
         if re.search(r"[\s,]", path):
-            raise UnfitRequest("HTCondor cannot carry %r: there is a blank or a comma in its name" % path)
+            raise UnfitRequest("HTCondor cannot transfer %r: its name has a blank or a comma" % path)
     values = (request.token, directory, Path(request.order).name, request.log, ",".join(relative))
     return {name: _checked(value) for name, value in zip(_ITEM, values, strict=True)}
 
@@ -186,6 +188,7 @@ def _is_url(path: str) -> bool:
 
 
 def _checked(text: str) -> str:
-    if _UNFIT.search(text):
+    """Return the text. Raises UnfitRequest if it has special characters."""
+    if _SPECIAL.search(text):
         raise UnfitRequest("%r cannot be part of an HTCondor submit description" % text)
     return text

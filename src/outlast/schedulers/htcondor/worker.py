@@ -1,7 +1,7 @@
-"""One question to HTCondor's daemons, asked in a process of its own: JSON in on stdin, JSON out on stdout.
+"""One request to HTCondor's daemons in a process of its own: JSON request on stdin, JSON response on stdout.
 
-While `htcondor2` waits for a daemon that does not answer (20 seconds and more), no other thread of its
-process runs and no signal is seen to. A process can be ended when its time is over; that bounds the wait.
+While `htcondor2` waits for a daemon that does not respond (20 seconds and more), no other thread of its
+process runs and no signal is handled. A process can be killed at its timeout.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import htcondor2
 
-#: What is told of each job, in the queue as afterwards.
+#: The attributes of a job to return, from the queue as well as from the history.
 ATTRIBUTES = [
     "OutlastToken",
     "ClusterId",
@@ -46,8 +46,8 @@ ATTRIBUTES = [
     "RequestMemory",
     "RequestDisk",
 ]
-#: What a slot offers, whether it is whole or the rest of one that is divided.
-OFFER = [
+#: The attributes of a slot to return. Totals include what was split off for running jobs.
+SLOT_ATTRIBUTES = [
     "GLIDEIN_ResourceName",
     "Machine",
     "TotalSlotCpus",
@@ -56,20 +56,22 @@ OFFER = [
     "TotalSlotGPUs",
 ]
 
-
-#: How a complaint begins that no daemon was needed for.
+#: The error of a description that cannot be read; no daemon was contacted.
 _BAD_DESCRIPTION = "Failed to create job ad"
-#: `JobStatus` of a job that waits.
+#: `JobStatus` of a pending job. Not imported from `states`: this process must start fast.
 IDLE = 1
 
 
-def submit(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Send what is not there already, one cluster of jobs for each submission."""
+def submit(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Submit one cluster of jobs for each submission, without the tokens that are in the queue already.
+
+    Return job ids, reasons of refusal, and errors that leave a token's state unknown, each by token.
+    """
     schedd = htcondor2.Schedd()
-    jobs = _jobs_by_token(schedd, asked["group"])
+    jobs = _jobs_by_token(schedd, request["group"])
     refused: dict[str, str] = {}
     unsure: dict[str, str] = {}
-    for submission in asked["submissions"]:
+    for submission in request["submissions"]:
         items = [item for item in submission["items"] if item["the_token"] not in jobs]
         if not items:
             continue
@@ -78,77 +80,80 @@ def submit(asked: Mapping[str, Any]) -> dict[str, Any]:
             sent = schedd.submit(htcondor2.Submit(submission["description"]), itemdata=iter(items))
         except (htcondor2.HTCondorException, ValueError) as error:
             if isinstance(error, ValueError) or _BAD_DESCRIPTION in str(error):
-                refused.update((token, _in_short(error)) for token in tokens)
+                refused.update((token, _shorten(error)) for token in tokens)
                 continue
-            # It may have failed after the jobs were in. What cannot be seen now, the next poll sees.
+            # It may have failed after the jobs were queued. If that is not visible now, the next poll does.
             with contextlib.suppress(htcondor2.HTCondorException):
-                jobs.update(_jobs_by_token(schedd, asked["group"]))
-            unsure.update((token, _in_short(error)) for token in tokens if token not in jobs)
+                jobs.update(_jobs_by_token(schedd, request["group"]))
+            unsure.update((token, _shorten(error)) for token in tokens if token not in jobs)
         else:
             first = sent.first_proc()
             jobs.update((token, "%d.%d" % (sent.cluster(), first + at)) for at, token in enumerate(tokens))
     return {"jobs": jobs, "refused": refused, "unsure": unsure}
 
 
-def _in_short(error: Exception) -> str:
-    """Without the part that is the same for all."""
+def _shorten(error: Exception) -> str:
+    """Return the message without the prefix that all errors share."""
     if isinstance(error, ValueError):
-        return "a line of the submit description cannot be read; look at `directives` in the profile"
+        return "a line of the submit description cannot be read; check `directives` in the profile"
     return " ".join(str(error).split()).partition("Submit:-1:")[2] or " ".join(str(error).split())
 
 
-def poll(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """The group's jobs in the queue; and of `tokens`, those that are no longer there, from the history."""
+def poll(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the ads of the group's jobs in the queue, and of the other `tokens` in the history."""
     schedd = htcondor2.Schedd()
-    queue = schedd.query(_of_group(asked["group"]), ATTRIBUTES)
+    queue = schedd.query(_in_group(request["group"]), ATTRIBUTES)
     listed = {ad.get("OutlastToken") for ad in queue}
-    gone = [token for token in asked["tokens"] if token not in listed]
+    gone = [token for token in request["tokens"] if token not in listed]
     history: Iterable[Any] = ()
     if gone:
-        # Newest first, and not past the time at which the oldest of them was submitted.
-        constraint = "%s && %s" % (_of_group(asked["group"]), one_of("OutlastToken", gone))
-        until = "CompletionDate > 0 && CompletionDate < %d" % asked["since"]
-        # The queue's word counts without it.
+        # Newest first, back to the time when the oldest of them was submitted.
+        constraint = "%s && %s" % (_in_group(request["group"]), one_of("OutlastToken", gone))
+        until = "CompletionDate > 0 && CompletionDate < %d" % request["since"]
+        # The ads of the queue are valid without the history.
         with contextlib.suppress(htcondor2.HTCondorException, OSError):
             history = list(schedd.history(constraint, ATTRIBUTES, match=len(gone), since=until))
-    told = {"queue": _plain(queue), "history": _plain(history)}
-    if asked["offer"] and any(ad.get("JobStatus") == IDLE for ad in queue):
-        # Only to say why jobs wait.
+    response = {"queue": _to_json(queue), "history": _to_json(history)}
+    if request["offer"] and any(ad.get("JobStatus") == IDLE for ad in queue):
+        # Needed only to explain why jobs are pending.
         with contextlib.suppress(htcondor2.HTCondorException):
-            told.update(offer(asked))
-    return told
+            response.update(offer(request))
+    return response
 
 
-def offer(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """The pool's slots; what jobs have cut out of them is part of the whole."""
-    whole = 'SlotType =!= "Dynamic"'
-    return {"offer": _plain(htcondor2.Collector().query(htcondor2.AdType.Slot, whole, OFFER))}
+def offer(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the pool's slots. Dynamic slots are parts of others and are left out."""
+    undivided = 'SlotType =!= "Dynamic"'
+    slots = htcondor2.Collector().query(htcondor2.AdType.Slot, undivided, SLOT_ATTRIBUTES)
+    return {"offer": _to_json(slots)}
 
 
-def act(asked: Mapping[str, Any]) -> dict[str, Any]:
-    constraint = "%s && %s" % (_of_group(asked["group"]), one_of("OutlastToken", asked["tokens"]))
-    action = htcondor2.JobAction.Remove if asked["action"] == "remove" else htcondor2.JobAction.Release
+def act(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Remove or release jobs; return the number of those for which permission was denied."""
+    constraint = "%s && %s" % (_in_group(request["group"]), one_of("OutlastToken", request["tokens"]))
+    action = htcondor2.JobAction.Remove if request["action"] == "remove" else htcondor2.JobAction.Release
     if action == htcondor2.JobAction.Release:
         constraint += " && JobStatus == 5"
-    done = htcondor2.Schedd().act(action, constraint, (asked["reason"], 0))
+    done = htcondor2.Schedd().act(action, constraint, (request["reason"], 0))
     return {"refused": int(done["TotalPermissionDenied"]) if done is not None else 0}
 
 
 def one_of(attribute: str, values: Iterable[str]) -> str:
+    """Return the ClassAd expression for an attribute that is one of these values."""
     return "member(%s, {%s})" % (attribute, ", ".join(json.dumps(value) for value in values))
 
 
-def _of_group(group: str) -> str:
+def _in_group(group: str) -> str:
     return "OutlastGroup == %s" % json.dumps(group)
 
 
 def _jobs_by_token(schedd: Any, group: str) -> dict[str, str]:
-    found = schedd.query(_of_group(group), ["OutlastToken", "ClusterId", "ProcId"])
+    found = schedd.query(_in_group(group), ["OutlastToken", "ClusterId", "ProcId"])
     return {ad["OutlastToken"]: "%d.%d" % (ad["ClusterId"], ad["ProcId"]) for ad in found}
 
 
-def _plain(ads: Iterable[Any]) -> list[dict[str, Any]]:
-    """What JSON can hold; an attribute whose value is an error or undefined says nothing."""
+def _to_json(ads: Iterable[Any]) -> list[dict[str, Any]]:
+    """Return the ads as JSON, without attributes whose value is an error or undefined."""
     return [
         {key: value for key, value in _values(ad) if isinstance(value, (str, int, float, bool))} for ad in ads
     ]
@@ -167,12 +172,13 @@ OPERATIONS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
 
 
 def main() -> None:
-    asked = json.load(sys.stdin)
+    """Handle the request on stdin."""
+    request = json.load(sys.stdin)
     try:
-        answer = OPERATIONS[asked["do"]](asked)
+        response = OPERATIONS[request["do"]](request)
     except (htcondor2.HTCondorException, OSError, RuntimeError) as error:
-        answer = {"trouble": "%s" % error}
-    json.dump(answer, sys.stdout)
+        response = {"trouble": "%s" % error}
+    json.dump(response, sys.stdout)
 
 
 if __name__ == "__main__":

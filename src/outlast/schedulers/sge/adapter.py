@@ -1,8 +1,8 @@
-"""Grid Engine: the adapter to qsub, qstat, qacct, qdel and qmod.
+"""The Grid Engine adapter: runs qsub, qstat, qacct, qdel, qmod and qhost.
 
-An experiment's jobs are array jobs whose names carry its group and the batch (see `naming`), their task
-numbers the index. `qstat` lists those that wait or run, `qacct` those that have ended; a job that was deleted
-before it started is in neither, so that what `qdel` said of it is remembered.
+An experiment's jobs are array jobs whose names contain its group and the batch (see `job_names`); the task
+number is the index in the token. qstat lists tasks that wait or run, qacct those that have ended. A task that
+was deleted before it started is in neither, so the output of qdel about it is kept.
 """
 
 from __future__ import annotations
@@ -18,43 +18,58 @@ from pathlib import Path
 from outlast.schedulers import command_runner
 from outlast.schedulers.base import (
     JobPhase,
+    JobRef,
     JobRequest,
     JobView,
     Patience,
     Scheduler,
     SchedulerUnavailable,
-    Sought,
     Submission,
-    SubmitAnswer,
+    SubmitStatus,
 )
 from outlast.schedulers.command_runner import CommandNotRun, CommandOutput, CommandTimeout
 from outlast.schedulers.profile import Profile
-from outlast.schedulers.sge import listing as text
-from outlast.schedulers.sge import states as words
-from outlast.schedulers.sge.submit import SgeArray, arrays, script_of
-from outlast.schedulers.sge.views import alive, ended, never_started, token_of
+from outlast.schedulers.sge.listing import (
+    AccountingRecord,
+    JobDetails,
+    ListedTask,
+    UnreadableListing,
+    parse_qacct,
+    parse_qdel,
+    parse_qhost,
+    parse_qstat,
+    parse_qstat_details,
+)
+from outlast.schedulers.sge.states import explain_pending, parse_qsub_error
+from outlast.schedulers.sge.submit import SgeArray, group_into_arrays, job_script
+from outlast.schedulers.sge.views import token_of, view_of_deleted, view_of_ended, view_of_listed
 from outlast.schedulers.unreadable_output import UnreadableOutput
 
 __all__ = ["SgeScheduler"]
 
 _UTC = {"TZ": "UTC"}
-#: Jobs whose reason to wait is asked for in one question.
-_FEW = 5
+#: The most pending jobs to query in one `qstat -j`.
+_MOST_EXPLAINED = 5
+#: Output of a qdel or qmod with an exit code other than 0 that only means that some jobs were gone.
+_QDEL_OUTPUT = re.compile(r"does not exist|already in deletion|has deleted|has registered|do not exist")
+_QMOD_OUTPUT = re.compile(r"does not exist|not in error state|cleared error state|invalid|do not exist")
 
 
 @dataclass
-class _Pauses:
-    """Until when not to ask again what is slow, or was just asked (monotonic clock)."""
+class _NotBefore:
+    """Times (monotonic clock) before which slow queries are not repeated."""
 
     accounting: float = 0.0
-    waits: float = 0.0
+    pending: float = 0.0
 
 
 class SgeScheduler(Scheduler):
-    #: Jobs that wait longer than this have the scheduler's reason looked up, this often (seconds).
+    """The adapter to one Grid Engine cell, for one experiment (`group`)."""
+
+    #: Query why a job is pending after this many seconds, and again at this interval.
     explain_after = 10.0
     explain_every = 300.0
-    #: After an accounting that did not answer, leave it alone for so long.
+    #: Seconds without queries after qacct did not respond.
     accounting_pause = 600.0
 
     def __init__(
@@ -73,160 +88,178 @@ class SgeScheduler(Scheduler):
         self.timeout = timeout
         self.patience = patience
         self.interval = interval
-        #: Ends that were told once, by token, and reasons by job and phase: they save questions.
+        #: Caches: ended and deleted attempts by token, and reasons by job and phase.
         self._ended: dict[str, JobView] = {}
         self._deleted: dict[str, JobView] = {}
         self._reasons: dict[tuple[str, JobPhase], str] = {}
-        self._pauses = _Pauses()
+        self._not_before = _NotBefore()
         self._hosts: tuple[str, ...] = ()
-        self._oddities = UnreadableOutput()
+        self._unreadable = UnreadableOutput()
 
-    # Sending.
+    # Submit.
 
     def render(self, requests: Sequence[JobRequest]) -> str:
-        shown = []
-        for array in arrays(requests, self.group):
+        parts = []
+        for array in group_into_arrays(requests, self.group):
             for position in range(1, array.first.jobs + 1):
                 after = "ID_OF_%s" % array.name(position - 1) if position > 1 else ""
-                shown.append("# qsub -terse\n%s" % script_of(array, self.profile, position, after))
-        return "\n".join(shown)
+                parts.append("# qsub -terse\n%s" % job_script(array, self.profile, position, after))
+        return "\n".join(parts)
 
     def submit(self, requests: Sequence[JobRequest]) -> Mapping[str, Submission]:
-        answers: dict[str, Submission] = {}
-        for array in arrays(requests, self.group):
-            numbers, answer = self._submit(array)
+        results: dict[str, Submission] = {}
+        for array in group_into_arrays(requests, self.group):
+            numbers, result = self._submit_array(array)
             for request in array.requests:
                 job = ",".join("%s.%d" % (number, request.index) for number in numbers)
-                answers[request.token] = replace(answer, job=job)
-        return answers
+                results[request.token] = replace(result, job=job)
+        return results
 
-    def _submit(self, array: SgeArray) -> tuple[list[str], Submission]:
-        """The jobs' numbers, and what came of it. A chain that breaks off is shorter, not refused."""
+    def _submit_array(self, array: SgeArray) -> tuple[list[str], Submission]:
+        """Submit one array, or all jobs of a chain; return job numbers and result.
+
+        A chain that breaks off is accepted, and shorter.
+        """
         try:
             for request in array.requests:
                 Path(request.log).parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            return [], Submission(
-                SubmitAnswer.REJECTED, reason="no place for the log: %s" % error, transient=True
-            )
+            reason = "the directory of the log cannot be created: %s" % error
+            return [], Submission(SubmitStatus.REJECTED, reason=reason, transient=True)
         numbers: list[str] = []
         for position in range(1, array.first.jobs + 1):
             after = numbers[-1] if numbers else ""
-            number, answer = self._qsub(script_of(array, self.profile, position, after))
+            number, result = self._run_qsub(job_script(array, self.profile, position, after))
             if not number and not numbers:
-                return [], answer
+                return [], result
             if not number:
-                reason = "only %d of %d jobs were sent: %s" % (position - 1, array.first.jobs, answer.reason)
-                return numbers, Submission(SubmitAnswer.ACCEPTED, reason=reason)
+                count = position - 1
+                reason = "only %d of %d jobs were sent: %s" % (count, array.first.jobs, result.reason)
+                return numbers, Submission(SubmitStatus.ACCEPTED, reason=reason)
             numbers.append(number)
-        return numbers, answer
+        return numbers, result
 
-    def _qsub(self, script: str) -> tuple[str, Submission]:
-        self.beat()
+    def _run_qsub(self, script: str) -> tuple[str, Submission]:
+        """Return the job's number, which is empty unless it was accepted, and the result."""
+        self.heartbeat()
         try:
-            reply = command_runner.call(["qsub", "-terse"], self.timeout, script)
+            output = command_runner.run_command(["qsub", "-terse"], self.timeout, script)
         except CommandNotRun as error:
-            return "", Submission(SubmitAnswer.REJECTED, reason=str(error), transient=True)
+            return "", Submission(SubmitStatus.REJECTED, reason=str(error), transient=True)
         except CommandTimeout as error:
-            return "", Submission(SubmitAnswer.UNKNOWN, reason=str(error))
-        number = re.search(r"^(\d+)\.\d+-\d+:\d+\s*$", reply.out, flags=re.MULTILINE)
-        if reply.code == 0 and number:
-            return number[1], Submission(SubmitAnswer.ACCEPTED)
-        return "", words.refusal(reply.complaint)
+            return "", Submission(SubmitStatus.UNKNOWN, reason=str(error))
+        number = re.search(r"^(\d+)\.\d+-\d+:\d+\s*$", output.out, flags=re.MULTILINE)
+        if output.code == 0 and number:
+            return number[1], Submission(SubmitStatus.ACCEPTED)
+        return "", parse_qsub_error(output.error_message)
 
-    # Looking.
+    # Poll.
 
-    def poll(self, sought: Sequence[Sought] = ()) -> Mapping[str, JobView]:
-        listed = self._list()
-        self._explain([task for tasks in listed.values() for task in tasks])
-        found = {token: alive(token, jobs, self._reasons, self.group) for token, jobs in listed.items()}
-        for token in found:
+    def poll(self, expected: Sequence[JobRef] = ()) -> Mapping[str, JobView]:
+        listed = self._list_tasks()
+        self._query_reasons([task for tasks in listed.values() for task in tasks])
+        views = {
+            token: view_of_listed(token, tasks, self._reasons, self.group) for token, tasks in listed.items()
+        }
+        for token in views:
             self._ended.pop(token, None)
-        gone = [one for one in sought if one.token not in found]
+        gone = [one for one in expected if one.token not in views]
         unknown = {one.token for one in gone if one.token not in self._ended}
         if unknown:
             deleted = {token: self._deleted[token] for token in unknown if token in self._deleted}
-            self._ended.update({**deleted, **self._account(unknown)})
-        found.update({one.token: self._ended[one.token] for one in gone if one.token in self._ended})
-        return found
+            self._ended.update({**deleted, **self._query_accounting(unknown)})
+        views.update({one.token: self._ended[one.token] for one in gone if one.token in self._ended})
+        return views
 
-    def _list(self) -> dict[str, list[text.Listed]]:
-        reply = self._ask(["qstat", "-u", _user(), "-r", "-xml"], _UTC)
+    def _list_tasks(self) -> dict[str, list[ListedTask]]:
+        """Return the tasks of this experiment that qstat lists, by token. Raises SchedulerUnavailable."""
+        output = self._run(["qstat", "-u", _user_name(), "-r", "-xml"], _UTC)
         try:
-            tasks = text.listing(reply.out, self._oddities.of("qstat"))
-        except text.Unreadable as error:
-            raise SchedulerUnavailable("Grid Engine: %s: %s" % (error, reply.complaint)) from error
-        found: dict[str, list[text.Listed]] = {}
+            tasks = parse_qstat(output.out, self._unreadable.reporter("qstat"))
+        except UnreadableListing as error:
+            raise SchedulerUnavailable("Grid Engine: %s: %s" % (error, output.error_message)) from error
+        by_token: dict[str, list[ListedTask]] = {}
         for task in tasks:
             token = token_of(task, self.group)
             if token:
-                found.setdefault(token, []).append(task)
-        return found
+                by_token.setdefault(token, []).append(task)
+        return by_token
 
-    def _explain(self, tasks: Sequence[text.Listed]) -> None:
-        """Look up, in one question at most, why tasks are in error and why the ones that wait longest do."""
+    def _query_reasons(self, tasks: Sequence[ListedTask]) -> None:
+        """Query, in at most one call, why tasks are in error and why the oldest pending ones wait."""
         in_error = [task for task in tasks if task.phase is JobPhase.HELD]
         unknown = {task.number for task in in_error if (task.job, task.phase) not in self._reasons}
-        waiting = [task for task in tasks if task.state in ("qw", "Rq", "Rqw") and task.at is not None]
-        long = [task for task in waiting if time.time() - (task.at or 0.0) > self.explain_after]
-        long = long if time.monotonic() >= self._pauses.waits else []
-        longest = sorted({task.number for task in long})[:_FEW]
-        kept = {(task.job, task.phase) for task in [*in_error, *waiting]}
+        pending = [task for task in tasks if task.state in ("qw", "Rq", "Rqw") and task.at is not None]
+        overdue = [task for task in pending if time.time() - (task.at or 0.0) > self.explain_after]
+        overdue = overdue if time.monotonic() >= self._not_before.pending else []
+        oldest = sorted({task.number for task in overdue})[:_MOST_EXPLAINED]
+        kept = {(task.job, task.phase) for task in [*in_error, *pending]}
         self._reasons = {key: reason for key, reason in self._reasons.items() if key in kept}
-        asked = sorted({*unknown, *longest})
-        if not asked:
+        numbers = sorted({*unknown, *oldest})
+        if not numbers:
             return
-        if longest:
-            self._pauses.waits = time.monotonic() + self.explain_every
+        if oldest:
+            self._not_before.pending = time.monotonic() + self.explain_every
         try:
-            reply = self._ask(["qstat", "-j", ",".join(map(str, asked))], _UTC)
+            output = self._run(["qstat", "-j", ",".join(map(str, numbers))], _UTC)
         except SchedulerUnavailable:
-            return  # the listing stands without the reasons
-        told = text.details(reply.out)
-        for task in (one for one in [*in_error, *long] if one.number in asked):
-            detail = told.get(task.number, text.Detail())
+            return  # the listing is valid without the reasons
+        details = parse_qstat_details(output.out)
+        for task in (one for one in [*in_error, *overdue] if one.number in numbers):
+            detail = details.get(task.number, JobDetails())
             if task.phase is JobPhase.QUEUED:
-                self._reasons[task.job, task.phase] = words.waits_because(detail.waits)
+                self._reasons[task.job, task.phase] = explain_pending(detail.scheduling_info)
             elif task.task in detail.errors:
                 self._reasons[task.job, task.phase] = detail.errors[task.task]
 
-    def _account(self, tokens: Set[str]) -> Mapping[str, JobView]:
-        """How these ended. An accounting that is slow or out of reach says nothing and is left in peace."""
-        if time.monotonic() < self._pauses.accounting:
+    def _query_accounting(self, tokens: Set[str]) -> Mapping[str, JobView]:
+        """Return the views of those that have ended; none for a while after qacct did not respond."""
+        if time.monotonic() < self._not_before.accounting:
             return {}
         batches = {token.rpartition("-")[0] for token in tokens}
         pattern = "*.%s.%s*" % (self.group, batches.pop() if len(batches) == 1 else "")
         try:
             # It exits with 1 if there is no such job.
-            reply = command_runner.call(["qacct", "-j", pattern], self.timeout, environment=_UTC)
-            records = text.accounting(reply.out, self._oddities.of("qacct"))
+            output = command_runner.run_command(["qacct", "-j", pattern], self.timeout, environment=_UTC)
+            records = parse_qacct(output.out, self._unreadable.reporter("qacct"))
         except (CommandTimeout, CommandNotRun):
-            self._pauses.accounting = time.monotonic() + self.accounting_pause
+            self._not_before.accounting = time.monotonic() + self.accounting_pause
             return {}
-        found: dict[str, list[text.AccountingRecord]] = {}
+        by_token: dict[str, list[AccountingRecord]] = {}
         for record in records:
             token = token_of(record, self.group)
             if token in tokens:
-                found.setdefault(token, []).append(record)
-        return {token: ended(token, starts) for token, starts in found.items()}
+                by_token.setdefault(token, []).append(record)
+        return {token: view_of_ended(token, starts) for token, starts in by_token.items()}
 
-    # Acting.
+    def hosts(self) -> Sequence[str]:
+        if not self._hosts:
+            try:
+                self._hosts = tuple(parse_qhost(self._run(["qhost", "-xml"]).out))
+            except (SchedulerUnavailable, UnreadableListing):
+                return ()  # not known, which is no reason to stop
+        return self._hosts
+
+    def pop_notes(self) -> Sequence[str]:
+        return self._unreadable.pop_notes()
+
+    # Cancel and release.
 
     def cancel(self, views: Sequence[JobView]) -> None:
-        listed = self._list()
+        listed = self._list_tasks()
         doomed = {view.token: listed[view.token] for view in views if view.token in listed}
         if not doomed:
             return
-        tasks = [task.job for tasks in doomed.values() for task in tasks]
-        whole, single = text.deleted(self._ask(["qdel", *tasks], expected=_QDEL_SAYS).out)
+        ids = [task.job for tasks in doomed.values() for task in tasks]
+        jobs, tasks = parse_qdel(self._run(["qdel", *ids], expected=_QDEL_OUTPUT).out)
         for token, each in doomed.items():
-            if all(task.number in whole or task.job in single for task in each):
-                self._deleted[token] = never_started(token, each[0].job)
+            if all(task.number in jobs or task.job in tasks for task in each):
+                self._deleted[token] = view_of_deleted(token, each[0].job)
 
     def release(self, views: Sequence[JobView]) -> None:
         """Clear the error state."""
         if views:
-            self._ask(["qmod", "-cj", *(view.job for view in views)], expected=_QMOD_SAYS)
+            self._run(["qmod", "-cj", *(view.job for view in views)], expected=_QMOD_OUTPUT)
             for view in views:
                 self._reasons.pop((view.job, view.phase), None)
 
@@ -235,40 +268,24 @@ class SgeScheduler(Scheduler):
             self._ended.pop(token, None)
             self._deleted.pop(token, None)
 
-    def remarks(self) -> Sequence[str]:
-        return self._oddities.take()
-
-    def hosts(self) -> Sequence[str]:
-        if not self._hosts:
-            try:
-                self._hosts = tuple(text.hosts(self._ask(["qhost", "-xml"]).out))
-            except (SchedulerUnavailable, text.Unreadable):
-                return ()  # not known, which is no reason to stop
-        return self._hosts
-
-    def _ask(
+    def _run(
         self,
         arguments: Sequence[str],
         environment: Mapping[str, str] | None = None,
         expected: re.Pattern[str] | None = None,
     ) -> CommandOutput:
-        """A program's reply if it succeeded, or failed with `expected` words."""
+        """Run a program that must succeed, or fail with `expected` output. Raises SchedulerUnavailable."""
         try:
-            reply = command_runner.call(arguments, self.timeout, environment=environment)
+            output = command_runner.run_command(arguments, self.timeout, environment=environment)
         except (CommandTimeout, CommandNotRun) as error:
             raise SchedulerUnavailable("Grid Engine: %s" % error) from error
-        if reply.code != 0 and not (expected and expected.search(reply.out)):
-            raise SchedulerUnavailable("Grid Engine: %s: %s" % (arguments[0], reply.complaint))
-        return reply
+        if output.code != 0 and not (expected and expected.search(output.out)):
+            raise SchedulerUnavailable("Grid Engine: %s: %s" % (arguments[0], output.error_message))
+        return output
 
 
-#: An exit code other than 0 of qdel's and qmod's may mean only that some of the jobs had gone.
-_QDEL_SAYS = re.compile(r"does not exist|already in deletion|has deleted|has registered|do not exist")
-_QMOD_SAYS = re.compile(r"does not exist|not in error state|cleared error state|invalid|do not exist")
-
-
-def _user() -> str:
-    """Whose jobs these are. Grid Engine goes by the user id, not by what the environment says."""
+def _user_name() -> str:
+    """Return the owner of the jobs. Grid Engine goes by the user id, not by the environment."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:

@@ -1,4 +1,4 @@
-"""What is sent to Grid Engine: job scripts whose `#$` lines carry all that qsub has to know.
+"""What is sent to Grid Engine: job scripts whose `#$` lines contain all options of qsub.
 
 Requests that may share an array job become one script; its task numbers are the indices of their tokens.
 """
@@ -12,75 +12,77 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from outlast.schedulers.base import JobRequest
-from outlast.schedulers.job_names import name_of
-from outlast.schedulers.job_script import become_node_program, prepare, shebang
-from outlast.schedulers.profile import Profile, fill
+from outlast.schedulers.job_names import make_job_name
+from outlast.schedulers.job_script import exec_node_program, setup_lines, shebang
+from outlast.schedulers.profile import Profile, fill_template
 
-_CPUS = "smp {cpus}"
-_GPUS = "gpus={gpus}"
+_DEFAULT_CPUS = "smp {cpus}"
+_DEFAULT_GPUS = "gpus={gpus}"
 
 
 @dataclass(frozen=True)
 class SgeArray:
-    """Requests of one batch with consecutive indices that ask for the same."""
+    """Requests of one batch with consecutive indices and the same resources."""
 
     requests: tuple[JobRequest, ...]
     group: str
 
     @property
     def first(self) -> JobRequest:
+        """The first request, for what all have in common."""
         return self.requests[0]
 
     @property
     def tasks(self) -> str:
+        """The range of task numbers, for `-t`."""
         return "%d-%d" % (self.first.index, self.requests[-1].index)
 
     def name(self, position: int = 1) -> str:
-        """Jobs of a chain have names of their own, so that the rest of it can be removed by name."""
-        name = name_of(self.requests, self.group)
+        """Return the job's name. Each job of a chain has its own, so that the rest can be deleted by name."""
+        name = make_job_name(self.requests, self.group)
         return name if position == 1 else "%s.%d" % (name, position)
 
 
-def arrays(requests: Sequence[JobRequest], group: str) -> Iterator[SgeArray]:
-    ordered = sorted(dict.fromkeys(requests), key=lambda one: (one.batch, _kind(one), one.index))
-    for _, alike in groupby(ordered, key=lambda one: (one.batch, _kind(one))):
-        # Grid Engine knows no lists of task numbers: a gap ends an array.
+def group_into_arrays(requests: Sequence[JobRequest], group: str) -> Iterator[SgeArray]:
+    """Yield the array jobs for these requests. A request that occurs twice is sent once."""
+    ordered = sorted(dict.fromkeys(requests), key=lambda one: (one.batch, _needs(one), one.index))
+    for _, alike in groupby(ordered, key=lambda one: (one.batch, _needs(one))):
+        # Grid Engine has ranges of task numbers, not lists: a gap ends an array.
         for _, run in groupby(enumerate(alike), key=lambda pair: pair[1].index - pair[0]):
             yield SgeArray(tuple(request for _, request in run), group)
 
 
-def _kind(request: JobRequest) -> tuple[object, ...]:
-    asked = (request.cpus, request.gpus, request.memory, request.disk, request.time, request.grace)
-    return (*asked, request.avoid, request.zipapp, request.jobs)
+def _needs(request: JobRequest) -> tuple[object, ...]:
+    resources = (request.cpus, request.gpus, request.memory, request.disk, request.time, request.grace)
+    return (*resources, request.avoid, request.zipapp, request.jobs)
 
 
-def script_of(array: SgeArray, profile: Profile, position: int = 1, after: str = "") -> str:
-    """The job at this position of its chain, which waits for the end of job `after`."""
+def job_script(array: SgeArray, profile: Profile, position: int = 1, after: str = "") -> str:
+    """Return the script of the job at this position of its chain, which waits for the end of job `after`."""
     directives = [*_directives(array, profile, position, after), *profile.directives]
-    login = shebang(profile)
-    lines = [login, *directives, "", *_choose_task(array.requests)]
-    # Where scripts are started by a queue's own shell the first line counts for nothing.
+    lines = [shebang(profile), *directives, "", *_select_task(array.requests)]
+    # If a queue starts scripts with its own shell, the first line has no effect.
     lines += ["type module >/dev/null 2>&1 || . /etc/profile"] if profile.modules else []
     lines += [
-        *prepare(profile),
+        *setup_lines(profile),
         'export OUTLAST_HOST="$HOSTNAME"',
         'export OUTLAST_JOB="$JOB_ID.$SGE_TASK_ID"',
     ]
     rest = [array.name(later) for later in range(position + 1, array.first.jobs + 1)]
     if rest:
         lines.append('export OUTLAST_CANCEL_REST="qdel %s -t $SGE_TASK_ID"' % " ".join(rest))
-    return "\n".join([*lines, *become_node_program(profile, array.requests), ""])
+    return "\n".join([*lines, *exec_node_program(profile, array.requests), ""])
 
 
 def _directives(array: SgeArray, profile: Profile, position: int, after: str) -> Iterator[str]:
     request = array.first
     yield "#$ -N %s" % array.name(position)
     yield "#$ -S /bin/bash"
-    # An array's tasks cannot have log files of unlike names by -o: the script opens its own.
+    # -o has no pattern for the paths of an array's logs: the script opens its own.
     yield "#$ -j y"
     yield "#$ -o /dev/null"
     yield "#$ -t %s" % array.tasks
-    # USR2 before it is killed, and it may be started again.
+    # SIGUSR2 before it is killed; it may be rescheduled.
     yield "#$ -notify"
     yield "#$ -r y"
     yield "#$ -l h_rt=%d" % math.ceil(request.time)
@@ -89,25 +91,26 @@ def _directives(array: SgeArray, profile: Profile, position: int, after: str) ->
     if profile.queue:
         yield "#$ -q %s" % profile.queue
     if request.cpus > 1:
-        yield "#$ -pe %s" % fill(profile.cpus or _CPUS, request)
+        yield "#$ -pe %s" % fill_template(profile.cpus or _DEFAULT_CPUS, request)
     if request.gpus:
-        yield "#$ -l %s" % fill(profile.gpus or _GPUS, request)
+        yield "#$ -l %s" % fill_template(profile.gpus or _DEFAULT_GPUS, request)
     if profile.memory:
-        yield "#$ -l %s" % fill(profile.memory, request)
+        yield "#$ -l %s" % fill_template(profile.memory, request)
     if request.avoid:
         yield "#$ -l hostname=!(%s)" % "|".join(request.avoid)
     if after:
-        # Of two arrays of several tasks, each task waits for the one with its number only.
+        # Between two arrays of several tasks, each task waits only for the task with its own number.
         yield "#$ -hold_jid%s %s" % ("_ad" if len(array.requests) > 1 else "", after)
 
 
-def _choose_task(requests: Sequence[JobRequest]) -> list[str]:
-    chosen = [
+def _select_task(requests: Sequence[JobRequest]) -> list[str]:
+    """Return lines that set `order` and `log` for the task, and open the log."""
+    settings = [
         "order=%s log=%s" % (shlex.quote(request.order), shlex.quote(request.log)) for request in requests
     ]
     if len(requests) == 1:
-        lines = chosen
+        lines = settings
     else:
-        cases = ["  %d) %s ;;" % (one.index, words) for one, words in zip(requests, chosen, strict=True)]
+        cases = ["  %d) %s ;;" % (one.index, line) for one, line in zip(requests, settings, strict=True)]
         lines = ['case "$SGE_TASK_ID" in', *cases, "esac"]
     return [*lines, 'exec >>"$log" 2>&1']

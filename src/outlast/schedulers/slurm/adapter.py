@@ -1,7 +1,7 @@
-"""Slurm: the adapter to its own commands (sbatch, squeue, sacct, scancel, scontrol, sinfo).
+"""The Slurm adapter: runs sbatch, squeue, sacct, scancel, scontrol and sinfo.
 
-Jobs that are sent together become an array job, named after their batch; the task number is the index in the
-token. So they are found by name and number, never by Slurm's own id, which is used again after a crash.
+Jobs that are submitted together become an array job, named after their batch; the task number is the index
+in the token. So jobs are found by name and number, never by Slurm's own id, which is reused after a crash.
 """
 
 from __future__ import annotations
@@ -14,42 +14,49 @@ from collections.abc import Mapping, Sequence
 from outlast.schedulers import command_runner
 from outlast.schedulers.base import (
     JobPhase,
+    JobRef,
     JobRequest,
     JobView,
     Patience,
     Scheduler,
     SchedulerUnavailable,
-    Sought,
     Submission,
-    SubmitAnswer,
+    SubmitStatus,
 )
 from outlast.schedulers.command_runner import CommandNotRun, CommandOutput, CommandTimeout
 from outlast.schedulers.profile import Profile
 from outlast.schedulers.slurm.listing import (
     SACCT_FORMAT,
+    SINFO_FORMAT,
     SQUEUE_FORMAT,
     Row,
-    read_sacct,
-    read_squeue,
-    usable_nodes,
+    parse_sacct,
+    parse_sinfo,
+    parse_squeue,
 )
-from outlast.schedulers.slurm.states import answer_of, is_silence
-from outlast.schedulers.slurm.submit import LIMIT_SIGNAL, SlurmArray, arrays_of, sbatch, script
-from outlast.schedulers.slurm.views import give_number, views_of
+from outlast.schedulers.slurm.states import is_unreachable, parse_sbatch_output
+from outlast.schedulers.slurm.submit import (
+    LIMIT_SIGNAL,
+    SlurmArray,
+    batch_script,
+    group_into_arrays,
+    sbatch_command,
+)
+from outlast.schedulers.slurm.views import build_views, restore_task_numbers
 from outlast.schedulers.unreadable_output import UnreadableOutput
 
-#: Times as seconds since the epoch, and nothing of the user's own taste in formats.
-#: Tasks that are held one by one before they are cancelled, at the most.
+#: Times as seconds since the epoch, and none of the user's own formats.
+_PLAIN_OUTPUT = {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
+#: The most waiting tasks to hold one by one before they are cancelled.
 _MOST_HELD = 50
-_PLAIN = {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
-#: How long the names of nodes are believed, in seconds.
-_HOSTS_FOR = 600.0
-#: Clocks of database and login node may differ by this much, in seconds.
-_CLOCKS = 3600.0
+#: Seconds for which the list of nodes is cached.
+_HOSTS_LIFETIME = 600.0
+#: Seconds by which the clocks of database and login node may differ.
+_CLOCK_SKEW = 3600.0
 
 
 class SlurmScheduler(Scheduler):
-    """One Slurm cluster, seen by one experiment (`group`)."""
+    """The adapter to one Slurm cluster, for one experiment (`group`)."""
 
     limit_signal = LIMIT_SIGNAL
 
@@ -67,171 +74,174 @@ class SlurmScheduler(Scheduler):
         self.timeout = timeout
         self.patience = patience
         self.interval = interval
+        #: When the hosts were queried, and their names.
         self._hosts: tuple[float, tuple[str, ...]] = (0.0, ())
-        #: Starts that are over, from accounting; each is asked for once.
-        self._past: dict[tuple[str, str, float | None], Row] = {}
+        #: Starts that are over, from accounting; each is queried once.
+        self._accounted: dict[tuple[str, str, float | None], Row] = {}
         self._has_accounting = True
-        self._oddities = UnreadableOutput()
+        self._unreadable = UnreadableOutput()
 
-    # Sending.
+    # Submit.
 
     def render(self, requests: Sequence[JobRequest]) -> str:
         parts = []
-        for array in arrays_of(requests, self.group):
+        for array in group_into_arrays(requests, self.group):
             for number in range(1, array.first.jobs + 1):
                 after = "<id of job %d>" % (number - 1) if number > 1 else ""
-                words = shlex.join(sbatch(array, self.profile, os.environ, after))
-                parts.append("%s <<'END'\n%sEND" % (words, script(array, self.profile)))
+                command = shlex.join(sbatch_command(array, self.profile, os.environ, after))
+                parts.append("%s <<'END'\n%sEND" % (command, batch_script(array, self.profile)))
         return "\n\n".join(parts)
 
     def submit(self, requests: Sequence[JobRequest]) -> Mapping[str, Submission]:
-        answers: dict[str, Submission] = {}
-        for array in arrays_of(requests, self.group):
-            answers.update(self._submit_array(array))
-        return answers
+        results: dict[str, Submission] = {}
+        for array in group_into_arrays(requests, self.group):
+            results.update(self._submit_array(array))
+        return results
 
     def _submit_array(self, array: SlurmArray) -> dict[str, Submission]:
+        """Submit one array, or all jobs of a chain. A chain that breaks off is accepted, and shorter."""
         ids: list[str] = []
-        told = Submission(SubmitAnswer.UNKNOWN)
+        result = Submission(SubmitStatus.UNKNOWN)
         while len(ids) < array.first.jobs:
-            told = self._sbatch(array, ids[-1] if ids else "")
-            if told.answer is not SubmitAnswer.ACCEPTED:
+            result = self._run_sbatch(array, ids[-1] if ids else "")
+            if result.status is not SubmitStatus.ACCEPTED:
                 break
-            ids.append(told.job)
+            ids.append(result.job)
         if not ids:
-            return {one.token: told for one in array.requests}
-        # A chain that came out shorter than asked for is still one that goes on.
-        short = (
-            ""
-            if told.answer is SubmitAnswer.ACCEPTED
-            else "%d of %d jobs: %s"
-            % (
-                len(ids),
-                array.first.jobs,
-                told.reason,
-            )
-        )
+            return {one.token: result for one in array.requests}
+        reason = ""
+        if result.status is not SubmitStatus.ACCEPTED:
+            reason = "%d of %d jobs: %s" % (len(ids), array.first.jobs, result.reason)
         return {
             one.token: Submission(
-                SubmitAnswer.ACCEPTED, ",".join("%s_%d" % (number, one.index) for number in ids), short
+                SubmitStatus.ACCEPTED, ",".join("%s_%d" % (number, one.index) for number in ids), reason
             )
             for one in array.requests
         }
 
-    def _sbatch(self, array: SlurmArray, after: str) -> Submission:
-        words = sbatch(array, self.profile, os.environ, after)
-        self.beat()
+    def _run_sbatch(self, array: SlurmArray, after: str) -> Submission:
+        command = sbatch_command(array, self.profile, os.environ, after)
+        self.heartbeat()
         try:
-            return answer_of(command_runner.call(words, self.timeout, script(array, self.profile)))
+            script = batch_script(array, self.profile)
+            return parse_sbatch_output(command_runner.run_command(command, self.timeout, script))
         except CommandNotRun as error:
-            return Submission(SubmitAnswer.REJECTED, reason=str(error), transient=True)
+            return Submission(SubmitStatus.REJECTED, reason=str(error), transient=True)
         except CommandTimeout:
-            reason = "sbatch did not answer within %.0f s" % self.timeout
-            return Submission(SubmitAnswer.UNKNOWN, reason=reason)
+            reason = "sbatch did not respond within %.0f s" % self.timeout
+            return Submission(SubmitStatus.UNKNOWN, reason=reason)
 
-    # Looking.
+    # Poll.
 
-    def poll(self, sought: Sequence[Sought] = ()) -> Mapping[str, JobView]:
-        told = self._ask("squeue", "--me", "--array", "--noheader", "--states=all", "-O", SQUEUE_FORMAT)
-        rows_told = read_squeue(told.out, self.group, self._oddities.of("squeue"))
-        listed = give_number(rows_told, sought)
-        of_interest = {row.token for row in listed} | {one.token for one in sought}
-        self._past = {key: row for key, row in self._past.items() if row.token in of_interest}
-        rows: dict[str, list[Row]] = {}
+    def poll(self, expected: Sequence[JobRef] = ()) -> Mapping[str, JobView]:
+        output = self._run("squeue", "--me", "--array", "--noheader", "--states=all", "-O", SQUEUE_FORMAT)
+        rows = parse_squeue(output.out, self.group, self._unreadable.reporter("squeue"))
+        listed = restore_task_numbers(rows, expected)
+        tokens = {row.token for row in listed} | {one.token for one in expected}
+        self._accounted = {key: row for key, row in self._accounted.items() if row.token in tokens}
+        by_token: dict[str, list[Row]] = {}
         for row in listed:
-            rows.setdefault(row.token, []).append(row)
-        untold = [one for one in sought if self._is_untold(one, rows.get(one.token, []))]
-        if untold and self._has_accounting:
-            self._look_up(untold, [row for one in untold for row in rows.get(one.token, [])])
-        return views_of(listed, [row for row in self._past.values() if row.token in of_interest])
+            by_token.setdefault(row.token, []).append(row)
+        incomplete = [one for one in expected if self._needs_accounting(one, by_token.get(one.token, []))]
+        if incomplete and self._has_accounting:
+            self._query_accounting(
+                incomplete, [row for one in incomplete for row in by_token.get(one.token, [])]
+            )
+        return build_views(listed, [row for row in self._accounted.values() if row.token in tokens])
 
-    def _is_untold(self, one: Sought, rows: Sequence[Row]) -> bool:
-        """Accounting knows more of it: jobs that squeue has dropped, memory, the starts before the last."""
-        known = {row.job for row in (*rows, *self._past.values()) if row.token == one.token}
+    def _needs_accounting(self, one: JobRef, rows: Sequence[Row]) -> bool:
+        """Return True if sacct may add to the rows: jobs that squeue dropped, memory, earlier starts."""
+        known = {row.job for row in (*rows, *self._accounted.values()) if row.token == one.token}
         if not known or any(job not in known for job in one.job.split(",") if job):
             return True
         return any(
-            row.over and (row.started is not None or row.before) and _key(row) not in self._past
+            row.is_over
+            and (row.started is not None or row.earlier_starts)
+            and _start_key(row) not in self._accounted
             for row in rows
         )
 
-    def _look_up(self, sought: Sequence[Sought], listed: Sequence[Row]) -> None:
-        """Ask accounting, which is allowed to fail: then what squeue says is all there is, for now."""
-        words = ["sacct", "--noheader", "--parsable2", "--duplicates", "--format=%s" % SACCT_FORMAT]
-        if all(one.job for one in sought):
-            jobs = [job for one in sought for job in one.job.split(",")] + [row.job for row in listed]
-            # Whole arrays: sacct finds no single task that ended before it was started.
-            words.append("--jobs=%s" % ",".join(sorted({job.partition("_")[0] for job in jobs})))
+    def _query_accounting(self, refs: Sequence[JobRef], listed: Sequence[Row]) -> None:
+        """Query sacct and keep the starts that are over. If it fails, the rows of squeue are used alone."""
+        command = ["sacct", "--noheader", "--parsable2", "--duplicates", "--format=%s" % SACCT_FORMAT]
+        if all(one.job for one in refs):
+            jobs = [job for one in refs for job in one.job.split(",")] + [row.job for row in listed]
+            # Whole arrays: sacct does not find a single task that ended before it started.
+            command.append("--jobs=%s" % ",".join(sorted({job.partition("_")[0] for job in jobs})))
         else:
-            # By the age, which sacct counts from its own clock.
-            age = max(0.0, time.time() - min(one.since for one in sought)) + _CLOCKS
-            words.append("--starttime=now-%dseconds" % age)
+            # By age, which sacct counts from its own clock.
+            age = max(0.0, time.time() - min(one.submitted for one in refs)) + _CLOCK_SKEW
+            command.append("--starttime=now-%dseconds" % age)
         try:
-            told = command_runner.call(words, self.timeout, environment=_PLAIN)
+            output = command_runner.run_command(command, self.timeout, environment=_PLAIN_OUTPUT)
         except (CommandNotRun, CommandTimeout):
             return
-        if told.code == 0:
-            read = read_sacct(told.out, self.group, self._oddities.of("sacct"))
-            rows = give_number(read, sought)
-            self._past.update({_key(row): row for row in rows if row.over})
-        elif "storage is disabled" in told.complaint.lower():
+        if output.code == 0:
+            parsed = parse_sacct(output.out, self.group, self._unreadable.reporter("sacct"))
+            rows = restore_task_numbers(parsed, refs)
+            self._accounted.update({_start_key(row): row for row in rows if row.is_over})
+        elif "storage is disabled" in output.error_message.lower():
             self._has_accounting = False
 
     def hosts(self) -> Sequence[str]:
-        asked, names = self._hosts
-        if names and time.monotonic() - asked < _HOSTS_FOR:
+        queried, names = self._hosts
+        if names and time.monotonic() - queried < _HOSTS_LIFETIME:
             return names
-        where = ("--partition=%s" % self.profile.queue,) if self.profile.queue else ()
+        partition = ("--partition=%s" % self.profile.queue,) if self.profile.queue else ()
         try:
-            told = self._ask("sinfo", "--noheader", "--Node", "--format=%N|%P|%T", *where)
+            output = self._run("sinfo", "--noheader", "--Node", "--format=%s" % SINFO_FORMAT, *partition)
         except SchedulerUnavailable:
-            return names  # what it said last; a job may avoid a node that nobody lists
-        names = usable_nodes(told.out, any_partition=bool(where))
+            return names  # the last known ones; a job may avoid a node that is not listed
+        names = parse_sinfo(output.out, any_partition=bool(partition))
         self._hosts = (time.monotonic(), names)
         return names
 
-    def remarks(self) -> Sequence[str]:
-        return self._oddities.take()
+    def pop_notes(self) -> Sequence[str]:
+        return self._unreadable.pop_notes()
 
-    # Changing.
+    # Cancel and release.
 
     def cancel(self, views: Sequence[JobView]) -> None:
-        waiting = [job for view in views if view.phase is not JobPhase.RUNNING for job in _jobs(view)]
+        waiting = [job for view in views if view.phase is not JobPhase.RUNNING for job in _job_ids(view)]
         if 0 < len(waiting) <= _MOST_HELD:
             # A task that is cancelled while it waits with others of its array vanishes without a trace; one
-            # that is held before that has become a job of its own, whose end is told. That takes Slurm so
-            # long that of many the end is found out by their absence instead.
-            self._ask("scontrol", "hold", *waiting, certain=False)
-        jobs = [job for view in views for job in _jobs(view)]
+            # that was held before has become a job of its own, whose end is listed. Slurm is slow at this, so
+            # the end of many tasks is concluded from their absence instead.
+            self._run("scontrol", "hold", *waiting, allow_refusal=True)
+        jobs = [job for view in views for job in _job_ids(view)]
         if jobs:
-            self._ask("scancel", "--quiet", *by_array(jobs), certain=False)
+            self._run("scancel", "--quiet", *group_tasks(jobs), allow_refusal=True)
 
     def release(self, views: Sequence[JobView]) -> None:
-        jobs = [job for view in views for job in _jobs(view)]
+        jobs = [job for view in views for job in _job_ids(view)]
         if jobs:
-            self._ask("scontrol", "release", *jobs, certain=False)
+            self._run("scontrol", "release", *jobs, allow_refusal=True)
 
-    def _ask(self, *words: str, certain: bool = True) -> CommandOutput:
-        """Not `certain`: Slurm's own refusal (a job is gone, or has begun) is an answer as good as any."""
+    def _run(self, *command: str, allow_refusal: bool = False) -> CommandOutput:
+        """Run a Slurm program. Raises SchedulerUnavailable if it fails.
+
+        With `allow_refusal`, an error counts only if Slurm was not reached: a job may be gone, or running.
+        """
         try:
-            told = command_runner.call(words, self.timeout, environment=_PLAIN)
+            output = command_runner.run_command(command, self.timeout, environment=_PLAIN_OUTPUT)
         except (CommandNotRun, CommandTimeout) as error:
             raise SchedulerUnavailable("cluster %s: %s" % (self._name, error)) from error
-        if told.code != 0 and (certain or is_silence(told.complaint)):
-            raise SchedulerUnavailable("cluster %s: %s: %s" % (self._name, words[0], told.complaint))
-        return told
+        if output.code != 0 and (not allow_refusal or is_unreachable(output.error_message)):
+            message = "cluster %s: %s: %s" % (self._name, command[0], output.error_message)
+            raise SchedulerUnavailable(message)
+        return output
 
     @property
     def _name(self) -> str:
         return self.profile.name or "slurm"
 
 
-def _key(row: Row) -> tuple[str, str, float | None]:
+def _start_key(row: Row) -> tuple[str, str, float | None]:
     return row.token, row.job, row.started
 
 
-def by_array(jobs: Sequence[str]) -> list[str]:
-    """Tasks of one array in one word, `17_[1,2,5]`: Slurm then has one thing to do, not a thousand."""
+def group_tasks(jobs: Sequence[str]) -> list[str]:
+    """Join the tasks of one array into one argument, `17_[1,2,5]`: Slurm handles it as a single request."""
     single, tasks = [], dict[str, list[str]]()
     for job in jobs:
         array, has_tasks, task = job.partition("_")
@@ -239,8 +249,8 @@ def by_array(jobs: Sequence[str]) -> list[str]:
             tasks.setdefault(array, []).append(task)
         else:
             single.append(job)
-    return [*single, *("%s_[%s]" % (array, ",".join(found)) for array, found in tasks.items())]
+    return [*single, *("%s_[%s]" % (array, ",".join(numbers)) for array, numbers in tasks.items())]
 
 
-def _jobs(view: JobView) -> list[str]:
+def _job_ids(view: JobView) -> list[str]:
     return [job for job in view.job.split(",") if job]

@@ -1,7 +1,7 @@
-"""How several rows about one job, of squeue and of sacct, become one view of an attempt.
+"""Merge the rows of squeue and sacct about one job, or one chain of jobs, into a JobView.
 
-squeue knows a job's present start, sacct the earlier ones too. Where both know a start, squeue is right: it
-is never behind, and it keeps the exit code of a cancelled job, which sacct does not.
+squeue lists the current start of a job, sacct also the earlier ones. If both list a start, squeue is right:
+it is never late, and it keeps the exit code of a cancelled job, which sacct does not.
 """
 
 from __future__ import annotations
@@ -10,111 +10,115 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from outlast.schedulers.base import JobPhase, JobView, Sought
+from outlast.schedulers.base import JobPhase, JobRef, JobView, Removal
 from outlast.schedulers.slurm.listing import Row
-from outlast.schedulers.slurm.states import outcome_of, sentence
+from outlast.schedulers.slurm.states import describe_state, outcome_of, removal_of
 
 
-def give_number(rows: Sequence[Row], sought: Sequence[Sought]) -> list[Row]:
-    """Rows whose task's number is lost stand for the tasks of their array that no other row tells of."""
-    told = {row.job for row in rows}
-    found = [row for row in rows if row.index]
+def restore_task_numbers(rows: Sequence[Row], expected: Sequence[JobRef]) -> list[Row]:
+    """Return the rows, with those that lost their task number given to the expected tasks without a row."""
+    listed = {row.job for row in rows}
+    restored = [row for row in rows if row.index]
     for lost in (row for row in rows if not row.index):
-        for one in sought:
+        for one in expected:
             batch, _, index = one.token.rpartition("-")
             job = "%d_%s" % (lost.array, index)
-            if batch == lost.batch and job in one.job.split(",") and job not in told:
-                found.append(replace(lost, index=int(index)))
-    return found
+            if batch == lost.batch and job in one.job.split(",") and job not in listed:
+                restored.append(replace(lost, index=int(index)))
+    return restored
 
 
-def views_of(listed: Iterable[Row], accounted: Iterable[Row]) -> dict[str, JobView]:
-    """One view for each token that squeue lists, or that ended according to sacct.
+def build_views(listed: Iterable[Row], accounted: Iterable[Row]) -> dict[str, JobView]:
+    """Return one view for each token that squeue lists, or that ended according to sacct.
 
-    sacct calls a job that Slurm has lost in a crash RUNNING for ever, so that alone nothing is running by it.
+    A job that sacct alone calls RUNNING is left out: it does so for ever if Slurm lost the job in a crash.
     """
     by_job: dict[tuple[str, int], tuple[list[Row], list[Row]]] = {}
     for row in listed:
         by_job.setdefault((row.token, row.array), ([], []))[0].append(row)
     for row in accounted:
-        if row.over:
+        if row.is_over:
             by_job.setdefault((row.token, row.array), ([], []))[1].append(row)
-    starts = {job: _starts(*rows) for job, rows in by_job.items()}
+    starts = {job: _merge_starts(*rows) for job, rows in by_job.items()}
     return {
-        token: _view(token, [starts[job] for job in jobs])
+        token: _build_view(token, [starts[job] for job in jobs])
         for token, jobs in groupby(sorted(starts), key=lambda job: job[0])
     }
 
 
-def _starts(listed: Sequence[Row], accounted: Sequence[Row]) -> list[Row]:
-    """All that is known of one job, the present start last."""
+def _merge_starts(listed: Sequence[Row], accounted: Sequence[Row]) -> list[Row]:
+    """Return the known starts of one job, the current one last."""
     past = sorted(accounted, key=lambda row: row.ended or 0.0)
     if not listed:
         return past
-    present = listed[-1]
-    same = [row for row in past if row.started == present.started]
+    current = listed[-1]
+    same = [row for row in past if row.started == current.started]
     earlier = [row for row in past if row.started is not None and row not in same]
     memory = max((row.memory for row in same if row.memory is not None), default=None)
-    return [*earlier, replace(present, memory=memory)]
+    return [*earlier, replace(current, memory=memory)]
 
 
-def _view(token: str, jobs: Sequence[Sequence[Row]]) -> JobView:
-    """`jobs` are those with this token, oldest first; of each the starts, oldest first."""
-    everything = [row for starts in jobs for row in starts]
-    teller = _teller([starts[-1] for starts in jobs])
-    began = [row for row in everything if row.started is not None]
-    ended = teller.phase is JobPhase.ENDED
-    count = sum(_times_started(starts) for starts in jobs)
-    last = max(began, key=lambda row: row.started or 0.0, default=None)
-    elapsed, since = _time_in_slots(jobs, ended)
+def _build_view(token: str, jobs: Sequence[Sequence[Row]]) -> JobView:
+    """Return the view of the jobs with this token, oldest first; each is a list of starts, oldest first."""
+    rows = [row for starts in jobs for row in starts]
+    decisive = _decisive_row([starts[-1] for starts in jobs])
+    started = [row for row in rows if row.started is not None]
+    has_ended = decisive.phase is JobPhase.ENDED
+    count = sum(_count_starts(starts) for starts in jobs)
+    last = max(started, key=lambda row: row.started or 0.0, default=None)
+    elapsed, since = _sum_elapsed(jobs, has_ended)
     return JobView(
         token=token,
         job=",".join(starts[-1].job for starts in jobs),
-        phase=teller.phase,
+        phase=decisive.phase,
         host=last.host if last else "",
         started=last.started if last else None,
-        ended=teller.ended if ended else None,
+        ended=decisive.ended if has_ended else None,
         elapsed=elapsed,
         since=since,
-        exit_code=teller.exit_code if ended else None,
-        signal=teller.signal if ended else None,
-        outcome=outcome_of(teller.state, teller.reason)
-        if teller.phase in (JobPhase.ENDED, JobPhase.HELD)
+        exit_code=decisive.exit_code if has_ended else None,
+        signal=decisive.signal if has_ended else None,
+        outcome=outcome_of(decisive.state, decisive.reason)
+        if decisive.phase in (JobPhase.ENDED, JobPhase.HELD)
         else None,
-        reason=sentence(teller.state, teller.reason),
+        removed=removal_of(decisive.state) if has_ended else Removal.NO,
+        reason=describe_state(decisive.state, decisive.reason),
         restarts=max(0, count - 1),
-        releasable=teller.phase is JobPhase.HELD,
-        memory=max((row.memory for row in everything if row.memory is not None), default=None),
+        releasable=decisive.phase is JobPhase.HELD,
+        memory=max((row.memory for row in rows if row.memory is not None), default=None),
     )
 
 
-def _time_in_slots(jobs: Sequence[Sequence[Row]], ended: bool) -> tuple[float | None, float | None]:
-    """Seconds, and since when if not all starts are known: without accounting, each job's last one is."""
-    told: list[Row] = []
+def _sum_elapsed(jobs: Sequence[Sequence[Row]], has_ended: bool) -> tuple[float | None, float | None]:
+    """Return the seconds in slots, and since when they are known if that is not from the first start.
+
+    Without accounting, only the last start of each job is known.
+    """
+    known: list[Row] = []
     for starts in reversed(jobs):
-        began = [row for row in starts if row.started is not None]
-        told += began
-        if _times_started(starts) > len(began):
-            # What came before the one that is not known can be left to the node's own clock as well.
-            return (sum(row.elapsed for row in told), _first(told)) if told else (None, None)
-    return (sum(row.elapsed for row in told) if told else (0.0 if ended else None)), None
+        timed = [row for row in starts if row.started is not None]
+        known += timed
+        if _count_starts(starts) > len(timed):
+            # The node's own clock covers all that was before the unknown start as well.
+            return (sum(row.elapsed for row in known), _first_start(known)) if known else (None, None)
+    return (sum(row.elapsed for row in known) if known else (0.0 if has_ended else None)), None
 
 
-def _first(rows: Sequence[Row]) -> float:
+def _first_start(rows: Sequence[Row]) -> float:
     return min(row.started for row in rows if row.started is not None)
 
 
-def _teller(rows: Sequence[Row]) -> Row:
-    """The row that tells how things stand with a chain of jobs."""
+def _decisive_row(rows: Sequence[Row]) -> Row:
+    """Return the row that decides the phase and the end of a chain of jobs."""
     for phase in (JobPhase.RUNNING, JobPhase.HELD, JobPhase.QUEUED):
         for row in rows:
             if row.phase is phase:
                 return row
-    # Jobs that were cancelled before they began say nothing about the one that was the last to run.
+    # Jobs that were cancelled before they started say nothing about the last one that ran.
     return max(rows, key=lambda row: (row.started is not None, row.ended or 0.0))
 
 
-def _times_started(starts: Sequence[Row]) -> int:
-    present = starts[-1]
+def _count_starts(starts: Sequence[Row]) -> int:
+    current = starts[-1]
     known = sum(row.started is not None for row in starts)
-    return max(known, present.before + (present.started is not None))
+    return max(known, current.earlier_starts + (current.started is not None))
