@@ -1,27 +1,27 @@
-# make demo    see a training outlast kills, limits and a torn checkpoint
+# make demo    watch a run survive kills, time limits and a torn checkpoint
 # make test    everything: lint, types, all tests
 # make check   the quick loop: lint, types, unit tests, simulation
-# make storm   the crashes and freezes of real schedulers, 50 times each; about an hour
-# make bench   tables of speed and memory, next to a peer in the same run
+# make storm   crash and freeze real schedulers, 50 times each; about an hour
+# make bench   tables of speed and memory, compared with other tools in the same run
 
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
-# Of the real clusters' tests most wait for a scheduler: one process for each scheduler, and two for the rest.
+# Most tests on real clusters wait for a scheduler: one worker for each scheduler, and two for the rest.
 WORKERS_WITH_CLUSTERS ?= 5
-# A terminal that activated another environment must not leak into this one.
+# An environment that is active in the terminal must not leak into this one.
 unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
 
-# In CI nothing may be left out; elsewhere PyTorch (gigabytes for most machines), the frameworks on it and the
-# benchmarks are tested where they are installed.
+# In CI everything is tested. Elsewhere PyTorch (gigabytes on most machines), the frameworks and the
+# benchmarks are tested only if they are installed.
 TEST_NEEDS := $(VENV)/.dev $(if $(CI),$(VENV)/.torch $(VENV)/.frameworks $(VENV)/.bench)
 
 .PHONY: demo test check storm lint types bench lock clean
 
 demo: $(VENV)/.demo
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/outlast demo
-	@echo "(in this directory, \`. $(BIN)/activate\` makes \`outlast\` known to your shell)"
+	@echo "(in this directory, \`. $(BIN)/activate\` puts \`outlast\` on your PATH)"
 
 test: lint types $(TEST_NEEDS)
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -n $(WORKERS_WITH_CLUSTERS) --dist loadscope tests
@@ -39,7 +39,7 @@ lint: $(VENV)/.dev
 types: $(VENV)/.dev
 	$(BIN)/mypy
 
-# The servers to fetch from are those of the tests.
+# The benchmarks fetch from the servers of the tests.
 bench: $(VENV)/.dev $(VENV)/.bench $(VENV)/.frameworks
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python benchmarks/run.py
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python benchmarks/clusters.py
@@ -48,7 +48,7 @@ bench: $(VENV)/.dev $(VENV)/.bench $(VENV)/.frameworks
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python benchmarks/checkpoints.py
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python benchmarks/images.py
 
-# Not torch, nor what comes with one of its builds: which build is for the machine to choose.
+# Without torch and the packages of its builds: the right build depends on the machine.
 lock: $(VENV)/.dev $(VENV)/.bench $(VENV)/.frameworks
 	$(BIN)/pip freeze --exclude-editable | grep -v -e "^torch==" -e "^nvidia-" -e "^triton" > constraints.txt
 

@@ -45,13 +45,13 @@ def copy_template(template: Path, directory: Path) -> list[str]:
 
     names = [path.relative_to(template) for path in sorted(template.rglob("*")) if _belongs(path, template)]
     if directory.is_symlink() and not directory.exists():
-        raise BadInput(f"{directory} is a link that leads nowhere; remove it or name another directory")
+        raise BadInput(f"{directory} is a link that leads nowhere; remove it or choose another directory")
     if directory.exists() and not directory.is_dir():
-        raise BadInput(f"{directory} is there and is not a directory; name another one")
+        raise BadInput(f"{directory} exists and is not a directory; choose another one")
     there = [str(name) for name in names if os.path.lexists(directory / name)]
     if there:
         raise BadInput(
-            f"{directory} has {', '.join(there)} already; nothing was written. Name another directory"
+            f"{directory} already contains {', '.join(there)}; nothing was written. Choose another directory"
         )
     try:
         for name in names:
@@ -67,7 +67,7 @@ def copy_template(template: Path, directory: Path) -> list[str]:
             target.chmod(target.stat().st_mode | ((template / name).stat().st_mode & 0o111))
     except OSError as error:
         reason = error.strerror or type(error).__name__
-        raise NotWritable(f"{directory} cannot be written: {reason}; name a directory of your own") from error
+        raise NotWritable(f"{directory} cannot be written: {reason}; choose a directory of your own") from error
     return [str(name) for name in names]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 
-from outlast.node.units import show_size
+from outlast.node.quantities import show_size
 
 __all__ = [
     "DURATION_EXAMPLES",

@@ -1,7 +1,7 @@
-# What the start scripts of the test clusters have in common. Sourced, not run.
+# Functions that the start scripts of the test clusters share. Sourced, not run.
 #
-# Every cluster lives in a directory of its own below $CLUSTERS (default /var/tmp/outlast-clusters), talks on
-# loopback only, and is found again by its pid files: `up` is idempotent, `down` ends what `up` started.
+# Every cluster has a directory of its own below $CLUSTERS (default /var/tmp/outlast-clusters), uses loopback
+# only, and is found again by its pid files: `up` is idempotent, `down` stops what `up` started.
 
 CLUSTERS=${CLUSTERS:-/var/tmp/outlast-clusters}
 
@@ -9,24 +9,24 @@ say() { printf '%s\n' "$*" >&2; }
 
 die() { say "$*"; exit 1; }
 
-# wait_for SECONDS COMMAND...: until it succeeds.
+# wait_for SECONDS COMMAND...: wait until the command succeeds.
 wait_for() {
   local end=$((SECONDS + $1)); shift
   until "$@" >/dev/null 2>&1; do
-    ((SECONDS < end)) || { say "still not true: $*"; return 1; }
+    ((SECONDS < end)) || { say "timeout: $*"; return 1; }
     sleep 0.1
   done
 }
 
-# runs PIDFILE NAME: whether that process is there and still is the program NAME, started for this cluster.
-# Process ids are soon used again, so that a pid alone proves nothing.
+# runs PIDFILE NAME: succeed if that process exists and is the program NAME, started for this cluster.
+# Process ids are reused, so a pid alone proves nothing.
 runs() {
   local pid; pid=$(cat "$1" 2>/dev/null) || return 1
   [ -n "$pid" ] && [ "$(cat "/proc/$pid/comm" 2>/dev/null)" = "$2" ] || return 1
   cat "/proc/$pid/cmdline" "/proc/$pid/environ" 2>/dev/null | tr '\0' '\n' | grep -qF "$HOME_OF_CLUSTER"
 }
 
-# stop PIDFILE NAME: ask it to end, and insist after 15 s.
+# stop PIDFILE NAME: terminate the process, and kill it after 15 s.
 stop() {
   local pid
   if runs "$1" "$2"; then
@@ -37,7 +37,7 @@ stop() {
   rm -f "$1"
 }
 
-# install_packages NAME...: those that are missing, from Debian, without letting them start their daemons.
+# install_packages NAME...: install the missing packages from Debian, without starting their daemons.
 install_packages() {
   local missing=() policy=/usr/sbin/policy-rc.d made=
   for package in "$@"; do
@@ -58,18 +58,18 @@ install_packages() {
 # --- programs of a newer Debian, in a directory of their own ---------------------------------------------------
 
 needs_debian() {
-  command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null || die "$1 come from Debian's packages; this is no Debian"
+  command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null || die "$1 come from Debian's packages; this is not Debian"
 }
 
-# private_apt DIRECTORY SUITE: from now on apt knows that suite of Debian only, and keeps everything in that directory.
+# private_apt DIRECTORY SUITE: make apt use only that suite of Debian, and keep all its files in that directory.
 private_apt() {
   local mirror
   mirror=${DEBIAN_MIRROR:-$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | grep -m1 '/debian/$')} ||
-    die "no Debian mirror is known here; set DEBIAN_MIRROR"
+    die "no Debian mirror is configured; set DEBIAN_MIRROR"
   mkdir -p "$1"/{lists/partial,archives/partial,empty}
   : >"$1/status"
   echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror $2 main" >"$1/sources.list"
-  # A mirror that stands still is welcome: the packages are signed whatever their day.
+  # An outdated mirror is fine: the packages are signed in any case.
   cat >"$1/apt.conf" <<END
 Acquire::Check-Valid-Until "false";
 Dir::Etc::SourceList "$1/sources.list";
@@ -92,18 +92,18 @@ END
   apt-get -qq update
 }
 
-# with_dependencies PACKAGE...: these, and all that they need in turn.
+# with_dependencies PACKAGE...: print these packages and all their dependencies.
 with_dependencies() { apt-get -qq install -y --print-uris "$@" | sed -n "s/^'[^']*' \([^_]*\)_.*/\1/p"; }
 
-# unpack DIRECTORY ROOT: the packages in that directory.
+# unpack DIRECTORY ROOT: unpack the packages in that directory into ROOT.
 unpack() {
   local package
   mkdir -p "$2"
   for package in "$1"/*.deb; do dpkg-deb -x "$package" "$2"; done
 }
 
-# settle_programs ROOT PLACE LIBRARIES...: what was unpacked into ROOT, patchelf among it, will be in PLACE. Its
-# programs use the C library that came with them, and libraries in these directories of it.
+# settle_programs ROOT PLACE LIBRARIES...: prepare programs that were unpacked into ROOT (with patchelf) to run in
+# PLACE, with the C library that was unpacked with them and the libraries in these directories of PLACE.
 settle_programs() {
   local root=$1 place=$2 libraries loader program search
   libraries=$(dirname "$(find "$root/usr/lib" -name libc.so.6 | head -n 1)")

@@ -1,4 +1,4 @@
-"""The schedulers that keep the contract. Each has one cluster, so its tests run one after the other."""
+"""Fixtures of the contract suite: a harness for each scheduler, and an experiment on its cluster."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from contract.experiment_runs import Play
-from contract.htcondor_harness import HTCondorRehearsal
-from contract.scheduler_harness import LocalRehearsal, Rehearsal
-from contract.sge_harness import SgeRehearsal
-from contract.slurm_harness import SlurmRehearsal
+from contract.experiment_runs import ClusterExperiment
+from contract.htcondor_harness import HTCondorHarness
+from contract.scheduler_harness import LocalHarness, SchedulerHarness
+from contract.sge_harness import SgeHarness
+from contract.slurm_harness import SlurmHarness
 from support.experiments import Lab
 
-REHEARSALS: tuple[type[Rehearsal], ...] = (LocalRehearsal, SlurmRehearsal, SgeRehearsal, HTCondorRehearsal)
+HARNESSES: tuple[type[SchedulerHarness], ...] = (LocalHarness, SlurmHarness, SgeHarness, HTCondorHarness)
 
 
-@pytest.fixture(params=REHEARSALS, ids=lambda one: one.name)
-def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rehearsal]:
-    rehearsal: Rehearsal = request.param(tmp_path)
-    yield rehearsal
-    rehearsal.close()
+@pytest.fixture(params=HARNESSES, ids=lambda one: one.name)
+def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SchedulerHarness]:
+    harness: SchedulerHarness = request.param(tmp_path)
+    yield harness
+    harness.close()
 
 
 @pytest.fixture
-def play(cluster: Rehearsal, lab: Lab) -> Play:
-    return Play(cluster, lab)
+def experiment(cluster: SchedulerHarness, lab: Lab) -> ClusterExperiment:
+    return ClusterExperiment(cluster, lab)

@@ -1,4 +1,4 @@
-"""Whole experiments on a real cluster: the commands that a user types, and a training that can be checked."""
+"""Run whole experiments on a real cluster with the commands that a user types."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from contract.scheduler_harness import Rehearsal
+from contract.scheduler_harness import SchedulerHarness
 from outlast.domain.accounts import LegAccount
 from outlast.domain.model import Attempt
 from outlast.exchange.experiment import Experiment
@@ -18,7 +18,7 @@ from outlast.journal.sqlite_file import is_blank
 from outlast.schedulers.base import JobPhase, JobView
 from support.experiments import PATIENCE, Lab, open_journal, states
 
-#: A training whose weights depend on every step. It tells each step, so that a test can wait for one.
+#: A training script whose weights depend on every step. It prints each step, so that a test can wait for one.
 TRAIN = """\
 import json, math, os, sys, time
 import outlast
@@ -42,17 +42,17 @@ with open(os.path.join(directory, "weights.json"), "w") as file:
 """
 
 
-class Play:
-    """One experiment on the rehearsal's cluster."""
+class ClusterExperiment:
+    """An experiment with one run, `train`, on the cluster of a harness."""
 
-    def __init__(self, cluster: Rehearsal, lab: Lab) -> None:
+    def __init__(self, cluster: SchedulerHarness, lab: Lab) -> None:
         self.cluster, self.lab = cluster, lab
         self.directory = Path()
-        # The rehearsal has put this process onto its cluster.
+        # The harness has set the variables of its cluster in this process.
         lab.environment.update({k: v for k, v in os.environ.items() if not k.startswith("OUTLAST_")})
 
-    def set(self, *command: str, files: dict[str, str] | None = None, **params: Any) -> Path:
-        """Write the experiment. `command` are the words of the training's command line."""
+    def write(self, *command: str, files: dict[str, str] | None = None, **params: Any) -> Path:
+        """Write the experiment and return its directory. `command` runs the training script."""
         files = {"train.py": TRAIN} if files is None else files
         plain: dict[str, Any] = {
             "command": " ".join(command),
@@ -61,24 +61,25 @@ class Play:
             "resources": {"time": "5m", "memory": "100MB", "disk": "100MB"},
             "checkpoints": {"grace": "5s"},
         }
-        self.directory = self.lab.experiment("play", files, **{**plain, **params})
+        self.directory = self.lab.experiment("train", files, **{**plain, **params})
         profile = json.dumps({"here": self.cluster.profile_keys})
         (self.directory / "clusters.yaml").write_text(profile + "\n", encoding="utf-8")
         self.cluster.watch(self.directory, self.lab.clusters)
         return self.directory
 
     def run(self, code: int = 0) -> None:
-        """`outlast run` to its end."""
-        self.conclude(self.lab.start("run", self.directory), code)
+        """Run `outlast run` until it exits with `code`."""
+        self.finish(self.lab.start("run", self.directory), code)
 
-    def conclude(self, process: subprocess.Popen[str], code: int = 0) -> str:
+    def finish(self, process: subprocess.Popen[str], code: int = 0) -> str:
+        """Wait until a command exits with `code`, and return its output."""
         done = self.lab.finish(process, PATIENCE + 2 * self.cluster.patience)
         assert done.returncode == code, done.output
         return done.output
 
-    def explain(self, run: str = "play") -> dict[str, Any]:
-        told: dict[str, Any] = self.lab.outlast("explain", self.directory / run, "--json").json
-        return told
+    def explain(self, run: str = "train") -> dict[str, Any]:
+        explained: dict[str, Any] = self.lab.outlast("explain", self.directory / run, "--json").json
+        return explained
 
     def attempts(self) -> list[Attempt]:
         if is_blank(self.directory / "journal.sqlite"):
@@ -87,7 +88,7 @@ class Play:
             return list(journal.attempts())
 
     def legs(self) -> list[LegAccount]:
-        """The accounts of all starts of all attempts, in order."""
+        """Return the accounts of all starts of all attempts, in order."""
         return [leg for attempt in self.attempts() for leg in attempt.account.legs]
 
     @property
@@ -96,40 +97,40 @@ class Play:
 
     # While it runs.
 
-    def view(self) -> JobView:
-        """The one job that is under way."""
+    def running_job(self) -> JobView:
+        """Wait until exactly one job runs, and return its view."""
 
-        def look() -> JobView | None:
+        def poll() -> JobView | None:
             views = [v for v in self.cluster.scheduler.poll().values() if v.phase is JobPhase.RUNNING]
             return views[0] if len(views) == 1 else None
 
-        return self.until("one running job", look)
+        return self.wait_for("one running job", poll)
 
-    def until(self, what: str, happened: Callable[[], Any]) -> Any:
+    def wait_for(self, what: str, happened: Callable[[], Any]) -> Any:
         return self.lab.until(what, happened)
 
-    def until_step(self, step: int) -> None:
-        """The training has begun the step (or one after it) in the attempt or leg that is under way."""
-        self.until("step %d" % step, lambda: self.cluster.newest_step(self.directory) >= step)
+    def wait_for_step(self, step: int) -> None:
+        """Wait until the current leg has begun this step or a later one."""
+        self.wait_for("step %d" % step, lambda: self.cluster.newest_step(self.directory) >= step)
 
-    def until_ticks_make_it(self, state: str) -> None:
-        """Nothing but `outlast tick` looks after it until its run has come to this state."""
+    def tick_until(self, state: str) -> None:
+        """Run `outlast tick` again and again until the run is in this state."""
 
-        def made() -> bool:
+        def has_state() -> bool:
             done = self.lab.outlast("tick", self.directory)
             assert done.returncode == 0, done.output
             return self.states == {state}
 
-        self.until("a run that is " + state, made)
+        self.wait_for("a run that is " + state, has_state)
 
-    # What must be true.
+    # Checks.
 
-    def weights(self, run: str = "play") -> str:
+    def weights(self, run: str = "train") -> str:
         return Experiment(self.directory).result(run).joinpath("weights.json").read_text()
 
-    def undisturbed(self, *arguments: str) -> str:
-        """The weights of the same training, run by hand without a cluster."""
-        place = self.lab.root / "undisturbed"
+    def reference_weights(self, *arguments: str) -> str:
+        """Return the weights of the same training, run without a cluster and without interruption."""
+        place = self.lab.root / "reference"
         place.mkdir()
         (place / "train.py").write_text(TRAIN, encoding="utf-8")
         subprocess.run(
@@ -143,9 +144,9 @@ class Play:
         return (place / "weights.json").read_text()
 
     def assert_nothing_is_left(self) -> None:
-        """No job waits or runs; the ledger of every attempt closes."""
+        """Check that no job waits or runs and that the report can be made."""
         self.cluster.poll_until(
             lambda views: all(view.phase is JobPhase.ENDED for view in views.values()), self.cluster.scheduler
         )
-        told = self.lab.outlast("report", self.directory, "--json").json
-        assert told, "no report"
+        report = self.lab.outlast("report", self.directory, "--json").json
+        assert report, "no report"

@@ -1,7 +1,4 @@
-"""The test pool of `tests/clusters/htcondor` in the contract suite, with ways to hurt it.
-
-The pool is one for all tests and outlives them.
-"""
+"""The harness of the test pool of `tests/clusters/htcondor`, which all tests share."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from contract.scheduler_harness import HERE, Rehearsal, await_death
+from contract.scheduler_harness import HERE, SchedulerHarness, await_death
 from outlast.exchange.experiment import Experiment
 from outlast.local_cluster.processes import start_ticks
 from outlast.schedulers import command_runner
@@ -28,43 +25,45 @@ from outlast.schedulers.htcondor.adapter import HTCondorScheduler
 from outlast.schedulers.profile import Profile
 from support import clusters
 
-#: The suite wants two hosts; the pool has a third one.
+#: The suite needs two hosts; the pool has a third one.
 PAIR = 'requirements = GLIDEIN_ResourceName != "gamma"'
 
 
-class HTCondorRehearsal(Rehearsal):
+class HTCondorHarness(SchedulerHarness):
+    """HTCondor with the sites `alpha` and `beta`."""
+
     name = "htcondor"
-    #: The limit is looked at every few seconds.
+    #: HTCondor checks the limit every few seconds.
     short_time = 2.0
     short_grace = 1.0
     patience = 90.0
     profile_keys = {"scheduler": "htcondor", "interval": "1s", "commit_every": "2s"}  # noqa: RUF012 - read only
-    impossible = {"cpus": 64}  # noqa: RUF012 - read only
-    impossible_because = "asks for 64 cpus"
-    #: A submission whose sender went away is undone.
-    hears_while_frozen = False
+    impossible_resources = {"cpus": 64}  # noqa: RUF012 - read only
+    impossible_reason = "requests 64 cpus"
+    #: A submission whose sender has gone is undone.
+    accepts_while_frozen = False
     #: The signal comes at the limit.
-    warning = signal.SIGTERM
-    #: A host that can give it may join the pool at any time.
-    refuses_the_impossible = False
-    tells_code_of_cancelled = False
+    limit_signal = signal.SIGTERM
+    #: A host that has the resources may join the pool at any time.
+    rejects_impossible_requests = False
+    reports_code_of_cancelled = False
     appends_to_log = False
-    #: HTCondor needs root's control groups for that.
-    finds_what_hid = False
-    whole = 4
-    #: What was saved must have been committed as well, which happens every 2 s at the most.
-    kept_steps, safe_step, lost_steps = 10, 50, 40
+    #: HTCondor needs control groups, and root, for that.
+    kills_hidden_processes = False
+    full_host_cpus = 4
+    #: A checkpoint must have been committed as well, which happens at most every 2 s.
+    save_interval, kill_step, most_lost_steps = 10, 50, 40
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
-        self._left = contextlib.ExitStack()
+        self._cleanup = contextlib.ExitStack()
         found = clusters.environment("htcondor")
-        self._left.enter_context(clusters.exclusive("htcondor"))
-        self._patch = self._left.enter_context(pytest.MonkeyPatch.context())
+        self._cleanup.enter_context(clusters.exclusive("htcondor"))
+        self._patch = self._cleanup.enter_context(pytest.MonkeyPatch.context())
         for name, value in found.items():
             self._patch.setenv(name, value)
-        # A job that will not leave keeps its slot for this long, and the tests waiting.
-        self._patch.setattr(submit, "LAST_WORDS", 1)
+        # A job that ignores the stop signal keeps its slot for this long.
+        self._patch.setattr(submit, "SHUTDOWN_SECONDS", 1)
         self._pool = Path(found["CONDOR_CONFIG"]).parent
         self._config = found["CONDOR_CONFIG"]
         self.group = "contract-" + secrets.token_hex(4)
@@ -81,7 +80,7 @@ class HTCondorRehearsal(Rehearsal):
         return HTCondorScheduler(**{**plain, **arguments})
 
     def request(self, code: str = "", **changes: Any) -> JobRequest:
-        """A directory of its own for each: what travels comes back there."""
+        """Return a request with a directory of its own, to which files are transferred back."""
         plain = super().request(code)
         directory = self.directory / plain.token
         directory.mkdir()
@@ -89,7 +88,7 @@ class HTCondorRehearsal(Rehearsal):
         return replace(plain, **changed)
 
     def daemon(self, name: str) -> int:
-        """The process id of one of the master's daemons."""
+        """Return the process id of one of the master's daemons."""
         master = (self._pool / "master.pid").read_text().strip()
         for child in Path("/proc/%s/task/%s/children" % (master, master)).read_text().split():
             if Path("/proc/%s/comm" % child).read_text().strip() == name:
@@ -105,10 +104,10 @@ class HTCondorRehearsal(Rehearsal):
         self._frozen = 0
 
     def crash(self) -> None:
-        """The master starts another schedd, which takes the running jobs over."""
-        kill_hard(self.daemon("condor_schedd"))
+        """Kill the schedd; the master starts another one, which takes over the running jobs."""
+        kill_and_wait(self.daemon("condor_schedd"))
         until = time.monotonic() + self.patience
-        while command_runner.call(["condor_q", "-limit", "1"], 30.0).code != 0:
+        while command_runner.run_command(["condor_q", "-limit", "1"], 30.0).code != 0:
             assert time.monotonic() < until, "no schedd came back"
             time.sleep(0.1)
 
@@ -122,21 +121,21 @@ class HTCondorRehearsal(Rehearsal):
         self.scheduler = self.another_adapter(timeout=10.0)
 
     @contextlib.contextmanager
-    def calls(self) -> Iterator[list[str]]:
+    def record_calls(self) -> Iterator[list[str]]:
         made: list[str] = []
-        ask = self.scheduler._ask
+        call_worker = self.scheduler._call_worker
 
-        def counted(do: str, **asked: Any) -> dict[str, Any]:
-            made.append(do)
-            return ask(do, **asked)
+        def recorded(operation: str, **arguments: Any) -> dict[str, Any]:
+            made.append(operation)
+            return call_worker(operation, **arguments)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(self.scheduler, "_ask", counted)
+            patch.setattr(self.scheduler, "_call_worker", recorded)
             yield made
 
     @contextlib.contextmanager
     def without_history(self) -> Iterator[None]:
-        """What has left the queue is nowhere to be asked for, as after the history was rotated away."""
+        """Hide the history, as if it had been rotated away."""
         history = Path(self.tool("condor_config_val", "HISTORY").strip())
         away = history.with_name(history.name + ".away")
         history.rename(away)
@@ -150,16 +149,17 @@ class HTCondorRehearsal(Rehearsal):
     def job(self, token: str) -> str:
         return self.scheduler.poll()[token].job
 
-    def tool(self, *words: str) -> str:
-        told = command_runner.call(words, 30.0)
-        assert told.code == 0, told.complaint
-        return told.out
+    def tool(self, *command: str) -> str:
+        """Run a program of HTCondor and return its output."""
+        output = command_runner.run_command(command, 30.0)
+        assert output.code == 0, output.error_message
+        return output.out
 
     def evict(self, token: str, fast: bool) -> None:
-        """A site wants its slot back and asks the job to leave; `fast`: without a word to the job."""
+        """Evict a job, as a site does that reclaims its slot; `fast`: without a signal to the job."""
         self.tool("condor_vacate_job", *(["-fast"] if fast else []), self.job(token))
 
-    def send_away(self, token: str) -> None:
+    def preempt(self, token: str) -> None:
         self.evict(token, fast=False)
 
     def watch(self, experiment: Path, clusters: Path) -> None:
@@ -167,8 +167,8 @@ class HTCondorRehearsal(Rehearsal):
         self.scheduler = self.another_adapter()
 
     def logs(self, experiment: Path) -> Sequence[Path]:
-        """Of what runs now: a log comes home with its job."""
-        # Not below all of a job's directory: there may be a whole container, and what vanishes meanwhile.
+        """Return the logs of running jobs: a log is transferred back with its job."""
+        # Not all of a job's directory: it may contain a whole container, and files vanish meanwhile.
         return [
             path
             for place in ("dir_*", "dir_*/scratch")
@@ -184,7 +184,7 @@ class HTCondorRehearsal(Rehearsal):
         self.kill_starter(token)
 
     def kill_starter(self, token: str) -> None:
-        """What looks after the job on its host dies, as when the host does."""
+        """Kill the process that manages the job on its host, as if the host had died."""
         slot = self.tool("condor_q", self.job(token), "-af", "RemoteHost").strip()
         name, _, machine = slot.partition("@")
         for process in Path("/proc").glob("[0-9]*"):
@@ -193,19 +193,19 @@ class HTCondorRehearsal(Rehearsal):
                 logs = (process / "environ").read_bytes()
                 ours = str(self._pool / "log" / ("StarterLog." + machine.partition("@")[0]))
                 if words[0] == b"condor_starter" and name.encode() in words and ours.encode() in logs:
-                    kill_hard(int(process.name))
+                    kill_and_wait(int(process.name))
                     return
-        raise AssertionError("no starter works for %s in %s" % (token, slot))
+        raise AssertionError("no starter for %s in %s" % (token, slot))
 
     @property
     def ours(self) -> str:
-        """The constraint that says which jobs are of this group."""
+        """The constraint for the jobs of this group."""
         return 'OutlastGroup == "%s"' % self.group
 
     def await_empty_queue(self) -> None:
         until = time.monotonic() + self.patience
         while self.tool("condor_q", "-constraint", self.ours, "-af", "ClusterId"):
-            assert time.monotonic() < until, "jobs of %s stay" % self.group
+            assert time.monotonic() < until, "jobs of %s are still in the queue" % self.group
             time.sleep(0.1)
 
     def close(self) -> None:
@@ -213,15 +213,15 @@ class HTCondorRehearsal(Rehearsal):
             if self._frozen:
                 self.thaw()
             self._patch.setenv("CONDOR_CONFIG", self._config)
-            # It exits with 1 if there is none left.
-            command_runner.call(["condor_rm", "-constraint", self.ours], 30.0)
+            # It exits with 1 if there is none.
+            command_runner.run_command(["condor_rm", "-constraint", self.ours], 30.0)
             self.await_empty_queue()
         finally:
-            self._left.close()
+            self._cleanup.close()
             super().close()
 
 
-def kill_hard(pid: int) -> None:
+def kill_and_wait(pid: int) -> None:
     ticks = start_ticks(pid) or 0
     os.kill(pid, signal.SIGKILL)
     await_death(pid, ticks)

@@ -1,6 +1,6 @@
-"""What the contract suite needs of a scheduler beyond its adapter: jobs to run, and ways to hurt it.
+"""The harness of a scheduler in the contract suite: requests for small jobs, and ways to break the scheduler.
 
-A scheduler joins the suite by a subclass of `Rehearsal` and a line in `conftest.py`.
+A scheduler joins the suite by a subclass of `SchedulerHarness` and a line in `conftest.py`.
 """
 
 from __future__ import annotations
@@ -31,42 +31,43 @@ PATIENCE = 30.0
 Views = Mapping[str, JobView]
 
 
-class Rehearsal(ABC):
-    """Two hosts, `alpha` with one cpu and `beta` with one."""
+class SchedulerHarness(ABC):
+    """A cluster with two hosts, `alpha` and `beta`, of one cpu each, and what is special about it."""
 
     #: The scheduler's name in profiles.
     name: str
-    #: A wall-time limit the scheduler can keep to, in seconds.
+    #: A wall-time limit that the scheduler can enforce, in seconds.
     short_time = 1.0
-    #: How long before it the warning comes, or as near to that as the scheduler keeps.
+    #: Seconds from the warning to the limit, as exact as the scheduler allows.
     short_grace = 0.5
-    #: Seconds in which everything comes that comes at all.
+    #: Seconds to wait for anything.
     patience = PATIENCE
-    #: The signals that come before the limit, and when a job is cancelled.
-    warning = signal.SIGUSR1
-    asking = signal.SIGTERM
-    #: A token that was submitted is not submitted again.
-    knows_tokens = True
-    #: What no host can ever give is refused at once; else the job waits, and says why.
-    refuses_the_impossible = True
-    #: What is sent while it is frozen arrives, though the one who sent it has gone.
-    hears_while_frozen = True
-    #: The exit code of a job that was cancelled is told.
-    tells_code_of_cancelled = True
-    #: A job's output goes to the end of its log.
+    #: The signals before the limit, and at a cancellation.
+    limit_signal = signal.SIGUSR1
+    stop_signal = signal.SIGTERM
+    #: True if the adapter does not submit a token twice.
+    deduplicates_tokens = True
+    #: True if requests that no host can satisfy are rejected at once; otherwise the job waits with a reason.
+    rejects_impossible_requests = True
+    #: True if a request that was sent while it was frozen is handled later, though its sender has gone.
+    accepts_while_frozen = True
+    #: True if the exit code of a cancelled job is reported.
+    reports_code_of_cancelled = True
+    #: True if a job's output is appended to its log.
     appends_to_log = True
-    #: Processes are found though they left the job's session and environment.
-    finds_what_hid = True
-    #: As many cpus as fill a host.
-    whole = 1
+    #: True if processes are killed that left the job's session and environment.
+    kills_hidden_processes = True
+    #: The number of cpus of a host.
+    full_host_cpus = 1
     scheduler: Scheduler
-    #: What `clusters.yaml` says of it, for whole experiments.
+    #: Its profile in `clusters.yaml`, for whole experiments.
     profile_keys: Mapping[str, Any]
-    #: Resources that no host has, and a word of the reason why such a job does not start.
-    impossible: Mapping[str, Any]
-    impossible_because: str
-    #: A training that saves every `kept_steps` is killed at `safe_step` and goes on from `lost_steps` before.
-    kept_steps, safe_step, lost_steps = 10, 15, 10
+    #: Resources that no host has, and a part of the reason why such a job does not start.
+    impossible_resources: Mapping[str, Any]
+    impossible_reason: str
+    #: A training script that saves every `save_interval` steps and is killed at `kill_step` loses at most
+    #: `most_lost_steps`.
+    save_interval, kill_step, most_lost_steps = 10, 15, 10
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -75,52 +76,52 @@ class Rehearsal(ABC):
 
     @abstractmethod
     def another_adapter(self, **arguments: Any) -> Scheduler:
-        """A second one, as another process would have it."""
+        """Return a second adapter, as another process would have it."""
 
     @abstractmethod
     def freeze(self) -> None:
-        """From now on the scheduler takes requests but does not answer."""
+        """Make the scheduler accept requests without responding."""
 
     @abstractmethod
     def thaw(self) -> None: ...
 
     @abstractmethod
     def crash(self) -> None:
-        """The scheduler dies without warning; running jobs do not."""
+        """Kill the scheduler without warning, and start it again; running jobs survive."""
 
     @abstractmethod
     def make_unreachable(self) -> None:
-        """No scheduler, and none can be started."""
+        """Make the scheduler unreachable for the adapter, for good."""
 
     @abstractmethod
-    def calls(self) -> contextlib.AbstractContextManager[list[str]]:
-        """The requests that the adapter makes of the scheduler meanwhile."""
+    def record_calls(self) -> contextlib.AbstractContextManager[list[str]]:
+        """Record the requests that the adapter makes of the scheduler meanwhile."""
 
     @abstractmethod
     def kill_without_warning(self, token: str) -> None: ...
 
     @abstractmethod
-    def send_away(self, token: str) -> None:
-        """The scheduler takes a running job's slot for somebody else, in its own mildest way."""
+    def preempt(self, token: str) -> None:
+        """Take the slot of a running job, in the scheduler's mildest way."""
 
     def lose_node(self, token: str) -> object:
-        """The node of a running job is gone, with all that is on it."""
+        """Kill the node of a running job, with all that is on it."""
         return self.kill_without_warning(token)
 
     def crash_now(self) -> None:
-        """As `crash`, at the worst moment: what the scheduler has not written down is lost."""
+        """Crash at the worst moment: what the scheduler has not written to disk is lost."""
         self.crash()
 
     @abstractmethod
     def watch(self, experiment: Path, clusters: Path) -> None:
-        """From now on `scheduler` sees the jobs of this experiment; `clusters` are its local clusters."""
+        """Let `scheduler` see the jobs of this experiment; `clusters` is the directory of local clusters."""
 
     def submission_of(self, job: str) -> str:
-        """What jobs that were submitted together have in common in their ids."""
+        """Return the part of a job id that jobs of one submission share."""
         return re.split(r"[._]", job)[0]
 
     def newest_step(self, experiment: Path) -> int:
-        """The last step that a training of the experiment has told, -1 if none has."""
+        """Return the last step that a job of the experiment printed; -1 if none did."""
         logs = [path.read_text(errors="replace") for path in sorted(self.logs(experiment))]
         steps = [int(step) for log in logs[-1:] for step in re.findall(r"(?m)^step (\d+)$", log)]
         return steps[-1] if steps else -1
@@ -129,12 +130,12 @@ class Rehearsal(ABC):
         return list(experiment.glob("logs/*/*.log"))
 
     def close(self) -> None:
-        """Nothing stays behind."""
+        """Clean up."""
         for fifo in self._fifos:
             fifo.close()
 
     def request(self, code: str = "", **changes: Any) -> JobRequest:
-        """A job that runs these lines of Python."""
+        """Return the request for a job that runs these lines of Python."""
         self._made += 1
         token = "token-%d" % self._made
         order = self.directory / (token + ".py")
@@ -155,17 +156,19 @@ class Rehearsal(ABC):
         return replace(plain, **changes)
 
     def fifo(self, name: str) -> Fifo:
+        """Create a fifo between the test and its jobs."""
         self._fifos.append(Fifo(self.directory / name, self.patience))
         return self._fifos[-1]
 
     def poll_until(self, condition: Callable[[Views], bool], scheduler: Scheduler | None = None) -> Views:
+        """Poll until the condition holds, and return the views."""
         scheduler = scheduler or self.scheduler
         until = time.monotonic() + self.patience
         while True:
             views = scheduler.poll()
             if condition(views):
                 return views
-            assert time.monotonic() < until, "it did not come to that: %r" % (views,)
+            assert time.monotonic() < until, "the condition never held: %r" % (views,)
             scheduler.wait(1.0)
 
     def await_end(self, *tokens: str) -> Views:
@@ -180,7 +183,7 @@ def _is(views: Views, token: str, phase: JobPhase) -> bool:
 
 
 class Fifo:
-    """An event between a job and its test, in either direction."""
+    """A fifo through which a job notifies its test, or the test its jobs."""
 
     def __init__(self, path: Path, patience: float) -> None:
         os.mkfifo(path)
@@ -189,22 +192,25 @@ class Fifo:
         self._read = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         self._write = -1
 
-    #: Lines for a job.
-    def tell(self, text: str = "'!'") -> str:
+    # Code for a job.
+
+    def notify_code(self, text: str = "'!'") -> str:
+        """Return code that writes the value of the expression `text` to the fifo."""
         return "open(%r, 'w').write(str(%s))\n" % (str(self.path), text)
 
     @property
-    def hold(self) -> str:
+    def wait_code(self) -> str:
+        """Code that waits until the test releases the fifo."""
         return "import os; os.read(os.open(%r, os.O_RDONLY), 1)\n" % str(self.path)
 
     def read(self) -> str:
-        """What a job told; waits for it."""
+        """Wait for a job to write, and return the text."""
         ready, _, _ = select.select([self._read], [], [], self._patience)
-        assert ready, "the job did not tell"
+        assert ready, "the job wrote nothing"
         return os.read(self._read, 65536).decode()
 
     def release(self) -> None:
-        """Let all jobs go on that are held, or will be."""
+        """Let all jobs continue that wait, now or later."""
         self._write = os.open(self.path, os.O_WRONLY)
         os.write(self._write, b"!" * 1000)
 
@@ -215,21 +221,22 @@ class Fifo:
 
 
 @contextlib.contextmanager
-def counted_programs() -> Iterator[list[str]]:
-    """The scheduler's own programs that are called meanwhile."""
+def record_commands() -> Iterator[list[str]]:
+    """Record the scheduler's programs that are run meanwhile."""
     made: list[str] = []
-    call = command_runner.call
+    call = command_runner.run_command
 
     def counted(arguments: Any, *rest: Any, **more: Any) -> command_runner.CommandOutput:
         made.append(arguments[0])
         return call(arguments, *rest, **more)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(command_runner, "call", counted)
+        patch.setattr(command_runner, "run_command", counted)
         yield made
 
 
 def await_death(pid: int, ticks: int) -> None:
+    """Wait until this process has ended; `ticks` is its start time."""
     if not is_alive(pid, ticks):
         return
     with contextlib.suppress(ProcessLookupError):
@@ -238,14 +245,14 @@ def await_death(pid: int, ticks: int) -> None:
             ready, _, _ = select.select([descriptor], [], [], PATIENCE)
         finally:
             os.close(descriptor)
-        assert ready or not is_alive(pid, ticks), "process %d lives on" % pid
+        assert ready or not is_alive(pid, ticks), "process %d is still alive" % pid
 
 
-class LocalRehearsal(Rehearsal):
+class LocalHarness(SchedulerHarness):
     name = "local"
     profile_keys = {"scheduler": "local", "hosts": {"alpha": 2, "beta": 2}}  # noqa: RUF012 - read only
-    impossible = {"cpus": 64}  # noqa: RUF012 - read only
-    impossible_because = "no host of cluster here has 64 cpus"
+    impossible_resources = {"cpus": 64}  # noqa: RUF012 - read only
+    impossible_reason = "no host of cluster here has 64 cpus"
     options = DaemonOptions(
         idle=20.0,
         cancel_grace=0.3,
@@ -294,7 +301,7 @@ class LocalRehearsal(Rehearsal):
         self.scheduler = self.another_adapter(options=replace(self.options, run="no_such_module:run"))
 
     @contextlib.contextmanager
-    def calls(self) -> Iterator[list[str]]:
+    def record_calls(self) -> Iterator[list[str]]:
         made: list[str] = []
         client = self.scheduler._client
         ask = client.ask
@@ -310,7 +317,7 @@ class LocalRehearsal(Rehearsal):
     def kill_without_warning(self, token: str) -> None:
         self.scheduler.kill(token)
 
-    def send_away(self, token: str) -> None:
+    def preempt(self, token: str) -> None:
         self.scheduler.evict(token)
 
     def watch(self, experiment: Path, clusters: Path) -> None:
@@ -319,7 +326,7 @@ class LocalRehearsal(Rehearsal):
         self.scheduler = LocalScheduler(group, name="here", root=clusters, hosts=hosts)
 
     def submission_of(self, job: str) -> str:
-        """Jobs of the local cluster are numbered one by one, however they are sent."""
+        """Return the same for all: jobs of the local cluster are numbered one by one."""
         return ""
 
     def close(self) -> None:
@@ -330,7 +337,7 @@ class LocalRehearsal(Rehearsal):
 
 
 def process_ids(text: str) -> Sequence[tuple[int, int]]:
-    """Identities of the processes that a job told of."""
+    """Return process ids and start times of the processes whose ids a job wrote."""
     return [(int(word), start_ticks(int(word)) or 0) for word in text.split()]
 
 

@@ -1,7 +1,7 @@
-"""The test Grid Engine of `tests/clusters/sge` in the contract suite, with ways to hurt it.
+"""The harness of the test Grid Engine of `tests/clusters/sge`.
 
-Its queue `small.q` has the two hosts that the suite wants, with one slot each. The cell is one for all tests
-and outlives them.
+Its queue `small.q` has the two hosts that the suite needs, with one slot each. All tests share the cell,
+which outlives them.
 """
 
 from __future__ import annotations
@@ -18,44 +18,45 @@ from typing import Any
 
 import pytest
 
-from contract.scheduler_harness import Rehearsal, await_death, counted_programs
+from contract.scheduler_harness import SchedulerHarness, await_death, record_commands
 from outlast.exchange.experiment import Experiment
 from outlast.local_cluster.processes import start_ticks
 from outlast.schedulers import command_runner
-from outlast.schedulers.base import JobPhase, JobRequest, JobView, Sought
+from outlast.schedulers.base import JobPhase, JobRef, JobRequest, JobView
 from outlast.schedulers.profile import Profile
 from outlast.schedulers.sge.adapter import SgeScheduler
 from support import clusters
 
 
-class SgeRehearsal(Rehearsal):
+class SgeHarness(SchedulerHarness):
+    """Grid Engine with the queue `small.q`."""
+
     name = "sge"
-    #: Whole experiments want more slots than the two of `small.q`.
+    #: Whole experiments need more slots than the two of `small.q`.
     profile_keys = {"scheduler": "sge", "queue": "main.q", "interval": "2s", "lag": "2s"}  # noqa: RUF012 - read only
-    impossible = {"gpus": 50}  # noqa: RUF012 - read only
-    impossible_because = "gpus=50"
+    impossible_resources = {"gpus": 50}  # noqa: RUF012 - read only
+    impossible_reason = "gpus=50"
     short_time = 2.0
     short_grace = 1.0
-    #: Hosts find a qmaster that was started again after 30 s, and a lost one is noticed after 25 s.
+    #: Hosts find a restarted qmaster after 30 s, and a lost host is noticed after 25 s.
     patience = 120.0
-    #: What comes at the limit and before the end of a job that is deleted.
-    warning = signal.SIGUSR2
-    asking = signal.SIGUSR2
-    knows_tokens = refuses_the_impossible = False
-    #: A qsub that was ended before the qmaster took its request has sent nothing.
-    hears_while_frozen = False
+    limit_signal = signal.SIGUSR2
+    stop_signal = signal.SIGUSR2
+    deduplicates_tokens = rejects_impossible_requests = False
+    #: A qsub that was killed before the qmaster read its request has sent nothing.
+    accepts_while_frozen = False
     queue = "small.q"
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
-        told = clusters.environment("sge")
-        self.place = Path(told["SGE_ROOT"])
-        self._left = contextlib.ExitStack()
-        self._left.enter_context(clusters.exclusive("sge"))
-        self._patch = self._left.enter_context(pytest.MonkeyPatch.context())
-        for name, value in told.items():
+        variables = clusters.environment("sge")
+        self.place = Path(variables["SGE_ROOT"])
+        self._cleanup = contextlib.ExitStack()
+        self._cleanup.enter_context(clusters.exclusive("sge"))
+        self._patch = self._cleanup.enter_context(pytest.MonkeyPatch.context())
+        for name, value in variables.items():
             self._patch.setenv(name, value)
-        self._port = told["SGE_QMASTER_PORT"]
+        self._port = variables["SGE_QMASTER_PORT"]
         self.group = "contract" + secrets.token_hex(4)
         self._tokens: list[str] = []
         self._frozen = False
@@ -64,7 +65,7 @@ class SgeRehearsal(Rehearsal):
 
     def another_adapter(self, **arguments: Any) -> SgeScheduler:
         plain: dict[str, Any] = {"group": self.group, "profile": Profile(queue=self.queue)}
-        return _Curious(self._tokens, **{**plain, **arguments})
+        return _ListsEndedJobs(self._tokens, **{**plain, **arguments})
 
     def watch(self, experiment: Path, clusters: Path) -> None:
         self.group = Experiment(experiment).identity
@@ -91,36 +92,35 @@ class SgeRehearsal(Rehearsal):
         clusters.control("sge", "qmaster")
 
     def crash_now(self) -> None:
-        """A task that was on its way to its host is sent again by the new qmaster after five minutes, or once
-        an administrator puts it back."""
+        """Crash, and reschedule tasks that were being sent to their host: qmaster would wait five minutes."""
         self.crash()
         until = time.monotonic() + 40.0
-        while stuck := [v for v in self.scheduler.poll().values() if "is being sent" in v.reason]:
+        while stuck := [v for v in self.scheduler.poll().values() if "being sent" in v.reason]:
             if time.monotonic() > until:
-                command_runner.call(["qmod", "-f", "-rj", *(view.job for view in stuck)], 30.0)
+                command_runner.run_command(["qmod", "-f", "-rj", *(view.job for view in stuck)], 30.0)
                 break
             time.sleep(1.0)
 
     def make_unreachable(self) -> None:
         self._patch.setenv("SGE_QMASTER_PORT", "1")
 
-    def calls(self) -> contextlib.AbstractContextManager[list[str]]:
-        return counted_programs()
+    def record_calls(self) -> contextlib.AbstractContextManager[list[str]]:
+        return record_commands()
 
     def kill_without_warning(self, token: str) -> None:
-        """All of its processes. Grid Engine does so itself, but spares those of root, and these are."""
+        """Kill all processes of a job. Grid Engine itself does not kill processes of root."""
         self._kill_all_of(self.scheduler.poll()[token])
 
-    def send_away(self, token: str) -> None:
+    def preempt(self, token: str) -> None:
         self.requeue(token)
 
     def requeue(self, token: str) -> None:
-        """Put a running job back into the queue, as an administrator does."""
-        told = command_runner.call(["qmod", "-rj", self.scheduler.poll()[token].job], 30.0)
-        assert told.code == 0, told.complaint
+        """Reschedule a running job, as an administrator does."""
+        output = command_runner.run_command(["qmod", "-rj", self.scheduler.poll()[token].job], 30.0)
+        assert output.code == 0, output.error_message
 
     def lose_node(self, token: str) -> str:
-        """The node of a running job dies with all that is on it, and the job is put back; the node's name."""
+        """Kill the node of a running job, which is rescheduled; return the node's name."""
         view = self.scheduler.poll()[token]
         self._lost.add(view.host)
         shepherd = int((self._spool(view) / "pid").read_text())
@@ -130,7 +130,7 @@ class SgeRehearsal(Rehearsal):
         clusters.control("sge", "reschedule", "00:00:01")
         return view.host
 
-    def node_back(self) -> None:
+    def restore_nodes(self) -> None:
         if self._lost:
             clusters.control("sge", "reschedule", "00:00:00")
         for host in self._lost:
@@ -141,7 +141,7 @@ class SgeRehearsal(Rehearsal):
         return self.place / "spool" / "execd" / view.host / "active_jobs" / view.job
 
     def _kill_all_of(self, view: JobView) -> None:
-        """Each job has a group id of its own among the additional ones of its processes."""
+        """Kill the processes of a job, which have an additional group id of their own."""
         group = (self._spool(view) / "addgrpid").read_text().strip()
         while found := [pid for pid in _processes() if group in _groups(pid)]:
             for pid in found:
@@ -158,13 +158,13 @@ class SgeRehearsal(Rehearsal):
             if self._frozen:
                 self.thaw()
             self._patch.setenv("SGE_QMASTER_PORT", self._port)
-            self.node_back()
+            self.restore_nodes()
             self.scheduler = self.another_adapter()
             live = [view for view in self.scheduler.poll().values() if view.phase is not JobPhase.ENDED]
             self.scheduler.cancel(live)
             self.poll_until(lambda views: all(view.phase is JobPhase.ENDED for view in views.values()))
         finally:
-            self._left.close()
+            self._cleanup.close()
             super().close()
 
 
@@ -181,15 +181,15 @@ def _groups(pid: int) -> list[str]:
     return found[1].split() if found else []
 
 
-class _Curious(SgeScheduler):
-    """Wants to hear about all jobs of its test, for Grid Engine does not list those that have ended."""
+class _ListsEndedJobs(SgeScheduler):
+    """Polls for all jobs of its test by default: Grid Engine does not list those that have ended."""
 
-    #: Later than any test polls that counts calls.
+    #: Later than any poll of a test that counts calls.
     explain_after = 3.0
 
     def __init__(self, tokens: Sequence[str], **arguments: Any) -> None:
         super().__init__(**arguments)
-        self._of_test = tokens
+        self._tokens = tokens
 
-    def poll(self, sought: Sequence[Sought] = ()) -> Mapping[str, JobView]:
-        return super().poll(sought or [Sought(token, "", 0.0) for token in self._of_test])
+    def poll(self, expected: Sequence[JobRef] = ()) -> Mapping[str, JobView]:
+        return super().poll(expected or [JobRef(token, "", 0.0) for token in self._tokens])

@@ -1,7 +1,7 @@
-"""The test Slurm of `tests/clusters/slurm` in the contract suite, with ways to hurt it.
+"""The harness of the test Slurm of `tests/clusters/slurm`.
 
-Its partition `pair` has the two hosts that the suite wants. The cluster is one for all tests and outlives
-them; who uses it holds a lock, because freezing it would spoil another's test.
+Its partition `pair` has the two hosts that the suite needs. All tests share the cluster, which outlives them;
+a test locks it, because freezing it would break another test.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from contract.scheduler_harness import Rehearsal, await_death, counted_programs
+from contract.scheduler_harness import SchedulerHarness, await_death, record_commands
 from outlast.exchange.experiment import Experiment
 from outlast.local_cluster.processes import start_ticks
 from outlast.schedulers import command_runner
@@ -28,31 +28,32 @@ from outlast.schedulers.slurm.adapter import SlurmScheduler
 from support import clusters
 
 
-class SlurmRehearsal(Rehearsal):
+class SlurmHarness(SchedulerHarness):
+    """Slurm with the partition `pair`."""
+
     name = "slurm"
     profile_keys = {"scheduler": "slurm", "queue": "main", "interval": "2s"}  # noqa: RUF012 - read only
-    #: The one node with so many is down.
-    impossible = {"gpus": 8}  # noqa: RUF012 - read only
-    impossible_because = "needs nodes that are down"
-    #: Slurm counts limits in minutes, and looks every 30 s whether one is reached.
+    #: The only node with this many is down.
+    impossible_resources = {"gpus": 8}  # noqa: RUF012 - read only
+    impossible_reason = "needs nodes that are down"
+    #: Slurm counts limits in minutes and checks them every 30 s.
     short_time = 60.0
-    #: It warns up to 30 s earlier than asked; with more it might before the job has begun to listen.
+    #: It warns up to 30 s early; with more, it might warn before the job has blocked the signal.
     short_grace = 15.0
     patience = 180.0
-    #: What comes before the limit, and before the end of a job that is cancelled.
-    warning = signal.SIGUSR1
-    asking = signal.SIGTERM
-    knows_tokens = False
+    limit_signal = signal.SIGUSR1
+    stop_signal = signal.SIGTERM
+    deduplicates_tokens = False
     partition = "pair"
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
-        # What this shell has already is not among them.
+        # `environment` leaves out what this process has already.
         self.configuration = Path({**os.environ, **clusters.environment(self.name)}["SLURM_CONF"])
         self.place = self.configuration.parent
-        self._left = contextlib.ExitStack()
-        self._left.enter_context(clusters.exclusive("slurm"))
-        self._patch = self._left.enter_context(pytest.MonkeyPatch.context())
+        self._cleanup = contextlib.ExitStack()
+        self._cleanup.enter_context(clusters.exclusive("slurm"))
+        self._patch = self._cleanup.enter_context(pytest.MonkeyPatch.context())
         self._patch.setenv("SLURM_CONF", str(self.configuration))
         self.group = "contract" + secrets.token_hex(4)
         self._frozen = False
@@ -68,10 +69,12 @@ class SlurmRehearsal(Rehearsal):
         self.scheduler = self.another_adapter()
 
     def control(self, *words: str) -> str:
-        """What `scontrol` says."""
-        told = command_runner.call(["scontrol", *words], 30.0, environment={"SLURM_TIME_FORMAT": "%s"})
-        assert told.code == 0, told.complaint
-        return told.out
+        """Run `scontrol` and return its output."""
+        output = command_runner.run_command(
+            ["scontrol", *words], 30.0, environment={"SLURM_TIME_FORMAT": "%s"}
+        )
+        assert output.code == 0, output.error_message
+        return output.out
 
     def daemon(self, name: str) -> int:
         return int((self.place / "run" / (name + ".pid")).read_text())
@@ -85,9 +88,9 @@ class SlurmRehearsal(Rehearsal):
         self._frozen = False
 
     def crash(self) -> None:
-        """Kill slurmctld once its state file holds every job as it is now; what it has not written is lost.
+        """Kill slurmctld once its state file contains every job as it is now, and start it again.
 
-        It writes that file only after a job has changed, so one job gets a comment, which the file must hold.
+        It writes that file only after a job has changed, so one job gets a comment, which the file must have.
         """
         comment = "crash-" + secrets.token_hex(8)
         live = [view for view in self.scheduler.poll().values() if view.phase is not JobPhase.ENDED]
@@ -121,45 +124,45 @@ class SlurmRehearsal(Rehearsal):
         self._patch.setenv("SLURM_CONF", str(nowhere))
         self.scheduler = self.another_adapter(timeout=2.0)
 
-    def calls(self) -> contextlib.AbstractContextManager[list[str]]:
-        return counted_programs()
+    def record_calls(self) -> contextlib.AbstractContextManager[list[str]]:
+        return record_commands()
 
     def kill_without_warning(self, token: str) -> None:
         job = self.scheduler.poll()[token].job
-        told = command_runner.call(["scancel", "--signal=KILL", job], 30.0)
-        assert told.code == 0, told.complaint
+        output = command_runner.run_command(["scancel", "--signal=KILL", job], 30.0)
+        assert output.code == 0, output.error_message
 
-    def send_away(self, token: str) -> None:
+    def preempt(self, token: str) -> None:
         self.requeue(token)
 
     def requeue(self, token: str) -> None:
-        """Put a running job back into the queue, as an administrator does, and let it start again at once."""
+        """Requeue a running job, as an administrator does, and let it start again at once."""
         job = self.scheduler.poll()[token].job
         self.control("requeue", job)
         self.poll_until(lambda views: views[token].phase is JobPhase.QUEUED)
         self.start_now(token)
 
     def start_now(self, token: str) -> None:
-        """Slurm would hold a requeued job back for two minutes.
+        """Start a requeued job now; Slurm would delay it by two minutes.
 
-        A node refuses to start a job in the very second in which it has ended it.
+        A node refuses to start a job in the same second in which it ended it.
         """
         job = self.scheduler.poll()[token].job
         self.control("update", "JobId=%s" % job, "StartTime=now+2seconds")
 
     def lose_node(self, token: str) -> str:
-        """The node of a running job goes down, and the job is put back into the queue; the node's name."""
+        """Take down the node of a running job, which is requeued; return the node's name."""
         host = self.scheduler.poll()[token].host
         self._lost.add(host)
-        self.control("update", "NodeName=%s" % host, "State=DOWN", "Reason=rehearsal")
+        self.control("update", "NodeName=%s" % host, "State=DOWN", "Reason=test")
         self.poll_until(lambda views: views[token].phase is JobPhase.QUEUED)
         self.start_now(token)
         return host
 
-    def node_back(self) -> None:
-        """A node that answers is of use again by itself, or it is told so."""
+    def restore_nodes(self) -> None:
+        """Resume the nodes that `lose_node` took down."""
         for host in self._lost:
-            command_runner.call(["scontrol", "update", "NodeName=%s" % host, "State=RESUME"], 30.0)
+            command_runner.run_command(["scontrol", "update", "NodeName=%s" % host, "State=RESUME"], 30.0)
         self._lost.clear()
 
     def _kill(self, name: str) -> None:
@@ -173,11 +176,11 @@ class SlurmRehearsal(Rehearsal):
             if self._frozen:
                 self.thaw()
             self._patch.setenv("SLURM_CONF", str(self.configuration))
-            self.node_back()
+            self.restore_nodes()
             self.scheduler = self.another_adapter()
             live = [view for view in self.scheduler.poll().values() if view.phase is not JobPhase.ENDED]
             self.scheduler.cancel(live)
             self.poll_until(lambda views: all(view.phase is JobPhase.ENDED for view in views.values()))
         finally:
-            self._left.close()
+            self._cleanup.close()
             super().close()

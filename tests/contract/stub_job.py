@@ -1,7 +1,7 @@
-"""Stands in for the node program: its work order is a Python file, and that is what it runs.
+"""A substitute for the node program: its work order is a Python file, which it runs.
 
-As `zipapp` of a request it works for a scheduler that starts a fresh Python, and its `run` for the local
-cluster, which forks.
+It is the `zipapp` of a request for schedulers that start a new Python; the local cluster, which forks, calls
+`run`.
 """
 
 from __future__ import annotations
@@ -11,17 +11,19 @@ from pathlib import Path
 
 
 def run(order_path: str, job: str) -> int:
+    """Run the Python file at `order_path`."""
     namespace = {"__name__": "__main__", "job": job}
     exec(compile(Path(order_path).read_text(encoding="utf-8"), order_path, "exec"), namespace)
     return 0
 
 
 def kill_by_token(token: str) -> int:
-    """The jobs here leave nothing that the scheduler would not find by itself."""
+    """Do nothing: the scheduler finds all processes of these jobs by itself."""
     return 0
 
 
 def nothing(order_path: str, job: str) -> int:
+    """End at once."""
     return 0
 
 

@@ -1,4 +1,4 @@
-"""What a user may rely on, whichever cluster the runs go to: the same experiments on each of them."""
+"""Promises to the user, for every cluster: the same experiments on each of them."""
 
 from __future__ import annotations
 
@@ -7,68 +7,74 @@ from collections.abc import Callable
 
 import pytest
 
-from contract.experiment_runs import Play
+from contract.experiment_runs import ClusterExperiment
 from outlast.domain.model import EntryKind, Outcome
 from outlast.journal.sqlite_file import is_blank
 from support.experiments import open_journal, states
 
 
-def assert_one_interval_is_lost(play: Play, hurt: Callable[[str], object]) -> None:
-    """Hurt the job of a training that saves now and then: it goes on from a save, and ends the same."""
-    every = play.cluster.kept_steps
-    play.set("python", "train.py", "130", "0.1", str(every))
-    process = play.lab.start("run", play.directory)
-    play.until_step(play.cluster.safe_step)
-    reached = play.cluster.newest_step(play.directory)
-    hurt(play.view().token)
-    play.conclude(process)
-    legs = play.legs()
+def assert_one_interval_is_lost(experiment: ClusterExperiment, hurt: Callable[[str], object]) -> None:
+    """Interrupt a job that saves at intervals; check that it resumes and ends with the same weights."""
+    every = experiment.cluster.save_interval
+    experiment.write("python", "train.py", "130", "0.1", str(every))
+    process = experiment.lab.start("run", experiment.directory)
+    experiment.wait_for_step(experiment.cluster.kill_step)
+    reached = experiment.cluster.newest_step(experiment.directory)
+    hurt(experiment.running_job().token)
+    experiment.finish(process)
+    legs = experiment.legs()
     assert len(legs) == 2
-    assert reached - legs[1].resumed <= play.cluster.lost_steps + 1
-    assert play.weights() == play.undisturbed("130")
-    play.assert_nothing_is_left()
+    assert reached - legs[1].resumed <= experiment.cluster.most_lost_steps + 1
+    assert experiment.weights() == experiment.reference_weights("130")
+    experiment.assert_nothing_is_left()
 
 
-def test_a_training_goes_past_the_wall_time_limit_and_loses_no_step(play: Play) -> None:
-    play.set("python", "train.py", "60", "0.15", "0", resources={"time": "6s", "memory": "100MB"})
-    play.run()
-    attempts = play.attempts()
+def test_a_training_run_continues_past_the_wall_time_limit_and_loses_no_step(
+    experiment: ClusterExperiment,
+) -> None:
+    experiment.write("python", "train.py", "60", "0.15", "0", resources={"time": "6s", "memory": "100MB"})
+    experiment.run()
+    attempts = experiment.attempts()
     assert len(attempts) >= 2 and [a.outcome for a in attempts[:-1]] == [Outcome.CONTINUE] * (
         len(attempts) - 1
     )
     saved = [attempt.account.saved_step for attempt in attempts[:-1]]
     resumed = [attempt.account.resumed for attempt in attempts[1:]]
     assert saved == resumed
-    assert play.weights() == play.undisturbed("60")
-    play.assert_nothing_is_left()
+    assert experiment.weights() == experiment.reference_weights("60")
+    experiment.assert_nothing_is_left()
 
 
-def test_a_job_killed_without_warning_loses_one_checkpoint_interval_at_most(play: Play) -> None:
-    assert_one_interval_is_lost(play, play.cluster.kill_without_warning)
+def test_a_job_killed_without_warning_loses_one_checkpoint_interval_at_most(
+    experiment: ClusterExperiment,
+) -> None:
+    assert_one_interval_is_lost(experiment, experiment.cluster.kill_without_warning)
 
 
-def test_twenty_runs_are_one_submission_and_all_finish(play: Play) -> None:
-    play.set("python", "train.py", "2", "0", "0", runs=20)
-    play.run()
-    assert play.states == {"finished"} and len(states(play.directory)) == 20
-    attempts = play.attempts()
+def test_twenty_runs_are_one_submission_and_all_finish(experiment: ClusterExperiment) -> None:
+    experiment.write("python", "train.py", "2", "0", "0", runs=20)
+    experiment.run()
+    assert experiment.states == {"finished"} and len(states(experiment.directory)) == 20
+    attempts = experiment.attempts()
     assert len({attempt.token.rpartition("-")[0] for attempt in attempts}) == 1
-    assert len({play.cluster.submission_of(attempt.job) for attempt in attempts}) == 1
-    assert {play.weights(run) for run in states(play.directory)} == {play.undisturbed("2")}
+    assert len({experiment.cluster.submission_of(attempt.job) for attempt in attempts}) == 1
+    assert {experiment.weights(run) for run in states(experiment.directory)} == {
+        experiment.reference_weights("2")
+    }
 
 
-def test_runs_that_wait_or_run_are_cancelled(play: Play) -> None:
-    play.set("python", "train.py", "6000", "0.1", "0", runs=5, resources={"cpus": 1, "time": "5m"})
-    process = play.lab.start("run", play.directory)
-    play.until_step(1)
-    assert play.lab.outlast("cancel", "--all", "-C", play.directory).returncode == 0
-    play.conclude(process, code=1)
-    assert play.states == {"cancelled"}
-    play.assert_nothing_is_left()
+def test_runs_that_wait_or_run_are_cancelled(experiment: ClusterExperiment) -> None:
+    experiment.write("python", "train.py", "6000", "0.1", "0", runs=5, resources={"cpus": 1, "time": "5m"})
+    process = experiment.lab.start("run", experiment.directory)
+    experiment.wait_for_step(1)
+    assert experiment.lab.outlast("cancel", "--all", "-C", experiment.directory).returncode == 0
+    experiment.finish(process, code=1)
+    assert experiment.states == {"cancelled"}
+    experiment.assert_nothing_is_left()
 
 
 @pytest.mark.parametrize(
-    "script, outputs, outcome, told",
+    "script, outputs, outcome, message",
     [
         ("raise ValueError('no such layer')", [], Outcome.CRASHED, "no such layer"),
         (
@@ -82,92 +88,106 @@ def test_runs_that_wait_or_run_are_cancelled(play: Play) -> None:
     ],
     ids=["crash", "memory", "output"],
 )  # fmt: skip
-def test_a_fault_of_the_trainings_own_ends_the_run_soon_and_is_explained(
-    play: Play, script: str, outputs: list[object], outcome: Outcome, told: str
+def test_a_failure_of_the_training_script_soon_ends_the_run_and_is_explained(
+    experiment: ClusterExperiment, script: str, outputs: list[object], outcome: Outcome, message: str
 ) -> None:
-    play.set("python", "train.py", files={"train.py": script + "\n"}, outputs=outputs)
-    play.run(code=1)
-    attempts = play.attempts()
+    experiment.write("python", "train.py", files={"train.py": script + "\n"}, outputs=outputs)
+    experiment.run(code=1)
+    attempts = experiment.attempts()
     assert [attempt.outcome for attempt in attempts] == [outcome] * 2
-    assert told in play.lab.outlast("explain", play.directory / "play").stdout
+    assert message in experiment.lab.outlast("explain", experiment.directory / "train").stdout
 
 
-def test_what_fails_before_the_training_ends_the_run_soon_and_is_told(play: Play) -> None:
-    if play.cluster.name == "local":
-        return  # nothing is prepared there
-    play.cluster.profile_keys = {**play.cluster.profile_keys, "before": ["cd /no/such/place"]}
-    play.set("python", "train.py", "3", "0", "0")
-    play.run(code=1)
-    assert [attempt.outcome for attempt in play.attempts()] == [Outcome.CRASHED] * 2
-    assert "before the training" in play.lab.outlast("explain", play.directory / "play").stdout
-    told = play.lab.outlast("logs", play.directory / "play").stdout
-    assert "this failed before the training: cd /no/such/place" in told
+def test_a_failure_before_the_training_soon_ends_the_run_and_is_logged(experiment: ClusterExperiment) -> None:
+    if experiment.cluster.name == "local":
+        return  # it has no setup
+    experiment.cluster.profile_keys = {**experiment.cluster.profile_keys, "before": ["cd /no/such/place"]}
+    experiment.write("python", "train.py", "3", "0", "0")
+    experiment.run(code=1)
+    assert [attempt.outcome for attempt in experiment.attempts()] == [Outcome.CRASHED] * 2
+    assert "before the training" in experiment.lab.outlast("explain", experiment.directory / "train").stdout
+    log = experiment.lab.outlast("logs", experiment.directory / "train").stdout
+    assert "this failed before the training: cd /no/such/place" in log
 
 
-def test_why_a_job_never_starts_is_explained(play: Play) -> None:
-    play.set("python", "train.py", "1", "0", "0", resources={**play.cluster.impossible, "time": "5m"})
-    if play.cluster.name == "local":
-        # It knows all of its hosts, and says so before anything is submitted.
-        refused = play.lab.outlast("run", play.directory)
-        assert refused.returncode == 2 and play.cluster.impossible_because in refused.output
+def test_why_a_job_never_starts_is_explained(experiment: ClusterExperiment) -> None:
+    experiment.write(
+        "python",
+        "train.py",
+        "1",
+        "0",
+        "0",
+        resources={**experiment.cluster.impossible_resources, "time": "5m"},
+    )
+    if experiment.cluster.name == "local":
+        # It knows all of its hosts and refuses before anything is submitted.
+        refused = experiment.lab.outlast("run", experiment.directory)
+        assert refused.returncode == 2 and experiment.cluster.impossible_reason in refused.output
         return
-    process = play.lab.start("run", play.directory)
+    process = experiment.lab.start("run", experiment.directory)
 
     def explained() -> bool:
-        if is_blank(play.directory / "journal.sqlite"):
+        if is_blank(experiment.directory / "journal.sqlite"):
             return False
-        with open_journal(play.directory) as journal:
-            told = [
+        with open_journal(experiment.directory) as journal:
+            entries = [
                 row.entry for row in journal.entries() if row.entry.kind in (EntryKind.WAITS, EntryKind.ENDED)
             ]
-        return any(play.cluster.impossible_because in json.dumps(dict(entry.data)) for entry in told)
+        return any(experiment.cluster.impossible_reason in json.dumps(dict(entry.data)) for entry in entries)
 
-    play.until("the reason in the journal", explained)
-    assert play.cluster.impossible_because in play.lab.outlast("explain", play.directory / "play").stdout
-    assert play.lab.outlast("cancel", "--all", "-C", play.directory).returncode == 0
-    play.conclude(process, code=1)
-    play.assert_nothing_is_left()
+    experiment.wait_for("the reason in the journal", explained)
+    assert (
+        experiment.cluster.impossible_reason
+        in experiment.lab.outlast("explain", experiment.directory / "train").stdout
+    )
+    assert experiment.lab.outlast("cancel", "--all", "-C", experiment.directory).returncode == 0
+    experiment.finish(process, code=1)
+    experiment.assert_nothing_is_left()
 
 
-def test_a_job_that_is_sent_away_goes_on_from_its_checkpoint(play: Play) -> None:
-    play.set("python", "train.py", "60", "0.1", "0")
-    process = play.lab.start("run", play.directory)
-    play.until_step(10)
-    play.cluster.send_away(play.view().token)
-    play.conclude(process)
-    legs = play.legs()
+def test_a_preempted_job_resumes_from_its_checkpoint(experiment: ClusterExperiment) -> None:
+    experiment.write("python", "train.py", "60", "0.1", "0")
+    process = experiment.lab.start("run", experiment.directory)
+    experiment.wait_for_step(10)
+    experiment.cluster.preempt(experiment.running_job().token)
+    experiment.finish(process)
+    legs = experiment.legs()
     assert len(legs) == 2 and legs[1].resumed == legs[0].saved_step >= 10
-    assert play.weights() == play.undisturbed("60")
-    play.assert_nothing_is_left()
+    assert experiment.weights() == experiment.reference_weights("60")
+    experiment.assert_nothing_is_left()
 
 
-def test_a_job_whose_node_is_lost_goes_on_from_its_checkpoint(play: Play) -> None:
-    assert_one_interval_is_lost(play, play.cluster.lose_node)
+def test_a_job_whose_node_is_lost_resumes_from_its_checkpoint(experiment: ClusterExperiment) -> None:
+    assert_one_interval_is_lost(experiment, experiment.cluster.lose_node)
 
 
-def test_a_chain_of_six_jobs_that_needs_three_leaves_none_behind(play: Play) -> None:
-    if play.cluster.name == "local":
-        done = play.lab.outlast("chain", play.set("python", "train.py", "3", "0", "0"), "-n", "6")
+def test_a_chain_of_six_jobs_that_needs_three_leaves_none_behind(experiment: ClusterExperiment) -> None:
+    if experiment.cluster.name == "local":
+        done = experiment.lab.outlast(
+            "chain", experiment.write("python", "train.py", "3", "0", "0"), "-n", "6"
+        )
         assert done.returncode == 2 and "`outlast run" in done.output
         return
-    play.set("python", "train.py", "70", "0.15", "0", resources={"time": "6s", "memory": "100MB"})
-    sent = play.lab.outlast("chain", play.directory, "-n", "6")
+    experiment.write("python", "train.py", "70", "0.15", "0", resources={"time": "6s", "memory": "100MB"})
+    sent = experiment.lab.outlast("chain", experiment.directory, "-n", "6")
     assert sent.returncode == 0, sent.output
-    play.until_ticks_make_it("finished")
-    (attempt,) = play.attempts()
+    experiment.tick_until("finished")
+    (attempt,) = experiment.attempts()
     assert attempt.jobs == 6 and 2 <= len(attempt.account.earlier) <= 4
-    assert play.weights() == play.undisturbed("70")
-    play.assert_nothing_is_left()
+    assert experiment.weights() == experiment.reference_weights("70")
+    experiment.assert_nothing_is_left()
 
 
-def test_a_chain_ends_with_the_second_failure_of_the_trainings_own(play: Play) -> None:
-    if play.cluster.name == "local":
-        return  # there are no chains there
-    play.set("python", "train.py", files={"train.py": "raise MemoryError('too big')\n"})
-    sent = play.lab.outlast("chain", play.directory, "-n", "6")
+def test_a_chain_ends_with_the_second_identical_failure_of_the_training_script(
+    experiment: ClusterExperiment,
+) -> None:
+    if experiment.cluster.name == "local":
+        return  # it has no chains
+    experiment.write("python", "train.py", files={"train.py": "raise MemoryError('too big')\n"})
+    sent = experiment.lab.outlast("chain", experiment.directory, "-n", "6")
     assert sent.returncode == 0, sent.output
-    play.until_ticks_make_it("failed")
-    (attempt,) = play.attempts()
+    experiment.tick_until("failed")
+    (attempt,) = experiment.attempts()
     assert attempt.outcome is Outcome.OUT_OF_MEMORY and len(attempt.account.earlier) == 1
-    assert "the same failure twice: MemoryError" in play.explain()["reason"]
-    play.assert_nothing_is_left()
+    assert "the same failure twice: MemoryError" in experiment.explain()["reason"]
+    experiment.assert_nothing_is_left()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from contract.experiment_runs import Play
+from contract.experiment_runs import ClusterExperiment
 from outlast.domain.model import Outcome
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,26 +35,26 @@ def earlier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def test_an_experiment_that_an_earlier_version_began_is_finished_by_this_one(
-    play: Play, earlier: Path
+    experiment: ClusterExperiment, earlier: Path
 ) -> None:
     """The first attempt, its order, log, checkpoints and journal entries are the earlier version's."""
-    every = play.cluster.kept_steps
-    play.set("python", "train.py", "130", "0.1", str(every))
-    process = play.lab.start("run", play.directory, PYTHONPATH=str(earlier))
-    play.until_step(play.cluster.safe_step)
+    every = experiment.cluster.save_interval
+    experiment.write("python", "train.py", "130", "0.1", str(every))
+    process = experiment.lab.start("run", experiment.directory, PYTHONPATH=str(earlier))
+    experiment.wait_for_step(experiment.cluster.kill_step)
     process.kill()
-    play.lab.finish(process)
-    (first,) = play.attempts()
-    assert "0.1" in play.lab.outlast("--version", PYTHONPATH=str(earlier)).stdout
+    experiment.lab.finish(process)
+    (first,) = experiment.attempts()
+    assert "0.1" in experiment.lab.outlast("--version", PYTHONPATH=str(earlier)).stdout
     # The job of the earlier version is still running, and ends without warning; this version resumes it.
-    process = play.lab.start("up", play.directory)
-    play.cluster.kill_without_warning(play.view().token)
-    play.conclude(process)
-    attempts = play.attempts()
+    process = experiment.lab.start("up", experiment.directory)
+    experiment.cluster.kill_without_warning(experiment.running_job().token)
+    experiment.finish(process)
+    attempts = experiment.attempts()
     assert attempts[0].token == first.token and attempts[-1].outcome is Outcome.FINISHED
-    assert (play.legs()[-1].resumed or 0) > 0
-    assert play.weights() == play.undisturbed("130")
-    report = play.lab.outlast("report", play.directory, "--json").json
+    assert (experiment.legs()[-1].resumed or 0) > 0
+    assert experiment.weights() == experiment.reference_weights("130")
+    report = experiment.lab.outlast("report", experiment.directory, "--json").json
     assert len(report["attempts"]) == len(attempts) and report["uses"]["useful"] > 0
-    assert play.lab.outlast("explain", play.directory / "play").returncode == 0
-    play.assert_nothing_is_left()
+    assert experiment.lab.outlast("explain", experiment.directory / "train").returncode == 0
+    experiment.assert_nothing_is_left()

@@ -1,4 +1,4 @@
-"""The controller is killed at every named point, by a real SIGKILL of a real process, and started again."""
+"""The controller is killed at every crash point, by a real SIGKILL of a real process, and started again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from outlast.controller.crashpoints import CRASH_POINTS
 from outlast.domain.model import EntryKind
 from support.experiments import Ended, Lab, assert_whole, open_journal, states
 
-#: One run that is continued twice, one with a fluke, one with a bug, one to be cancelled.
+#: One run that is continued twice, one that fails once, one with a bug, one to be cancelled.
 EXPECTED = {
     "mix-kind=plain": "finished",
     "mix-kind=fluke": "finished",
@@ -38,12 +38,12 @@ def assert_killed(ended: Ended, point: str) -> None:
 
 
 def die_at(point: str, lab: Lab, mix: Path) -> None:
-    """Bring the experiment to `point`, with the command that comes by there, and let it die."""
+    """Run the command that reaches the crash point until it is killed there."""
     if point.startswith(("submit.", "start.")):
         assert_killed(lab.outlast("submit", mix, crash_at=point), point)
         return
     if point.startswith("fence."):
-        # The intents are committed and no job is ever sent: to the next controller they have vanished.
+        # The intents are committed and no job is submitted: for the next controller the jobs are missing.
         assert_killed(lab.outlast("submit", mix, crash_at="start.intended"), point)
     else:
         assert lab.outlast("submit", mix).returncode == 0
@@ -68,15 +68,17 @@ def test_a_controller_killed_here_loses_nothing_and_accepts_nothing_twice(
     assert_whole(mix, lab.scheduler(mix), EXPECTED)
 
 
-def test_a_controller_that_dies_at_the_same_point_again_and_again_still_gets_on(lab: Lab, mix: Path) -> None:
-    """Every start of it is killed where an attempt's end was recorded: each brings one end further."""
+def test_a_controller_that_crashes_at_the_same_point_again_and_again_still_progresses(
+    lab: Lab, mix: Path
+) -> None:
+    """Every start is killed after it recorded the end of an attempt: each start records one more end."""
     assert lab.outlast("submit", mix).returncode == 0
     deaths = 0
     lab.outlast(*CANCEL, mix)
     while (ended := lab.outlast("up", mix, crash_at="observe.ended")).returncode == -signal.SIGKILL:
         deaths += 1
-        assert deaths < 20, "it does not get on:\n%s" % ended.output
-    assert deaths >= 1  # on a busy machine several have ended by the time it looks
+        assert deaths < 20, "it makes no progress:\n%s" % ended.output
+    assert deaths >= 1  # on a busy machine several have ended by the time it polls
     assert_whole(mix, lab.scheduler(mix), EXPECTED)
 
 

@@ -1,6 +1,6 @@
-"""A process that fetches is killed with SIGKILL at random moments, again and again, until the file is there.
+"""A process that fetches is killed with SIGKILL at random moments, again and again, until the file is whole.
 
-A seed that fails prints itself: `OUTLAST_KILL_SEED=17 pytest tests/crash/test_data_kills.py` runs it again.
+A failed test prints its seed: `OUTLAST_KILL_SEED=17 pytest tests/crash/test_data_kills.py` repeats it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from servers.misbehaving import Misbehaving
 
 SIZE = 3_000_000
 BLOCK = 65536
-#: What the two kernels may have under way for a process that dies: a send buffer of 16 KiB, of which Linux
-#: makes the double, and a receive window.
+#: Bytes that may be in the kernels when a process dies: a send buffer of 16 KiB, which Linux doubles, and a
+#: receive window.
 IN_FLIGHT = 256 * 1024
 KILLS = 12
 PATIENCE = 60.0
@@ -42,7 +42,7 @@ print(fetch(item, [HttpSource(url)], PartFile(folder, "a"), settings).resumed_fr
 )
 
 
-def test_killed_again_and_again_it_goes_on_from_where_it_was(
+def test_a_fetch_that_is_killed_again_and_again_resumes_at_the_last_byte(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     seed = int(os.environ.get("OUTLAST_KILL_SEED") or random.SystemRandom().randrange(10**6))
@@ -66,14 +66,14 @@ def test_killed_again_and_again_it_goes_on_from_where_it_was(
         sent = sum(request.sent for request in server.requests)
     assert target.read_bytes() == content
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
-    # Each begins at the very byte at which the one before had stopped.
+    # Each process begins at the byte at which the one before stopped.
     assert starts == kept
     assert int(done.stdout) == kept[-1]
     assert sent - SIZE <= KILLS * (BLOCK + IN_FLIGHT)
 
 
 def _kill_at(count: int, arguments: list[str], server: Misbehaving) -> None:
-    """When it was sent about so many bytes, or its first ones."""
+    """Start a fetch and kill it when about `count` bytes, at least one, have been sent to it."""
     requests, sent = len(server.requests), sum(request.sent for request in server.requests)
     process = subprocess.Popen([sys.executable, "-c", FETCH, *arguments])
     try:

@@ -1,6 +1,6 @@
-"""A hundred chains of six random kills: of the controller, and now and then of the daemon or of a job.
+"""A hundred chains of six random kills: of the controller, and sometimes of the daemon or of a job.
 
-Importing takes longer than what is tested here, so controllers are forks of a process that has imported
+Importing takes longer than the tested code, so controllers are forks of a process that has imported
 everything already. Each worker below is such a process, with a local cluster of its own; chains of one
 worker follow one another.
 
@@ -36,9 +36,9 @@ from support.experiments import PATIENCE, TRAINING, Lab, assert_whole, kill_at_o
 CHAINS = 100
 KILLS = 6
 WORKERS = 6
-#: Kills mostly come within the first moments of a controller, where it has most to do (seconds).
+#: Seconds. Most kills come soon after the start of a controller, when it has most to do.
 LONGEST_DELAY = 0.3
-#: How long a controller may take to reach the point where it is to die, before it is killed anyway.
+#: Seconds after which a controller that has not reached its crash point is killed anyway.
 LONGEST_WAY = 0.6
 
 KINDS = ("plain", "fluke", "slow", "bug", "held")
@@ -64,15 +64,15 @@ def test_a_hundred_chains_of_six_kills_lose_nothing_and_accept_nothing_twice(
     finally:
         for pid in workers:
             _end(pid)
-    told = "".join((lab.root / ("w%d.log" % number)).read_text() for number in range(len(workers)))
-    assert codes == [0] * len(workers), told
-    assert told.count("whole") == len(seeds), told
-    events = Counter(line.partition(" at ")[0] for line in told.splitlines() if not line.startswith("seed"))
+    output = "".join((lab.root / ("w%d.log" % number)).read_text() for number in range(len(workers)))
+    assert codes == [0] * len(workers), output
+    assert output.count("whole") == len(seeds), output
+    events = Counter(line.partition(" at ")[0] for line in output.splitlines() if not line.startswith("seed"))
     print(", ".join("%d times %s" % (times, event) for event, times in events.most_common()))
 
 
 def _warm_up(lab: Lab) -> None:
-    """Import and compute now what every worker and every controller would at its first use."""
+    """Import and compute what every worker and every controller would otherwise do at its first use."""
     spec.read(lab.experiment("warm", command="sh train.sh plain"))
     zipapp.digest()
 
@@ -92,6 +92,8 @@ def _work(lab: Lab, number: int, seeds: list[int]) -> None:
 
 
 class _Chain:
+    """One experiment whose controllers are killed six times."""
+
     def __init__(self, lab: Lab, cluster: str, seed: int) -> None:
         self.random = random.Random(seed)
         self.cluster = cluster
@@ -118,7 +120,7 @@ class _Chain:
             if "held" in self.runs and kill == cancel_before:
                 Inbox(self.experiment.inbox).put(Cancel((self.runs["held"],), "enough"))
             self._one_kill()
-            self._more_trouble()
+            self._kill_daemon_or_job()
         pid = self._controller()
         code = _wait(pid, PATIENCE)
         _end(pid)
@@ -137,14 +139,15 @@ class _Chain:
         if code is None:
             print("controller killed", flush=True)
         elif code == -signal.SIGKILL:
-            assert point, "killed by somebody else"
+            assert point, "killed by another process"
             print("controller crashed at %s" % point, flush=True)
         else:
-            # All runs have come to their ends before the kill.
+            # All runs ended before the kill.
             assert code == 0, "a controller ended with %s:\n%s" % (code, self._log())
             print("controller done", flush=True)
 
-    def _more_trouble(self) -> None:
+    def _kill_daemon_or_job(self) -> None:
+        """Kill the daemon or a running job, with some probability."""
         chance = self.random.random()
         if chance < 0.1:
             kill_at_once(self._scheduler().daemon_pid())
@@ -184,7 +187,7 @@ class _Chain:
 
 
 def _impatient(group: str, cluster: str, root: Path) -> LocalScheduler:
-    """The daemon is a few milliseconds away, so silence means something much sooner than on a network."""
+    """Return the local cluster with short timeouts: the daemon responds within milliseconds."""
     patience = Patience(missing=0.2, heartbeat=0.3, pause=0.05, longest_pause=0.2)
     hosts = {"alpha": Host(4), "beta": Host(4)}
     scheduler = LocalScheduler(group, name=cluster, root=root, patience=patience, hosts=hosts)
@@ -196,16 +199,19 @@ def _impatient(group: str, cluster: str, root: Path) -> LocalScheduler:
 
 
 def _fork(work: functools.partial[None], log: Path) -> int:
-    """A child that does `work` and exits with 0; its output and a traceback go to `log`."""
+    """Start a child that does `work` and exits with 0, and return its pid.
+
+    Its output, and a traceback if it fails, go to `log`.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
     pid = os.fork()
     if pid == 0:
-        _be_the_child(work, log)
+        _run_child(work, log)
     return pid
 
 
-def _be_the_child(work: functools.partial[None], log: Path) -> NoReturn:
+def _run_child(work: functools.partial[None], log: Path) -> NoReturn:
     code = 1
     try:
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -222,7 +228,7 @@ def _be_the_child(work: functools.partial[None], log: Path) -> NoReturn:
 
 
 def _wait(pid: int, seconds: float) -> int | None:
-    """The exit code, negative for a signal; None if it still runs after `seconds`."""
+    """Return the exit code, negative for a signal; None if it still runs after `seconds`."""
     descriptor = os.pidfd_open(pid)
     try:
         select.select([descriptor], [], [], seconds)
@@ -235,6 +241,6 @@ def _wait(pid: int, seconds: float) -> int | None:
 
 
 def _end(pid: int) -> None:
-    """Kill our child, which may have ended, and collect it."""
+    """Kill a child, which may have ended, and reap it."""
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)

@@ -1,4 +1,4 @@
-"""Whatever is wrong: a clear message that names the place, exit code 2, no traceback, and nothing lost."""
+"""Wrong input leads to a clear message, exit code 2 and no traceback, and loses nothing."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _CAP_DAC_OVERRIDE, _CAP_DAC_READ_SEARCH = 1, 2
 _libc = ctypes.CDLL(None)
 
 
-def assert_refused(ended: Ended, *told: str) -> None:
+def assert_refused(ended: Ended, *parts: str) -> None:
     assert ended.returncode == 2, ended.output
-    assert "Traceback" not in ended.output and "a mistake in Outlast" not in ended.output, ended.output
-    for text in told:
-        assert text in ended.stderr, ended.stderr
+    assert "Traceback" not in ended.output and "internal error in Outlast" not in ended.output, ended.output
+    for part in parts:
+        assert part in ended.stderr, ended.stderr
 
 
 def contents(directory: Path) -> dict[str, bytes]:
@@ -34,7 +34,7 @@ def contents(directory: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "parts"),
     [
         ("comand: sh train.sh", ("params.yaml:3: ", 'did you mean "command"?')),
         ("parallel: many", ("params.yaml:3: ", "parallel")),
@@ -48,28 +48,28 @@ def contents(directory: Path) -> dict[str, bytes]:
     ],
 )
 def test_a_mistake_in_params_yaml_is_named_with_its_line_and_nothing_is_submitted(
-    lab: Lab, line: str, told: tuple[str, ...]
+    lab: Lab, line: str, parts: tuple[str, ...]
 ) -> None:
     wrong = lab.root / "wrong"
     wrong.mkdir()
     (wrong / "train.sh").write_text(TRAINING)
     (wrong / "params.yaml").write_text("name: wrong\ncommand: sh train.sh plain\n%s\n" % line)
     before = contents(wrong)
-    assert_refused(lab.outlast("run", wrong), *told)
+    assert_refused(lab.outlast("run", wrong), *parts)
     assert contents(wrong) == before
 
 
-def test_every_mistake_is_told_at_once(lab: Lab) -> None:
+def test_all_mistakes_are_reported_at_once(lab: Lab) -> None:
     wrong = lab.root / "wrong"
     wrong.mkdir()
     (wrong / "params.yaml").write_text("name: wrong\nparalel: 3\nruns: -1\nresources: {time: soonish}\n")
     for command in ("check", "submit"):
-        told = ("params.yaml:2:", "params.yaml:3:", "params.yaml:4:", "command: is missing")
-        assert_refused(lab.outlast(command, wrong), *told)
+        parts = ("params.yaml:2:", "params.yaml:3:", "params.yaml:4:", "command: is missing")
+        assert_refused(lab.outlast(command, wrong), *parts)
 
 
 @pytest.mark.parametrize("command", ["check", "submit", "run", "up", "tick", "status", "report"])
-def test_a_place_that_is_no_experiment_is_named_with_what_to_type(lab: Lab, command: str) -> None:
+def test_a_directory_that_is_no_experiment_is_named_with_what_to_type(lab: Lab, command: str) -> None:
     (lab.root / "empty").mkdir()
     (lab.root / "file").touch()
     assert_refused(lab.outlast(command, "empty"), "empty", "outlast init")
@@ -77,7 +77,7 @@ def test_a_place_that_is_no_experiment_is_named_with_what_to_type(lab: Lab, comm
     assert_refused(lab.outlast(command, "file"), "file")
 
 
-def test_a_run_or_command_that_does_not_exist_is_answered_with_the_nearest_one(lab: Lab) -> None:
+def test_the_error_for_an_unknown_run_or_command_suggests_the_nearest_one(lab: Lab) -> None:
     known = lab.experiment("known", command="sh train.sh {kind}", sweep={"kind": ["fluke", "bug"]})
     assert_refused(lab.outlast("status", known), "nothing has been submitted here yet", "outlast run")
     lab.outlast("submit", known)
@@ -145,7 +145,7 @@ def test_a_damaged_journal_is_refused_and_left_as_it_is(
         assert_refused(
             lab.outlast(command, done), "journal.sqlite", "mv journal.sqlite journal.sqlite.damaged"
         )
-    if damage is not scramble:  # a quick look may not come by the damaged page
+    if damage is not scramble:  # these may not read the damaged page
         for command in ("status", "report"):
             assert_refused(lab.outlast(command, done), "journal.sqlite")
     assert {name: data for name, data in contents(done).items() if name in before} == before
@@ -154,12 +154,12 @@ def test_a_damaged_journal_is_refused_and_left_as_it_is(
     else:
         (done / "journal.sqlite").rename(done / "journal.sqlite.damaged")
     again = lab.outlast("run", done)
-    assert again.returncode == 0, "what the message says does not help:\n%s" % again.output
+    assert again.returncode == 0, "following the message does not help:\n%s" % again.output
     assert len(list((done / "results").iterdir())) == 2, "the earlier results are gone"
 
 
-def test_a_journal_that_nobody_came_to_begin_is_none(lab: Lab) -> None:
-    """A controller that was killed in its first moments leaves a file without anything in it."""
+def test_an_empty_journal_file_counts_as_none(lab: Lab) -> None:
+    """A controller that was killed at its start leaves an empty file."""
     fresh = lab.experiment("fresh", command="sh train.sh fluke", outputs=["first.txt"])
     (fresh / "journal.sqlite").touch()
     for command in ("status", "up", "report"):
@@ -175,7 +175,7 @@ def test_a_journal_that_nobody_came_to_begin_is_none(lab: Lab) -> None:
     "content",
     [b"", b"{", b"\xff\xfe", b"[]", b'{"kind": "explode"}', b'{"kind": "cancel", "runs": [1], "reason": ""}'],
 )
-def test_an_unreadable_request_is_put_aside_and_the_others_are_carried_out(lab: Lab, content: bytes) -> None:
+def test_an_unreadable_request_is_put_aside_and_the_others_are_processed(lab: Lab, content: bytes) -> None:
     odd = lab.experiment("odd", command="sh train.sh fluke", outputs=["first.txt"])
     inbox = odd / "params" / "inbox"
     inbox.mkdir(parents=True)
@@ -199,7 +199,7 @@ def test_a_directory_among_the_requests_is_put_aside_too(lab: Lab) -> None:
 
 
 def without_privileges() -> None:
-    """Root is refused like everybody else from the next exec on."""
+    """Make root subject to file permissions from the next exec on."""
     if os.geteuid() == 0:
         for capability in (_CAP_DAC_OVERRIDE, _CAP_DAC_READ_SEARCH):
             assert _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) == 0
@@ -207,7 +207,7 @@ def without_privileges() -> None:
 
 @pytest.fixture
 def locked(lab: Lab) -> Iterator[Path]:
-    """An experiment in a directory that must not be written."""
+    """An experiment in a read-only directory."""
     directory = lab.experiment("locked", command="sh train.sh plain", outputs=["first.txt"])
     directory.chmod(0o555)
     yield directory
@@ -216,7 +216,7 @@ def locked(lab: Lab) -> Iterator[Path]:
             path.chmod(0o755)
 
 
-def test_an_experiment_that_must_not_be_written_is_refused_and_named(lab: Lab, locked: Path) -> None:
+def test_a_read_only_experiment_is_refused_and_named(lab: Lab, locked: Path) -> None:
     before = contents(locked)
     for command in ("check", "submit", "run"):
         assert_refused(lab.outlast(command, locked, powers=without_privileges), str(locked))
@@ -226,7 +226,9 @@ def test_an_experiment_that_must_not_be_written_is_refused_and_named(lab: Lab, l
     assert contents(locked) == before
 
 
-def test_an_experiment_that_was_locked_in_mid_run_goes_on_when_it_is_unlocked(lab: Lab, locked: Path) -> None:
+def test_an_experiment_that_became_read_only_continues_when_it_is_writable_again(
+    lab: Lab, locked: Path
+) -> None:
     locked.chmod(0o755)
     assert lab.outlast("submit", locked, powers=without_privileges).returncode == 0
     locked.chmod(0o555)
@@ -238,7 +240,7 @@ def test_an_experiment_that_was_locked_in_mid_run_goes_on_when_it_is_unlocked(la
     assert lab.outlast("up", locked, powers=without_privileges).returncode == 0
 
 
-def test_a_colleague_who_may_only_read_sees_all_there_is_to_see(lab: Lab, locked: Path) -> None:
+def test_all_views_work_with_read_permission_only(lab: Lab, locked: Path) -> None:
     locked.chmod(0o755)
     assert lab.outlast("run", locked, powers=without_privileges).returncode == 0
     (locked / "journal.sqlite").chmod(0o444)
@@ -251,7 +253,7 @@ def test_a_colleague_who_may_only_read_sees_all_there_is_to_see(lab: Lab, locked
 
 
 class Scarce:
-    """A place that can be filled to the last byte, as a mount of its own where that is possible."""
+    """A directory that can be filled to the last byte; a mount of its own if that is possible."""
 
     def __init__(self, place: Path) -> None:
         self.place = place
@@ -276,7 +278,7 @@ class Scarce:
             return False
 
     def powers(self) -> None:
-        """Where nothing can be mounted, a process that must not write is as good as a full disk to it."""
+        """Forbid the process to write if nothing can be mounted: the same to it as a full disk."""
         if self.full and not self.mounted:
             resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
 
@@ -293,11 +295,11 @@ class Scarce:
 def scarce(lab: Lab) -> Iterator[Scarce]:
     scarce = Scarce(lab.root / "s")
     yield scarce
-    lab.close()  # nothing may be at work in there any more
+    lab.close()  # no process may use the directory any more
     scarce.close()
 
 
-def test_a_full_disk_refuses_a_submission_and_takes_it_when_there_is_room(lab: Lab, scarce: Scarce) -> None:
+def test_a_submission_fails_on_a_full_disk_and_succeeds_when_there_is_space(lab: Lab, scarce: Scarce) -> None:
     crowded = lab.experiment("s/crowded", command="sh train.sh plain", outputs=["first.txt"])
     scarce.fill()
     for command in ("submit", "run"):

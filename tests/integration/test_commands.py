@@ -1,4 +1,4 @@
-"""The commands as a person or a script types them: real processes, pipes instead of a terminal."""
+"""The commands as users and scripts run them: real processes, pipes instead of a terminal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PLAIN, BUG, HELD = "mix-kind=plain", "mix-kind=bug", "mix-kind=held"
 
 @pytest.fixture(scope="module")
 def mixed() -> Iterator[tuple[Lab, Path, Ended]]:
-    """An experiment that ended with one run finished, one failed and one cancelled, and what `up` said."""
+    """An experiment with one run finished, one failed and one cancelled, and the output of `up`."""
     root = Path(tempfile.mkdtemp(prefix="ol-"))
     lab = Lab(root)
     try:
@@ -44,7 +44,7 @@ def mixed() -> Iterator[tuple[Lab, Path, Ended]]:
 Mixed = tuple[Lab, Path, Ended]
 
 
-def test_up_says_what_happened_to_each_run_and_exits_with_1_if_one_failed(mixed: Mixed) -> None:
+def test_up_prints_what_happened_to_each_run_and_exits_with_1_if_one_failed(mixed: Mixed) -> None:
     _, path, up = mixed
     assert up.returncode == 1
     assert "FINISHED: results are in results/%s" % PLAIN in up.stdout
@@ -53,7 +53,7 @@ def test_up_says_what_happened_to_each_run_and_exits_with_1_if_one_failed(mixed:
     assert "outlast explain %s" % (path / BUG) in up.stdout and "outlast report" in up.stdout
 
 
-def test_up_on_an_experiment_that_has_ended_says_so_again(mixed: Mixed) -> None:
+def test_up_on_an_experiment_that_has_ended_reports_the_same_again(mixed: Mixed) -> None:
     lab, mix, _ = mixed
     again = lab.outlast("up", mix, "--json")
     assert again.returncode == 1
@@ -66,16 +66,16 @@ def test_status_lists_every_run(mixed: Mixed) -> None:
     assert text.returncode == 0
     for run, state in ((PLAIN, "finished"), (BUG, "failed"), (HELD, "cancelled")):
         assert re.search("^%s +%s" % (re.escape(run), state), text.stdout, re.M), text.stdout
-    told = lab.outlast("status", "--json", cwd=mix).json
-    assert told["counts"] == {"finished": 1, "failed": 1, "cancelled": 1} and told["controller"] is None
-    assert [(run["run"], run["state"]) for run in told["runs"]] == [
+    found = lab.outlast("status", "--json", cwd=mix).json
+    assert found["counts"] == {"finished": 1, "failed": 1, "cancelled": 1} and found["controller"] is None
+    assert [(run["run"], run["state"]) for run in found["runs"]] == [
         (PLAIN, "finished"),
         (BUG, "failed"),
         (HELD, "cancelled"),
     ]
 
 
-def test_explain_tells_attempt_by_attempt_what_was_decided_and_why(mixed: Mixed) -> None:
+def test_explain_shows_what_was_decided_in_each_attempt_and_why(mixed: Mixed) -> None:
     lab, mix, _ = mixed
     text = lab.outlast("explain", PLAIN, "-C", mix).stdout
     assert re.findall(r"^attempt (\d): (\S+)", text, re.M) == [
@@ -85,51 +85,51 @@ def test_explain_tells_attempt_by_attempt_what_was_decided_and_why(mixed: Mixed)
     ]
     assert "attempt 2 ended as continue" in text and "with a new checkpoint; continue" in text
     assert "cancelled by the user" in lab.outlast("explain", HELD, cwd=mix).stdout
-    told = lab.outlast("explain", "bug", "-C", mix, "--json").json
-    assert (told["run"], told["state"], len(told["attempts"])) == (BUG, "failed", 2)
-    assert [entry["kind"] for entry in told["entries"]][-1] == "failed"
+    found = lab.outlast("explain", "bug", "-C", mix, "--json").json
+    assert (found["run"], found["state"], len(found["attempts"])) == (BUG, "failed", 2)
+    assert [entry["kind"] for entry in found["entries"]][-1] == "failed"
 
 
 def test_report_books_every_second_of_every_attempt(mixed: Mixed) -> None:
     lab, mix, _ = mixed
     text = lab.outlast("report", mix).stdout
     assert "slot time" in text and "useful" in text and PLAIN in text
-    told = lab.outlast("report", mix, "--json").json
-    assert len(told["attempts"]) == 6
-    assert sum(told["uses"].values()) == pytest.approx(told["slot"], abs=1e-6)
-    for attempt in told["attempts"]:
+    found = lab.outlast("report", mix, "--json").json
+    assert len(found["attempts"]) == 6
+    assert sum(found["uses"].values()) == pytest.approx(found["slot"], abs=1e-6)
+    for attempt in found["attempts"]:
         assert sum(attempt["uses"].values()) == pytest.approx(attempt["slot"], abs=1e-6)
 
 
-def test_logs_prints_the_last_attempt_or_the_one_that_is_named(mixed: Mixed) -> None:
+def test_logs_prints_the_last_attempt_or_the_given_one(mixed: Mixed) -> None:
     lab, mix, _ = mixed
     assert lab.outlast("logs", PLAIN, "-C", mix).stdout == "plain: part 3\n"
     assert lab.outlast("logs", mix / PLAIN, "--attempt", "1").stdout == "plain: part 1\n"
     assert lab.outlast("logs", PLAIN, "-C", mix, "-f", "--attempt", "2").stdout == "plain: part 2\n"
     missing = lab.outlast("logs", PLAIN, "-C", mix, "--attempt", "9")
-    assert missing.returncode == 2 and "has had 3 attempts" in missing.stderr
+    assert missing.returncode == 2 and "has 3 attempts; there is no attempt 9" in missing.stderr
 
 
-def test_nothing_is_coloured_when_the_output_is_no_terminal(mixed: Mixed) -> None:
+def test_nothing_is_coloured_if_the_output_is_not_a_terminal(mixed: Mixed) -> None:
     lab, mix, up = mixed
-    said = [up.output]
+    outputs = [up.output]
     for words in (("status", mix), ("explain", BUG, "-C", mix), ("report", mix), ("check", mix), ("--help",)):
-        said.append(lab.outlast(*words, TERM="xterm-256color").output)
-    assert all(said) and "\x1b" not in "".join(said)
+        outputs.append(lab.outlast(*words, TERM="xterm-256color").output)
+    assert all(outputs) and "\x1b" not in "".join(outputs)
 
 
 def test_submitting_again_changes_nothing(mixed: Mixed) -> None:
     lab, mix, _ = mixed
     before = states(mix)
     again = lab.outlast("submit", mix)
-    assert again.returncode == 0 and "3 runs known already and left alone" in again.stdout
+    assert again.returncode == 0 and "3 runs already submitted; not changed" in again.stdout
     assert lab.outlast("submit", mix, "--json").json["submitted"] == []
     assert states(mix) == before
     with open_journal(mix) as journal:
         assert sum(row.entry.kind is EntryKind.ADDED for row in journal.entries()) == 3
 
 
-def test_status_leaves_the_heavy_libraries_alone(mixed: Mixed) -> None:
+def test_status_does_not_import_the_heavy_libraries(mixed: Mixed) -> None:
     lab, mix, _ = mixed
     probe = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "outlast", "status", str(mix)],
@@ -145,15 +145,15 @@ def test_status_leaves_the_heavy_libraries_alone(mixed: Mixed) -> None:
     assert not imported & {"pydantic", "pydantic_core", "ruamel", "rich", "numpy", "asyncio"}
 
 
-def test_cancelling_or_retrying_what_is_over_or_not_over_says_so(mixed: Mixed) -> None:
+def test_cancel_and_retry_refuse_runs_that_have_ended_or_finished(mixed: Mixed) -> None:
     lab, mix, _ = mixed
     over = lab.outlast("cancel", PLAIN, "-C", mix)
-    assert over.returncode == 0 and "over already: %s" % PLAIN in over.stdout
+    assert over.returncode == 0 and "already ended: %s" % PLAIN in over.stdout
     refused = lab.outlast("retry", PLAIN, "-C", mix)
     assert refused.returncode == 2 and "is finished; only a failed or cancelled run" in refused.stderr
 
 
-# While something runs.
+# While something runs
 
 
 def test_all_views_work_on_a_running_experiment(lab: Lab) -> None:
@@ -195,7 +195,7 @@ def test_logs_follows_from_attempt_to_attempt_and_ends_with_the_run(lab: Lab) ->
     assert lab.finish(run).returncode == 0
 
 
-def test_runs_and_parallel_are_kept(lab: Lab) -> None:
+def test_runs_and_parallel_are_respected(lab: Lab) -> None:
     several = lab.experiment(
         "several", command="sh train.sh plain", runs=5, parallel=2, outputs=["first.txt"]
     )
@@ -220,7 +220,7 @@ def test_a_sweep_puts_its_values_into_the_command_as_they_were_written(lab: Lab)
     assert results == ["0.10 16\n", "0.10 8\n", "1e-3 16\n", "1e-3 8\n"]
 
 
-def test_cancel_all_ends_what_runs_and_what_waits(lab: Lab) -> None:
+def test_cancel_all_cancels_running_and_waiting_runs(lab: Lab) -> None:
     held = lab.experiment("held", command="sh train.sh held", runs=3, parallel=1, checkpoints={"grace": "1s"})
     assert lab.outlast("submit", held).returncode == 0
     lab.running_job(held)
@@ -235,7 +235,7 @@ def test_a_dry_run_shows_the_job_and_writes_nothing(lab: Lab) -> None:
     before = sorted(dry.iterdir())
     ended = lab.outlast("submit", dry, "--dry-run")
     assert ended.returncode == 0
-    assert "train.sh" in ended.stdout and "nothing was written or sent" in ended.stdout
+    assert "train.sh" in ended.stdout and "Nothing was written or submitted" in ended.stdout
     assert lab.outlast("submit", dry, "--dry-run", "--json").json["runs"] == ["dry"]
     assert sorted(dry.iterdir()) == before
 
@@ -252,7 +252,7 @@ def test_a_fresh_experiment_runs_as_it_is(lab: Lab) -> None:
     assert (fresh / "results" / "fresh" / "model.json").exists()
 
 
-def test_a_reader_that_has_seen_enough_ends_a_command_without_a_word(mixed: Mixed) -> None:
+def test_a_command_whose_output_is_closed_exits_without_a_message(mixed: Mixed) -> None:
     lab, mix, _ = mixed
     for command in ("status", "explain", "logs"):
         process = lab.start(command, mix if command == "status" else mix / BUG)
@@ -261,7 +261,7 @@ def test_a_reader_that_has_seen_enough_ends_a_command_without_a_word(mixed: Mixe
         assert (process.wait(60), process.stderr.read()) == (141, "")
 
 
-def test_a_program_that_does_not_read_what_it_is_given_ends_nobody(mixed: Mixed) -> None:
+def test_a_program_that_does_not_read_its_input_does_not_end_the_command(mixed: Mixed) -> None:
     lab, mix, _ = mixed
     unread = "import subprocess; subprocess.run(['true'], input=b'x' * 10**6)"
     prelude = (
@@ -272,7 +272,7 @@ def test_a_program_that_does_not_read_what_it_is_given_ends_nobody(mixed: Mixed)
     assert ended.returncode == 0 and "1 finished" in ended.stdout
 
 
-def test_up_goes_on_when_nobody_reads_its_output_any_more(lab: Lab) -> None:
+def test_up_continues_when_its_output_is_closed(lab: Lab) -> None:
     deaf = lab.experiment("deaf", command="sh train.sh plain", outputs=["first.txt"])
     process = lab.start("run", deaf)
     assert process.stdout is not None

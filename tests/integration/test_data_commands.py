@@ -1,4 +1,4 @@
-"""`outlast data` as a process: interrupted and gone on with, on a terminal and in a pipe, keeping secrets."""
+"""`outlast data` as a process: interrupted and resumed, on a terminal and in a pipe, keeping secrets."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def typed(*arguments: str | Path, **environment: str) -> tuple[int, str, str]:
         return process.returncode, out, err
 
 
-def test_ctrl_c_says_how_to_go_on_and_the_same_command_goes_on(server: Misbehaving, tmp_path: Path) -> None:
+def test_ctrl_c_names_the_command_to_resume_and_it_resumes(server: Misbehaving, tmp_path: Path) -> None:
     server.always(Behaviour(stall_after=20_000_000))
     arguments = ("data", "fetch", server.url("/a.bin"), "--to", tmp_path, "--connections", "1")
     with typing(*arguments) as process:
@@ -67,7 +67,7 @@ def test_ctrl_c_says_how_to_go_on_and_the_same_command_goes_on(server: Misbehavi
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
-    assert "type the same command again to go on from there" in err
+    assert "run the same command again to resume" in err
     assert "Traceback" not in err
     assert not (tmp_path / "a.bin").exists()
     kept = (tmp_path / ".a.bin.part").stat().st_size
@@ -76,7 +76,7 @@ def test_ctrl_c_says_how_to_go_on_and_the_same_command_goes_on(server: Misbehavi
     before = len(server.requests)
     code, out, _ = typed(*arguments)
     assert (code, (tmp_path / "a.bin").read_bytes() == BODY) == (0, True)
-    assert " of it from before" in out
+    assert ", resumed at " in out
     assert [request.start for request in server.requests[before:] if request.method == "GET"] == [kept]
 
 
@@ -95,7 +95,7 @@ def test_on_a_terminal_there_is_a_bar_and_in_a_pipe_there_are_lines(
         )
         os.close(theirs)
         shown = b""
-        # Reading ends with an error when the last who had the terminal has closed it.
+        # Reading ends with an error when the last process has closed the terminal.
         with contextlib.suppress(OSError):
             while block := os.read(ours, 65536):
                 shown += block
@@ -111,13 +111,13 @@ def test_on_a_terminal_there_is_a_bar_and_in_a_pipe_there_are_lines(
 
 @contextlib.contextmanager
 def _silent_server() -> Iterator[str]:
-    """Yield the address of a socket that takes connections and never answers."""
+    """Yield the address of a socket that accepts connections and never responds."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         yield "127.0.0.1:%d" % listening.getsockname()[1]
 
 
 def _interrupt_when_shown(process: subprocess.Popen[bytes], terminal: int, parts: list[str]) -> str:
-    """Send Ctrl-C when the terminal has shown all parts; return all that it has shown."""
+    """Send Ctrl-C when the terminal has shown all parts; return everything that it has shown."""
     shown, until = "", time.monotonic() + PATIENCE
     with contextlib.suppress(OSError):  # the end of what the last process writes to a terminal
         while select.select([terminal], [], [], max(0.0, until - time.monotonic()))[0]:
@@ -128,9 +128,9 @@ def _interrupt_when_shown(process: subprocess.Popen[bytes], terminal: int, parts
     return shown
 
 
-@pytest.mark.parametrize("trouble", ["refused", "silent", "busy", "no address"])
-def test_on_a_terminal_trouble_is_named_with_a_countdown_and_ctrl_c_ends_it(
-    trouble: str, server: Misbehaving, tmp_path: Path
+@pytest.mark.parametrize("error", ["refused", "silent", "busy", "no address"])
+def test_on_a_terminal_an_error_is_shown_with_a_countdown_and_ctrl_c_ends_it(
+    error: str, server: Misbehaving, tmp_path: Path
 ) -> None:
     server.always(Behaviour(status=503, headers=(("Retry-After", "30"),)))
     with _silent_server() as gone:
@@ -142,7 +142,7 @@ def test_on_a_terminal_trouble_is_named_with_a_countdown_and_ctrl_c_ends_it(
             "silent": ("http://%s/a.bin" % silent, "no new bytes; "),
             "busy": (server.url("/a.bin"), "responds with 503 Service Unavailable, and asks to wait 30 s"),
             "no address": ("http://nowhere.invalid/a.bin", "no address for nowhere.invalid: "),
-        }[trouble]
+        }[error]
         process = subprocess.Popen(
             [OUTLAST, "data", "fetch", url, "--to", str(tmp_path)],
             env={**os.environ, "TERM": "xterm", "COLUMNS": "80"},
@@ -152,7 +152,7 @@ def test_on_a_terminal_trouble_is_named_with_a_countdown_and_ctrl_c_ends_it(
         )
         os.close(theirs)
         try:
-            due = [] if trouble == "silent" else ["next try in "]
+            due = [] if error == "silent" else ["next try in "]
             shown = _interrupt_when_shown(process, ours, [sentence, *due, "giving up in 9 min 5"])
             assert process.wait(PATIENCE) == 130, shown[-2000:]
         finally:
@@ -160,7 +160,7 @@ def test_on_a_terminal_trouble_is_named_with_a_countdown_and_ctrl_c_ends_it(
                 process.kill()
                 process.wait()
             os.close(ours)
-    assert "interrupted at 0 B; type the same command again to go on from there" in shown
+    assert "interrupted at 0 B; run the same command again to resume" in shown
     assert max(map(len, re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown).splitlines())) <= 80
 
 
@@ -179,15 +179,15 @@ def test_a_token_of_the_profile_is_used_and_never_shown(tmp_path: Path) -> None:
         shown += [typed("check", experiment), typed("submit", "--dry-run", experiment)]
         assert {request.headers.get("authorization") for request in server.requests} == {"Bearer hunter2"}
     assert [code for code, _, _ in shown] == [0] * 5
-    assert "yes, with a token" in shown[0][1]
+    assert "ok, with a token" in shown[0][1]
     assert "hunter2" not in "".join(out + err for _, out, err in shown)
     assert "hunter2" not in (experiment / "params.yaml").read_text()
     assert hashlib.sha256(BODY).hexdigest() in (experiment / "params.yaml").read_text()
 
 
-def test_submitting_says_by_which_way_data_comes(tmp_path: Path) -> None:
+def test_submit_shows_how_data_gets_into_the_jobs(tmp_path: Path) -> None:
     (tmp_path / "own.csv").touch()
     (tmp_path / "params.yaml").write_text("command: sh -c true\ndata: [own.csv]\ncluster: slurm\n")
     code, _, err = typed("submit", tmp_path, PATH="/nowhere")
     assert code == 0
-    assert "data: own.csv comes by shared: it is read in place: jobs of Slurm see" in err
+    assert "data: own.csv: method shared: it is read in place: jobs of Slurm see" in err

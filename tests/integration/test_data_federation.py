@@ -36,7 +36,7 @@ from support.fetching import NO_TOKENS, Died, fetch_to, read_all, sources
 SIZE = 3_000_000
 CONTENT = seeded(SIZE)
 PATH = PREFIX + "/sets/train.tar"
-#: A server that is not there: nobody listens on port 1.
+#: A server that does not exist: nothing listens on port 1.
 DEAD = "https://localhost:1"
 PELICANFS = """
 import sys
@@ -55,7 +55,7 @@ def servers(authority: Authority) -> Iterator[Federation]:
 
 @pytest.fixture
 def federation(servers: Federation) -> Federation:
-    """As if it had just been started."""
+    """The federation, reset to its initial state."""
     servers.restore()
     servers.director.requests.clear()
     servers.director.moods.clear()
@@ -106,7 +106,7 @@ def test_an_osdf_url_means_the_federation_that_the_environment_names(federation:
         assert read_all(found[0].open(0)) == CONTENT
 
 
-def test_nobody_is_asked_before_something_is_wanted(federation: Federation) -> None:
+def test_no_server_is_contacted_before_the_first_read(federation: Federation) -> None:
     found = sources(federation.url(PATH), federation.authority.bundle)
     assert len(found) == 4
     assert federation.director.requests == []
@@ -122,7 +122,7 @@ def test_the_digest_that_xrootd_vouches_for_is_checked(federation: Federation, t
     assert receipt.digests["md5"] == hashlib.md5(CONTENT).hexdigest()
 
 
-def test_a_digest_that_xrootd_still_has_from_another_file_is_not_believed(federation: Federation) -> None:
+def test_a_stale_digest_from_xrootd_is_not_trusted(federation: Federation) -> None:
     limits = HttpSettings(ca_file=str(federation.authority.bundle))
     url = federation.origin.url(PREFIX + "/other.txt")
     answer = send_request("GET", Url.parse(url), {"Want-Digest": "md5"}, limits)
@@ -134,7 +134,7 @@ def test_a_digest_that_xrootd_still_has_from_another_file_is_not_believed(federa
     assert origin.version().digests == {"md5": hashlib.md5(CONTENT).hexdigest()}
 
 
-def test_a_cache_that_is_down_costs_a_turn_to_the_next_and_then_to_the_origin(
+def test_if_a_cache_is_down_the_next_one_and_then_the_origin_is_used(
     federation: Federation, tmp_path: Path
 ) -> None:
     url, cache, origin = federation.url(PATH), federation.caches[1].url(""), federation.origin.url("")
@@ -167,7 +167,9 @@ def test_after_the_last_byte_there_is_nothing_and_beyond_it_another_file(federat
     assert found.value.kind is ErrorKind.CHANGED
 
 
-def test_what_an_earlier_process_left_is_not_fetched_again(federation: Federation, tmp_path: Path) -> None:
+def test_bytes_that_an_earlier_process_fetched_are_not_fetched_again(
+    federation: Federation, tmp_path: Path
+) -> None:
     url = federation.url(PATH)
     wanted = DataItem((url,), {"sha256": hashlib.sha256(CONTENT).hexdigest()})
     for life in (SIZE // 2, SIZE):  # the second one has all of it, and cannot say so any more

@@ -67,7 +67,7 @@ def disk(lab: Lab) -> Iterator[Path]:
         subprocess.run(["umount", place], check=True)
 
 
-def test_a_disk_that_is_full_keeps_what_has_come_and_the_next_attempt_goes_on_with_room(
+def test_a_full_disk_keeps_the_fetched_bytes_and_the_next_attempt_resumes_once_there_is_space(
     lab: Lab, disk: Path
 ) -> None:
     ballast = disk / "ballast"
@@ -79,7 +79,7 @@ def test_a_disk_that_is_full_keeps_what_has_come_and_the_next_attempt_goes_on_wi
         lab.until("a part on disk", lambda: any(_size(path) >= 2 * MIB for path in disk.rglob("*.part")))
         _fill(ballast)
         lab.until("the end of an attempt", lambda: any(one.outcome for one in attempts(directory)))
-        told = lab.outlast("explain", directory / "e").stdout
+        explained = lab.outlast("explain", directory / "e").stdout
         server.always(Behaviour())
         ballast.unlink()
         ended = lab.finish(process)
@@ -88,7 +88,7 @@ def test_a_disk_that_is_full_keeps_what_has_come_and_the_next_attempt_goes_on_wi
     assert found(directory, "e") == digests({"a.bin": CONTENT})
     outcomes = [one.outcome for one in attempts(directory)]
     assert outcomes[-1] is Outcome.FINISHED and set(outcomes[:-1]) == {Outcome.OUT_OF_DISK}
-    assert "disk" in told
+    assert "disk" in explained
     assert [request.start for request in server.requests][-1] >= MIB
 
 

@@ -31,7 +31,7 @@ def nginx(authority: Authority) -> Iterator[Nginx]:
 
 @pytest.fixture
 def token(nginx: Nginx, tmp_path: Path) -> Iterator[Path]:
-    """A file with a token that nginx accepts, until it is told otherwise."""
+    """A file with a token that nginx accepts until the end of the test."""
     file = tmp_path / "token"
     file.touch(mode=0o600)
     file.write_text("right.token\n")
@@ -52,7 +52,7 @@ def test_a_file_arrives_whole_and_checked(
 
 @pytest.mark.parametrize("tls", [True, False], ids=["https", "http"])
 @pytest.mark.parametrize("span", [(0, None), (1, None), (SIZE - 1, None), (SIZE, None), (1000, 2000)])
-def test_every_range_is_what_was_asked_for(
+def test_every_range_is_the_requested_one(
     nginx: Nginx, authority: Authority, tls: bool, span: tuple[int, int | None]
 ) -> None:
     body = sources(nginx.url("/set.bin", tls), authority.bundle)[0].open(*span)
@@ -67,16 +67,16 @@ def test_an_empty_file_is_a_file(nginx: Nginx, authority: Authority, tmp_path: P
     assert (tmp_path / "a").read_bytes() == b""
 
 
-def test_what_an_earlier_process_left_is_not_fetched_again(
+def test_bytes_that_an_earlier_process_fetched_are_not_fetched_again(
     nginx: Nginx, authority: Authority, tmp_path: Path
 ) -> None:
     url = nginx.url("/set.bin")
-    wanted = DataItem((url,), SHA256)
+    item = DataItem((url,), SHA256)
 
     found = sources(url, authority.bundle)
     with pytest.raises(Died):
-        fetch_to(tmp_path / "a", wanted, found, dies_after=SIZE // 2)
-    receipt = fetch_to(tmp_path / "a", wanted, found)
+        fetch_to(tmp_path / "a", item, found, dies_after=SIZE // 2)
+    receipt = fetch_to(tmp_path / "a", item, found)
     assert receipt.resumed_from >= SIZE // 2
     assert (tmp_path / "a").read_bytes() == CONTENT
     assert sum(share.bytes for share in receipt.sources.values()) == SIZE - receipt.resumed_from
@@ -106,7 +106,7 @@ class TestTokens:
             sources(nginx.url("/private/set.bin", tls), authority.bundle, tokens)[0].open(0)
         assert found.value.kind is ErrorKind.REFUSED
 
-    def test_a_token_that_nginx_does_not_take_ends_the_fetch_in_words_without_it(
+    def test_a_token_that_nginx_rejects_ends_the_fetch_and_is_not_shown(
         self, nginx: Nginx, authority: Authority, token: Path, tmp_path: Path
     ) -> None:
         token.write_text("wrong.token")
@@ -130,7 +130,7 @@ class TestTokens:
         assert len(nginx.requests) == before
 
 
-def test_a_capped_server_gives_the_right_bytes_too(
+def test_a_rate_limited_server_delivers_the_right_bytes(
     nginx: Nginx, authority: Authority, tmp_path: Path
 ) -> None:
     url = nginx.url("/capped/set.bin")
@@ -139,9 +139,7 @@ def test_a_capped_server_gives_the_right_bytes_too(
     assert receipt.bytes == SIZE
 
 
-def test_a_server_that_was_stopped_and_came_back_is_used_again(
-    nginx: Nginx, authority: Authority, tmp_path: Path
-) -> None:
+def test_a_restarted_server_is_used_again(nginx: Nginx, authority: Authority, tmp_path: Path) -> None:
     url = nginx.url("/set.bin")
     nginx.stop()
     try:

@@ -1,4 +1,4 @@
-"""A source that is out, and one that has not got it: who waits, who ends, and what the user is told."""
+"""A source that is out, and one that lacks the data: which runs wait or fail, and what the user sees."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.data_experiments import FILES, HASH_DATA_KEYS, digests, found, loca
 from support.experiments import Lab, open_journal, states
 
 CONTENT = seeded(200_000)
-#: What an ingress answers while the server behind it restarts.
+#: The response of an ingress while the server behind it restarts.
 OUT = Behaviour(status=404, server="")
 #: Scouts that are turned back before the source comes back.
 SCOUTS = 3
@@ -48,12 +48,12 @@ def turned_back(directory: Path) -> list[Attempt]:
     return [one for one in attempts(directory) if one.outcome is Outcome.NOT_FOUND]
 
 
-def looked_after_by_run(lab: Lab, directory: Path) -> None:
+def supervise_by_run(lab: Lab, directory: Path) -> None:
     ended = lab.outlast("run", directory)
     assert ended.returncode == 0, ended.output
 
 
-def looked_after_by_ticks(lab: Lab, directory: Path) -> None:
+def supervise_by_ticks(lab: Lab, directory: Path) -> None:
     assert lab.outlast("submit", directory).returncode == 0
 
     def all_over() -> bool:
@@ -64,15 +64,15 @@ def looked_after_by_ticks(lab: Lab, directory: Path) -> None:
     lab.until("the end of all runs", all_over)
 
 
-@pytest.mark.parametrize("looked_after, runs", [(looked_after_by_run, 20), (looked_after_by_ticks, 5)])
-def test_an_outage_costs_each_run_one_try_and_then_one_of_them_at_a_time_finds_out(
-    lab: Lab, server: Misbehaving, looked_after: Callable[[Lab, Path], None], runs: int
+@pytest.mark.parametrize("supervise, runs", [(supervise_by_run, 20), (supervise_by_ticks, 5)])
+def test_an_outage_costs_each_run_one_attempt_and_then_one_scout_at_a_time(
+    lab: Lab, server: Misbehaving, supervise: Callable[[Lab, Path], None], runs: int
 ) -> None:
     server.always(OUT)
     directory = experiment(lab, server.url("/a.bin"), runs=runs, limits={"attempts": 1})
     watched = threading.Thread(target=_end_outage, args=(lab, server, directory, runs + SCOUTS))
     watched.start()
-    looked_after(lab, directory)
+    supervise(lab, directory)
     watched.join()
     assert set(states(directory).values()) == {"finished"}
     wanted = digests({"a.bin": CONTENT})
@@ -93,20 +93,20 @@ def _end_outage(lab: Lab, server: Misbehaving, directory: Path, count: int) -> N
 
 
 @pytest.mark.parametrize(
-    "behaviour, pinned, outcome, told, advice",
+    "behaviour, pinned, outcome, cause, advice",
     [
         (Behaviour(status=404, server=PELICAN), CONTENT, Outcome.NOT_FOUND, "404", "`outlast data check"),
         (Behaviour(), b"something else", Outcome.CORRUPT_INPUT, "sha256", "`outlast data pin"),
     ],
     ids=["missing", "wrong pin"],
 )
-def test_what_will_never_be_there_ends_the_run_after_two_attempts_with_the_cause(
+def test_permanently_missing_data_fails_the_run_after_two_attempts_with_the_cause(
     lab: Lab,
     server: Misbehaving,
     behaviour: Behaviour,
     pinned: bytes,
     outcome: Outcome,
-    told: str,
+    cause: str,
     advice: str,
 ) -> None:
     server.always(behaviour)
@@ -115,9 +115,9 @@ def test_what_will_never_be_there_ends_the_run_after_two_attempts_with_the_cause
     assert ended.returncode == 1, ended.output
     assert [one.outcome for one in attempts(directory)] == [outcome] * 2
     explained = lab.outlast("explain", directory / "e").stdout
-    assert told in explained and told in lab.outlast("status", directory).stdout
+    assert cause in explained and cause in lab.outlast("status", directory).stdout
     assert advice in explained and advice in ended.output
-    # What it says to type leads on.
+    # The advice helps.
     server.always(Behaviour())
     item = {"url": server.url("/a.bin"), "sha256": sha256(CONTENT)}
     lab.params(directory, **HASH_DATA_KEYS, name="e", cluster="here", data=[item], code=list(FILES))

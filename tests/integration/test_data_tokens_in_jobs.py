@@ -1,4 +1,4 @@
-"""A token for data reaches the host that it is meant for, and shows nowhere else."""
+"""A token for data reaches the host that it is meant for, and appears nowhere else."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.experiments import Lab, processes_with, states
 
 CONTENT, OTHER = seeded(100_000), seeded(100_000, 2)
 TOKEN = "tok-%s" % os.urandom(12).hex()
-#: The training shows all that it can see of its environment.
+#: The training script prints its environment.
 NOSY = {"hash_data.py": "import os\nprint(dict(os.environ))\n" + HASH_DATA}
 
 
@@ -44,7 +44,7 @@ class Scene:
         return local_experiment(self.lab, data, profile, NOSY)
 
     def places(self) -> list[Path]:
-        """Files that have the token in them."""
+        """Return the files that contain the token."""
         files = [path for path in self.lab.root.rglob("*") if path.is_file() and path != self.file]
         return [path for path in files if TOKEN.encode() in path.read_bytes()]
 
@@ -60,11 +60,11 @@ def scene(lab: Lab) -> Iterator[Scene]:
 def test_a_token_reaches_its_host_only_and_is_in_no_file_no_process_and_no_environment(
     scene: Scene, by: str
 ) -> None:
-    told = {"file": str(scene.file)} if by == "file" else {"command": ["cat", str(scene.file)]}
-    # While the first body stands still there is time to look at all processes.
+    token = {"file": str(scene.file)} if by == "file" else {"command": ["cat", str(scene.file)]}
+    # While the first response stalls, all processes are inspected.
     elsewhere = Behaviour(redirect=scene.other.url("/a.bin"))
     scene.private.plan(Behaviour(stall_after=10_000), elsewhere)
-    directory = scene.experiment(**told)
+    directory = scene.experiment(**token)
     run = scene.lab.start("run", directory)
     scene.private.await_sent(10_000)
     assert processes_with(TOKEN) == []
@@ -79,7 +79,7 @@ def test_a_token_reaches_its_host_only_and_is_in_no_file_no_process_and_no_envir
     assert TOKEN not in ended.output + "".join(shown)
 
 
-def test_a_token_file_that_others_can_read_is_refused_and_the_run_goes_on_once_it_is_not(
+def test_a_token_file_that_others_can_read_is_refused_until_its_mode_is_corrected(
     scene: Scene,
 ) -> None:
     scene.file.unlink()
@@ -89,7 +89,7 @@ def test_a_token_file_that_others_can_read_is_refused_and_the_run_goes_on_once_i
     scene.file.write_text(TOKEN)
     scene.file.chmod(0o644)
     advice = "chmod 600 %s" % scene.file
-    lab.until("the trouble in status", lambda: advice in lab.outlast("status", directory).stdout)
+    lab.until("the error in status", lambda: advice in lab.outlast("status", directory).stdout)
     assert scene.private.requests == []
     scene.file.chmod(0o600)
     ended = lab.finish(process)

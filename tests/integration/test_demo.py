@@ -1,4 +1,4 @@
-"""`outlast demo`: it shows what it says it shows, or it fails; and it leaves nothing behind."""
+"""`outlast demo` shows what it announces, or fails, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from support.experiments import Lab
 
 
 def processes_in(place: Path) -> list[str]:
-    """Programs of this machine whose arguments or working directory are in this place."""
+    """Return the command lines of processes whose arguments or working directory are in `place`."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             words = (folder / "cmdline").read_bytes().decode(errors="replace")
             where = str((folder / "cwd").readlink())
         except OSError:
-            continue  # it ended while we looked, or is not ours to look into
+            continue  # it has ended, or belongs to another user
         if str(place) in words or where.startswith(str(place)):
             found.append(words)
     return found
@@ -47,7 +47,9 @@ def temporary(lab: Lab) -> Path:
     return place
 
 
-def test_the_demo_kills_tears_and_ends_with_the_same_weights(lab: Lab, temporary: Path) -> None:
+def test_the_demo_kills_a_job_damages_a_checkpoint_and_ends_with_the_same_weights(
+    lab: Lab, temporary: Path
+) -> None:
     ended = lab.outlast("demo", "--epochs", "25")
     assert ended.returncode == 0, ended.output
     story = [
@@ -71,10 +73,10 @@ def test_the_demo_kills_tears_and_ends_with_the_same_weights(lab: Lab, temporary
     assert processes_in(temporary) == []
 
 
-def test_an_interrupted_demo_ends_all_that_it_started(lab: Lab, temporary: Path) -> None:
+def test_an_interrupted_demo_ends_all_processes_that_it_started(lab: Lab, temporary: Path) -> None:
     process = lab.start("demo", "--epochs", "8")
     jobs = "outlast-demo-*/digits/params/runs/digits/001-*/progress.jsonl"
-    lab.until("a training in the demo's cluster", lambda: list(temporary.glob(jobs)))
+    lab.until("a training run in the demo's cluster", lambda: list(temporary.glob(jobs)))
     assert processes_in(temporary)
     process.send_signal(signal.SIGINT)
     ended = lab.finish(process)
@@ -83,20 +85,20 @@ def test_an_interrupted_demo_ends_all_that_it_started(lab: Lab, temporary: Path)
     assert processes_in(temporary) == []
 
 
-def test_without_numpy_the_demo_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_numpy_the_demo_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo.importlib.util, "find_spec", lambda name: None)
     error = CliRunner().invoke(demo.command).exception
     assert isinstance(error, BadInput) and "pip install numpy" in str(error)
 
 
-def test_a_directory_with_something_in_it_is_not_used(tmp_path: Path) -> None:
+def test_a_directory_that_is_not_empty_is_not_used(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("precious")
     error = CliRunner().invoke(demo.command, ["--keep", str(tmp_path)]).exception
     assert isinstance(error, BadInput) and str(tmp_path) in str(error)
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
-# The verdict, with both trainings played by the test.
+# The verdict, with fake results of both training runs.
 
 
 def write_result(directory: Path, weight: float, accuracy: float = 0.9) -> None:
@@ -166,24 +168,24 @@ def test_equal_means_equal_in_every_bit_and_the_accuracy_counts_too(tmp_path: Pa
     assert compare(tmp_path / "a", tmp_path / "worse").differences == ("the accuracy is 0.9000 and 0.8000",)
 
 
-def test_an_undisturbed_training_that_fails_is_told_with_its_last_lines(tmp_path: Path) -> None:
+def test_the_error_of_a_failed_undisturbed_training_has_its_last_lines(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print('on the way'); raise SystemExit('no such layer')")
     with pytest.raises(OutlastError, match=r"(?s)exit code 1.*on the way.*no such layer"):
-        undisturbed.train(tmp_path, "python train.py", lambda said: None)
+        undisturbed.train(tmp_path, "python train.py", lambda text: None)
 
 
-# Trouble, with an attempt played by files.
+# The kill and the damaged checkpoint, with an attempt that consists of files.
 
 
 class Played:
-    """An attempt whose training says what the test says."""
+    """An attempt whose logs the test writes."""
 
     def __init__(self, root: Path) -> None:
         self.experiment = Experiment(root)
         self.attempt = Attempt("digits", 2, "t2", AttemptState.RUNNING, 0.0)
         self.killed: list[str] = []
-        self.said: list[str] = []
-        self.trouble = DemoTrouble(self.experiment, self.killed.append, self.said.append)
+        self.shown: list[str] = []
+        self.trouble = DemoTrouble(self.experiment, self.killed.append, self.shown.append)
         self.place = self.experiment.exchange_of(self.attempt)
         self.place.mkdir(parents=True)
         self.write("events", {"event": "phase", "phase": "compute"})
@@ -207,7 +209,7 @@ class Played:
         self.trouble.on_entries([JournalEntry(2.0, "digits", EntryKind.ENDED, token, data)])
 
 
-def test_an_attempt_is_killed_only_after_it_saved_and_went_beyond(tmp_path: Path) -> None:
+def test_an_attempt_is_killed_only_after_a_save_and_further_progress(tmp_path: Path) -> None:
     played = Played(tmp_path)
     played.progress("progress", 3)
     played.trouble.kill_if_due(played.attempt)
@@ -221,10 +223,10 @@ def test_an_attempt_is_killed_only_after_it_saved_and_went_beyond(tmp_path: Path
     assert played.killed == []
     played.trouble.kill_if_due(played.attempt)
     played.trouble.kill_if_due(played.attempt)
-    assert played.killed == ["t2"], "once, and only one"
+    assert played.killed == ["t2"], "once"
 
 
-def test_the_newest_checkpoint_is_torn_as_soon_as_the_kill_is_recorded(tmp_path: Path) -> None:
+def test_the_newest_checkpoint_is_truncated_as_soon_as_the_kill_is_recorded(tmp_path: Path) -> None:
     played = Played(tmp_path)
     played.progress("saved", 4)
     played.progress("progress", 5)
@@ -235,7 +237,7 @@ def test_the_newest_checkpoint_is_torn_as_soon_as_the_kill_is_recorded(tmp_path:
     assert (old.stat().st_size, newest.stat().st_size) == (100, 50)
     assert played.trouble.killed and not played.trouble.noticed
     played.end("continue", "t3", notes=["checkpoint %s was put aside: cut" % newest.parent.name], resumed=3)
-    assert played.trouble.noticed and "step 3" in played.said[-1]
+    assert played.trouble.noticed and "step 3" in played.shown[-1]
 
 
 def test_an_attempt_that_ended_before_its_kill_does_not_count(tmp_path: Path) -> None:

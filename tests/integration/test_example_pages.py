@@ -1,4 +1,4 @@
-"""The example `pages` as a user gets it: through kills it ends with the models of an undisturbed training."""
+"""The example `pages` as users get it: despite kills it ends with the models of an undisturbed run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from support.example_runs import bring_to_its_end, finish, make, metrics, result
 from support.experiments import Lab
 
 if "CI" in os.environ:
-    import PIL.Image  # noqa: F401 - in CI nothing may be left out
+    import PIL.Image  # noqa: F401 - in CI no test may be skipped
     import torch  # noqa: F401
 else:
     pytest.importorskip("torch")
@@ -21,13 +21,13 @@ LAYERS = ["background", "music_symbol", "staff_lines", "text"]
 BOOK = templates()["pages"] / "book.zip"
 #: Fifty-six steps on small patches.
 SMALL = "--epochs 7 --samples 24 --batch-size 12 --patch-height 32 --patch-width 48 --width 6 --lr 0.02"
-#: How the line begins that asks for a layer's F1.
+#: The beginning of the line that requires the F1 of a layer.
 RULE = "  - {path: metrics.json, key: f1.%s"
-#: What so small a training reaches at least, for each layer; it reaches 0.9.
+#: The least F1 of so small a run, for each layer; it reaches 0.9.
 F1 = 0.75
 
 
-def test_pages_killed_on_its_way_ends_with_the_models_of_an_undisturbed_training(lab: Lab) -> None:
+def test_pages_ends_with_the_models_of_an_undisturbed_run_in_spite_of_kills(lab: Lab) -> None:
     alone = lab.root / "alone"
     undisturbed = start("pages", alone, "pages.py", "--data", BOOK, *SMALL.split())
     changes = {
@@ -38,8 +38,8 @@ def test_pages_killed_on_its_way_ends_with_the_models_of_an_undisturbed_training
     changes.update({RULE % layer: "%s, at_least: %s}" % (RULE % layer, F1) for layer in LAYERS})
     directory = make(lab, "pages", changes)
     outcomes = bring_to_its_end(lab, directory, ["kill", "evict"])
-    code, said = finish(undisturbed)
-    assert code == 0, said
+    code, output = finish(undisturbed)
+    assert code == 0, output
     assert outcomes == ["evicted", "evicted", "finished"]
     found = result(directory)
     models = ["%s.pt" % layer for layer in LAYERS]

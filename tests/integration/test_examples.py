@@ -1,4 +1,4 @@
-"""The examples as a user gets them: each is checked, and is brought to its end whatever happens to it."""
+"""The examples as users get them: each passes `check` and finishes in spite of interruptions."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from support.experiments import Lab, open_journal, states
 
 HERE = Path(__file__).parent
 DIGITS = templates()["digits"]
-#: What makes each example short, in `params.yaml`: patterns and what stands there instead.
+#: Replacements in `params.yaml` that make each example short, by pattern.
 SHORTER = {
     "hello": {r"--epochs \d+": "--epochs 25", r"time: \w+": "time: 2s", r"grace: \S+": "grace: 0.5s"},
     "script": {r"train.sh \d+": "train.sh 4", r"time: \w+": "time: 2s"},
     "digits": {r"--epochs \d+": "--epochs 12", r"time: \w+": "time: 2s"},
 }
-#: Of the same Python as this one, and with one thread: the number of threads changes the bits.
+#: The same Python as this one, with one thread: the number of threads changes the bits.
 ENVIRONMENT = {
     "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
     **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
@@ -80,7 +80,7 @@ class Training:
         return process.returncode, out
 
     def interrupt(self, lab: Lab, step: int, how: signal.Signals) -> int:
-        """Start it, send it a signal when it is beyond this step, and wait; its exit code."""
+        """Start it, send it a signal when it is beyond this step, and return its exit code."""
         self.progress.unlink(missing_ok=True)
         self.progress.with_name("progress.json").unlink(missing_ok=True)
         process = self.start(OUTLAST_PROGRESS_FILE=str(self.progress), OUTLAST_TOKEN="x")
@@ -94,12 +94,12 @@ class Training:
         return process.returncode
 
     def is_beyond(self, step: int) -> bool:
-        said: Mapping[str, Any] | None = last_progress(self.progress)
-        return said is not None and said["step"] > step
+        progress: Mapping[str, Any] | None = last_progress(self.progress)
+        return progress is not None and progress["step"] > step
 
 
-def bring_to_its_end(lab: Lab, directory: Path) -> int:
-    """Check and run an example; the number of attempts it took."""
+def run_to_the_end(lab: Lab, directory: Path) -> int:
+    """Check and run an example; return the number of attempts."""
     assert lab.outlast("check", directory).returncode == 0
     ended = lab.outlast("run", directory)
     assert ended.returncode == 0, ended.output
@@ -108,24 +108,22 @@ def bring_to_its_end(lab: Lab, directory: Path) -> int:
         return len(list(journal.attempts()))
 
 
-def test_no_example_is_left_out_here() -> None:
+def test_every_example_has_a_test() -> None:
     elsewhere = {path.stem.removeprefix("test_example_") for path in HERE.glob("test_example_*.py")}
     assert sorted({*SHORTER, *elsewhere}) == sorted(templates())
 
 
 @pytest.mark.parametrize("example", ["hello", "script"])
-def test_an_example_passes_check_and_is_brought_to_its_end_in_several_attempts(
-    lab: Lab, example: str
-) -> None:
-    assert bring_to_its_end(lab, make(lab, example)) > 1
+def test_an_example_passes_check_and_finishes_in_several_attempts(lab: Lab, example: str) -> None:
+    assert run_to_the_end(lab, make(lab, example)) > 1
 
 
-def test_digits_under_a_limit_ends_with_the_weights_of_an_undisturbed_training(lab: Lab) -> None:
+def test_digits_under_a_time_limit_ends_with_the_weights_of_an_undisturbed_run(lab: Lab) -> None:
     training = Training(lab.root / "alone", "--epochs", "12", "--lr", "0.05")
     code, out = training.run()
     assert code == 0, out
     directory = make(lab, "digits")
-    bring_to_its_end(lab, directory)
+    run_to_the_end(lab, directory)
     assert weights(directory / "results" / "digits") == weights(training.directory)
 
 
@@ -146,15 +144,15 @@ def test_digits_interrupted_at_random_places_ends_with_the_same_weights(lab: Lab
     assert code == 0, out
     assert weights(disturbed.directory) == weights(undisturbed.directory), seed
     if 85 in codes:
-        assert "starting at step 0\n" not in out, "what was saved was not used"
+        assert "starting at step 0\n" not in out, "the checkpoint was not used"
 
 
-def test_digits_learns_to_read_and_says_how_well(lab: Lab) -> None:
+def test_digits_learns_and_reports_its_accuracy(lab: Lab) -> None:
     training = Training(lab.root / "alone", "--epochs", "10", "--hidden", "32")
     assert training.run()[0] == 0
     metrics = json.loads((training.directory / "metrics.json").read_text())
     assert metrics["accuracy"] >= 0.9 and metrics["epochs"] == 10
-    assert (training.directory / "checkpoints").is_dir(), "without a job it saves beside itself"
+    assert (training.directory / "checkpoints").is_dir(), "without a job it saves next to itself"
 
 
 def test_digits_refuses_damaged_data(lab: Lab) -> None:
@@ -165,7 +163,7 @@ def test_digits_refuses_damaged_data(lab: Lab) -> None:
     assert code == 1 and "is damaged" in out and "Traceback" not in out
 
 
-def test_digits_refuses_to_go_on_from_a_training_with_other_settings(lab: Lab) -> None:
+def test_digits_refuses_to_resume_from_checkpoints_with_other_settings(lab: Lab) -> None:
     training = Training(lab.root / "alone", "--epochs", "8")
     assert training.interrupt(lab, 10, signal.SIGTERM) == 85
     training.arguments = ("--epochs", "8", "--hidden", "16")
@@ -191,7 +189,7 @@ def check_model(directory: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_check_of_digits_accepts_a_whole_model(tmp_path: Path) -> None:
+def test_the_check_of_digits_accepts_a_complete_model(tmp_path: Path) -> None:
     np.savez(tmp_path / "model.npz", **model())
     assert check_model(tmp_path).returncode == 0
 
@@ -206,7 +204,7 @@ def test_the_check_of_digits_accepts_a_whole_model(tmp_path: Path) -> None:
         ({"conv2": np.array([{}], dtype=object)}, "cannot be read as a model"),
     ],
 )
-def test_the_check_of_digits_refuses_a_wrong_model_with_a_sentence(
+def test_the_check_of_digits_explains_what_is_wrong_with_a_model(
     tmp_path: Path, change: dict[str, Any], sentence: str
 ) -> None:
     np.savez(tmp_path / "model.npz", **{**model(), **change})

@@ -1,4 +1,4 @@
-"""Data that HTCondor brings to a job with Outlast's plugin, before the job starts."""
+"""Data that HTCondor transfers with Outlast's plugin, before the job starts."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from contract.experiment_runs import Play
-from contract.htcondor_harness import HTCondorRehearsal
+from contract.experiment_runs import ClusterExperiment
+from contract.htcondor_harness import HTCondorHarness
 from outlast.domain.model import Outcome
 from servers.behaviour import PELICAN, Behaviour, seeded
 from servers.certificates import Authority
@@ -24,15 +24,15 @@ CONTENT = seeded(5 * MIB)
 
 
 @pytest.fixture
-def pool(tmp_path: Path) -> Iterator[HTCondorRehearsal]:
-    rehearsal = HTCondorRehearsal(tmp_path)
-    yield rehearsal
-    rehearsal.close()
+def pool(tmp_path: Path) -> Iterator[HTCondorHarness]:
+    harness = HTCondorHarness(tmp_path)
+    yield harness
+    harness.close()
 
 
 @pytest.fixture
-def play(pool: HTCondorRehearsal, lab: Lab) -> Play:
-    return Play(pool, lab)
+def experiment(pool: HTCondorHarness, lab: Lab) -> ClusterExperiment:
+    return ClusterExperiment(pool, lab)
 
 
 @pytest.fixture
@@ -41,77 +41,82 @@ def server() -> Iterator[Misbehaving]:
         yield one
 
 
-def native(play: Play, url: str, patience: str = "2s", **item: Any) -> Path:
-    """An experiment whose one item is fetched by the plugin."""
+def native(experiment: ClusterExperiment, url: str, patience: str = "2s", **item: Any) -> Path:
+    """Write an experiment whose only item is fetched by the plugin; return its directory."""
     profile = {"transfers": {"stall": "2s", "patience": patience}}
-    play.cluster.profile_keys = {**play.cluster.profile_keys, **profile}
-    return play.set(files=FILES, data=[{"url": url, "method": "native", **item}], **HASH_DATA_KEYS)
+    experiment.cluster.profile_keys = {**experiment.cluster.profile_keys, **profile}
+    return experiment.write(files=FILES, data=[{"url": url, "method": "native", **item}], **HASH_DATA_KEYS)
 
 
-def explained(play: Play) -> str:
-    return play.lab.outlast("explain", play.directory / "play").stdout
+def explanation(experiment: ClusterExperiment) -> str:
+    return experiment.lab.outlast("explain", experiment.directory / "train").stdout
 
 
-def test_the_plugin_brings_the_right_bytes_from_a_server_that_closes_and_stalls(
-    play: Play, server: Misbehaving
+def test_the_plugin_fetches_the_right_bytes_from_a_server_that_closes_and_stalls(
+    experiment: ClusterExperiment, server: Misbehaving
 ) -> None:
     server.always(Behaviour(close_after=2 * MIB))
     server.plan(Behaviour(stall_after=MIB))
-    directory = native(play, server.url("/a.bin?signed=yes"), patience="10s", sha256=sha256(CONTENT))
-    play.run()
-    assert found(directory, "play") == digests({"a.bin": CONTENT})
+    directory = native(experiment, server.url("/a.bin?signed=yes"), patience="10s", sha256=sha256(CONTENT))
+    experiment.run()
+    assert found(directory, "train") == digests({"a.bin": CONTENT})
     assert [request.start for request in server.requests] == [0, MIB, 3 * MIB]
-    (attempt,) = play.attempts()
+    (attempt,) = experiment.attempts()
     (item,) = attempt.account.data
     assert item.carried and item.bytes == len(CONTENT) and item.vouched == "pinned"
     assert {kind: cost.count for kind, cost in item.troubles.items()} == {"stall": 1, "truncated": 1}
-    (booking,) = play.lab.outlast("report", directory, "--json").json["attempts"]
-    # HTCondor tells whole seconds.
+    (booking,) = experiment.lab.outlast("report", directory, "--json").json["attempts"]
+    # HTCondor logs whole seconds.
     assert booking["slot"] >= 1 and booking["uses"]["data trouble"] >= 1
     assert sum(booking["uses"].values()) == pytest.approx(booking["slot"], abs=1.0)
-    assert "stall 1×" in explained(play) and "before the job began" in explained(play)
+    assert "stall 1×" in explanation(experiment) and "before the job began" in explanation(experiment)
 
 
 @pytest.mark.parametrize(
-    "behaviour, pinned, outcome, told",
+    "behaviour, pinned, outcome, message",
     [
         (Behaviour(status=404, server=PELICAN), CONTENT, Outcome.NOT_FOUND, "responds with 404 Not Found"),
         (Behaviour(), b"another file", Outcome.CORRUPT_INPUT, "its sha256 is"),
     ],
     ids=["missing", "wrong pin"],
 )
-def test_what_the_plugin_will_never_get_ends_the_run_after_two_attempts_with_the_cause(
-    play: Play, server: Misbehaving, behaviour: Behaviour, pinned: bytes, outcome: Outcome, told: str
+def test_data_that_the_plugin_can_never_get_ends_the_run_after_two_attempts_with_the_cause(
+    experiment: ClusterExperiment,
+    server: Misbehaving,
+    behaviour: Behaviour,
+    pinned: bytes,
+    outcome: Outcome,
+    message: str,
 ) -> None:
     server.always(behaviour)
-    native(play, server.url("/a.bin"), sha256=sha256(pinned))
-    play.run(code=1)
-    assert [attempt.outcome for attempt in play.attempts()] == [outcome] * 2
-    assert "the same failure twice: a.bin did not arrive" in play.explain()["reason"]
-    assert told in explained(play)
-    play.assert_nothing_is_left()
+    native(experiment, server.url("/a.bin"), sha256=sha256(pinned))
+    experiment.run(code=1)
+    assert [attempt.outcome for attempt in experiment.attempts()] == [outcome] * 2
+    assert "the same failure twice: a.bin did not arrive" in experiment.explain()["reason"]
+    assert message in explanation(experiment)
+    experiment.assert_nothing_is_left()
 
 
-def test_a_source_that_is_out_for_a_while_holds_the_job_which_then_goes_on(
-    play: Play, server: Misbehaving
+def test_a_source_that_is_unavailable_for_a_while_holds_the_job_which_is_then_released(
+    experiment: ClusterExperiment, server: Misbehaving
 ) -> None:
     server.always(Behaviour(status=404, server=""))
-    directory = native(play, server.url("/a.bin"), sha256=sha256(CONTENT))
-    process = play.lab.start("run", directory)
-    play.until("a release", lambda: any(attempt.releases for attempt in play.attempts()))
+    directory = native(experiment, server.url("/a.bin"), sha256=sha256(CONTENT))
+    process = experiment.lab.start("run", directory)
+    experiment.wait_for("a release", lambda: any(attempt.releases for attempt in experiment.attempts()))
     server.always(Behaviour())
-    play.conclude(process)
-    assert found(directory, "play") == digests({"a.bin": CONTENT})
-    assert [attempt.outcome for attempt in play.attempts()] == [Outcome.FINISHED]
-    assert play.attempts()[0].account.in_vain >= 1
+    experiment.finish(process)
+    assert found(directory, "train") == digests({"a.bin": CONTENT})
+    assert [attempt.outcome for attempt in experiment.attempts()] == [Outcome.FINISHED]
+    assert experiment.attempts()[0].account.in_vain >= 1
 
 
-def test_the_file_with_the_token_travels_with_the_job_is_used_there_and_does_not_come_back(
-    play: Play,
+def test_the_token_file_is_transferred_with_the_job_used_there_and_not_transferred_back(
+    experiment: ClusterExperiment,
 ) -> None:
-    authority = Authority(play.lab.root / "certificates")
+    authority = Authority(experiment.lab.root / "certificates")
     token = "tok-%s" % os.urandom(12).hex()
-    file = play.lab.root / "token"
+    file = experiment.lab.root / "token"
     file.write_text(token)
     file.chmod(0o600)
     with Misbehaving({"/a.bin": CONTENT}, authority.issue(), host="localhost") as server:
@@ -120,11 +125,11 @@ def test_the_file_with_the_token_travels_with_the_job_is_used_there_and_does_not
             "token": {"file": str(file), "hosts": hosts},
             "before": "export SSL_CERT_FILE=%s" % authority.bundle,
         }
-        play.cluster.profile_keys = {**play.cluster.profile_keys, **extra}
+        experiment.cluster.profile_keys = {**experiment.cluster.profile_keys, **extra}
         item = {"url": server.url("/a.bin"), "sha256": sha256(CONTENT)}
-        directory = play.set(files=FILES, data=[item], **HASH_DATA_KEYS)
-        play.run()
+        directory = experiment.write(files=FILES, data=[item], **HASH_DATA_KEYS)
+        experiment.run()
         assert {request.headers.get("authorization") for request in server.requests} == {"Bearer " + token}
-    assert found(directory, "play") == digests({"a.bin": CONTENT})
-    places = [path for path in play.lab.root.rglob("*") if path.is_file() and path != file]
+    assert found(directory, "train") == digests({"a.bin": CONTENT})
+    places = [path for path in experiment.lab.root.rglob("*") if path.is_file() and path != file]
     assert [path for path in places if token.encode() in path.read_bytes()] == []

@@ -1,4 +1,4 @@
-"""Jobs of a real HTCondor pool that share no file system: what survives which kind of end."""
+"""Checkpoints of jobs in a real HTCondor pool without a shared file system survive each kind of end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from contract.htcondor_harness import HTCondorRehearsal
+from contract.htcondor_harness import HTCondorHarness
+from outlast.domain import outcomes
 from outlast.domain.model import Attempt, AttemptState, Outcome, Resources, Run, RunState, Spec
 from outlast.domain.observation import JobPhase, Report
 from outlast.exchange import zipapp
@@ -18,18 +19,18 @@ from outlast.exchange.experiment import Experiment
 from outlast.exchange.sandbox_exchange import SandboxExchange
 from outlast.node.order import OutputRule
 from outlast.node.sandbox import layout
-from outlast.schedulers.base import Sought, SubmitAnswer
+from outlast.schedulers.base import JobRef, SubmitStatus
 from outlast.schedulers.profile import Profile
 from outlast.training.checkpoints import checkpoint_names
 
 pytestmark = pytest.mark.slow
 
-#: Goes one step for every `go-N` it finds, saves each, and leaves when told to.
+#: Does one step for each file `go-N`, saves it, and exits when it must stop.
 TRAINING = """
     import os, pathlib, sys, time, outlast
     control = pathlib.Path(sys.argv[1])
     state = outlast.load() or {"step": 0}
-    # As some training libraries do; HTCondor takes nothing at all of a directory with such a link in it.
+    # As some training libraries do; HTCondor transfers nothing from a directory with such a link.
     place = pathlib.Path(os.environ["OUTLAST_CHECKPOINT_DIR"])
     (place / "epoch").mkdir(exist_ok=True)
     (place / "epoch" / "of").write_text(str(state["step"]))
@@ -55,10 +56,10 @@ TRAINING = """
 """
 
 
-class Course:
-    """One attempt on the pool, whose training a test leads step by step."""
+class SteppedAttempt:
+    """An attempt on the pool whose training script waits for the test before each step."""
 
-    def __init__(self, directory: Path, pool: HTCondorRehearsal, commit: str, every: float = 0.5) -> None:
+    def __init__(self, directory: Path, pool: HTCondorHarness, commit: str, every: float = 0.5) -> None:
         self.pool = pool
         self.control = directory / "control"
         self.control.mkdir(mode=0o777)
@@ -81,39 +82,44 @@ class Course:
         self.attempt = self.send(1)
 
     def send(self, number: int) -> Attempt:
+        """Submit an attempt with this number."""
         run = Run("course", 0, 1, {}, RunState.ACTIVE, added=0.0, since=0.0)
         attempt = Attempt(
             "course", number, "%s%02d-1" % (self.pool.group[-8:], number), AttemptState.INTENDED, 0.0
         )
         self.exchange.write_order(run, attempt, self.spec)
         request = self.exchange.request(run, attempt, self.spec)
-        told = self.pool.scheduler.submit([request])[attempt.token]
-        assert told.answer is SubmitAnswer.ACCEPTED, told.reason
+        result = self.pool.scheduler.submit([request])[attempt.token]
+        assert result.status is SubmitStatus.ACCEPTED, result.reason
         return attempt
 
     @property
     def home(self) -> Path:
         return self.experiment.exchange_of(self.attempt)
 
-    def await_that(self, what: Callable[[], object], doing: str) -> None:
+    def wait_for(self, what: Callable[[], object], doing: str) -> None:
+        """Wait until `what` is true; `doing` describes it in the error."""
         until = time.monotonic() + self.pool.patience
         while not what():
             assert time.monotonic() < until, "%s: %s" % (doing, self.pool.scheduler.poll())
             time.sleep(0.05)
 
     def go(self, *steps: int) -> None:
+        """Let the training script do these steps, and wait until they are saved."""
         for step in steps:
             (self.control / ("go-%d" % step)).touch()
-            self.await_that((self.control / ("saved-%d" % step)).exists, "step %d" % step)
+            self.wait_for((self.control / ("saved-%d" % step)).exists, "step %d" % step)
 
     def resumed(self) -> list[int]:
+        """Return the step from which each start resumed."""
         path = self.control / "resumed"
         return [int(line) for line in path.read_text().split()] if path.exists() else []
 
     def await_start(self, number: int) -> None:
-        self.await_that(lambda: len(self.resumed()) >= number, "start %d" % number)
+        self.wait_for(lambda: len(self.resumed()) >= number, "start %d" % number)
 
     def committed(self) -> int:
+        """Return the newest committed step; 0 if there is none."""
         found = layout.newest_commit(str(self.home))
         names = {name.split("/")[1] for name in found[1].files} if found else set()
         return max(
@@ -124,13 +130,14 @@ class Course:
         self.pool.evict(self.attempt.token, fast)
 
     def end(self) -> Report:
-        sought = [Sought(self.attempt.token, "", time.time())]
+        """Wait until the job has ended, and return its report."""
+        expected = [JobRef(self.attempt.token, "", time.time())]
 
         def ended() -> bool:
-            view = self.pool.scheduler.poll(sought).get(self.attempt.token)
+            view = self.pool.scheduler.poll(expected).get(self.attempt.token)
             return view is not None and view.phase is JobPhase.ENDED
 
-        self.await_that(ended, "the end")
+        self.wait_for(ended, "the end")
         report = self.exchange.report(self.attempt)
         assert report is not None
         self.exchange.settle(self.attempt)
@@ -142,39 +149,39 @@ class Course:
 
 
 @pytest.fixture
-def pool(tmp_path: Path) -> Iterator[HTCondorRehearsal]:
+def pool(tmp_path: Path) -> Iterator[HTCondorHarness]:
     place = tmp_path / "pool"
     place.mkdir()
-    rehearsal = HTCondorRehearsal(place)
-    yield rehearsal
-    rehearsal.close()
+    harness = HTCondorHarness(place)
+    yield harness
+    harness.close()
 
 
-def test_what_was_committed_over_chirp_survives_a_kill_without_warning(
-    tmp_path: Path, pool: HTCondorRehearsal
+def test_checkpoints_committed_over_chirp_survive_a_kill_without_warning(
+    tmp_path: Path, pool: HTCondorHarness
 ) -> None:
-    course = Course(tmp_path, pool, "chirp")
-    course.go(1, 2)
-    course.await_that(lambda: course.committed() == 2, "a commit")
-    assert not (course.home / layout.TRAVEL).exists()
-    asked = ("condor_q", pool.job(course.attempt.token), "-af", "ChirpOutlastStep")
-    course.await_that(lambda: pool.tool(*asked).strip() == "2", "live progress in the queue")
-    course.evict(fast=True)
-    course.await_start(2)
-    assert course.resumed() == [0, 2]
-    course.go(3)
-    course.await_that(lambda: course.committed() == 3, "another commit")
-    course.pool.kill_starter(course.attempt.token)
-    course.await_start(3)
-    assert course.resumed() == [0, 2, 3]
-    course.go(4)
-    report = course.end()
-    assert report.outcome is Outcome.FINISHED
-    assert [leg.outcome for leg in report.legs] == [None, None, Outcome.FINISHED]
-    course.exchange.publish(course.attempt)
-    assert (course.experiment.result("course") / "weights.txt").read_text() == "4"
-    assert course.checkpoints()[-1] == 4
-    assert course.experiment.log("course", 1).read_text().split("\n")[:4] == [
+    stepped = SteppedAttempt(tmp_path, pool, "chirp")
+    stepped.go(1, 2)
+    stepped.wait_for(lambda: stepped.committed() == 2, "a commit")
+    assert not (stepped.home / layout.TRAVEL).exists()
+    query = ("condor_q", pool.job(stepped.attempt.token), "-af", "ChirpOutlastStep")
+    stepped.wait_for(lambda: pool.tool(*query).strip() == "2", "live progress in the queue")
+    stepped.evict(fast=True)
+    stepped.await_start(2)
+    assert stepped.resumed() == [0, 2]
+    stepped.go(3)
+    stepped.wait_for(lambda: stepped.committed() == 3, "another commit")
+    stepped.pool.kill_starter(stepped.attempt.token)
+    stepped.await_start(3)
+    assert stepped.resumed() == [0, 2, 3]
+    stepped.go(4)
+    report = stepped.end()
+    assert outcomes.of_leg(report) is Outcome.FINISHED
+    assert [outcomes.of_leg(leg) for leg in report.legs] == [None, None, Outcome.FINISHED]
+    stepped.exchange.publish(stepped.attempt)
+    assert (stepped.experiment.result("course") / "weights.txt").read_text() == "4"
+    assert stepped.checkpoints()[-1] == 4
+    assert stepped.experiment.log("course", 1).read_text().split("\n")[:4] == [
         "step 1",
         "step 2",
         "step 3",
@@ -182,53 +189,53 @@ def test_what_was_committed_over_chirp_survives_a_kill_without_warning(
     ]
 
 
-def test_what_was_saved_at_a_soft_eviction_survives_it_and_a_later_kill(
-    tmp_path: Path, pool: HTCondorRehearsal
+def test_a_checkpoint_saved_at_a_soft_eviction_survives_it_and_a_later_kill(
+    tmp_path: Path, pool: HTCondorHarness
 ) -> None:
-    course = Course(tmp_path, pool, "never")
-    course.go(1, 2)
-    course.evict(fast=False)
-    course.await_start(2)
-    assert course.resumed() == [0, 2]
-    course.go(3)
-    course.evict(fast=True)
-    course.await_start(3)
-    assert course.resumed() == [0, 2, 2]
-    course.go(4)
-    report = course.end()
-    assert report.outcome is Outcome.FINISHED
-    assert [leg.outcome for leg in report.legs] == [Outcome.EVICTED, Outcome.FINISHED]
+    stepped = SteppedAttempt(tmp_path, pool, "never")
+    stepped.go(1, 2)
+    stepped.evict(fast=False)
+    stepped.await_start(2)
+    assert stepped.resumed() == [0, 2]
+    stepped.go(3)
+    stepped.evict(fast=True)
+    stepped.await_start(3)
+    assert stepped.resumed() == [0, 2, 2]
+    stepped.go(4)
+    report = stepped.end()
+    assert outcomes.of_leg(report) is Outcome.FINISHED
+    assert [outcomes.of_leg(leg) for leg in report.legs] == [Outcome.EVICTED, Outcome.FINISHED]
 
 
-def test_without_chirp_the_job_restarts_in_place_so_that_its_checkpoints_get_out(
-    tmp_path: Path, pool: HTCondorRehearsal
+def test_without_chirp_the_job_restarts_in_place_so_that_its_checkpoints_are_transferred(
+    tmp_path: Path, pool: HTCondorHarness
 ) -> None:
-    course = Course(tmp_path, pool, "restart")
-    course.go(1)
-    course.await_start(2)
-    assert course.resumed() == [0, 1]
-    course.evict(fast=True)
-    course.await_start(3)
-    assert course.resumed() == [0, 1, 1]
-    course.go(2, 3, 4)
-    report = course.end()
-    assert report.outcome is Outcome.FINISHED
-    assert report.earlier[0].outcome is Outcome.CONTINUE
+    stepped = SteppedAttempt(tmp_path, pool, "restart")
+    stepped.go(1)
+    stepped.await_start(2)
+    assert stepped.resumed() == [0, 1]
+    stepped.evict(fast=True)
+    stepped.await_start(3)
+    assert stepped.resumed() == [0, 1, 1]
+    stepped.go(2, 3, 4)
+    report = stepped.end()
+    assert outcomes.of_leg(report) is Outcome.FINISHED
+    assert outcomes.of_leg(report.earlier[0]) is Outcome.CONTINUE
 
 
-def test_the_next_job_goes_on_from_what_a_cancelled_one_had_committed(
-    tmp_path: Path, pool: HTCondorRehearsal
+def test_the_next_job_resumes_from_what_a_cancelled_one_had_committed(
+    tmp_path: Path, pool: HTCondorHarness
 ) -> None:
-    course = Course(tmp_path, pool, "auto")
-    course.go(1, 2)
-    course.await_that(lambda: course.committed() == 2, "a commit")
-    views = pool.scheduler.poll([Sought(course.attempt.token, "", time.time())])
-    pool.scheduler.cancel([views[course.attempt.token]])
-    report = course.end()
-    assert report.outcome is None, "nothing but the news that it had sent is here"
-    assert course.checkpoints() == [1, 2]
-    course.attempt = course.send(2)
-    course.await_start(2)
-    assert course.resumed() == [0, 2]
-    course.go(3, 4)
-    assert course.end().outcome is Outcome.FINISHED
+    stepped = SteppedAttempt(tmp_path, pool, "auto")
+    stepped.go(1, 2)
+    stepped.wait_for(lambda: stepped.committed() == 2, "a commit")
+    views = pool.scheduler.poll([JobRef(stepped.attempt.token, "", time.time())])
+    pool.scheduler.cancel([views[stepped.attempt.token]])
+    report = stepped.end()
+    assert outcomes.of_leg(report) is None, "only what it had committed is here"
+    assert stepped.checkpoints() == [1, 2]
+    stepped.attempt = stepped.send(2)
+    stepped.await_start(2)
+    assert stepped.resumed() == [0, 2]
+    stepped.go(3, 4)
+    assert outcomes.of_leg(stepped.end()) is Outcome.FINISHED

@@ -1,4 +1,4 @@
-"""Holds, evictions and lost starters of a real HTCondor pool, as the adapter tells them."""
+"""Holds, evictions and lost starters of a real HTCondor pool, as the adapter reports them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from contract.experiment_runs import Play
-from contract.htcondor_harness import PAIR, HTCondorRehearsal
+from contract.experiment_runs import ClusterExperiment
+from contract.htcondor_harness import PAIR, HTCondorHarness
 from outlast.domain.model import Outcome
-from outlast.schedulers.base import JobPhase, JobRequest, JobView, Sought
+from outlast.schedulers.base import JobPhase, JobRef, JobRequest, JobView
 from outlast.schedulers.profile import Profile
 from support.experiments import Lab
 
@@ -19,21 +19,21 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def pool(tmp_path: Path) -> Iterator[HTCondorRehearsal]:
-    rehearsal = HTCondorRehearsal(tmp_path)
-    yield rehearsal
-    rehearsal.close()
+def pool(tmp_path: Path) -> Iterator[HTCondorHarness]:
+    harness = HTCondorHarness(tmp_path)
+    yield harness
+    harness.close()
 
 
-def held(pool: HTCondorRehearsal, request: JobRequest, *directives: str) -> JobView:
-    """Submit it with these lines in its description, and see it held."""
+def hold_job(pool: HTCondorHarness, request: JobRequest, *directives: str) -> JobView:
+    """Submit a job with these lines in its description, and wait until it is held."""
     pool.scheduler = pool.another_adapter(profile=Profile(directives=(PAIR, *directives)))
     pool.scheduler.submit([request])
     return pool.poll_until(lambda views: views[request.token].phase is JobPhase.HELD)[request.token]
 
 
-def test_results_that_are_not_there_hold_the_job_and_it_may_try_again(pool: HTCondorRehearsal) -> None:
-    view = held(pool, pool.request("import shutil; shutil.rmtree('travel')"))
+def test_missing_results_hold_the_job_and_it_may_be_released(pool: HTCondorHarness) -> None:
+    view = hold_job(pool, pool.request("import shutil; shutil.rmtree('travel')"))
     assert "hold 12/2" in view.reason and "results" in view.reason
     assert (view.outcome, view.releasable) == (Outcome.NODE_TROUBLE, True)
     pool.scheduler.release([view])
@@ -41,7 +41,7 @@ def test_results_that_are_not_there_hold_the_job_and_it_may_try_again(pool: HTCo
     assert again.elapsed is None or again.elapsed >= (view.elapsed or 0.0)
 
 
-def test_input_that_has_gone_from_the_access_point_is_named(pool: HTCondorRehearsal) -> None:
+def test_input_that_is_missing_on_the_access_point_is_named(pool: HTCondorHarness) -> None:
     data = pool.directory / "data.tar"
     data.write_bytes(b"x")
     request = pool.request(inputs=(str(data),))
@@ -56,17 +56,17 @@ def test_input_that_has_gone_from_the_access_point_is_named(pool: HTCondorRehear
     assert (view.outcome, view.releasable) == (Outcome.NOT_FOUND, False)
 
 
-def test_more_input_than_is_carried_is_refused_with_what_to_do(pool: HTCondorRehearsal) -> None:
+def test_more_input_than_is_transferred_is_rejected_with_what_to_do(pool: HTCondorHarness) -> None:
     data = pool.directory / "data.tar"
     data.write_bytes(bytes(3 * 10**6))
-    view = held(pool, pool.request(inputs=(str(data),)), "max_transfer_input_mb = 1")
+    view = hold_job(pool, pool.request(inputs=(str(data),)), "max_transfer_input_mb = 1")
     assert "hold 32" in view.reason and "http or osdf" in view.reason
     assert (view.outcome, view.releasable) == (Outcome.REJECTED, False)
     assert view.started is None
 
 
-def test_a_job_held_at_its_limit_goes_on_with_what_it_saved_when_it_is_released(
-    pool: HTCondorRehearsal,
+def test_a_job_held_at_its_limit_resumes_with_what_it_saved_when_it_is_released(
+    pool: HTCondorHarness,
 ) -> None:
     save = (
         "import os, signal, time\n"
@@ -74,7 +74,7 @@ def test_a_job_held_at_its_limit_goes_on_with_what_it_saved_when_it_is_released(
         "signal.signal(signal.SIGTERM, lambda *_: (open('travel/saved', 'w').close(), os._exit(0)))\n"
         "time.sleep(60)"
     )
-    view = held(pool, pool.request(save, time=2.0))
+    view = hold_job(pool, pool.request(save, time=2.0))
     assert "hold 47" in view.reason and "limit" in view.reason
     assert (view.outcome, view.releasable) == (Outcome.OVER_TIME, True)
     pool.scheduler.release([view])
@@ -82,54 +82,55 @@ def test_a_job_held_at_its_limit_goes_on_with_what_it_saved_when_it_is_released(
     assert (end.exit_code, end.restarts) == (4, 1)
 
 
-def told_again(pool: HTCondorRehearsal) -> tuple[JobRequest, Any]:
-    told = pool.fifo("told")
-    request = pool.request(told.tell("__import__('os').getpid()") + "import time; time.sleep(600)")
+def start_notifying_job(pool: HTCondorHarness) -> tuple[JobRequest, Any]:
+    """Start a job that writes to the returned fifo at each of its starts."""
+    started = pool.fifo("started")
+    request = pool.request(started.notify_code("__import__('os').getpid()") + "import time; time.sleep(600)")
     pool.scheduler.submit([request])
-    told.read()
+    started.read()
     pool.await_start(request.token)
-    return request, told
+    return request, started
 
 
 @pytest.mark.parametrize("fast", [False, True], ids=["soft", "fast"])
-def test_an_evicted_job_is_started_again_by_itself(pool: HTCondorRehearsal, fast: bool) -> None:
-    request, told = told_again(pool)
+def test_an_evicted_job_is_started_again_by_itself(pool: HTCondorHarness, fast: bool) -> None:
+    request, started = start_notifying_job(pool)
     pool.evict(request.token, fast)
-    told.read()
+    started.read()
     view = pool.poll_until(lambda views: views[request.token].restarts == 1)[request.token]
     assert view.phase is JobPhase.RUNNING
 
 
-def test_a_job_whose_starter_died_is_started_again_by_itself(pool: HTCondorRehearsal) -> None:
-    request, told = told_again(pool)
+def test_a_job_whose_starter_died_is_started_again_by_itself(pool: HTCondorHarness) -> None:
+    request, started = start_notifying_job(pool)
     pool.kill_starter(request.token)
-    told.read()
+    started.read()
     view = pool.poll_until(lambda views: views[request.token].restarts == 1)[request.token]
     assert (view.phase, view.outcome) == (JobPhase.RUNNING, None)
 
 
-def test_an_adapter_that_starts_afresh_tells_the_same_as_the_one_before(pool: HTCondorRehearsal) -> None:
+def test_a_new_adapter_returns_the_same_view_as_the_one_before(pool: HTCondorHarness) -> None:
     request = pool.request("raise SystemExit(3)")
     job = pool.scheduler.submit([request])[request.token].job
     before = pool.await_end(request.token)[request.token]
     fresh = pool.another_adapter()
-    assert fresh.poll([Sought(request.token, job, before.started or 0.0)]) == {request.token: before}
+    assert fresh.poll([JobRef(request.token, job, before.started or 0.0)]) == {request.token: before}
 
 
-def test_the_end_of_a_job_that_has_left_queue_and_history_is_learnt_from_the_log(
-    pool: HTCondorRehearsal, lab: Lab
+def test_the_end_of_a_job_that_has_left_queue_and_history_is_read_from_the_log(
+    pool: HTCondorHarness, lab: Lab
 ) -> None:
-    """Nobody watched when it was removed, and it never ran: no file of its own tells of it."""
+    """No controller ran when the job was removed, and it never started: it has no files of its own."""
     pool.profile_keys = {**pool.profile_keys, "directives": ["hold = true"]}
-    play = Play(pool, lab)
-    directory = play.set("true")
+    experiment = ClusterExperiment(pool, lab)
+    directory = experiment.write("true")
     lab.outlast("submit", directory)
     (token,) = pool.scheduler.poll()
     pool.tool("condor_rm", pool.job(token))
     pool.await_empty_queue()
     with pool.without_history():
-        assert pool.another_adapter().poll([Sought(token, "", 0.0)]) == {}
+        assert pool.another_adapter().poll([JobRef(token, "", 0.0)]) == {}
         lab.outlast("tick", directory)
-    first = play.attempts()[0]
+    first = experiment.attempts()[0]
     assert first.outcome is Outcome.CANCELLED
     assert "removed from the queue" in first.detail

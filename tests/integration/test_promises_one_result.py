@@ -1,4 +1,4 @@
-"""Whatever is frozen, deleted or edited meanwhile: one attempt's result counts, and it is the right one."""
+"""If a daemon is frozen, or files are deleted or edited: one attempt's result counts, and it is right."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import signal
 from outlast.domain.model import EntryKind
 from support.experiments import GATED, TRAINING, Lab, assert_whole, open_journal
 
-#: The daemon's answer is awaited for ten seconds otherwise.
+#: A shorter timeout for the daemon's response; the default is ten seconds.
 IMPATIENT = (
     "from outlast.schedulers.local import LocalScheduler; "
     "LocalScheduler.__init__.__kwdefaults__['timeout'] = 0.5"
 )
 
-#: It answers the question for its jobs, and not the submission that follows.
+#: The daemon responds to the poll and is frozen before the submission that follows.
 FREEZE = """
 import os, signal
 from outlast.schedulers.local import LocalScheduler
@@ -63,7 +63,7 @@ def test_a_daemon_frozen_in_mid_run_delays_the_run_and_changes_nothing_else(lab:
     try:
         assert run.stdout is not None
         lines = iter(run.stdout.readline, "")
-        assert any("does not answer" in line for line in lines), "it never noticed"
+        assert any("not responding" in line for line in lines), "it never noticed"
     finally:
         os.kill(daemon, signal.SIGCONT)
     ended = lab.finish(run)
@@ -97,7 +97,7 @@ def test_editing_the_code_does_not_change_a_run_that_is_under_way(lab: Lab) -> N
     assert ended.returncode == 0, ended.output
     assert "attempt 2" in ended.stdout
     assert (edited / "results" / "edited" / "out.txt").read_text() == "passed\n"
-    assert "the code has changed since" in lab.outlast("submit", edited).stdout
+    assert "with an earlier params.yaml or code" in lab.outlast("submit", edited).stdout
 
 
 def test_results_that_were_there_before_are_kept_under_another_name(lab: Lab) -> None:
@@ -111,8 +111,8 @@ def test_results_that_were_there_before_are_kept_under_another_name(lab: Lab) ->
     assert [(path / "precious.txt").read_text() for path in kept] == ["months of work"]
 
 
-def test_a_script_that_knows_nothing_of_outlast_is_stopped_at_its_limit_and_goes_on(lab: Lab) -> None:
-    """It counts to 24 in a file of its own, a tenth of a second each, under a limit of two seconds."""
+def test_a_script_without_outlast_is_stopped_at_its_limit_and_continues(lab: Lab) -> None:
+    """The script counts to 24 in a file, in steps of 0.1 s, under a time limit of 2 s."""
     text = """\
 cd "$OUTLAST_CHECKPOINT_DIR"
 n=$(cat n 2>/dev/null || echo 0)

@@ -1,4 +1,4 @@
-"""A secret of the submitting environment goes nowhere."""
+"""Secrets in the environment of the submitting process do not leave it."""
 
 from __future__ import annotations
 

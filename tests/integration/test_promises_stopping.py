@@ -1,4 +1,4 @@
-"""What stops a run for good, and what is said about it then."""
+"""Failures that end a run, and the reason that is shown."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ def test_a_bug_stops_the_run_after_two_attempts_and_its_traceback_is_shown(lab: 
     assert ended.returncode == 1
     assert attempts_of(buggy) == ["crashed", "crashed"]
     explained = lab.outlast("explain", "buggy", "-C", buggy).stdout
-    for told in (ended.stdout, explained):
-        assert "Traceback (most recent call last)" in told
-        assert "ValueError: shapes do not match (train.py line 8)" in told
-        assert "the same failure twice" in told
+    for shown in (ended.stdout, explained):
+        assert "Traceback (most recent call last)" in shown
+        assert "ValueError: shapes do not match (train.py line 8)" in shown
+        assert "the same failure twice" in shown
     assert "outlast explain" in ended.stdout
     assert "Traceback" not in ended.stderr
     assert not (buggy / "results").exists()
 
 
-def test_a_run_that_is_retried_after_its_bug_was_fixed_goes_on_from_its_checkpoint(lab: Lab) -> None:
+def test_a_run_that_is_retried_after_a_fix_resumes_from_its_checkpoint(lab: Lab) -> None:
     buggy = lab.experiment("buggy", {"train.py": BUGGY}, command="python3 train.py", outputs=["out.txt"])
     assert lab.outlast("run", buggy).returncode == 1
     (buggy / "train.py").write_text(FIXED)
@@ -102,7 +102,7 @@ WRONG = 'echo \'{"accuracy": 0.5}\' > "$OUTLAST_OUTPUT_DIR/metrics.json"\n'
         ),
     ],
 )
-def test_a_run_is_given_up_with_the_reason(
+def test_a_run_fails_with_the_reason(
     lab: Lab, training: str, params: dict[str, Any], outcomes: list[str] | None, reason: str
 ) -> None:
     hopeless = lab.experiment("hopeless", {"train.sh": training}, command="sh train.sh", **params)
@@ -116,8 +116,8 @@ def test_a_run_is_given_up_with_the_reason(
         assert attempts_of(hopeless) == outcomes
 
 
-def test_trouble_of_the_clusters_stops_nothing(lab: Lab) -> None:
-    """Four jobs are killed without warning, which is more than a bug or a lack of progress may last."""
+def test_cluster_errors_do_not_fail_a_run(lab: Lab) -> None:
+    """Four jobs are killed without warning: more than the limits for failures and for lack of progress."""
     text = 'echo begun; [ "$OUTLAST_ATTEMPT" -gt 4 ] || sleep 600; echo y > "$OUTLAST_OUTPUT_DIR/out.txt"\n'
     sound = lab.experiment("sound", {"train.sh": text}, command="sh train.sh", outputs=["out.txt"])
     run = lab.start("run", sound)

@@ -61,9 +61,9 @@ def test_after_an_interruption_the_next_attempt_adapts_and_reports_show_what_sav
     assert lab.finish(controller).returncode == 0
 
     explained = lab.outlast("explain", "-C", directory).output
-    assert "rhythm     the first, to measure what a save costs" in explained
-    assert "rhythm     every " in explained
-    assert "for which the training waited" in explained
+    assert "last save  the first, to measure what a save costs" in explained
+    assert "last save  every " in explained
+    assert "training waited " in explained
     found = lab.outlast("explain", "-C", directory, "--json").json["saving"]
     assert found["saves"] >= 2 and found["interruptions"] == 1 and found["lost"] > 0
     assert 0 <= found["blocked"] <= found["seconds"] and found["blocked"] < found["computed"]

@@ -1,4 +1,4 @@
-"""One controller at a time, and what others may ask of it meanwhile: real processes, real signals."""
+"""One controller at a time, and requests of other commands meanwhile: real processes, real signals."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def gate(lab: Lab) -> Path:
 
 @pytest.fixture
 def gated(lab: Lab, gate: Path) -> Path:
-    """An experiment of one run that goes on when `gate` is there."""
+    """An experiment of one run that continues when `gate` exists."""
     return lab.experiment("one", {"train.sh": GATED}, command="sh train.sh %s" % gate, outputs=["out.txt"])
 
 
-def test_a_second_controller_is_told_who_holds_the_experiment_where_and_since_when(
+def test_a_second_controller_names_the_holder_its_host_and_since_when(
     lab: Lab, gated: Path, gate: Path
 ) -> None:
     first = lab.start("run", gated)
@@ -56,7 +56,7 @@ def test_a_holder_that_was_killed_is_taken_over_at_once(lab: Lab, gated: Path, g
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupting_up_leaves_the_jobs_running_and_says_how_to_go_on(
+def test_interrupting_up_leaves_the_jobs_running_and_names_the_command_to_continue(
     lab: Lab, gated: Path, gate: Path, number: signal.Signals
 ) -> None:
     first = lab.start("run", gated)
@@ -66,14 +66,14 @@ def test_interrupting_up_leaves_the_jobs_running_and_says_how_to_go_on(
     assert ended.returncode == 130
     assert "`outlast up %s`" % gated in ended.stderr and "Traceback" not in ended.output
     assert lab.running_job(gated).token == job.token
-    assert "nobody supervises it" in lab.outlast("status", gated).stdout
+    assert "Not supervised. Run `outlast up" in lab.outlast("status", gated).stdout
     gate.touch()
     assert lab.outlast("up", gated).returncode == 0
     with open_journal(gated) as journal:
         assert [attempt.token for attempt in journal.attempts()] == [job.token]
 
 
-def test_submit_cancel_and_retry_from_elsewhere_are_picked_up_by_a_running_up(lab: Lab) -> None:
+def test_a_running_up_processes_submit_cancel_and_retry_from_another_terminal(lab: Lab) -> None:
     gates = {name: lab.root / name for name in ("a", "b")}
     params = {"command": "sh train.sh %s/{gate}" % lab.root, "code": ["train.sh"], "outputs": ["out.txt"]}
     many = lab.experiment("many", {"train.sh": GATED}, **params, sweep={"gate": ["a"]})
@@ -82,13 +82,13 @@ def test_submit_cancel_and_retry_from_elsewhere_are_picked_up_by_a_running_up(la
 
     lab.params(many, name="many", **params, sweep={"gate": ["a", "b"]})
     ended = lab.outlast("submit", many)
-    assert ended.returncode == 0 and "it picks this up" in ended.stdout
+    assert ended.returncode == 0 and "it will process this request" in ended.stdout
     lab.running_job(many, "many-gate=b")
 
-    assert "it picks this up" in lab.outlast("cancel", "many-gate=b", "-C", many).stdout
+    assert "it will process this request" in lab.outlast("cancel", "many-gate=b", "-C", many).stdout
     lab.until("the cancellation", lambda: states(many)["many-gate=b"] == "cancelled")
 
-    assert "it picks this up" in lab.outlast("retry", "many-gate=b", cwd=many).stdout
+    assert "it will process this request" in lab.outlast("retry", "many-gate=b", cwd=many).stdout
     lab.running_job(many, "many-gate=b")
 
     assert up.poll() is None, "the controller left"
@@ -98,7 +98,7 @@ def test_submit_cancel_and_retry_from_elsewhere_are_picked_up_by_a_running_up(la
     assert states(many) == {"many-gate=a": "finished", "many-gate=b": "finished"}
 
 
-def test_ticks_alone_bring_an_experiment_from_its_submission_to_its_end(lab: Lab) -> None:
+def test_an_experiment_can_run_from_submission_to_end_with_ticks_alone(lab: Lab) -> None:
     ticked = lab.experiment("ticked", command="sh train.sh plain", outputs=["first.txt"])
     assert lab.outlast("submit", ticked).returncode == 0
 
@@ -112,7 +112,7 @@ def test_ticks_alone_bring_an_experiment_from_its_submission_to_its_end(lab: Lab
         assert sum(row.entry.kind is EntryKind.INTENDED for row in journal.entries()) == 3
 
 
-def test_two_experiments_share_the_cluster_and_do_not_meet(lab: Lab) -> None:
+def test_two_experiments_on_one_cluster_do_not_interfere(lab: Lab) -> None:
     directories = [
         lab.experiment(name, command="sh train.sh plain", runs=2, outputs=["first.txt"])
         for name in ("x", "y")

@@ -1,7 +1,7 @@
-"""The real clusters that tests run on, started once and shared by all test processes.
+"""Start, lock and stop the real clusters that tests run on; all test processes share them.
 
 `tests/clusters/NAME up` installs what is missing (Debian, root), starts the daemons and prints the path of a
-file to source. A cluster that was up before the tests is left up; one that they started is stopped with them.
+file to source. A cluster that was up before the tests stays up; one that they started is stopped with them.
 """
 
 from __future__ import annotations
@@ -21,104 +21,104 @@ import pytest
 SCRIPTS = Path(__file__).parents[1] / "clusters"
 HOME = Path(os.environ.get("CLUSTERS", "/var/tmp/outlast-clusters"))
 NAMES = ("slurm", "sge", "htcondor")
-#: Seconds that installing and starting a cluster may take, or another test's use of it.
+#: Seconds to wait until a cluster is installed and started, or until another test releases it.
 PATIENCE = 900.0
-#: Held open, and locked, as long as this process may use the cluster.
+#: Lock files, held as long as this process may use the cluster.
 _in_use: dict[str, IO[str]] = {}
 
 
 @functools.cache
 def environment(name: str) -> Mapping[str, str]:
-    """The variables that put every client onto the cluster, which is started if it was not there.
+    """Return the variables by which clients find the cluster, which is started if it is not up.
 
-    Skips the test where that cannot be done; in CI it fails instead.
+    Skips the test if it cannot be started; in CI the test fails instead.
     """
     with exclusive(name):
-        _use(name)
-        was_up = _call(name, "status").returncode == 0
+        _lock_shared(name)
+        was_up = _run_script(name, "status").returncode == 0
         file = control(name, "up").splitlines()[-1]
         if not was_up:
-            _mark(name).touch()
+            _marker(name).touch()
     script = ". '%s'; env -0" % file
-    told = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, check=True)
-    pairs = (entry.partition("=") for entry in told.stdout.split("\0") if entry)
+    printed = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    pairs = (entry.partition("=") for entry in printed.stdout.split("\0") if entry)
     return {key: value for key, _, value in pairs if os.environ.get(key) != value and key != "_"}
 
 
-def control(name: str, *words: str) -> str:
-    """What the cluster's own script says to this."""
-    done = _call(name, *words)
+def control(name: str, *arguments: str) -> str:
+    """Run the cluster's own script and return its output; skip the test if it fails."""
+    done = _run_script(name, *arguments)
     if done.returncode != 0:
-        complaint = done.stderr.strip()[-500:] or "exit code %d" % done.returncode
-        not_here("%s %s: %s" % (name, words[0], complaint))
+        message = done.stderr.strip()[-500:] or "exit code %d" % done.returncode
+        not_here("%s %s: %s" % (name, arguments[0], message))
     return done.stdout.strip()
 
 
 def not_here(why: str) -> NoReturn:
-    """What a test needs cannot be had: it is left out, and said; in CI nothing may be left out."""
+    """Skip a test whose requirements are missing; in CI the test fails instead."""
     if os.environ.get("CI"):
         pytest.fail(why)
-    # Also for a whole module, where it is imported.
+    # Also for a whole module, at its import.
     pytest.skip(why, allow_module_level=True)
 
 
 @contextlib.contextmanager
 def exclusive(name: str) -> Iterator[None]:
-    """One test at a time: what freezes a cluster would spoil another's."""
+    """Lock the cluster for one test: freezing it would break another test."""
     HOME.mkdir(parents=True, exist_ok=True)
     until = time.monotonic() + PATIENCE
     with contextlib.ExitStack() as stack:
         while True:
             try:
-                stack.enter_context(_locked(_turn(name)))
+                stack.enter_context(_locked(_lock_file(name)))
                 break
             except BlockingIOError:
-                assert time.monotonic() < until, "another test holds %s" % name
+                assert time.monotonic() < until, "another test has locked %s" % name
                 time.sleep(0.1)
         yield
 
 
 def stop_those_for_tests() -> None:
-    """Those that another run of the tests is at work on are left to it."""
+    """Stop the clusters that tests started, except those that another run of the tests uses."""
     for name in NAMES:
         if name in _in_use:
             _in_use.pop(name).close()
-        if not _mark(name).exists():
+        if not _marker(name).exists():
             continue
-        # In the order in which `environment` takes them.
-        with contextlib.suppress(BlockingIOError), _locked(_turn(name)), _locked(_users(name)):
-            _call(name, "down")
-            _mark(name).unlink()
+        # Locked in the same order as in `environment`.
+        with contextlib.suppress(BlockingIOError), _locked(_lock_file(name)), _locked(_users_file(name)):
+            _run_script(name, "down")
+            _marker(name).unlink()
 
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Raises BlockingIOError where it is locked already."""
+    """Lock the file. Raises BlockingIOError if it is locked."""
     with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
 
 
-def _use(name: str) -> None:
-    _in_use[name] = _users(name).open("w")
+def _lock_shared(name: str) -> None:
+    _in_use[name] = _users_file(name).open("w")
     fcntl.flock(_in_use[name], fcntl.LOCK_SH)
 
 
-def _turn(name: str) -> Path:
+def _lock_file(name: str) -> Path:
     return HOME / (name + ".lock")
 
 
-def _users(name: str) -> Path:
+def _users_file(name: str) -> Path:
     return HOME / (name + ".users")
 
 
-def _mark(name: str) -> Path:
+def _marker(name: str) -> Path:
     return HOME / (name + ".for-tests")
 
 
-def _call(name: str, *words: str) -> subprocess.CompletedProcess[str]:
+def _run_script(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [str(SCRIPTS / name), *words],
+        [str(SCRIPTS / name), *arguments],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

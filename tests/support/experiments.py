@@ -1,7 +1,7 @@
-"""A private place for whole experiments: real commands, a local cluster of its own, nothing left behind.
+"""Whole experiments in tests: real commands, a private local cluster, nothing left behind.
 
-`Lab` is the fixture `lab`. `assert_whole` is the one check after every crash: it holds an experiment that
-has ended against all that is promised of it.
+`Lab` is the fixture `lab`. `assert_whole` is the check after every crash: it compares an experiment that has
+ended with all promises.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from outlast.local_cluster.processes import is_alive, start_ticks
 from outlast.schedulers.base import JobPhase, JobView
 from outlast.schedulers.local import LocalScheduler
 
-#: Longer than anything may take on a busy machine; nothing waits for it that goes well.
+#: Seconds. A timeout that only a failing test reaches, also on a busy machine.
 PATIENCE = 90.0
 
-#: A training in shell. It counts its attempts in its checkpoint directory; what it does is its argument. It
-#: leaves a process behind that nobody but the node program would end.
+#: A training script in shell. It counts its attempts in its checkpoint directory; its argument selects what
+#: it does. It leaves a process behind that only the node program ends.
 TRAINING = """\
 set -e
 kind=$1
@@ -53,7 +53,7 @@ echo "$kind is done" > "$OUTLAST_OUTPUT_DIR/first.txt"
 echo "$kind is done" > "$OUTLAST_OUTPUT_DIR/second.txt"
 """
 
-#: A training that tells that it has begun and goes on once the file named by its argument is there.
+#: A training script that prints a line and continues once the file named by its argument exists.
 GATED = """\
 echo "$0 waits for $1"
 while [ ! -e "$1" ]; do sleep 0.02; done
@@ -62,7 +62,7 @@ echo passed > "$OUTLAST_OUTPUT_DIR/out.txt"
 
 
 class Ended(subprocess.CompletedProcess[str]):
-    """A command that has come to its end."""
+    """A command that has ended."""
 
     @property
     def output(self) -> str:
@@ -74,6 +74,8 @@ class Ended(subprocess.CompletedProcess[str]):
 
 
 class Lab:
+    """A directory with experiments, a local cluster and the commands that were started."""
+
     def __init__(self, root: Path) -> None:
         self.root = root
         self.clusters = root / "c"
@@ -93,7 +95,7 @@ class Lab:
     # Experiments.
 
     def experiment(self, where: str, files: Mapping[str, str] | None = None, /, **params: Any) -> Path:
-        """A directory with a `params.yaml` of these keys, and these files as the code that travels."""
+        """Create an experiment with these keys in `params.yaml` and these files as its code."""
         directory = self.root / where
         directory.mkdir()
         files = {"train.sh": TRAINING} if files is None else files
@@ -117,7 +119,7 @@ class Lab:
         prelude: str = "",
         **variables: str,
     ) -> Ended:
-        """Run a command to its end."""
+        """Run a command until it ends."""
         process = self.start(*words, crash_at=crash_at, cwd=cwd, powers=powers, prelude=prelude, **variables)
         return self.finish(process)
 
@@ -130,7 +132,7 @@ class Lab:
         prelude: str = "",
         **variables: str,
     ) -> subprocess.Popen[str]:
-        """`powers` is called in the new process before it begins; `prelude` is Python before the command."""
+        """Start a command. `powers` is called in the new process first, then the Python code `prelude`."""
         program = ["-c", prelude + "\nfrom outlast.cli import main; main()"] if prelude else ["-m", "outlast"]
         environment = {**self.environment, **variables}
         if crash_at:
@@ -155,33 +157,33 @@ class Lab:
         except subprocess.TimeoutExpired:
             process.kill()
             out, err = process.communicate()
-            told = "%r hangs\n%s%s\n%s" % (process.args, out, err, self.daemon_logs())
-            raise AssertionError(told) from None
+            text = "%r hangs\n%s%s\n%s" % (process.args, out, err, self.daemon_logs())
+            raise AssertionError(text) from None
         return Ended(process.args, process.returncode, out, err)
 
     def daemon_logs(self) -> str:
         return "\n".join(path.read_text(errors="replace") for path in self.clusters.glob("*/daemon.log"))
 
-    # What goes on meanwhile.
+    # Observation.
 
     def scheduler(self, directory: Path | None = None, name: str = "local") -> LocalScheduler:
-        """The local cluster, as the experiment in `directory` sees it."""
+        """Return the local cluster, as the experiment in `directory` sees it."""
         group = Experiment(directory).identity if directory is not None else "nobody"
         return LocalScheduler(group, name=name, root=self.clusters)
 
     def until(self, what: str, happened: Callable[[], Any]) -> Any:
-        """Wait for something that sends no event, and fail with the logs if it does not come."""
+        """Poll until `happened` returns something true and return that; fail with the logs after PATIENCE."""
         deadline = time.monotonic() + PATIENCE
         while not (found := happened()):
             if time.monotonic() > deadline:
-                raise AssertionError("never came: %s\n%s" % (what, self.daemon_logs()))
+                raise AssertionError("did not happen: %s\n%s" % (what, self.daemon_logs()))
             time.sleep(0.01)
         return found
 
     def running_job(self, directory: Path, run: str = "") -> JobView:
-        """A job that runs and whose training has begun."""
+        """Return a running job whose training has begun, once there is one."""
 
-        def look() -> JobView | None:
+        def find() -> JobView | None:
             if is_blank(directory / "journal.sqlite"):
                 return None
             for view in self.scheduler(directory).poll().values():
@@ -196,7 +198,7 @@ class Lab:
                     return view
             return None
 
-        found: JobView = self.until("a running training", look)
+        found: JobView = self.until("a running training script", find)
         return found
 
     def close(self) -> None:
@@ -206,7 +208,7 @@ class Lab:
                 process.kill()
                 process.communicate()
         for directory in self.clusters.iterdir():
-            # A daemon that left by itself took its socket along; a killed one may have left jobs.
+            # A daemon that exited has removed its socket; a killed one may have left jobs.
             if (directory / "socket").exists():
                 scheduler = LocalScheduler("nobody", name=directory.name, root=self.clusters)
                 scheduler.daemon_pid()
@@ -228,7 +230,7 @@ def states(directory: Path) -> dict[str, str]:
 
 
 def kill_at_once(pid: int) -> None:
-    """SIGKILL, and wait until the process is gone, whose child it ever may be."""
+    """Send SIGKILL, and wait until the process is gone, also if it is not a child of this one."""
     ticks = start_ticks(pid)
     if ticks is None:
         return
@@ -240,7 +242,7 @@ def kill_at_once(pid: int) -> None:
 
 
 def assert_whole(directory: Path, scheduler: LocalScheduler, expected: Mapping[str, str]) -> None:
-    """Nothing lost, nothing accepted twice, nothing unfinished, the books closed, no process left.
+    """Assert that nothing was lost, accepted twice or left over, and that the ledger closes.
 
     `expected` has the state of every run.
     """
@@ -250,7 +252,7 @@ def assert_whole(directory: Path, scheduler: LocalScheduler, expected: Mapping[s
         runs = {run.name: run for run in journal.runs()}
         attempts = {attempt.token: attempt for attempt in journal.attempts()}
         entries = [row.entry for row in journal.entries()]
-    assert {name: run.state.value for name, run in runs.items()} == dict(expected), _story(entries)
+    assert {name: run.state.value for name, run in runs.items()} == dict(expected), _describe(entries)
     _assert_accepted_once(runs, attempts, entries)
     _assert_fold(runs, attempts, entries)
     for run in runs.values():
@@ -267,20 +269,20 @@ def _assert_accepted_once(
 ) -> None:
     accepted = Counter(entry.run for entry in entries if entry.kind is EntryKind.ACCEPTED)
     finished = [name for name, run in runs.items() if run.state is RunState.FINISHED]
-    assert accepted == Counter(finished), _story(entries)
+    assert accepted == Counter(finished), _describe(entries)
     assert Counter(entry.run for entry in entries if entry.kind is EntryKind.FINISHED) == Counter(finished)
     for name in finished:
         attempt = attempts[runs[name].accepted or ""]
         assert attempt.run == name and attempt.outcome is not None and attempt.outcome.value == "finished"
     for run in runs.values():
         numbers = [attempt.number for attempt in attempts.values() if attempt.run == run.name]
-        assert sorted(numbers) == list(range(1, run.attempts + 1)), _story(entries)
+        assert sorted(numbers) == list(range(1, run.attempts + 1)), _describe(entries)
 
 
 def _assert_fold(
     runs: Mapping[str, Run], attempts: Mapping[str, Attempt], entries: list[JournalEntry]
 ) -> None:
-    """The tables of runs and attempts are what the entries say, from the first to the last."""
+    """Assert that the tables of runs and attempts are the fold of all entries."""
     folded: dict[str, Run] = {}
     tried: dict[str, Attempt] = {}
     for entry in entries:
@@ -312,7 +314,7 @@ def _logged_seconds(events: Path) -> float:
 
 
 def _assert_result(experiment: Experiment, run: Run) -> None:
-    """Results are there for finished runs only, and whole; the training wrote both files alike."""
+    """Assert that only finished runs have results, and whole ones: the script writes two equal files."""
     folder = experiment.result(run.name)
     if run.state is not RunState.FINISHED:
         assert not folder.exists(), "%s is %s and has results" % (run.name, run.state.value)
@@ -323,25 +325,25 @@ def _assert_result(experiment: Experiment, run: Run) -> None:
 
 
 def processes_of(tokens: Mapping[str, Any]) -> list[int]:
-    """Processes that carry one of these tokens in their environment."""
+    """Return the processes that have one of these tokens in their environment."""
     marks = {b"OUTLAST_TOKEN=" + token.encode() for token in tokens}
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it ended while we looked, or is not ours to look into
+        with contextlib.suppress(OSError):  # it has ended, or belongs to another user
             if marks & set((folder / "environ").read_bytes().split(b"\0")):
                 found.append(int(folder.name))
     return found
 
 
 def processes_with(text: str) -> list[int]:
-    """Processes that have `text` in their arguments or in the environment they were started with."""
+    """Return the processes that have `text` in their arguments or in their initial environment."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it ended while we looked, or is not ours to look into
+        with contextlib.suppress(OSError):  # it has ended, or belongs to another user
             if text.encode() in (folder / "cmdline").read_bytes() + (folder / "environ").read_bytes():
                 found.append(int(folder.name))
     return found
 
 
-def _story(entries: list[JournalEntry]) -> str:
+def _describe(entries: list[JournalEntry]) -> str:
     return "\n".join("%.3f %s %s %s %s" % (e.at, e.run, e.kind.value, e.token, e.data) for e in entries)

@@ -1,4 +1,4 @@
-"""Schedulers' programs as small scripts that print what real ones printed; they need nothing on the PATH."""
+"""Fakes of schedulers' programs: small scripts that print recorded output and need nothing on the PATH."""
 
 from __future__ import annotations
 
@@ -28,15 +28,18 @@ main.q                            0.25      0      0      8      8      0      0
 
 
 def program(place: Path, name: str, script: str) -> None:
+    """Install a program in `place` that runs this shell script."""
     (place / name).write_text("#!/bin/sh\n" + script + "\n")
     (place / name).chmod(0o755)
 
 
 def printing(text: str) -> str:
+    """Return a shell script that prints the text."""
     return "while IFS= read -r line; do echo \"$line\"; done <<'EOF'\n%sEOF" % text.replace("\\", "\\\\")
 
 
 def slurm(place: Path) -> None:
+    """Install the programs of Slurm."""
     for name in ("squeue", "scancel", "sacct"):
         program(place, name, "exit 1")
     program(place, "sbatch", "echo slurm-wlm 22.05.8")
@@ -49,6 +52,7 @@ def slurm(place: Path) -> None:
 
 
 def grid_engine(place: Path) -> None:
+    """Install the programs of Grid Engine."""
     for name in ("qsub", "qdel", "qacct"):
         program(place, name, "exit 1")
     program(

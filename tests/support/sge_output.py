@@ -1,4 +1,4 @@
-"""What Grid Engine's programs print, made to measure."""
+"""Output of Grid Engine's programs for given jobs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ NAME = "try.group.%s" % BATCH
 
 
 def job_xml(number: int, state: str, tasks: str, name: str = NAME, queue: str = "", at: str = "") -> str:
+    """Return the element of one job in the output of `qstat -xml`; with a queue, the job runs."""
     kind, time = ("running", "JAT_start_time") if queue else ("pending", "JB_submission_time")
     return """
     <job_list state="%s">
@@ -38,6 +39,7 @@ def job_xml(number: int, state: str, tasks: str, name: str = NAME, queue: str = 
 
 
 def listing_xml(*jobs: str) -> str:
+    """Return the output of `qstat -xml` with these elements."""
     running = "".join(job for job in jobs if 'state="running"' in job)
     pending = "".join(job for job in jobs if 'state="pending"' in job)
     return (
@@ -48,6 +50,7 @@ def listing_xml(*jobs: str) -> str:
 
 
 def record(**changes: str) -> str:
+    """Return a record in the output of `qacct -j`, with some fields changed."""
     fields = {
         "qname": "main.q              ",
         "hostname": "beta                ",

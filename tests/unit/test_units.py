@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlast.node.units import show_rounded_duration
+from outlast.node.quantities import show_rounded_duration
 from outlast.units import (
     is_minutes_and_seconds,
     parse_duration,

@@ -1,7 +1,7 @@
 """The command line. Each command is a module in `commands/`, imported when the command is called.
 
 common            options, finding experiments and runs, formatting
-live              the display of `up`, `run` and `demo`;  scheduler_outage: messages about a scheduler's outage
+live              the display of `up`, `run` and `demo`;  scheduler_outage: its messages about an outage
 first_pass        the first pass over new jobs, for `submit` and `retry`
 attempt_times     the jobs and times of an attempt;  save_table: what saving cost
 refusal_hints     how to fix a refused job or data

@@ -101,7 +101,7 @@ def _check_time_limit(
     kind, site, names = cluster.profile.scheduler, cluster.profile.site, _queue_names(cluster)
     used = [queue for queue in queues if any(_matches(name, queue) for name in names)]
     if not names:
-        # Without a name, Slurm uses the default, which sites may change; Grid Engine uses any queue that fits.
+        # Without a name, Slurm uses the default, which sites may change; Grid Engine any queue that fits.
         used = [queue for queue in queues if queue.default] if kind == "slurm" else list(queues)
     if not used or any(queue.longest is None for queue in used):
         return False, None

@@ -17,7 +17,7 @@ from outlast.journal.sqlite_file import is_blank
 from outlast.schedulers import connect
 from outlast.schedulers.base import Scheduler
 
-#: Seconds between two polls of the scheduler while jobs keep notifying: one more per so many live runs.
+#: Seconds between two polls of the scheduler while jobs keep notifying: the more live runs, the longer.
 SHORTEST_POLL_INTERVAL = 2.0
 LONGEST_POLL_INTERVAL = 15.0
 RUNS_PER_SECOND_OF_INTERVAL = 60

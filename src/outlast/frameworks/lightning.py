@@ -98,8 +98,8 @@ class Outlast(Callback):
             raise TypeError(
                 "a training_step that draws its own batches cannot be stopped between two of them"
             )
-        if not isinstance(fetcher.combined_loader, _Observed):
-            fetcher.setup(_Observed(fetcher.combined_loader, self._note))
+        if not isinstance(fetcher.combined_loader, _ObservedLoader):
+            fetcher.setup(_ObservedLoader(fetcher.combined_loader, self._note))
         if "_on_before_fetch" not in vars(loop):
             notify_profiler = loop._on_before_fetch
 
@@ -146,7 +146,7 @@ class Outlast(Callback):
         return {"checkpoint": pack(checkpoint), "place": place}
 
 
-class _Observed:
+class _ObservedLoader:
     """A loader that calls `note` when its iterator is created."""
 
     def __init__(self, loader: Any, note: Callable[[], None]) -> None:

@@ -131,7 +131,7 @@ class _Draws:
             sampler = sampler.batch_sampler
         if hasattr(sampler, "sampler") and hasattr(sampler, "batch_size"):
             in_sight = sampler is whole and loader.num_workers == 0
-            sampler.sampler = _Observed(sampler.sampler, sampler.batch_size if in_sight else 0, self)
+            sampler.sampler = _ObservedSampler(sampler.sampler, sampler.batch_size if in_sight else 0, self)
 
     def come(self, batch: int | None) -> None:
         """Record the random state before batch `batch` is drawn, or restore the saved one.
@@ -151,7 +151,7 @@ class _Draws:
             del self.noted[min(number for number in self.noted if number is not None)]
 
 
-class _Observed:
+class _ObservedSampler:
     """A sampler that reports when its order begins and when a batch begins."""
 
     def __init__(self, sampler: Any, batch_size: int, draws: _Draws) -> None:

@@ -251,7 +251,7 @@ def _equal_part(left: float, best: float, shortest: float, longest: float) -> fl
 def show_duration(seconds: float) -> str:
     """Return `0.4 s`, `4.3 min`, `13 h` or `2.5 d`: one unit, at most one decimal; days from two on.
 
-    `node.units` has the same rule, which a test compares: this room imports nothing of `node`.
+    `node.quantities` has the same rule, which a test compares: this room imports nothing of `node`.
     """
     for unit, length, least in (("d", 86400.0, 2.0), ("h", 3600.0, 1.0), ("min", 60.0, 1.0)):
         if seconds >= least * length:

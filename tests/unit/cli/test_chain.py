@@ -1,4 +1,4 @@
-"""`outlast chain` on a Slurm whose programs answer as they are told."""
+"""`outlast chain` on a simulated Slurm."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from outlast.schedulers.command_runner import CommandOutput
 
 
 class Slurm:
-    """Takes every job; `before_each` is called before it does."""
+    """Accepts every job; calls `before_each` before each submission."""
 
     def __init__(self) -> None:
         self.sent: list[str] = []
@@ -58,7 +58,7 @@ def with_profile(directory: Path, **keys: object) -> None:
     (directory / "clusters.yaml").write_text("farm: {scheduler: slurm%s}\n" % lines)
 
 
-def chained(experiment: Experiment, *arguments: str) -> Result:
+def run_chain(experiment: Experiment, *arguments: str) -> Result:
     return CliRunner().invoke(chain.command, [str(experiment.root), *arguments])
 
 
@@ -70,14 +70,14 @@ def attempts(experiment: Experiment) -> list[Attempt]:
         journal.close()
 
 
-def test_every_run_is_sent_as_so_many_jobs(experiment: Experiment, slurm: Slurm) -> None:
-    done = chained(experiment, "-n", "3")
+def test_every_run_is_submitted_as_the_given_number_of_jobs(experiment: Experiment, slurm: Slurm) -> None:
+    done = run_chain(experiment, "-n", "3")
     assert done.exit_code == 0, done.output
     assert [attempt.jobs for attempt in attempts(experiment)] == [3] * 4
     assert len(slurm.sent) == 12
 
 
-def test_status_knows_chains_and_reads_all_runs_only_where_there_may_be_some(
+def test_status_recognises_chains_and_reads_all_runs_only_if_there_may_be_some(
     experiment: Experiment, slurm: Slurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def state() -> str:
@@ -86,94 +86,94 @@ def test_status_knows_chains_and_reads_all_runs_only_where_there_may_be_some(
     def never(journal: Journal) -> None:
         raise AssertionError("all runs are read")
 
-    chained(experiment, "-n", "3")
-    assert "chains of jobs go on by themselves" in state()
+    run_chain(experiment, "-n", "3")
+    assert "Chains need no supervision. Run `outlast tick" in state()
     (experiment.root / "params.yaml").write_text("command: 'true'\ncluster: farm\nruns: 5\n")
     submitted = CliRunner().invoke(submit.command, [str(experiment.root)], catch_exceptions=False)
     assert submitted.exit_code == 0, submitted.output
     monkeypatch.setattr(Journal, "live", never)
-    assert "nobody supervises it" in state()
+    assert "Not supervised. Run `outlast up" in state()
 
 
-# One controller at a time.
+# One controller at a time
 
 
-def test_nobody_can_take_the_runs_of_a_chain_before_it_is_sent(
+def test_no_other_controller_can_submit_the_runs_before_the_chain(
     experiment: Experiment, slurm: Slurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever held the experiment between the request and the sending would send single jobs."""
+    """A controller between the request and the submission of the chain would submit single jobs."""
     refused = []
 
-    def hand_over(*arguments: Any) -> object:
+    def submit_runs(*arguments: Any) -> object:
         submitted = original(*arguments)
         with pytest.raises(JournalHeld) as error, control(experiment, "tick"):
-            raise AssertionError("a tick got in between")
+            raise AssertionError("a tick took the experiment in between")
         refused.append(error.value)
         return submitted
 
-    original = chain.hand_over
-    monkeypatch.setattr(chain, "hand_over", hand_over)
-    assert chained(experiment, "-n", "2").exit_code == 0
+    original = chain.submit_runs
+    monkeypatch.setattr(chain, "submit_runs", submit_runs)
+    assert run_chain(experiment, "-n", "2").exit_code == 0
     assert refused and [attempt.jobs for attempt in attempts(experiment)] == [2] * 4
 
 
-def test_where_somebody_supervises_nothing_is_asked_for_and_nothing_sent(
+def test_nothing_is_requested_or_submitted_while_another_controller_supervises(
     experiment: Experiment, slurm: Slurm
 ) -> None:
     with control(experiment, "up"):
-        done = chained(experiment, "-n", "2")
+        done = run_chain(experiment, "-n", "2")
     assert isinstance(done.exception, JournalHeld) and "outlast up" in str(done.exception)
     assert Inbox(experiment.inbox).names() == [] and slurm.sent == []
 
 
-def test_a_submission_of_many_calls_shows_before_each_that_it_is_alive(
+def test_the_lease_is_renewed_before_each_of_many_submissions(
     experiment: Experiment, slurm: Slurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    beats = [0]
+    renewals = [0]
     seen = []
-    monkeypatch.setattr(Lease, "beat", lambda self: beats.append(len(slurm.sent)))
-    slurm.before_each = lambda: seen.append(beats[-1] == len(slurm.sent))
-    assert chained(experiment, "-n", "5").exit_code == 0
+    monkeypatch.setattr(Lease, "renew", lambda self: renewals.append(len(slurm.sent)))
+    slurm.before_each = lambda: seen.append(renewals[-1] == len(slurm.sent))
+    assert run_chain(experiment, "-n", "5").exit_code == 0
     assert seen == [True] * 20
 
 
-def test_a_controller_that_was_replaced_sends_no_more(
+def test_a_controller_that_was_replaced_submits_no_more_jobs(
     experiment: Experiment, slurm: Slurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def replaced(self: Lease) -> None:
         if len(slurm.sent) == 3:
             raise JournalHeld("another one took over")
 
-    monkeypatch.setattr(Lease, "beat", replaced)
-    assert isinstance(chained(experiment, "-n", "5").exception, JournalHeld)
+    monkeypatch.setattr(Lease, "renew", replaced)
+    assert isinstance(run_chain(experiment, "-n", "5").exception, JournalHeld)
     assert len(slurm.sent) == 3
 
 
-# What a cluster allows.
+# Limits of the cluster
 
 
 @pytest.mark.parametrize(
     ("limit", "words"),
     [("most_jobs", "4 jobs at once (most_jobs)"), ("submit_rate", "4 jobs in a minute (submit_rate)")],
 )
-def test_a_chain_that_can_never_fit_is_refused_with_what_to_type(
+def test_a_chain_beyond_the_limits_is_refused_with_what_to_type(
     experiment: Experiment, slurm: Slurm, limit: str, words: str
 ) -> None:
     with_profile(experiment.root, **{limit: 4})
-    refused = chained(experiment, "-n", "5")
+    refused = run_chain(experiment, "-n", "5")
     assert isinstance(refused.exception, BadInput)
     assert words in str(refused.exception) and "`-n 4`" in str(refused.exception)
     assert Inbox(experiment.inbox).names() == [] and not experiment.journal.exists()
-    assert chained(experiment, "-n", "4").exit_code == 1 and len(slurm.sent) == 4
+    assert run_chain(experiment, "-n", "4").exit_code == 1 and len(slurm.sent) == 4
 
 
 @pytest.mark.parametrize("limit", ["most_jobs", "submit_rate"])
-def test_a_chain_takes_as_much_of_the_limits_as_it_has_jobs(
+def test_each_job_of_a_chain_counts_towards_the_limits(
     experiment: Experiment, slurm: Slurm, limit: str
 ) -> None:
     with_profile(experiment.root, **{limit: 7})
-    done = chained(experiment, "-n", "3")
-    assert done.exit_code == 1 and "not sent" in done.output
+    done = run_chain(experiment, "-n", "3")
+    assert done.exit_code == 1 and "not submitted" in done.output
     assert len(attempts(experiment)) == 2 and len(slurm.sent) == 6
-    chained(experiment, "-n", "3")
+    run_chain(experiment, "-n", "3")
     assert len(slurm.sent) == 6

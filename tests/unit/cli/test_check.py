@@ -1,4 +1,4 @@
-"""`outlast check`: what would run, or everything that is wrong; nothing is submitted."""
+"""`outlast check` shows what would run, or all mistakes; it submits nothing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def check(*arguments: str | Path) -> Result:
     return CliRunner().invoke(command, [str(argument) for argument in arguments])
 
 
-def test_an_experiment_without_mistakes_is_summed_up(directory: Path) -> None:
+def test_an_experiment_without_mistakes_is_summarised(directory: Path) -> None:
     result = check(directory)
     assert result.exit_code == 0
     assert result.stderr == ""
@@ -40,10 +40,10 @@ def test_an_experiment_without_mistakes_is_summed_up(directory: Path) -> None:
         "digits: 4 runs (digits-title=a_b, digits-title=c, digits-title=d, …) on cluster local",
         "  command   python3 train.py --title 'a b'",
         "  code      train.py",
-        "  attempts  1 h 30 min each; per run at most 50 and 14 d in all",
-        "  output    model.npz, there and not empty",
+        "  attempts  1 h 30 min each; at most 50 and 14 d in total per run",
+        "  output    model.npz, must exist and not be empty",
         "  output    metrics.json, accuracy at least 0.9",
-        "  output    metrics.json, loss must be in it",
+        "  output    metrics.json, loss must be present",
         "  output    x, checked by sh -c 'exit 0'",
         f"No mistakes. Next: outlast run {directory}",
     ]
@@ -99,14 +99,14 @@ def test_a_single_mistake_is_counted_as_one(directory: Path) -> None:
     assert result.stderr.endswith("1 mistake, nothing was submitted\n")
 
 
-def test_a_warning_is_printed_and_stands_in_nobodys_way(directory: Path) -> None:
+def test_a_warning_is_printed_and_does_not_change_the_exit_code(directory: Path) -> None:
     (directory / "params.yaml").write_text("command: python3 train.py\nresources: {time: 30:00}\n")
     result = check(directory)
     assert result.exit_code == 0
     assert result.stderr.startswith("warning: params.yaml:2: resources.time: 30:00 is read as minutes")
 
 
-def test_what_this_machine_lacks_of_the_cluster_is_a_warning(
+def test_programs_of_the_cluster_missing_on_this_machine_are_a_warning(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (directory / "params.yaml").write_text("command: sh train.py\ncode: [train.py]\n")
@@ -124,7 +124,7 @@ def test_what_this_machine_lacks_of_the_cluster_is_a_warning(
     assert result.stdout.endswith(f"Next: outlast run {directory} --cluster mine\n")
 
 
-def test_how_many_attempts_the_clusters_limit_makes_is_told(directory: Path) -> None:
+def test_the_number_of_attempts_under_the_time_limit_of_the_cluster_is_shown(directory: Path) -> None:
     (directory / "clusters.yaml").write_text("rehearsal: {scheduler: local, longest: 24h}\n")
     (directory / "params.yaml").write_text(
         "command: python3 train.py\nresources: {time: 14d}\nlimits: {total: 30d}\ncluster: rehearsal\n"
@@ -132,7 +132,7 @@ def test_how_many_attempts_the_clusters_limit_makes_is_told(directory: Path) -> 
     result = check(directory)
     assert result.stderr == ""
     sentence = "this cluster ends jobs after 24 h; your 14-day training run will take about 15 attempts"
-    assert "  attempts  1 d each; per run at most 50" in result.stdout
+    assert "  attempts  1 d each; at most 50" in result.stdout
     assert sentence in result.stdout
     found = json.loads(check(directory, "--json").stdout)
     assert (found["notes"], found["attempts_needed"], found["job_time"]) == ([sentence], 15, 86400.0)
@@ -143,11 +143,11 @@ def test_a_directory_that_cannot_be_written_is_a_mistake(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     may = os.access
-    # The tests may run as root, whom no permission stops.
+    # The tests may run as root, who may write everywhere.
     monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK and may(path, mode))
     result = check(directory)
     assert result.exit_code == 2
-    assert f"{directory}: cannot be written, and the journal and the results belong there" in result.stderr
+    assert f"{directory}: is not writable, but the journal and the results are written there" in result.stderr
 
 
 def test_the_summary_as_json_has_every_run_and_the_first_command(directory: Path) -> None:

@@ -1,4 +1,4 @@
-"""Which experiment and which run is meant, and what is safe to print."""
+"""Finding the experiment and the run that a user names, and text that is safe to print."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from outlast.cli.common import LONGEST_PATH, experiment_at, locate, where
+from outlast.cli.common import LONGEST_PATH, experiment_at, locate, show_argument
 from outlast.errors import BadInput
 from outlast.exchange.experiment import Experiment
 from outlast.text import printable
@@ -14,7 +14,7 @@ from outlast.text import printable
 
 @pytest.fixture
 def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """`a` and `b` beside each other; `a` holds a directory that is called like a run of its own."""
+    """Experiments `a` and `b`; `a` contains a directory with the name of a run."""
     for name in ("a", "b", "a/b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "params.yaml").write_text("command: 'true'\n")
@@ -22,43 +22,43 @@ def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_with_c_a_word_is_the_name_of_a_run_even_if_a_directory_is_called_so(two: Path) -> None:
+def test_with_c_an_argument_is_a_run_name_even_if_a_directory_has_that_name(two: Path) -> None:
     assert locate("a", Path("b")) == (Experiment(two / "b"), "a")
 
 
-def test_inside_an_experiment_a_word_is_the_name_of_a_run(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inside_an_experiment_an_argument_is_a_run_name(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(two / "a")
     assert locate("b", Path()) == (Experiment(two / "a"), "b")
 
 
-def test_elsewhere_a_directory_is_an_experiment_and_a_path_names_its_run(two: Path) -> None:
+def test_outside_an_experiment_a_directory_is_an_experiment_and_a_path_names_its_run(two: Path) -> None:
     assert locate("a", Path()) == (Experiment(two / "a"), None)
     assert locate("b/lr=1e-3", Path()) == (Experiment(two / "b"), "lr=1e-3")
     assert locate(str(two / "b"), Path()) == (Experiment(two / "b"), None)
 
 
-def test_what_is_no_experiment_is_said_with_what_to_type(two: Path) -> None:
+def test_a_directory_that_is_no_experiment_is_refused_with_what_to_type(two: Path) -> None:
     (two / "file").touch()
-    for directory, told in (
+    for directory, message in (
         ("file", "not a directory"),
         ("none", "outlast init none"),
         (".", "no params.yaml"),
     ):
-        with pytest.raises(BadInput, match=told):
+        with pytest.raises(BadInput, match=message):
             experiment_at(Path(directory))
     with pytest.raises(BadInput, match="too long"):
         experiment_at(Path("/" + "/".join(["x" * 100] * (LONGEST_PATH // 100))))
 
 
-def test_a_copy_is_another_experiment_to_the_cluster_and_a_link_is_the_same(two: Path) -> None:
+def test_a_copy_is_another_experiment_and_a_link_is_the_same(two: Path) -> None:
     assert Experiment(two / "a").identity != Experiment(two / "b").identity
     (two / "link").symlink_to(two / "a")
     assert Experiment(two / "link").identity == Experiment(two / "a").identity
 
 
 def test_a_directory_in_a_command_to_type_is_quoted() -> None:
-    assert (where(Path()), where(Path("a b"))) == ("", " 'a b'")
+    assert (show_argument(Path()), show_argument(Path("a b"))) == ("", " 'a b'")
 
 
-def test_nothing_that_a_terminal_would_obey_is_printed() -> None:
+def test_control_characters_are_not_printed() -> None:
     assert printable("\x1b[2J\x1b]0;evil\x07\x9b5m\tlöss=0.1") == "�[2J�]0;evil��5m\tlöss=0.1"

@@ -44,14 +44,14 @@ def test_the_commented_template_explains_every_key() -> None:
     assert "at_most" in text
 
 
-def test_init_says_what_was_written_and_what_to_type_next(tmp_path: Path) -> None:
+def test_init_prints_the_files_and_what_to_type_next(tmp_path: Path) -> None:
     result = run_init(tmp_path / "a b")
     assert result.stdout.splitlines() == [
-        f"{tmp_path}/a b: README.md, params.yaml, train.py",
+        f"created {tmp_path}/a b: README.md, params.yaml, train.py",
         "Next:",
         f"  cd '{tmp_path}/a b'",
-        "  outlast check      # finds mistakes, submits nothing",
-        "  outlast run        # brings it to its end",
+        "  outlast check      # lists mistakes, submits nothing",
+        "  outlast run        # submits it and supervises it until it has finished",
     ]
 
 
@@ -67,12 +67,12 @@ def test_the_current_directory_may_be_filled(tmp_path: Path, monkeypatch: pytest
     assert (directory / "notes.txt").read_text() == "kept"
 
 
-def test_what_is_there_is_listed_and_nothing_is_written(tmp_path: Path) -> None:
+def test_existing_files_are_listed_and_nothing_is_written(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("precious")
     (tmp_path / "params.yaml").symlink_to("nowhere")
     result = run_init(tmp_path)
     assert isinstance(result.exception, BadInput)
-    assert "has params.yaml, train.py already; nothing was written" in str(result.exception)
+    assert "already contains params.yaml, train.py; nothing was written" in str(result.exception)
     assert (tmp_path / "train.py").read_text() == "precious"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["params.yaml", "train.py"]
 
@@ -86,14 +86,14 @@ def test_a_file_or_a_dangling_link_in_place_of_the_directory_is_named(tmp_path: 
         assert sentence in str(result.exception)
 
 
-def test_a_place_that_cannot_be_written_is_named_with_the_reason(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_written_is_named_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     result = run_init(tmp_path / "file" / "below")
     assert isinstance(result.exception, NotWritable)
     assert "cannot be written: Not a directory" in str(result.exception)
 
 
-def test_an_unknown_example_is_told_the_known_ones(tmp_path: Path) -> None:
+def test_the_error_for_an_unknown_example_lists_the_known_ones(tmp_path: Path) -> None:
     result = run_init(tmp_path / "x", "--example", "helo")
     assert isinstance(result.exception, BadInput)
     assert str(result.exception).startswith(
@@ -102,7 +102,7 @@ def test_an_unknown_example_is_told_the_known_ones(tmp_path: Path) -> None:
     assert not (tmp_path / "x").exists()
 
 
-def test_init_without_a_directory_says_what_to_type() -> None:
+def test_init_without_a_directory_prints_what_to_type() -> None:
     assert "outlast init my-experiment" in str(run_init().exception)
 
 
@@ -113,7 +113,9 @@ def test_an_empty_name_is_refused_and_nothing_is_written(
     monkeypatch.chdir(tmp_path)
     result = run_init(name)
     assert isinstance(result.exception, BadInput)
-    assert str(result.exception).startswith("the directory's name is empty; type for instance: outlast init")
+    assert str(result.exception).startswith(
+        "the name of the directory is empty; type for example: outlast init"
+    )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -176,7 +178,7 @@ def test_the_hello_training_runs_without_a_job_and_reaches_its_accuracy(tmp_path
     assert json.loads((tmp_path / "metrics.json").read_text())["accuracy"] >= 0.9
 
 
-def test_the_shell_training_goes_on_from_what_it_saved(tmp_path: Path) -> None:
+def test_the_shell_training_resumes_from_its_checkpoint(tmp_path: Path) -> None:
     script = templates.templates()["script"] / "train.sh"
     (tmp_path / "ckpt").mkdir()
     (tmp_path / "ckpt" / "sum").write_text("9 2.931260407155\n")

@@ -1,4 +1,4 @@
-"""`outlast report`: what is drawn is what is said."""
+"""`outlast report`: the bars match the shares."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from outlast.domain.ledger import Booking, Use
 from outlast.domain.model import Outcome
 
 
-def test_a_share_that_is_shown_as_nothing_is_drawn_as_nothing() -> None:
+def test_a_share_that_is_rounded_to_zero_has_no_bar() -> None:
     uses = {Use.USEFUL: 98_999.0, Use.LOST_WORK: 1000.0, Use.WRAP_UP: 1.0}
     bookings = [Booking("r", 1, "n1", Outcome.FINISHED, 100_000.0, uses)]
     lines = click.unstyle(text(bookings)).splitlines()

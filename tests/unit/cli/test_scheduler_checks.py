@@ -1,4 +1,4 @@
-"""`outlast check` asks the scheduler: what is certain is a mistake, what is not known is a warning."""
+"""`outlast check` queries the scheduler: certain problems are mistakes, possible ones are warnings."""
 
 from __future__ import annotations
 
@@ -50,21 +50,21 @@ def check(folder: Path, profile: str, time: str = "48h") -> Result:
         ),
         (
             "  scheduler: slurm\n  queue: short",
-            "clusters.yaml:2: mine: partition short ends jobs after 24 h, and resources.time asks for 2 d; "
-            "add longest: 24h, and the training goes on in several jobs",
+            "clusters.yaml:2: mine: partition short ends jobs after 24 h, but resources.time is 2 d; "
+            "add `longest: 24h` to run the training in several jobs",
         ),
         (
             "  scheduler: slurm\n  queue: short\n  longest: 36h",
-            "clusters.yaml:5: mine.longest: 36 h is more than partition short allows, 24 h; "
-            "write longest: 24h",
+            "clusters.yaml:5: mine.longest: 36 h is more than partition short allows (24 h); "
+            "set `longest: 24h`",
         ),
         (
             "  scheduler: sge\n  queue: m*.q\n  longest: 13h",
-            "clusters.yaml:5: mine.longest: 13 h is more than queue main.q allows, 12 h; write longest: 12h",
+            "clusters.yaml:5: mine.longest: 13 h is more than queue main.q allows (12 h); set `longest: 12h`",
         ),
     ],
 )
-def test_a_queue_that_is_not_there_or_gives_less_time_is_a_mistake_at_its_line(
+def test_an_unknown_queue_or_one_with_a_shorter_limit_is_a_mistake_at_its_line(
     programs: Path, tmp_path: Path, profile: str, mistake: str
 ) -> None:
     result = check(tmp_path, profile)
@@ -79,17 +79,17 @@ def test_a_queue_that_is_not_there_or_gives_less_time_is_a_mistake_at_its_line(
         "  scheduler: slurm\n  queue: short,main",
         "  scheduler: slurm",
         "  scheduler: sge\n  queue: '*.q'",
-        # The line of the directives wins over the profile's queue.
+        # The directive overrides the queue of the profile.
         "  scheduler: slurm\n  queue: nosuch\n  directives: ['#SBATCH -p main']",
     ],
 )
-def test_what_fits_is_no_mistake(programs: Path, tmp_path: Path, profile: str) -> None:
+def test_a_profile_that_fits_is_no_mistake(programs: Path, tmp_path: Path, profile: str) -> None:
     result = check(tmp_path, profile)
     assert (result.exit_code, result.stderr) == (0, "")
     assert "No mistakes. Next: outlast run" in result.stdout
 
 
-def test_a_longest_that_is_never_used_up_and_a_limit_that_may_be_lifted_are_warnings(
+def test_a_longest_that_is_not_reached_and_a_limit_that_may_be_lifted_are_warnings(
     programs: Path, tmp_path: Path
 ) -> None:
     unused = check(tmp_path, "  scheduler: slurm\n  queue: short\n  longest: 36h", time="1h")
@@ -108,7 +108,7 @@ def test_the_limit_of_a_default_that_a_site_may_change_is_a_warning(programs: Pa
     assert "partition main (the default) ends jobs after 1 h" in result.stderr
 
 
-def test_a_scheduler_that_does_not_answer_is_a_warning_and_stands_in_nobodys_way(
+def test_a_scheduler_that_does_not_respond_is_only_a_warning(
     programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scheduler_checks, "PATIENCE", 0.5)
@@ -119,5 +119,5 @@ def test_a_scheduler_that_does_not_answer_is_a_warning_and_stands_in_nobodys_way
     assert warning.startswith(
         "warning: cluster mine: the Slurm controller does not respond (scontrol did not"
     )
-    assert warning.endswith("runs can be submitted all the same, and their jobs are sent once it answers")
-    assert "No mistakes in the files; the cluster could not be asked. Next: outlast run" in result.stdout
+    assert warning.endswith("you can still submit the runs; their jobs are submitted once it responds")
+    assert "No mistakes in the files; the scheduler could not be queried. Next: outlast run" in result.stdout

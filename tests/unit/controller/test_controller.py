@@ -1,4 +1,4 @@
-"""Observe, decide, act, with a scheduler and an exchange that are told what to answer."""
+"""Observe, decide, act, with a fake scheduler and a fake exchange."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ from outlast.schedulers.base import (
 from outlast.simulation.schedule import KeptRecords
 
 
-class Fake(Scheduler):
+class FakeScheduler(Scheduler):
+    """A scheduler that lists `jobs` and answers every submission with `answer`."""
+
     patience = Patience(missing=60.0, heartbeat=30.0, pause=10.0)
 
     def __init__(self) -> None:
@@ -60,12 +62,12 @@ class Fake(Scheduler):
     def poll(self, expected: Sequence[JobRef] = ()) -> Mapping[str, JobView]:
         self.expected = list(expected)
         if self.down:
-            raise SchedulerUnavailable("no answer")
+            raise SchedulerUnavailable("no response")
         return dict(self.jobs)
 
     def cancel(self, views: Sequence[JobView]) -> None:
         if self.down:
-            raise SchedulerUnavailable("no answer")
+            raise SchedulerUnavailable("no response")
         self.cancelled += [view.token for view in views]
 
     def release(self, views: Sequence[JobView]) -> None:
@@ -76,8 +78,8 @@ class Fake(Scheduler):
 
 
 @dataclass
-class Desk:
-    """An exchange."""
+class FakeExchange:
+    """An exchange that returns `reports` and records calls."""
 
     reports: dict[str, Report] = field(default_factory=dict)
     fence_wins: bool = True
@@ -126,7 +128,7 @@ class World:
     def __init__(self, runs: int = 1, parallel: int | None = None) -> None:
         self.now = 1000.0
         self.records = KeptRecords(lambda entry: None)
-        self.scheduler, self.desk = Fake(), Desk()
+        self.scheduler, self.exchange = FakeScheduler(), FakeExchange()
         spec = self.records.add_spec(Spec("s", "train", parallel=parallel, limits=Limits(total=1e6)))
         data = [{"position": number, "spec": spec} for number in range(runs)]
         self.records.append(
@@ -139,7 +141,7 @@ class World:
         return Controller(
             self.records,
             self.scheduler,
-            self.desk,
+            self.exchange,
             clock=lambda: self.now,
             new_batch=lambda: next(self.batches),
         )
@@ -164,7 +166,9 @@ class World:
     def end(self, outcome: Outcome, token: str = "t0-1") -> None:
         self.list(JobPhase.ENDED, token)
         spans = ((Phase.COMPUTE, 40.0),)
-        self.desk.reports[token] = Report(heard=self.now, spans=spans, logged_outcome=outcome, detail="said")
+        self.exchange.reports[token] = Report(
+            heard=self.now, spans=spans, logged_outcome=outcome, detail="as logged"
+        )
 
 
 @pytest.fixture
@@ -197,7 +201,7 @@ def test_the_intent_is_committed_before_the_scheduler_is_called(world: World) ->
         ),
     ],
 )
-def test_every_answer_of_the_scheduler_is_recorded(
+def test_every_result_of_a_submission_is_recorded(
     world: World, answer: Submission, state: AttemptState, outcome: Outcome | None
 ) -> None:
     world.scheduler.answer = answer
@@ -205,25 +209,25 @@ def test_every_answer_of_the_scheduler_is_recorded(
     assert (world.attempt().state, world.attempt().outcome) == (state, outcome)
 
 
-def test_a_token_that_the_scheduler_is_silent_about_is_unknown(world: World) -> None:
+def test_a_job_that_the_schedulers_response_does_not_mention_is_unknown(world: World) -> None:
     world.scheduler.submit = lambda requests: {}  # type: ignore[method-assign]
     world.controller.step()
     assert world.attempt().state is AttemptState.UNSURE
 
 
-def test_a_refusal_for_good_fails_the_run_with_the_schedulers_words(world: World) -> None:
+def test_a_permanent_rejection_fails_the_run_with_the_schedulers_reason(world: World) -> None:
     world.scheduler.answer = Submission(SubmitStatus.REJECTED, reason="no such partition")
     world.controller.step()
     world.controller.step()
     assert world.run().state is RunState.FAILED and "no such partition" in world.run().reason
 
 
-def test_an_order_that_cannot_be_written_is_tried_again_later(world: World) -> None:
-    world.desk.order_fails = True
+def test_a_work_order_that_cannot_be_written_is_retried_later(world: World) -> None:
+    world.exchange.order_fails = True
     world.controller.step()
     assert world.attempt().outcome is Outcome.REJECTED and "No space left" in world.attempt().detail
     assert not world.scheduler.submitted
-    world.desk.order_fails = False
+    world.exchange.order_fails = False
     world.controller.step()
     assert not world.scheduler.submitted  # the pause
     world.now += 11.0
@@ -231,13 +235,13 @@ def test_an_order_that_cannot_be_written_is_tried_again_later(world: World) -> N
     assert world.scheduler.submitted == [["t1-1"]]
 
 
-def test_a_scheduler_that_does_not_answer_changes_nothing(world: World) -> None:
+def test_a_scheduler_that_does_not_respond_changes_nothing(world: World) -> None:
     world.controller.step()
     before = world.kinds()
     world.scheduler.down = True
     world.now += 1e5
     done = world.controller.step()
-    assert (done.jobs, done.scheduler_error, done.entries) == (None, "no answer", 0)
+    assert (done.jobs, done.scheduler_error, done.entries) == (None, "no response", 0)
     assert world.kinds() == before
 
 
@@ -248,13 +252,13 @@ def test_a_finished_attempt_is_accepted_published_and_finished_in_one_pass(world
     world.end(Outcome.FINISHED)
     world.controller.step()
     assert world.kinds()[-4:] == [EntryKind.STARTED, EntryKind.ENDED, EntryKind.ACCEPTED, EntryKind.FINISHED]
-    assert (world.desk.published, world.desk.retired) == (["t0-1"], ["r0"])
+    assert (world.exchange.published, world.exchange.retired) == (["t0-1"], ["r0"])
     assert world.scheduler.forgotten == ["t0-1"] and world.controller.done
     assert "attempt 1" in world.run().reason
 
 
 def test_a_result_that_disappeared_fails_the_run_with_that_reason(world: World) -> None:
-    world.desk.gone = True
+    world.exchange.gone = True
     world.controller.step()
     world.end(Outcome.FINISHED)
     world.controller.step()
@@ -272,7 +276,7 @@ def test_the_next_attempt_is_started_in_the_pass_that_saw_the_end(world: World) 
 def test_a_missing_job_is_fenced_before_another_is_started(world: World) -> None:
     world.scheduler.answer = Submission(SubmitStatus.UNKNOWN, reason="timed out")
     fenced: list[int] = []
-    world.desk.fence = lambda attempt: not fenced.append(len(world.scheduler.submitted))  # type: ignore[method-assign,func-returns-value]
+    world.exchange.fence = lambda attempt: not fenced.append(len(world.scheduler.submitted))  # type: ignore[method-assign,func-returns-value]
     for _ in range(3):
         world.controller.step()
         world.now += 61.0
@@ -283,12 +287,12 @@ def test_a_missing_job_is_fenced_before_another_is_started(world: World) -> None
 
 
 def test_a_job_that_claimed_in_time_is_not_given_up(world: World) -> None:
-    world.desk.fence_wins = False
+    world.exchange.fence_wins = False
     world.scheduler.answer = Submission(SubmitStatus.UNKNOWN)
     world.controller.step()
     for _ in range(5):
         world.now += 61.0
-        world.desk.reports["t0-1"] = Report(heard=world.now)
+        world.exchange.reports["t0-1"] = Report(heard=world.now)
         world.controller.step()
     assert world.attempt().state is AttemptState.UNSURE and len(world.scheduler.submitted) == 1
 
@@ -310,7 +314,7 @@ def test_a_late_twin_is_cancelled_booked_and_forgotten(world: World) -> None:
     assert world.kinds().count(EntryKind.TWIN_ENDED) == 1
 
 
-def test_a_twin_that_could_not_be_cancelled_is_met_again(world: World) -> None:
+def test_a_twin_that_could_not_be_cancelled_is_cancelled_in_the_next_pass(world: World) -> None:
     world.scheduler.answer = Submission(SubmitStatus.UNKNOWN)
     for _ in range(3):
         world.controller.step()
@@ -318,7 +322,7 @@ def test_a_twin_that_could_not_be_cancelled_is_met_again(world: World) -> None:
     world.list(JobPhase.RUNNING)
 
     def fail(views: Sequence[JobView]) -> None:
-        raise SchedulerUnavailable("no answer")
+        raise SchedulerUnavailable("no response")
 
     cancel = world.scheduler.cancel
     world.scheduler.cancel = fail  # type: ignore[method-assign]
@@ -328,7 +332,7 @@ def test_a_twin_that_could_not_be_cancelled_is_met_again(world: World) -> None:
     assert world.scheduler.cancelled == ["t0-1"]
 
 
-def test_a_job_that_no_attempt_knows_of_is_cancelled(world: World) -> None:
+def test_a_job_of_an_unknown_attempt_is_cancelled(world: World) -> None:
     world.list(JobPhase.QUEUED, "stranger")
     world.controller.step()
     assert world.scheduler.cancelled == ["stranger"]
@@ -346,7 +350,7 @@ def test_a_cancelled_run_ends_when_its_job_has(world: World) -> None:
     assert (world.run().state, world.run().reason) == (RunState.CANCELLED, "enough")
 
 
-def test_at_most_parallel_runs_are_under_way_and_begun_ones_come_first() -> None:
+def test_at_most_parallel_runs_are_active_and_begun_ones_come_first() -> None:
     world = World(runs=4, parallel=2)
     world.controller.step()
     assert world.scheduler.submitted == [["t0-1", "t0-2"]]
@@ -365,7 +369,7 @@ def test_after_its_budget_a_pass_starts_nothing_more() -> None:
     assert [len(batch) for batch in world.scheduler.submitted] == [2, 2, 1]
 
 
-def test_a_pass_goes_over_the_starts_as_often_for_many_waiting_runs_as_for_few(
+def test_a_pass_iterates_over_the_starts_as_often_for_many_runs_as_for_few(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Counted(list[Decision]):
@@ -386,9 +390,7 @@ def test_a_pass_goes_over_the_starts_as_often_for_many_waiting_runs_as_for_few(
     assert rounds[0] == rounds[1]
 
 
-def test_the_named_points_of_a_chain_are_reached_in_their_order(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_crash_points_are_reached_in_order(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     reached: list[str] = []
     monkeypatch.setattr(crashpoints, "reach", reached.append)
     world.controller.step()
@@ -409,21 +411,21 @@ def test_the_named_points_of_a_chain_are_reached_in_their_order(
     ]
 
 
-class Died(BaseException):
-    pass
+class Crashed(BaseException):
+    """The controller was killed at a crash point."""
 
 
 @pytest.mark.parametrize("point", [point for point in CRASH_POINTS if point.startswith(("start", "accept"))])
-def test_dying_at_a_point_submits_nothing_twice_and_finishes_all_the_same(
+def test_a_crash_at_a_point_submits_nothing_twice_and_the_run_still_finishes(
     world: World, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
-    """The job of the first attempt exists from its submission on, whatever the journal says."""
+    """The job of the first attempt exists from its submission on, whether or not the journal has it."""
     armed = [point]
 
     def die(reached: str) -> None:
         if armed and reached == armed[0]:
             armed.clear()
-            raise Died
+            raise Crashed
 
     monkeypatch.setattr(crashpoints, "reach", die)
     submit = world.scheduler.submit
@@ -440,12 +442,12 @@ def test_dying_at_a_point_submits_nothing_twice_and_finishes_all_the_same(
     world.end(Outcome.FINISHED, token)
     until(world, lambda: world.controller.done)
     assert not armed
-    assert world.run().state is RunState.FINISHED and set(world.desk.published) == {token}
+    assert world.run().state is RunState.FINISHED and set(world.exchange.published) == {token}
     assert len(world.scheduler.submitted) == 1
     assert len(world.records.all_attempts()) == (1 if point not in BEFORE else 2)
 
 
-#: At these the scheduler knows nothing yet: the attempt is given up and another one takes its place.
+#: Before the scheduler is called: the attempt is given up and another one is started.
 BEFORE = ("start.intended", "start.ordered")
 
 
@@ -455,20 +457,20 @@ def until(world: World, reached: Callable[[], bool]) -> None:
             return
         try:
             world.controller.step()
-        except Died:
+        except Crashed:
             world.controller = world.new_controller()
         world.now += 30.0
     pytest.fail("not reached after 20 passes: %s" % [kind.value for kind in world.kinds()])
 
 
-def test_the_listener_hears_every_entry(world: World) -> None:
-    heard: list[JournalEntry] = []
-    listening = Controller(world.records, world.scheduler, world.desk, listener=heard.extend)
+def test_the_listener_gets_every_entry(world: World) -> None:
+    received: list[JournalEntry] = []
+    listening = Controller(world.records, world.scheduler, world.exchange, listener=received.extend)
     listening.step()
-    assert heard == world.records.entries[1:]
+    assert received == world.records.entries[1:]
 
 
-def test_an_avoided_host_is_asked_for_but_never_all_of_them(world: World) -> None:
+def test_hosts_that_failed_are_avoided_but_not_all_of_them(world: World) -> None:
     world.scheduler.hosts = lambda: ("node1", "node2")  # type: ignore[method-assign]
     world.controller.step()
     world.end(Outcome.STALLED)
@@ -478,7 +480,7 @@ def test_an_avoided_host_is_asked_for_but_never_all_of_them(world: World) -> Non
     assert world.attempt("t1-1").avoid == ("node1",)
     view = replace(world.scheduler.jobs["t0-1"], token="t1-1", host="node2")
     world.scheduler.jobs["t1-1"] = view
-    world.desk.reports["t1-1"] = world.desk.reports["t0-1"]
+    world.exchange.reports["t1-1"] = world.exchange.reports["t0-1"]
     world.controller.step()
     world.now += 21.0
     world.controller.step()
@@ -490,16 +492,16 @@ def test_a_result_that_cannot_be_published_does_not_hold_up_the_other_runs() -> 
     world.controller.step()
     world.end(Outcome.FINISHED, "t0-1")
     world.end(Outcome.FINISHED, "t0-2")
-    world.desk.stuck = "r0"
+    world.exchange.stuck = "r0"
     done = world.controller.step()
     assert (world.run("r0").state, world.run("r1").state) == (RunState.ACCEPTED, RunState.FINISHED)
     assert "Permission denied" in done.notes[0]
-    world.desk.stuck = ""
+    world.exchange.stuck = ""
     world.controller.step()
     assert world.run("r0").state is RunState.FINISHED
 
 
-def test_nothing_is_sent_to_a_scheduler_that_does_not_answer(world: World) -> None:
+def test_nothing_is_submitted_to_a_scheduler_that_does_not_respond(world: World) -> None:
     world.scheduler.down = True
     for _ in range(3):
         world.controller.step()
@@ -509,9 +511,9 @@ def test_nothing_is_sent_to_a_scheduler_that_does_not_answer(world: World) -> No
     assert world.run().state is RunState.ACTIVE
 
 
-def test_a_rejected_job_that_runs_all_the_same_is_not_believed_to_be_rejected(world: World) -> None:
+def test_a_rejected_job_that_runs_nevertheless_is_followed(world: World) -> None:
     world.scheduler.answer = Submission(SubmitStatus.REJECTED, reason="timed out", transient=True)
-    world.desk.fence_wins = False
+    world.exchange.fence_wins = False
     world.controller.step()
     assert world.attempt().state is AttemptState.UNSURE
     world.list(JobPhase.RUNNING)
@@ -527,7 +529,7 @@ def test_a_job_that_turns_up_after_its_rejection_is_cancelled(world: World) -> N
     assert world.scheduler.cancelled == ["t0-1"]
 
 
-def test_what_is_refused_for_good_is_over_in_the_same_pass(world: World) -> None:
+def test_a_permanently_rejected_run_is_over_in_the_same_pass(world: World) -> None:
     world.scheduler.answer = Submission(SubmitStatus.REJECTED, reason="no such partition")
     world.controller.step()
     assert world.run().state is RunState.FAILED and "no such partition" in world.run().reason
@@ -545,7 +547,7 @@ def test_a_cancelled_job_that_is_gone_is_not_waited_for(world: World) -> None:
     assert world.run().state is RunState.CANCELLED
 
 
-def test_the_scheduler_is_asked_about_the_attempts_that_are_under_way(world: World) -> None:
+def test_the_scheduler_is_polled_for_the_current_attempts(world: World) -> None:
     world.controller.step()
     assert world.scheduler.expected == []
     world.now += 5
@@ -553,7 +555,7 @@ def test_the_scheduler_is_asked_about_the_attempts_that_are_under_way(world: Wor
     assert world.scheduler.expected == [JobRef("t0-1", "17", 1000.0)]
 
 
-def test_no_more_are_submitted_than_the_cluster_takes_in_a_minute_or_at_once() -> None:
+def test_no_more_jobs_are_submitted_than_the_cluster_accepts_per_minute_and_in_total() -> None:
     world = World(runs=9)
     world.scheduler.submit_rate, world.scheduler.most_jobs = 2, 5
     world.controller.step()
@@ -568,7 +570,7 @@ def test_no_more_are_submitted_than_the_cluster_takes_in_a_minute_or_at_once() -
     assert [len(batch) for batch in world.scheduler.submitted] == [2, 2, 1]
 
 
-def test_a_job_that_was_started_again_is_followed_to_its_new_host(world: World) -> None:
+def test_a_restarted_job_is_followed_to_its_new_host(world: World) -> None:
     world.controller.step()
     world.list(JobPhase.RUNNING)
     world.controller.step()
@@ -582,7 +584,7 @@ def test_a_job_that_was_started_again_is_followed_to_its_new_host(world: World) 
     assert world.kinds()[-2:] == [EntryKind.REQUEUED, EntryKind.STARTED]
 
 
-def test_a_held_job_is_released_a_few_times_and_then_ended_for_what_it_was_held_for(world: World) -> None:
+def test_a_held_job_is_released_a_few_times_and_then_ended_with_the_reason_of_the_hold(world: World) -> None:
     world.controller.step()
     held = JobView("t0-1", "17", JobPhase.HELD, outcome=Outcome.NETWORK, reason="no route", releasable=True)
     world.scheduler.jobs["t0-1"] = held
@@ -600,7 +602,7 @@ def test_a_held_job_is_released_a_few_times_and_then_ended_for_what_it_was_held_
     assert (world.attempt().outcome, world.attempt().detail) == (Outcome.NETWORK, "no route")
 
 
-def test_why_a_job_waits_is_noted_once_and_again_when_it_changes(world: World) -> None:
+def test_the_reason_why_a_job_waits_is_recorded_once_and_when_it_changes(world: World) -> None:
     world.controller.step()
     for reason in ("waits for a GPU", "waits for a GPU", "waits for priority"):
         world.scheduler.jobs["t0-1"] = JobView("t0-1", "17", JobPhase.QUEUED, reason=reason)
@@ -613,17 +615,19 @@ def test_why_a_job_waits_is_noted_once_and_again_when_it_changes(world: World) -
 def test_an_end_that_cannot_be_settled_waits_for_the_next_pass(world: World) -> None:
     world.controller.step()
     world.end(Outcome.FINISHED)
-    world.desk.settling_fails = True
+    world.exchange.settling_fails = True
     done = world.controller.step()
     assert "No space left" in done.notes[0] and EntryKind.ENDED not in world.kinds()
-    world.desk.settling_fails = False
+    world.exchange.settling_fails = False
     world.controller.step()
-    assert world.desk.settled == ["t0-1"] and world.run().state is RunState.FINISHED
+    assert world.exchange.settled == ["t0-1"] and world.run().state is RunState.FINISHED
 
 
-def test_what_is_left_of_a_chain_is_cancelled_once_a_leg_has_finished(world: World) -> None:
+def test_the_rest_of_a_chain_is_cancelled_once_a_leg_has_finished(world: World) -> None:
     world.controller.step()
-    world.desk.reports["t0-1"] = Report(heard=world.now, logged_outcome=Outcome.FINISHED, detail="said")
+    world.exchange.reports["t0-1"] = Report(
+        heard=world.now, logged_outcome=Outcome.FINISHED, detail="as logged"
+    )
     world.scheduler.jobs["t0-1"] = JobView("t0-1", "17", JobPhase.QUEUED, restarts=1)
     world.controller.step()
     assert world.run().state is RunState.FINISHED
@@ -632,13 +636,13 @@ def test_what_is_left_of_a_chain_is_cancelled_once_a_leg_has_finished(world: Wor
     assert world.scheduler.cancelled == ["t0-1"]
 
 
-def test_a_job_that_is_started_again_and_again_without_getting_on_is_ended(world: World) -> None:
+def test_a_job_that_is_restarted_again_and_again_without_progress_is_ended(world: World) -> None:
     world.controller.step()
     stuck = Report(heard=world.now, spans=((Phase.COMPUTE, 5.0),))
     for restarts in range(12):
         view = JobView("t0-1", "17", JobPhase.RUNNING, "node1", started=900.0, restarts=restarts)
         world.scheduler.jobs["t0-1"] = view
-        world.desk.reports["t0-1"] = replace(stuck, earlier=(stuck,) * restarts)
+        world.exchange.reports["t0-1"] = replace(stuck, earlier=(stuck,) * restarts)
         world.now += 61
         world.controller.step()
         if restarts < 9:
@@ -646,13 +650,13 @@ def test_a_job_that_is_started_again_and_again_without_getting_on_is_ended(world
     assert world.scheduler.cancelled
 
 
-def test_a_job_that_ended_and_is_listed_as_running_for_long_is_over(world: World) -> None:
+def test_a_job_that_logged_its_end_and_is_still_listed_as_running_is_over(world: World) -> None:
     world.controller.step()
     world.list(JobPhase.RUNNING)
     world.controller.step()
     spans = ((Phase.COMPUTE, 40.0),)
-    said = Report(heard=world.now, spans=spans, logged_outcome=Outcome.FINISHED, detail="said")
-    world.desk.reports["t0-1"] = said
+    report = Report(heard=world.now, spans=spans, logged_outcome=Outcome.FINISHED, detail="as logged")
+    world.exchange.reports["t0-1"] = report
     world.now += 50
     world.controller.step()
     assert world.run().state is RunState.ACTIVE
@@ -661,22 +665,22 @@ def test_a_job_that_ended_and_is_listed_as_running_for_long_is_over(world: World
     assert world.run().state is RunState.FINISHED and world.attempt().account.slot == 40.0
 
 
-def test_an_attempt_that_ran_and_vanished_is_shut_for_a_job_that_is_started_again(world: World) -> None:
+def test_an_attempt_that_ran_and_vanished_is_shut_against_a_restart_of_its_job(world: World) -> None:
     world.controller.step()
-    world.desk.fence_wins = False
-    world.desk.reports["t0-1"] = Report(heard=world.now)
+    world.exchange.fence_wins = False
+    world.exchange.reports["t0-1"] = Report(heard=world.now)
     for _ in range(3):
         world.now += 100
         world.controller.step()
-    assert world.attempt().outcome is Outcome.LOST and "t0-1" in world.desk.shut_out
+    assert world.attempt().outcome is Outcome.LOST and "t0-1" in world.exchange.shut_out
 
 
-def test_the_last_word_of_an_earlier_start_does_not_end_the_one_that_runs(world: World) -> None:
+def test_the_logged_end_of_an_earlier_start_does_not_end_the_running_one(world: World) -> None:
     world.controller.step()
-    said = Report(
-        heard=world.now, spans=((Phase.COMPUTE, 4.0),), logged_outcome=Outcome.CONTINUE, detail="said"
+    report = Report(
+        heard=world.now, spans=((Phase.COMPUTE, 4.0),), logged_outcome=Outcome.CONTINUE, detail="as logged"
     )
-    world.desk.reports["t0-1"] = said
+    world.exchange.reports["t0-1"] = report
     world.now += 500
     running = JobView("t0-1", "18", JobPhase.RUNNING, "node1", started=world.now)
     for _ in range(4):
@@ -686,7 +690,7 @@ def test_the_last_word_of_an_earlier_start_does_not_end_the_one_that_runs(world:
     assert world.attempt().state is AttemptState.RUNNING
 
 
-def test_what_a_job_was_condemned_for_is_not_forgotten_when_it_vanishes(world: World) -> None:
+def test_the_reason_for_a_cancellation_is_kept_when_the_job_vanishes(world: World) -> None:
     world.controller.step()
     held = JobView("t0-1", "17", JobPhase.HELD, outcome=Outcome.REJECTED, reason="too much input")
     world.scheduler.jobs["t0-1"] = held
@@ -700,9 +704,7 @@ def test_what_a_job_was_condemned_for_is_not_forgotten_when_it_vanishes(world: W
 
 
 @pytest.mark.parametrize("lasting", ["data a.bin missing", ""])
-def test_a_hold_that_will_be_the_same_next_time_ends_the_run_when_it_has_come_twice(
-    world: World, lasting: str
-) -> None:
+def test_a_lasting_hold_fails_the_run_the_second_time(world: World, lasting: str) -> None:
     for number in range(2):
         world.now += 61
         world.controller.step()
@@ -718,7 +720,7 @@ def test_a_hold_that_will_be_the_same_next_time_ends_the_run_when_it_has_come_tw
 
 
 @pytest.mark.parametrize(("cause", "lasting"), [("access-point", "x"), ("access-point", ""), (None, "")])
-def test_a_hold_that_the_user_has_to_repair_stops_the_run_at_once_and_blames_no_host(
+def test_a_hold_that_the_user_has_to_repair_fails_the_run_at_once_and_avoids_no_host(
     world: World, cause: str | None, lasting: str
 ) -> None:
     world.controller.step()
@@ -737,7 +739,7 @@ def test_a_hold_that_the_user_has_to_repair_stops_the_run_at_once_and_blames_no_
     assert ("`outlast retry %s`" % world.run().name in world.run().reason) is bool(lasting)
 
 
-def test_files_that_cannot_be_read_now_are_no_reason_to_end_the_pass(
+def test_files_that_cannot_be_read_now_do_not_end_the_pass(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.controller.step()
@@ -746,5 +748,5 @@ def test_files_that_cannot_be_read_now_are_no_reason_to_end_the_pass(
     def vanish(attempt: Attempt) -> Report | None:
         raise FileNotFoundError("renamed")
 
-    monkeypatch.setattr(world.desk, "report", vanish)
+    monkeypatch.setattr(world.exchange, "report", vanish)
     assert world.controller.step().scheduler_error == ""

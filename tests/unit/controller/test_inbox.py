@@ -1,4 +1,4 @@
-"""Requests are durable when the command returns, are read in order, and garbage stops nobody."""
+"""Requests are durable when the command returns and are read in order; garbage is skipped."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_an_inbox_that_was_never_written_is_empty(inbox: Inbox) -> None:
     assert list(inbox.read()) == []
 
 
-def test_requests_come_back_as_they_were_in_their_order(inbox: Inbox) -> None:
+def test_requests_are_read_as_they_were_written_in_order(inbox: Inbox) -> None:
     requests = [SUBMIT, Cancel(None, "all"), Cancel(("a",), "one"), Retry(SPEC, ("a", "b"))]
     names = [inbox.put(request) for request in requests]
     assert list(inbox.read()) == list(zip(names, requests, strict=True))
@@ -62,7 +62,7 @@ def test_a_request_is_synced_and_whole_before_the_command_returns(
     assert [path.name for path in inbox.directory.iterdir()] == [name]
 
 
-def test_a_request_that_cannot_be_written_says_so_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_request_that_cannot_be_written_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "params").write_text("a file where a folder should be")
     with pytest.raises(NotWritable, match="nothing was submitted"):
         Inbox(tmp_path / "params" / "inbox").put(SUBMIT)
@@ -71,7 +71,9 @@ def test_a_request_that_cannot_be_written_says_so_and_leaves_nothing(tmp_path: P
 @pytest.mark.parametrize(
     "content", [b"", b"{", b"[]", b"null", b'{"kind":"dance"}', b'{"kind":"submit"}', b"\xff\xfe", b'"x"']
 )
-def test_garbage_is_put_aside_and_the_rest_is_done(inbox: Inbox, journal: Journal, content: bytes) -> None:
+def test_garbage_is_renamed_and_the_other_requests_are_processed(
+    inbox: Inbox, journal: Journal, content: bytes
+) -> None:
     inbox.directory.mkdir(parents=True)
     (inbox.directory / "1-garbage.json").write_bytes(content)
     inbox.put(SUBMIT)
@@ -81,14 +83,14 @@ def test_garbage_is_put_aside_and_the_rest_is_done(inbox: Inbox, journal: Journa
     assert journal.names() == ["a", "b"] and inbox.names() == []
 
 
-def test_half_written_and_foreign_files_are_no_requests(inbox: Inbox) -> None:
+def test_half_written_and_unrelated_files_are_no_requests(inbox: Inbox) -> None:
     inbox.directory.mkdir(parents=True)
     for name in (".1-x.json.12.tmp", "notes.txt", "1-x.json.unreadable"):
         (inbox.directory / name).write_text("{}")
     assert list(inbox.read()) == []
 
 
-def test_a_request_that_was_recorded_but_not_removed_is_not_done_again(
+def test_a_request_that_was_recorded_but_not_removed_is_not_processed_again(
     inbox: Inbox, journal: Journal
 ) -> None:
     name = inbox.put(SUBMIT)
@@ -107,7 +109,7 @@ def test_submitting_a_known_run_again_adds_only_the_new_ones(inbox: Inbox, journ
     assert [(run.name, run.position) for run in journal.runs()] == [("a", 0), ("b", 1), ("c", 2)]
 
 
-def test_cancel_and_retry_change_only_runs_in_a_state_for_it(inbox: Inbox, journal: Journal) -> None:
+def test_cancel_and_retry_change_only_runs_in_a_suitable_state(inbox: Inbox, journal: Journal) -> None:
     inbox.put(SUBMIT)
     inbox.put(Cancel(("a", "nobody"), "enough"))
     inbox.put(Retry(SPEC, ("b", "nobody")))
@@ -120,14 +122,14 @@ def test_cancel_and_retry_change_only_runs_in_a_state_for_it(inbox: Inbox, journ
 
 
 @pytest.mark.parametrize("name", ["../out", "a/b", ".hidden", "", "a\0b", 7])
-def test_a_run_that_could_not_be_a_directory_here_is_no_request(inbox: Inbox, name: object) -> None:
+def test_a_run_name_that_cannot_be_a_directory_is_no_request(inbox: Inbox, name: object) -> None:
     inbox.directory.mkdir(parents=True, exist_ok=True)
     content = {"kind": "cancel", "runs": [name], "reason": "x"}
     (inbox.directory / "1-a.json").write_text(json.dumps(content))
     assert list(inbox.read()) == [("1-a.json", None)]
 
 
-def test_a_link_to_nowhere_is_no_request(inbox: Inbox) -> None:
+def test_a_broken_link_is_no_request(inbox: Inbox) -> None:
     inbox.directory.mkdir(parents=True, exist_ok=True)
     (inbox.directory / "1-a.json").symlink_to("nowhere")
     assert inbox.names() == []

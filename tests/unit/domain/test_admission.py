@@ -1,4 +1,4 @@
-"""While data cannot be had, one attempt at a time finds out whether it is back."""
+"""Limits on new attempts, hosts to avoid, and scouts during an outage of a data source."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOW = 10_000.0
 FREE = (1, None)
 
 
-def test_as_many_are_admitted_as_there_is_room_for() -> None:
+def test_as_many_starts_are_admitted_as_fit_the_limits() -> None:
     starts = [Decision(DecisionKind.START, name) for name in "abcd"]
     assert len(admit(starts, FREE, FREE, FREE)) == 4
     assert [start.run for start in admit(starts, (1, 3), FREE, FREE)] == ["a", "b"]
@@ -34,7 +34,7 @@ def test_a_chain_counts_as_one_run_and_as_all_of_its_jobs() -> None:
     assert not admit(chains, FREE, (0, 4), FREE, jobs_per_start=5)
 
 
-def test_never_all_hosts_are_avoided() -> None:
+def test_not_all_hosts_are_avoided() -> None:
     assert choose_avoided(("a", "b"), ()) == ("a", "b")
     assert choose_avoided(("a",), ("a",)) == ()
     assert choose_avoided(("a", "b"), ("a", "b", "c")) == ("a", "b")
@@ -75,46 +75,46 @@ def under_way(run: str, intended: float, started: float | None = None) -> dict[s
     return {"now": Attempt(run, 2, "now", state, intended=intended, started=started)}
 
 
-def test_of_all_that_were_turned_back_the_one_longest_ago_goes_as_a_scout() -> None:
+def test_the_run_that_was_turned_back_longest_ago_becomes_the_scout() -> None:
     runs = [a_run(1, ended(9000.0)), a_run(2, ended(8000.0)), a_run(3, ended(8500.0))]
     assert World().started(runs) == ["r2"]
 
 
-def test_those_that_were_never_tried_wait_for_the_scout_too() -> None:
+def test_runs_that_were_never_started_wait_for_the_scout_too() -> None:
     runs = [a_run(1, ended(9000.0)), a_run(2, None, current="now"), a_run(3, None)]
     assert World(under_way("r2", 9500.0)).started(runs) == []
 
 
-def test_as_soon_as_the_scout_has_its_data_all_go() -> None:
+def test_all_runs_start_as_soon_as_the_scout_has_its_data() -> None:
     runs = [a_run(1, ended(9000.0), current="now"), a_run(2, ended(9000.0)), a_run(3, None)]
     attempts = under_way("r1", 9500.0, started=9600.0)
     assert World(attempts).started(runs) == []
     assert World(attempts, with_data=frozenset({"now"})).started(runs) == ["r2", "r3"]
 
 
-def test_a_training_that_began_before_the_outage_proves_nothing() -> None:
+def test_an_attempt_that_began_before_the_outage_does_not_end_it() -> None:
     runs = [a_run(1, None, current="now"), a_run(2, ended(9000.0)), a_run(3, ended(9000.0))]
     attempts = under_way("r1", 100.0, started=200.0)
     assert World(attempts, with_data=frozenset({"now"})).started(runs) == ["r2"]
 
 
-def test_one_that_got_through_since_ends_the_outage_for_all() -> None:
+def test_an_attempt_that_computed_since_ends_the_outage_for_all() -> None:
     runs = [a_run(1, ended(9000.0)), a_run(2, ended(9100.0))]
     assert World(computed=9200.0).started(runs) == ["r1", "r2"]
     assert World(computed=9050.0).started(runs) == ["r1"]
 
 
-def test_a_scout_that_waits_in_the_queue_for_long_is_joined_by_another() -> None:
+def test_a_scout_that_is_queued_for_long_is_joined_by_another() -> None:
     runs = [a_run(1, ended(1000.0), current="now"), a_run(2, ended(1000.0)), a_run(3, ended(1000.0))]
     assert World(under_way("r1", NOW - SCOUT_TIMEOUT - 1)).started(runs) == ["r2"]
 
 
-def test_runs_that_want_other_data_are_not_held_back() -> None:
+def test_runs_that_need_other_data_are_not_held_back() -> None:
     runs = [a_run(1, ended(9000.0)), a_run(2, ended(9000.0)), a_run(3, None, spec=2)]
     assert World().started(runs) == ["r1", "r3"]
 
 
-def test_a_failure_of_the_training_or_data_that_is_gone_for_good_holds_nobody_back() -> None:
+def test_neither_a_failed_training_nor_permanently_missing_data_holds_other_runs_back() -> None:
     for last in (
         ended(9000.0, Outcome.CRASHED, computed=True),
         ended(9000.0, Outcome.NETWORK, computed=True),

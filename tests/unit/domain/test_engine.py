@@ -1,4 +1,4 @@
-"""Decisions from what is known and what was seen, one situation at a time."""
+"""Decisions from state and observations, one situation at a time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from outlast.domain.accounts import AttemptAccount
 from outlast.domain.decision import Decision, DecisionKind
-from outlast.domain.engine import CANCEL_AGAIN, AVOID_HOST_FOR, after_fence, decide, decide_twin
+from outlast.domain.engine import AVOID_HOST_FOR, CANCEL_AGAIN, after_fence, decide, decide_twin
 from outlast.domain.model import (
     Attempt,
     AttemptState,
@@ -57,12 +57,12 @@ def ending(decision: Decision | None) -> dict[str, Any]:
     return dict(decision.data)
 
 
-def test_a_run_that_is_over_needs_nothing() -> None:
+def test_a_run_that_is_over_needs_no_decision() -> None:
     for state in (RunState.FINISHED, RunState.FAILED, RunState.CANCELLED):
         assert decide(replace(RUN, state=state), None, Seen({}), LIMITS, PATIENCE, NOW) is None
 
 
-def test_an_accepted_result_is_published_whatever_else_is_the_matter() -> None:
+def test_an_accepted_result_is_published_in_any_case() -> None:
     run = replace(RUN, state=RunState.ACCEPTED, accepted="a", cancel_asked="enough", current=None)
     decision = decide(run, None, Seen(None), LIMITS, PATIENCE, 10**9)
     assert decision is not None and (decision.do, decision.token) == (DecisionKind.PUBLISH, "a")
@@ -74,7 +74,7 @@ def between_attempts(outcome: Outcome, **changes: Any) -> Decision | None:
     return decide(run, None, Seen(None), LIMITS, PATIENCE, NOW)
 
 
-def test_a_finished_attempt_is_accepted_even_if_a_cancellation_was_asked_for() -> None:
+def test_a_finished_attempt_is_accepted_even_if_a_cancellation_was_requested() -> None:
     decision = between_attempts(Outcome.FINISHED, cancel_asked="enough")
     assert decision is not None and (decision.kind, decision.token) == (EntryKind.ACCEPTED, "a")
 
@@ -85,7 +85,7 @@ def test_between_attempts_a_cancellation_comes_before_failure_and_before_the_nex
         assert decision is not None and (decision.kind, decision.reason) == (EntryKind.CANCELLED, "enough")
 
 
-def test_the_next_attempt_avoids_the_hosts_with_trouble_and_keeps_its_pause() -> None:
+def test_the_next_attempt_avoids_hosts_that_failed_and_waits_for_its_pause() -> None:
     assert between_attempts(Outcome.LOST, troubles=1) is None
     decision = between_attempts(Outcome.EVICTED, sour_hosts=(("node1", NOW), ("node2", NOW - AVOID_HOST_FOR)))
     assert decision is not None and decision.do is DecisionKind.START and decision.data["avoid"] == ["node1"]
@@ -93,12 +93,12 @@ def test_the_next_attempt_avoids_the_hosts_with_trouble_and_keeps_its_pause() ->
     assert decision is not None and decision.kind is EntryKind.FAILED
 
 
-def test_an_intent_without_an_answer_becomes_unsure() -> None:
+def test_an_intent_without_a_response_becomes_unsure() -> None:
     decision = next_for(attempt=replace(ATTEMPT, state=AttemptState.INTENDED, job=""))
     assert decision is not None and decision.kind is EntryKind.UNSURE
 
 
-def test_a_poll_that_failed_says_nothing() -> None:
+def test_a_failed_poll_leads_to_no_decision() -> None:
     for state in (AttemptState.UNSURE, AttemptState.QUEUED, AttemptState.RUNNING):
         attempt = replace(ATTEMPT, state=state, missed=0.0)
         assert decide(RUN, attempt, Seen(None), LIMITS, PATIENCE, NOW) is None
@@ -113,7 +113,7 @@ def test_a_job_is_found_by_its_token() -> None:
     assert decision is not None and decision.kind is EntryKind.STARTED and decision.data["host"] == "node1"
 
 
-def test_a_job_that_is_listed_again_is_no_longer_missed() -> None:
+def test_a_job_that_is_listed_again_is_no_longer_missing() -> None:
     decision = next_for(RUNNING, attempt=replace(ATTEMPT, missed=950.0))
     assert decision is not None and decision.kind is EntryKind.SEEN
     assert next_for(RUNNING) is None
@@ -130,21 +130,21 @@ def test_a_missing_job_is_fenced_only_after_patience_and_silence() -> None:
         assert decision is not None and decision.do is DecisionKind.FENCE
 
 
-def test_a_clock_that_was_set_back_begins_the_patience_anew() -> None:
+def test_a_clock_that_was_set_back_restarts_the_wait() -> None:
     decision = next_for(attempt=replace(ATTEMPT, missed=NOW + 3600.0))
     assert decision is not None and decision.kind is EntryKind.MISSED
 
 
-def test_a_missing_job_with_a_last_word_has_ended() -> None:
+def test_a_missing_job_that_logged_its_end_has_ended() -> None:
     data = ending(next_for(report=replace(REPORT, logged_outcome=Outcome.FINISHED, detail="done")))
     assert data["outcome"] == "finished" and data["account"]["slot"] == pytest.approx(71.0)
 
 
 def test_a_fence_that_won_means_the_job_never_runs() -> None:
-    for job, words in (("17", "before it began"), ("", "never reached the queue")):
+    for job, text in (("17", "before it began"), ("", "never reached the queue")):
         attempt = replace(ATTEMPT, state=AttemptState.QUEUED if job else AttemptState.UNSURE, job=job)
         data = ending(after_fence(RUN, attempt, None, True, PATIENCE, NOW))
-        assert data["outcome"] == "lost" and words in data["detail"] and not data["account"]
+        assert data["outcome"] == "lost" and text in data["detail"] and not data["account"]
 
 
 def test_a_fence_that_lost_waits_for_the_node_until_it_is_silent() -> None:
@@ -152,11 +152,11 @@ def test_a_fence_that_lost_waits_for_the_node_until_it_is_silent() -> None:
     assert after_fence(RUN, ATTEMPT, replace(REPORT, heard=NOW - 10.0), False, PATIENCE, NOW) is None
     lost = ending(after_fence(RUN, ATTEMPT, replace(REPORT, heard=NOW - 40.0), False, PATIENCE, NOW))
     assert lost["outcome"] == "lost" and lost["step"] == 6
-    word = replace(REPORT, logged_outcome=Outcome.CONTINUE)
-    assert ending(after_fence(RUN, ATTEMPT, word, False, PATIENCE, NOW))["outcome"] == "continue"
+    final = replace(REPORT, logged_outcome=Outcome.CONTINUE)
+    assert ending(after_fence(RUN, ATTEMPT, final, False, PATIENCE, NOW))["outcome"] == "continue"
 
 
-def test_the_nodes_last_word_decides_and_the_scheduler_gives_the_slot() -> None:
+def test_the_logged_outcome_counts_and_the_slot_time_is_the_schedulers() -> None:
     report = replace(REPORT, logged_outcome=Outcome.CRASHED, detail="boom", signature="x", tail=("line",))
     data = ending(next_for(ENDED, report))
     assert (data["outcome"], data["detail"], data["signature"]) == ("crashed", "boom", "x")
@@ -166,20 +166,20 @@ def test_the_nodes_last_word_decides_and_the_scheduler_gives_the_slot() -> None:
     assert account["saves"] == [[30.0, 3], [60.0, 6]]
 
 
-def test_a_job_that_left_because_it_was_removed_says_so() -> None:
+def test_a_job_that_saved_because_it_was_removed_names_the_removal() -> None:
     removed = replace(ENDED, outcome=Outcome.CANCELLED, reason="cancelled with scancel")
     data = ending(next_for(removed, replace(REPORT, logged_outcome=Outcome.EVICTED, detail="saved and left")))
     assert (data["outcome"], data["detail"]) == ("evicted", "cancelled with scancel: saved and left")
 
 
-def test_an_exit_without_a_last_word_is_waited_for_and_then_lost() -> None:
+def test_an_exit_without_a_logged_outcome_is_waited_for_and_then_lost() -> None:
     decision = next_for(ENDED, REPORT)
     assert decision is not None and decision.kind is EntryKind.MISSED
     assert next_for(ENDED, REPORT, replace(ATTEMPT, missed=NOW - 10.0)) is None
     assert ending(next_for(ENDED, REPORT, replace(ATTEMPT, missed=NOW - 61.0)))["outcome"] == "lost"
 
 
-def test_what_finished_need_not_be_waited_for_though_an_earlier_start_is_not_heard_of() -> None:
+def test_a_finished_job_ends_at_once_even_if_the_log_of_an_earlier_start_is_missing() -> None:
     again = replace(ENDED, restarts=1)
     finished = replace(REPORT, logged_outcome=Outcome.FINISHED)
     assert ending(next_for(again, finished))["outcome"] == "finished"
@@ -204,13 +204,13 @@ def test_what_finished_need_not_be_waited_for_though_an_earlier_start_is_not_hea
         ({"exit_code": None}, None, "lost"),
     ],
 )
-def test_without_a_last_word_the_schedulers_word_counts(
+def test_without_a_logged_outcome_the_schedulers_state_counts(
     view: dict[str, Any], report: Report | None, outcome: str
 ) -> None:
     assert ending(next_for(replace(ENDED, **view), report))["outcome"] == outcome
 
 
-def test_what_ends_after_a_cancellation_was_cancelled_unless_it_finished() -> None:
+def test_an_attempt_that_ends_after_a_cancellation_is_cancelled_unless_it_finished() -> None:
     asked = replace(RUN, cancel_asked="enough")
     killed = replace(ENDED, exit_code=None, signal=9)
     assert ending(next_for(killed, REPORT, run=asked))["outcome"] == "cancelled"
@@ -221,14 +221,14 @@ def test_what_ends_after_a_cancellation_was_cancelled_unless_it_finished() -> No
     assert ending(next_for(ENDED, finished, run=asked))["outcome"] == "finished"
 
 
-def test_a_cancellation_is_sent_and_sent_again_when_nothing_comes_of_it() -> None:
+def test_a_cancellation_without_effect_is_sent_again() -> None:
     asked = replace(RUN, cancel_asked="enough")
     for sent, again in ((None, True), (NOW - 1, False), (NOW - CANCEL_AGAIN, True), (NOW + 9999, True)):
         decision = next_for(RUNNING, run=asked, attempt=replace(ATTEMPT, cancel_sent=sent))
         assert (decision is not None and decision.do is DecisionKind.CANCEL_JOB) is again
 
 
-def test_a_job_that_waits_beyond_the_total_time_is_cancelled_but_a_running_one_goes_on() -> None:
+def test_a_job_that_waits_beyond_the_total_time_is_cancelled_but_a_running_one_continues() -> None:
     late = 900.0 + LIMITS.total + 1.0
     queued = replace(RUNNING, phase=JobPhase.QUEUED)
     decision = next_for(queued, attempt=replace(ATTEMPT, state=AttemptState.QUEUED), now=late)
@@ -248,7 +248,7 @@ def failed(outcome: Outcome = Outcome.OUT_OF_MEMORY, signature: str = "x", **cha
 
 
 @pytest.mark.parametrize("outcome", [Outcome.OUT_OF_MEMORY, Outcome.CRASHED, Outcome.WRONG_OUTPUT])
-def test_a_chain_is_ended_by_the_second_failure_of_its_own_as_a_run_would_be(outcome: Outcome) -> None:
+def test_a_chain_is_ended_by_its_second_identical_failure_as_a_run_would_be(outcome: Outcome) -> None:
     twice = replace(failed(outcome), earlier=(failed(outcome),))
     for view in (WAITING, replace(WAITING, phase=JobPhase.RUNNING)):
         decision = next_for(view, twice, CHAIN)
@@ -271,42 +271,42 @@ def test_a_chain_is_ended_by_the_second_failure_of_its_own_as_a_run_would_be(out
         replace(failed(Outcome.EVICTED), earlier=(failed(Outcome.EVICTED),)),
         replace(REPORT, saves=(), earlier=(failed(),)),
     ],
-    ids=["another failure", "progress between", "trouble of the cluster's", "a leg at work"],
+    ids=["another failure", "progress in between", "a cluster error", "a running leg"],
 )
-def test_a_chain_goes_on_after_what_a_run_would_go_on_after(report: Report) -> None:
+def test_a_chain_continues_after_ends_that_a_run_continues_after(report: Report) -> None:
     assert next_for(WAITING, report, CHAIN) is None
 
 
-def test_a_failure_that_nothing_but_trouble_of_the_clusters_divides_is_the_same_one() -> None:
+def test_failures_with_only_evictions_in_between_count_as_consecutive() -> None:
     evicted = replace(failed(Outcome.EVICTED), signature=None)
     decision = next_for(WAITING, replace(failed(), earlier=(failed(), evicted)), CHAIN)
     assert decision is not None and decision.do is DecisionKind.CANCEL_JOB
 
 
-def test_a_chain_that_was_ended_for_its_failures_is_not_tried_again() -> None:
-    """Also if the next leg was at work when it was ended."""
+def test_a_chain_that_was_ended_for_its_failures_is_not_retried() -> None:
+    """Also if the next leg was running when the chain was ended."""
     condemned = replace(CHAIN, cancel_sent=NOW, condemned=(Outcome.OUT_OF_MEMORY, "twice: no room"))
-    evicted = replace(REPORT, saves=(), logged_outcome=Outcome.EVICTED, detail="told to stop")
+    evicted = replace(REPORT, saves=(), logged_outcome=Outcome.EVICTED, detail="stopped by a signal")
     for last in (replace(failed(), earlier=(failed(),)), replace(evicted, earlier=(failed(), failed()))):
-        told = ending(next_for(replace(ENDED, restarts=1), last, condemned))
-        assert (told["outcome"], told["detail"]) == ("out-of-memory", "no room")
-        assert (told["signature"], told["failures"]) == ("x", 2)
+        data = ending(next_for(replace(ENDED, restarts=1), last, condemned))
+        assert (data["outcome"], data["detail"]) == ("out-of-memory", "no room")
+        assert (data["signature"], data["failures"]) == ("x", 2)
 
 
-def test_a_chain_of_which_no_job_was_prepared_has_failed_as_often_as_it_was_started() -> None:
+def test_a_chain_without_a_prepared_job_has_failed_as_often_as_it_was_started() -> None:
     view = replace(ENDED, exit_code=EXIT_NOT_PREPARED, restarts=5)
     assert ending(next_for(view, None, CHAIN))["failures"] == 6
     assert ending(next_for(view, None, ATTEMPT))["failures"] == 1
 
 
-def test_what_the_scheduler_cannot_tell_of_is_booked_by_the_nodes_own_clock() -> None:
-    """It knows the last start, of 80 s since 910; the one before it logged 40 s."""
+def test_starts_that_the_scheduler_forgot_are_booked_by_the_nodes_clock() -> None:
+    """The scheduler lists the last start, of 80 s since 910; the one before logged 40 s."""
     before = replace(REPORT, claimed=850.0, logged_outcome=Outcome.EVICTED, spans=((Phase.COMPUTE, 40.0),))
     report = replace(REPORT, logged_outcome=Outcome.FINISHED, earlier=(before,))
-    told = replace(ENDED, restarts=1)
-    assert ending(next_for(told, report))["account"]["slot"] == 80.0
-    assert ending(next_for(replace(told, since=910.0), report))["account"]["slot"] == 120.0
-    assert ending(next_for(replace(told, elapsed=None), report))["account"]["slot"] == 111.0
+    view = replace(ENDED, restarts=1)
+    assert ending(next_for(view, report))["account"]["slot"] == 80.0
+    assert ending(next_for(replace(view, since=910.0), report))["account"]["slot"] == 120.0
+    assert ending(next_for(replace(view, elapsed=None), report))["account"]["slot"] == 111.0
 
 
 GIVEN_UP = replace(ATTEMPT, state=AttemptState.ENDED, outcome=Outcome.LOST, account=AttemptAccount(slot=10.0))
@@ -335,7 +335,7 @@ def test_the_end_that_an_attempt_was_lost_by_is_no_twin() -> None:
     assert decide_twin(replace(GIVEN_UP, outcome=Outcome.FINISHED), RUNNING, NOW) is None
 
 
-def test_where_files_lag_behind_the_scheduler_an_ended_job_is_given_time_to_be_heard() -> None:
+def test_where_files_lag_behind_the_scheduler_the_log_of_an_ended_job_is_waited_for() -> None:
     killed = Seen({"a": replace(ENDED, exit_code=None, signal=9)})
     lagging = replace(PATIENCE, files=45.0)
     waits = decide(RUN, ATTEMPT, killed, LIMITS, lagging, NOW)

@@ -1,4 +1,4 @@
-"""Every row of both transition tables, that nothing else passes, and what is counted across attempts."""
+"""Every row of both transition tables, that no other entry is accepted, and counts across attempts."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_no_other_entry_changes_an_attempt(before: AttemptState | None) -> None:
                 apply(a_run(), an_attempt(before) if before else None, entry(kind))
 
 
-def test_what_an_entry_says_is_kept() -> None:
+def test_the_facts_in_an_entry_are_kept() -> None:
     run, attempt = apply(a_run(RunState.WAITING), None, entry(EntryKind.INTENDED))
     assert attempt is not None and (attempt.number, attempt.avoid) == (1, ("bad",))
     assert run.current == "a" and run.attempts == 1
@@ -106,7 +106,7 @@ def test_what_an_entry_says_is_kept() -> None:
     assert run.current is None and run.last is not None and run.last.host == "node1" and run.ran == 1
 
 
-def test_being_missed_lasts_until_it_is_seen_again() -> None:
+def test_a_job_is_missing_until_it_is_listed_again() -> None:
     run, attempt = apply(a_run(), an_attempt(), entry(EntryKind.MISSED, at=33.0))
     assert attempt is not None and attempt.missed == 33.0
     _, seen = apply(run, attempt, entry(EntryKind.SEEN))
@@ -140,7 +140,7 @@ def test_without_steps_a_change_of_the_checkpoints_is_progress() -> None:
     assert ending(run, Outcome.OVER_TIME, computed=True).stuck == 1
 
 
-def test_what_the_cluster_ends_counts_only_for_the_longer_patience() -> None:
+def test_attempts_that_the_cluster_ends_count_only_towards_the_longer_limit() -> None:
     run = ending(a_run(), Outcome.EVICTED, computed=True)
     assert (run.stuck, run.stuck_any) == (0, 1)
     run = ending(run, Outcome.LOST)
@@ -158,7 +158,7 @@ def test_the_same_failure_is_counted_across_attempts() -> None:
     assert ending(run, Outcome.CONTINUE, step=1).failures == 0
 
 
-def test_the_same_trouble_of_the_clusters_is_no_failure_of_the_trainings() -> None:
+def test_a_repeated_cluster_error_does_not_count_as_a_failure_of_the_training() -> None:
     run = a_run()
     for _ in range(3):
         run = ending(run, Outcome.OUT_OF_DISK, signature="no space")
@@ -167,26 +167,26 @@ def test_the_same_trouble_of_the_clusters_is_no_failure_of_the_trainings() -> No
     assert (run.failure, run.failures) == ("x", 1)
 
 
-def test_data_that_is_not_what_is_wanted_is_a_failure_when_that_is_for_good() -> None:
+def test_permanently_wrong_or_missing_data_counts_as_a_failure() -> None:
     run = ending(ending(a_run(), Outcome.NOT_FOUND, signature="x"), Outcome.NOT_FOUND, signature="x")
     assert run.failures == 2
     assert ending(ending(a_run(), Outcome.NOT_FOUND), Outcome.NOT_FOUND).failures == 0
 
 
-def test_an_attempt_that_was_turned_back_for_want_of_data_is_not_counted() -> None:
+def test_an_attempt_that_was_turned_back_does_not_count() -> None:
     run = ending(a_run(), Outcome.NETWORK, account={"slot": 10.0})
     assert (run.ran, run.troubles) == (0, 1)
     assert ending(a_run(), Outcome.NETWORK, account={"slot": 10.0}, computed=1).ran == 1
     assert ending(a_run(), Outcome.NOT_FOUND, account={"slot": 10.0}, transient=False).ran == 1
 
 
-def test_troubles_lengthen_until_an_attempt_computes() -> None:
+def test_cluster_errors_add_up_until_an_attempt_computes() -> None:
     run = ending(ending(a_run(), Outcome.LOST), Outcome.REJECTED)
     assert run.troubles == 2
     assert ending(run, Outcome.EVICTED, computed=True).troubles == 0
 
 
-def test_hosts_with_trouble_are_remembered_newest_last_and_not_too_many() -> None:
+def test_hosts_that_failed_are_remembered_newest_last_up_to_a_limit() -> None:
     run = a_run()
     for number in [*range(MOST_AVOIDED_HOSTS + 2), 3]:
         run = ending(run, Outcome.STALLED, an_attempt(host="node%d" % number))
@@ -194,7 +194,7 @@ def test_hosts_with_trouble_are_remembered_newest_last_and_not_too_many() -> Non
 
 
 @pytest.mark.parametrize("cause", [Cause.ACCESS_POINT, Cause.UNKNOWN])
-def test_trouble_that_no_host_is_to_blame_for_lengthens_the_pause_and_avoids_no_host(cause: Cause) -> None:
+def test_an_error_that_no_host_caused_lengthens_the_pause_and_avoids_no_host(cause: Cause) -> None:
     attempt = an_attempt(host="node1", account=AttemptAccount(slot=1.0))
     run = ending(a_run(), Outcome.NETWORK, attempt, cause=cause.value, computed=1)
     assert (run.troubles, run.sour_hosts, run.stuck, run.stuck_any) == (1, (), 0, 1)
@@ -205,7 +205,7 @@ def test_the_cause_of_a_cancellation_belongs_to_its_outcome() -> None:
     held = {"outcome": "network", "reason": "held", "cause": "access-point"}
     _, attempt = apply(a_run(), an_attempt(), entry(EntryKind.CANCEL_SENT, **held))
     assert attempt is not None and attempt.cause is Cause.ACCESS_POINT
-    _, by_hand = apply(a_run(), attempt, entry(EntryKind.CANCEL_SENT, reason="asked for"))
+    _, by_hand = apply(a_run(), attempt, entry(EntryKind.CANCEL_SENT, reason="requested"))
     assert by_hand is not None and by_hand.cause is Cause.ACCESS_POINT
     _, other = apply(a_run(), attempt, entry(EntryKind.CANCEL_SENT, outcome="evicted"))
     assert other is not None and other.cause is None
@@ -216,7 +216,7 @@ def worked(seconds: float, **account: Any) -> Attempt:
     return an_attempt(account=read_account(raw))
 
 
-def test_time_at_work_and_interruptions_add_up_over_attempts() -> None:
+def test_compute_time_and_interruptions_add_up_over_attempts() -> None:
     run = ending(a_run(), Outcome.EVICTED, worked(100.0, signal=9))
     assert (run.observed, run.interruptions) == (100.0, 1)
     run = ending(run, Outcome.CONTINUE, worked(3000.0, code=85))
@@ -227,7 +227,7 @@ def test_time_at_work_and_interruptions_add_up_over_attempts() -> None:
     assert (run.observed, run.interruptions) == (3160.0, 2)
 
 
-def test_what_saving_costs_is_known_from_the_last_attempt_that_saved() -> None:
+def test_the_cost_of_a_save_comes_from_the_last_attempt_that_saved() -> None:
     saved = {"times": 4, "seconds": 12.0, "slowest": 5.0}
     run = ending(a_run(), Outcome.EVICTED, worked(100.0, saving=2.0, saved=saved))
     assert (run.save_blocked, run.save_durable) == (0.5, 5.0)
@@ -235,10 +235,10 @@ def test_what_saving_costs_is_known_from_the_last_attempt_that_saved() -> None:
     assert (run.save_blocked, run.save_durable) == (0.5, 5.0)
     again, _ = apply(replace(run, state=RunState.FAILED), None, entry(EntryKind.RETRIED))
     assert (again.save_blocked, again.save_durable) == (None, None)
-    assert (again.observed, again.interruptions) == (200.0, 2), "the cluster is as it was"
+    assert (again.observed, again.interruptions) == (200.0, 2), "the cluster has not changed"
 
 
-def test_a_retry_begins_anew_but_keeps_the_number_of_attempts() -> None:
+def test_a_retry_resets_all_counts_but_the_number_of_attempts() -> None:
     failed = a_run(RunState.FAILED, ran=9, stuck=3, failures=2, failure="x", best_step=7, cancel_asked="c")
     run, _ = apply(failed, None, entry(EntryKind.RETRIED, at=99.0, spec=2))
     assert (run.state, run.since, run.spec, run.attempts, run.best_step) == (
@@ -251,26 +251,26 @@ def test_a_retry_begins_anew_but_keeps_the_number_of_attempts() -> None:
     assert (run.ran, run.stuck, run.failures, run.failure, run.cancel_asked) == (0, 0, 0, None, "")
 
 
-def went_on_from(resumed: int | None) -> Attempt:
+def resumed_from(resumed: int | None) -> Attempt:
     return an_attempt(account=AttemptAccount(slot=5.0, loaded=True, resumed=resumed))
 
 
-def test_lost_checkpoints_cost_one_attempt_without_progress_and_then_count_from_where_it_is() -> None:
+def test_lost_checkpoints_count_as_one_attempt_without_progress() -> None:
     run = a_run(best_step=10_000)
-    run = ending(run, Outcome.OVER_TIME, went_on_from(None), step=500, computed=True)
+    run = ending(run, Outcome.OVER_TIME, resumed_from(None), step=500, computed=True)
     assert (run.stuck, run.best_step) == (1, 500)
-    run = ending(run, Outcome.OVER_TIME, went_on_from(500), step=1000, computed=True)
+    run = ending(run, Outcome.OVER_TIME, resumed_from(500), step=1000, computed=True)
     assert (run.stuck, run.best_step) == (0, 1000)
 
 
 def test_a_checkpoint_that_is_lost_each_time_is_no_progress() -> None:
     run = a_run(best_step=60)
     for expected in (1, 2, 3):
-        run = ending(run, Outcome.OVER_TIME, went_on_from(50), step=60, computed=True)
+        run = ending(run, Outcome.OVER_TIME, resumed_from(50), step=60, computed=True)
         assert run.stuck == expected
 
 
-def test_a_kill_from_outside_is_no_failure_of_a_training_that_gets_on() -> None:
+def test_a_kill_from_outside_is_no_failure_of_a_training_that_progresses() -> None:
     killed = an_attempt(account=AttemptAccount(slot=5.0, signal=9))
     run = a_run()
     for step in (1, 2, 3):

@@ -1,4 +1,4 @@
-"""Hand-computed cases: the bookings of an attempt are its slot time, second for second."""
+"""Hand-computed cases: the bookings of an attempt add up to its slot time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def a_run(state: RunState = RunState.ACTIVE, accepted: str | None = None) -> Run
 
 
 def an_attempt(number: int, slot: float, compute: float | None = None, **account: Any) -> Attempt:
-    """Two seconds of start-up, then `compute` seconds; what is left of `slot` was not logged."""
+    """Return an attempt with 2 s of start-up and `compute` seconds; the rest of `slot` was not logged."""
     spans = [["claim", 0.5], ["stage", 1.5]] + ([["compute", compute]] if compute is not None else [])
     return Attempt(
         run="r",
@@ -78,7 +78,7 @@ def test_a_step_that_was_torn_once_does_not_count_because_a_later_attempt_passed
     assert [booking.uses[Use.USEFUL] for booking in bookings] == [40.0, 60.0, 30.0]
 
 
-def test_an_attempt_whose_saves_nobody_went_on_from_brought_nothing() -> None:
+def test_an_attempt_from_whose_saves_no_attempt_resumed_is_lost_work() -> None:
     first = an_attempt(1, 102.0, 100.0, saves=[[100.0, 10]])
     second = an_attempt(2, 52.0, 50.0, loaded=True, resumed=10, saves=[[50.0, 15]])
     third = an_attempt(3, 52.0, 50.0, loaded=True, resumed=10)
@@ -92,13 +92,13 @@ def test_starting_from_scratch_makes_all_before_it_lost() -> None:
     assert Use.USEFUL not in book(a_run(), [first, second])[0].uses
 
 
-def test_an_attempt_that_never_came_to_load_says_nothing_about_the_ones_before() -> None:
+def test_an_attempt_that_loaded_nothing_does_not_change_earlier_bookings() -> None:
     first = an_attempt(1, 102.0, 100.0, saves=[[100.0, 10]])
     second = an_attempt(2, 3.0)
     assert book(a_run(), [first, second])[0].uses[Use.USEFUL] == 100.0
 
 
-def test_a_script_that_tells_no_steps_is_credited_up_to_its_last_change() -> None:
+def test_a_script_that_logs_no_steps_is_credited_up_to_its_last_change() -> None:
     first = an_attempt(1, 102.0, 100.0, saves=[[40.0, None], [90.0, None]])
     second = an_attempt(2, 52.0, 50.0)
     assert book(a_run(), [first, second])[0].uses[Use.USEFUL] == 90.0
@@ -107,7 +107,7 @@ def test_a_script_that_tells_no_steps_is_credited_up_to_its_last_change() -> Non
 @pytest.mark.parametrize(
     ("state", "use"), [(RunState.FAILED, Use.FAILED), (RunState.CANCELLED, Use.CANCELLED)], ids=str
 )
-def test_computing_in_a_run_that_came_to_nothing_is_waste(state: RunState, use: Use) -> None:
+def test_computing_in_a_run_without_a_result_is_waste(state: RunState, use: Use) -> None:
     [booking] = book(a_run(state), [an_attempt(1, 102.0, 100.0, saves=[[100.0, 10]])])
     assert booked(booking) == {use.value: 100.0, "start-up": 2.0}
 
@@ -133,7 +133,7 @@ def test_an_attempt_that_held_no_slot_costs_nothing_and_one_under_way_is_not_boo
 STALL = {"stall": {"count": 1, "bytes": 0, "seconds": 3.0}}
 
 
-def test_what_the_scheduler_brings_before_the_job_is_data_and_what_held_it_up_is_trouble() -> None:
+def test_transfers_of_the_scheduler_are_data_and_their_delays_are_data_trouble() -> None:
     item = {"name": "a", "arrived": True, "carried": True, "waited": 0.5, "troubles": STALL}
     attempt = an_attempt(1, 60.0, 20.0, bringing=20.0, in_vain=10.0, data=[item])
     [booking] = book(a_run(RunState.FINISHED, "t1"), [attempt])
@@ -160,7 +160,7 @@ def test_a_job_that_never_began_held_its_slot_for_its_input() -> None:
     assert booked(booking) == {"data trouble": 9.0}
 
 
-def test_troubles_of_data_are_a_part_of_the_wait_for_it() -> None:
+def test_time_lost_to_data_errors_is_a_part_of_the_wait_for_data() -> None:
     item = {"name": "a", "arrived": True, "waited": 1.2, "troubles": STALL}
     [booking] = book(a_run(), [an_attempt(1, 2.0, data=[item])])
     assert booked(booking) == {"data trouble": 1.2, "start-up": 0.8}

@@ -1,4 +1,4 @@
-"""The table outcome → action, and when a run is given up."""
+"""The table outcome → action, and when a run fails."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def test_each_outcome_leads_to_its_action_and_a_reason_that_names_it(outcome: Ou
 
 
 @pytest.mark.parametrize("outcome", [outcome for outcome in Outcome if CAUSES[outcome] is Cause.CLUSTER])
-def test_no_trouble_of_the_clusters_fails_a_run_at_once(outcome: Outcome) -> None:
+def test_no_cluster_error_fails_a_run_at_once(outcome: Outcome) -> None:
     assert decided(ended(outcome))[0] in (Action.CONTINUE, Action.PAUSE)
 
 
-def test_what_has_to_be_repaired_on_the_access_point_stops_the_run_and_names_the_command() -> None:
+def test_an_error_to_repair_on_the_access_point_fails_the_run_and_names_the_command() -> None:
     action, reason = decided(ended(Outcome.OUT_OF_DISK, cause=Cause.ACCESS_POINT, transient=False))
     assert action is Action.FAIL
     assert "the detail" in reason and "`outlast retry r`" in reason
@@ -50,24 +50,24 @@ def test_what_has_to_be_repaired_on_the_access_point_stops_the_run_and_names_the
     assert decided(passing)[0] is Action.PAUSE
 
 
-def test_the_first_attempt_is_started_without_a_past() -> None:
+def test_a_run_without_attempts_is_started() -> None:
     assert decided(ended(Outcome.LOST, last=None))[0] is Action.CONTINUE
 
 
-def test_the_same_failure_twice_stops_the_run_and_quotes_it() -> None:
+def test_the_same_failure_twice_fails_the_run_and_is_quoted() -> None:
     action, reason = decided(ended(Outcome.CRASHED, failures=2))
     assert action is Action.FAIL
     assert "same failure twice" in reason and "the detail" in reason
     assert decided(ended(Outcome.CRASHED, failures=1))[0] is Action.RETRY_ONCE
 
 
-def test_attempts_without_progress_stop_the_run_at_the_limit() -> None:
+def test_attempts_without_progress_fail_the_run_at_the_limit() -> None:
     assert decided(ended(Outcome.OVER_TIME, stuck=2))[0] is Action.CONTINUE
     action, reason = decided(ended(Outcome.OVER_TIME, stuck=3))
     assert action is Action.FAIL and "nothing new" in reason
 
 
-def test_the_cluster_is_granted_more_attempts_without_progress() -> None:
+def test_more_attempts_without_progress_are_allowed_if_the_cluster_ended_them() -> None:
     most = 3 * LIMITS.without_progress
     assert decided(ended(Outcome.EVICTED, stuck_any=most - 1))[0] is Action.CONTINUE
     action, reason = decided(ended(Outcome.EVICTED, stuck_any=most))
@@ -91,7 +91,7 @@ def test_a_result_is_accepted_even_after_every_limit() -> None:
     assert decided(run, now=10**9)[0] is Action.ACCEPT
 
 
-def test_a_refusal_for_good_fails_the_run_and_a_passing_one_does_not() -> None:
+def test_a_permanent_rejection_fails_the_run_and_a_transient_one_does_not() -> None:
     assert decided(ended(Outcome.REJECTED, transient=True))[0] is Action.PAUSE
     action, reason = decided(ended(Outcome.REJECTED, transient=False))
     assert action is Action.FAIL and "refused" in reason
@@ -145,5 +145,5 @@ def test_pauses_double_up_to_the_longest() -> None:
     assert judge(ended(Outcome.LOST, troubles=10**6), LIMITS, PATIENCE, 100.0).due == 200.0
 
 
-def test_a_clock_that_was_set_back_does_not_stretch_the_pause() -> None:
+def test_a_clock_that_was_set_back_does_not_lengthen_the_pause() -> None:
     assert judge(ended(Outcome.LOST, troubles=1), LIMITS, PATIENCE, -5000.0).due == -5000.0

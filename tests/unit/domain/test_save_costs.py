@@ -1,4 +1,4 @@
-"""What saving did and cost, from what a node reported to what people read."""
+"""Save costs, from the report of a node to `explain` and `report`."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ def report(seconds: float, saved: Saved | None, saving: float = 0.0, **more: Any
     )
 
 
-def ended(told: Report, outcome: Outcome = Outcome.EVICTED) -> tuple[Run, Attempt]:
-    decision = attempt_end.end_attempt(RUN, ATTEMPT, None, told, Conclusion(outcome, "gone"), 100.0)
+def ended(report: Report, outcome: Outcome = Outcome.EVICTED) -> tuple[Run, Attempt]:
+    decision = attempt_end.end_attempt(RUN, ATTEMPT, None, report, Conclusion(outcome, "gone"), 100.0)
     assert decision.kind is EntryKind.ENDED
     run, attempt = apply(RUN, ATTEMPT, JournalEntry(100.0, "r", EntryKind.ENDED, "t1", decision.data))
     assert attempt is not None
     return run, attempt
 
 
-def test_what_a_node_reported_of_saves_is_in_the_account_and_known_to_the_next_attempt() -> None:
+def test_saves_that_a_node_reported_are_in_the_account_and_in_the_run() -> None:
     run, attempt = ended(report(1000.0, Saved(40, 80.0, 6.0, WHY), saving=10.0))
     assert attempt.account.saved == Saved(40, 80.0, 6.0, WHY)
     assert of_attempt(attempt.outcome, attempt.account) == SaveCosts(40, 10.0, 80.0, 6.0, 1000.0, 1, WHY)
@@ -60,7 +60,7 @@ def test_earlier_starts_of_a_job_count_each_by_its_own_end() -> None:
     assert run.interruptions == 1
 
 
-def test_an_account_that_tells_nothing_of_saves_costs_nothing() -> None:
+def test_an_account_without_saves_has_no_save_costs() -> None:
     assert of_attempt(Outcome.LOST, AttemptAccount()) == SaveCosts()
     assert of_attempt(None, AttemptAccount(slot=5.0, saves=(Save(1.0, None),))) == SaveCosts()
     assert total([]) == SaveCosts()
@@ -69,16 +69,16 @@ def test_an_account_that_tells_nothing_of_saves_costs_nothing() -> None:
 
 def test_explain_shows_how_often_what_it_cost_and_why() -> None:
     its = SaveCosts(41, 8.2, 120.0, 6.0, 3600.0, 1, WHY)
-    assert save_table.in_attempt(812, its) == [
-        ("saved", "step 812: 41 saves, for which the training waited 8.2 s (0.2 % of 1 h)"),
-        ("rhythm", WHY),
+    assert save_table.attempt_lines(812, its) == [
+        ("saved", "step 812; 41 saves, training waited 8.2 s (0.2 % of 1 h)"),
+        ("last save", WHY),
     ]
-    assert save_table.in_attempt(None, SaveCosts(1, 0.001, 0.1, 0.1, 3600.0)) == [
-        ("saved", "1 save, for which the training waited <0.1 s (<0.1 % of 1 h)")
+    assert save_table.attempt_lines(None, SaveCosts(1, 0.001, 0.1, 0.1, 3600.0)) == [
+        ("saved", "1 save, training waited <0.1 s (<0.1 % of 1 h)")
     ]
-    assert save_table.in_attempt(7, SaveCosts()) == [("saved", "step 7")]
-    assert save_table.in_attempt(None, SaveCosts(computed=5.0)) == []
-    assert save_table.in_attempt(None, SaveCosts(why="\x1b[31m")) == [("rhythm", "�[31m")]
+    assert save_table.attempt_lines(7, SaveCosts()) == [("saved", "step 7")]
+    assert save_table.attempt_lines(None, SaveCosts(computed=5.0)) == []
+    assert save_table.attempt_lines(None, SaveCosts(why="\x1b[31m")) == [("last save", "�[31m")]
 
 
 def booking(run: str, number: int, saving: SaveCosts, lost: float = 0.0) -> Booking:
@@ -95,7 +95,7 @@ BOOKINGS = [
 
 def test_the_report_shows_for_each_run_what_saving_did_and_what_it_cost() -> None:
     lines = click.unstyle(text(BOOKINGS)).splitlines()
-    [head] = [number for number, line in enumerate(lines) if "RHYTHM" in line]
+    [head] = [number for number, line in enumerate(lines) if "SAVE INTERVAL" in line]
     assert lines[head].split() == [
         "RUN",
         "SAVES",
@@ -105,26 +105,27 @@ def test_the_report_shows_for_each_run_what_saving_did_and_what_it_cost() -> Non
         "INTERRUPTED",
         "LOST",
         "WORK",
-        "RHYTHM",
+        "SAVE",
+        "INTERVAL",
     ]
     assert " ".join(lines[head + 1].split("  every")[0].split()) == "a 15 3 s 1.5 % 3 s 1 8 s"
     assert lines[head + 1].endswith(WHY)
-    assert len(lines) == head + 2, "a run that told of no save has no line"
+    assert len(lines) == head + 2, "a run without saves has no line"
 
 
-def test_a_report_without_saves_says_nothing_of_them() -> None:
-    assert "RHYTHM" not in text([BOOKINGS[2]])
+def test_a_report_without_saves_does_not_mention_them() -> None:
+    assert "SAVE INTERVAL" not in text([BOOKINGS[2]])
 
 
-def test_of_too_many_runs_saving_is_shown_in_all() -> None:
+def test_for_many_runs_the_save_costs_are_shown_in_sum() -> None:
     many = [booking("run-%02d" % n, 1, SaveCosts(2, 1.0, 4.0, 3.0, 100.0)) for n in range(40)]
     row = next(line for line in click.unstyle(text(many)).splitlines() if line.startswith("all runs"))
     assert row.split()[2] == "80"
     assert "run-07" in text(many, everything=True)
 
 
-def test_the_json_has_the_sums_and_the_work_that_was_lost() -> None:
-    found = save_table.facts(BOOKINGS)
+def test_the_json_has_the_sums_and_the_lost_work() -> None:
+    found = save_table.as_json(BOOKINGS)
     assert found == {
         "saves": 15,
         "blocked": 3.0,
@@ -137,10 +138,10 @@ def test_the_json_has_the_sums_and_the_work_that_was_lost() -> None:
     }
 
 
-def test_a_booking_knows_what_saving_cost_in_its_attempt() -> None:
+def test_a_booking_has_the_save_costs_of_its_attempt() -> None:
     run, attempt = ended(report(1000.0, Saved(40, 80.0, 6.0), saving=10.0))
     [its] = book(run, [attempt])
     assert its.saving.saves == 40
-    # A checkpoint has three quarters of it, and so much of the waiting was worth while.
+    # The checkpoint holds three quarters of the work, so three quarters of the waiting was useful.
     assert its.uses[Use.SAVING] == pytest.approx(7.5)
     assert its.uses[Use.LOST_WORK] == pytest.approx(250.0)

@@ -1,4 +1,4 @@
-"""Event logs come from another machine: cut anywhere, full of garbage, or not there."""
+"""Event logs come from another machine: they may be cut anywhere, full of garbage, or missing."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_no_log_is_no_report(logs: Logs) -> None:
     assert read_report(logs.events, logs.progress) is None
 
 
-def test_a_whole_log_tells_everything(logs: Logs) -> None:
+def test_a_whole_log_is_read_with_all_facts(logs: Logs) -> None:
     logs.write(EVENTS, PROGRESS)
     report = logs.read()
     assert (report.claimed, report.host, report.logged_outcome) == (2.0, "node1", Outcome.CRASHED)
@@ -99,7 +99,7 @@ def test_a_whole_log_tells_everything(logs: Logs) -> None:
     assert (report.loaded, report.resumed) == (True, 4)
     assert report.saves == (Save(10.0, 5), Save(40.0, 7))
     assert (report.saving, report.step, report.computed, report.changed) == (2.0, 7, True, True)
-    assert report.saved == Saved(2, 2.0, 1.5), "lines that do not tell `blocked` are of saves in the loop"
+    assert report.saved == Saved(2, 2.0, 1.5), "lines without `blocked` are of saves that block the training"
     assert [word in note for word, note in zip(("checksum", "no space"), report.notes, strict=True)]
     assert report.heard == logs.events.stat().st_mtime
 
@@ -108,7 +108,7 @@ def saved(mono: float, seconds: float, **more: Any) -> dict[str, Any]:
     return {"event": "saved", "step": int(mono), "mono": mono, "seconds": seconds, **more}
 
 
-def test_a_save_holds_what_was_computed_before_it_was_taken_and_costs_what_the_training_waited(
+def test_a_save_holds_the_work_before_it_and_costs_the_time_that_the_training_waited(
     logs: Logs,
 ) -> None:
     logs.write(EVENTS, [saved(120.0, 3.0, blocked=0.5, why="the first"), saved(150.0, 5.0, blocked=0.25)])
@@ -118,16 +118,16 @@ def test_a_save_holds_what_was_computed_before_it_was_taken_and_costs_what_the_t
     assert report.saved == Saved(2, 8.0, 5.0, "the first")
 
 
-def test_of_all_saves_there_is_a_sum_though_only_the_last_are_kept(logs: Logs) -> None:
-    told = [saved(110.0 + n / 100, 0.5, blocked=0.125, why="every %d s" % n) for n in range(1000)]
-    logs.write(EVENTS, told)
+def test_all_saves_are_summed_although_only_the_last_are_kept(logs: Logs) -> None:
+    events = [saved(110.0 + n / 100, 0.5, blocked=0.125, why="every %d s" % n) for n in range(1000)]
+    logs.write(EVENTS, events)
     report = logs.read()
     assert len(report.saves) == MOST_SAVES
     assert report.saved == Saved(1000, 500.0, 0.5, "every 999 s")
     assert report.saving == pytest.approx(125.0)
 
 
-def test_waiting_for_the_last_save_before_leaving_is_saving_and_not_lost(logs: Logs) -> None:
+def test_waiting_for_the_last_save_before_exit_counts_as_saving(logs: Logs) -> None:
     logs.write(EVENTS, [saved(120.0, 3.0, blocked=0.5), {"event": "left", "mono": 120.0, "waited": 2.5}])
     report = logs.read()
     assert (report.saves, report.saving) == ((Save(15.0, 120),), 3.0)
@@ -138,9 +138,7 @@ def test_waiting_for_the_last_save_before_leaving_is_saving_and_not_lost(logs: L
 @pytest.mark.parametrize(
     "odd", [{"blocked": "long"}, {"blocked": -1.0}, {"blocked": 1e999}, {"blocked": 99.0}, {"why": ["x"]}]
 )
-def test_what_a_save_says_of_its_cost_is_believed_only_as_far_as_it_can_be_true(
-    logs: Logs, odd: dict[str, Any]
-) -> None:
+def test_impossible_costs_of_a_save_are_limited(logs: Logs, odd: dict[str, Any]) -> None:
     logs.write(EVENTS, [saved(120.0, 3.0, **odd), saved(130.0, 3.0, why="w" * 10_000)])
     report = logs.read()
     assert 3.0 <= report.saving <= 6.0 and report.saved is not None
@@ -154,18 +152,18 @@ def test_a_log_cut_at_any_byte_is_read_as_far_as_it_goes(logs: Logs) -> None:
     for end in range(len(events)):
         logs.events.write_bytes(events[:end])
         report = logs.read()
-        # The last line is as good without the end of line that a kill kept from being written.
+        # The last line is complete even if a kill cut off its line end.
         assert report.logged_outcome is (whole.logged_outcome if end >= len(events) - 1 else None)
         assert sum(span for _, span in report.spans) <= sum(span for _, span in whole.spans)
         assert all(span >= 0.0 for _, span in report.spans)
     logs.events.write_bytes(events)
     for end in range(len(progress)):
         logs.progress.write_bytes(progress[:end])
-        told = tuple(save for save in logs.read().saves if save.step is not None)
-        assert told == whole.saves[: len(told)]
+        found = tuple(save for save in logs.read().saves if save.step is not None)
+        assert found == whole.saves[: len(found)]
 
 
-def test_garbage_between_the_lines_spoils_only_itself(logs: Logs) -> None:
+def test_garbage_between_the_lines_is_skipped(logs: Logs) -> None:
     logs.write(EVENTS, PROGRESS)
     whole = logs.read()
     garbage = [
@@ -193,7 +191,7 @@ def test_garbage_between_the_lines_spoils_only_itself(logs: Logs) -> None:
     )
 
 
-def test_a_killed_training_is_credited_until_it_was_last_heard_of(logs: Logs) -> None:
+def test_a_killed_training_is_credited_until_its_last_log_line(logs: Logs) -> None:
     cut = EVENTS[:5]
     logs.write(cut, PROGRESS)
     assert dict(logs.read().spans)[Phase.COMPUTE] == 40.0
@@ -201,7 +199,7 @@ def test_a_killed_training_is_credited_until_it_was_last_heard_of(logs: Logs) ->
     assert dict(logs.read().spans)[Phase.COMPUTE] == 55.0
 
 
-def test_a_script_that_tells_nothing_saves_by_changing_its_directory(logs: Logs) -> None:
+def test_a_script_without_a_log_saves_by_changing_its_directory(logs: Logs) -> None:
     logs.write(EVENTS)
     report = logs.read()
     assert report.saves == (Save(25.0, None),)
@@ -213,7 +211,7 @@ def left_with_85(why: str) -> list[dict[str, Any]]:
     return [*EVENTS[:-1], stop, {**EVENTS[-1], "outcome": "continue", "signature": None}]
 
 
-def test_leaving_at_the_limit_is_to_be_continued_and_leaving_when_asked_is_an_eviction(logs: Logs) -> None:
+def test_an_exit_at_the_limit_is_continued_and_an_exit_after_a_signal_is_an_eviction(logs: Logs) -> None:
     for stopped_by, outcome in (("limit", Outcome.CONTINUE), ("signal", Outcome.EVICTED)):
         logs.write(left_with_85(stopped_by), PROGRESS)
         report = logs.read()
@@ -227,7 +225,7 @@ def test_only_the_last_saves_are_kept(logs: Logs) -> None:
     assert [save.step for save in logs.read().saves] == list(range(100 - MOST_SAVES, 100))
 
 
-def test_the_first_load_is_where_the_attempt_went_on_from(logs: Logs) -> None:
+def test_the_attempt_resumed_from_its_first_load(logs: Logs) -> None:
     evaluation = {"event": "loaded", "step": 7, "mono": 146.0}
     logs.write(EVENTS, [*PROGRESS, evaluation])
     assert (logs.read().loaded, logs.read().resumed) == (True, 4)
@@ -253,19 +251,19 @@ def test_the_newest_progress_is_the_one_in_its_own_file(logs: Logs) -> None:
 
 
 def test_progress_that_a_script_appends_to_the_lines_is_found_at_their_end(logs: Logs) -> None:
-    told = lines([{"event": "progress", "step": n} for n in range(5000)])
-    logs.progress.write_bytes(told + b'{"event":"prog')
+    content = lines([{"event": "progress", "step": n} for n in range(5000)])
+    logs.progress.write_bytes(content + b'{"event":"prog')
     newest = last_progress(logs.progress)
     assert newest is not None and newest["step"] == 4999
 
 
 def test_the_file_of_the_newest_progress_is_never_the_file_of_lines() -> None:
-    names = ("/x/progress.jsonl", "/x/told", "/x/told.json", "/x/told.json.jsonl")
+    names = ("/x/progress.jsonl", "/x/log", "/x/log.json", "/x/log.json.jsonl")
     assert [newest_progress(Path(name)).name for name in names] == [
         "progress.json",
-        "told.json",
-        "told.json.json",
-        "told.json.json",
+        "log.json",
+        "log.json.json",
+        "log.json.json",
     ]
 
 
@@ -289,7 +287,7 @@ ODD = [make_directory, make_pipe, make_link_to_itself, make_link_to_endless_zero
 
 
 @pytest.mark.parametrize("odd", ODD)
-def test_what_is_no_file_is_read_as_if_it_were_not_there(logs: Logs, odd: Callable[[Path], None]) -> None:
+def test_anything_but_a_regular_file_counts_as_missing(logs: Logs, odd: Callable[[Path], None]) -> None:
     logs.write(EVENTS)
     without = logs.read()
     odd(logs.progress)
@@ -303,7 +301,7 @@ def test_what_is_no_file_is_read_as_if_it_were_not_there(logs: Logs, odd: Callab
 
 @pytest.mark.parametrize("code", [errno.EACCES, errno.EIO, errno.ESTALE], ids=errno.errorcode.get)
 @pytest.mark.parametrize("call", ["open", "fstat", "pread"])
-def test_a_file_that_cannot_be_read_is_as_good_as_none_this_time(
+def test_a_file_that_cannot_be_read_now_counts_as_missing(
     logs: Logs, monkeypatch: pytest.MonkeyPatch, call: str, code: int
 ) -> None:
     logs.write(EVENTS, PROGRESS)
@@ -322,7 +320,7 @@ def test_a_file_that_cannot_be_read_is_as_good_as_none_this_time(
     assert last_progress(logs.progress) is not None
 
 
-def test_of_a_log_without_bounds_the_beginning_and_the_end_are_read(logs: Logs) -> None:
+def test_the_head_and_the_tail_of_a_huge_log_are_read(logs: Logs) -> None:
     beats = lines([{"event": "beat", "mono": 140.0}]) * (2 * (HEAD_BYTES + TAIL_BYTES) // 30)
     failures = lines([{"event": "save-failed", "step": 6, "why": "x" * 500}] * 10)
     failures *= 2 * (HEAD_BYTES + TAIL_BYTES) // len(failures)
@@ -339,9 +337,7 @@ def test_of_a_log_without_bounds_the_beginning_and_the_end_are_read(logs: Logs) 
     assert (report.saves, report.resumed) == (whole.saves, 4)
 
 
-def test_a_line_that_lies_across_the_bounds_is_passed_over(
-    logs: Logs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_line_across_the_bounds_is_skipped(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attempt_log, "HEAD_BYTES", 40)
     monkeypatch.setattr(attempt_log, "TAIL_BYTES", 40)
     for length in range(60, 200):

@@ -1,4 +1,4 @@
-"""Through files: orders, fences, reports that are checked against what was delivered, and results."""
+"""Work orders, fences, reports that are compared with the delivery, and results."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def place(exchange: SharedFilesExchange) -> Path:
 
 
 def deliver(exchange: SharedFilesExchange, delivered: object, **files: str) -> None:
-    """What a node program leaves that finished and says it delivered `delivered`."""
+    """Write the files of a node program that finished and logged `delivered` as its delivery."""
     output = place(exchange) / "output"
     output.mkdir()
     for name, content in files.items():
@@ -53,7 +53,7 @@ def outcome(exchange: SharedFilesExchange) -> Any:
     return outcomes.of_leg(report)
 
 
-def test_the_order_that_the_node_reads_is_the_one_that_was_written(exchange: SharedFilesExchange) -> None:
+def test_the_node_reads_the_work_order_as_it_was_written(exchange: SharedFilesExchange) -> None:
     for name in ("001-old", "002-tok", "003-later"):
         (exchange.experiment.workdir / "a" / name).mkdir(parents=True)
     exchange.write_order(RUN, ATTEMPT, SPEC)
@@ -66,7 +66,7 @@ def test_the_order_that_the_node_reads_is_the_one_that_was_written(exchange: Sha
     assert order.code is not None and Path(order.code) == exchange.experiment.code("ab" * 32)
 
 
-def test_the_order_says_what_the_run_has_been_through_and_what_the_user_allows(
+def test_the_work_order_has_the_save_history_and_the_users_limits(
     exchange: SharedFilesExchange,
 ) -> None:
     run = replace(RUN, observed=7200.0, interruptions=3, save_blocked=0.25, save_durable=4.0)
@@ -83,18 +83,18 @@ def test_the_order_says_what_the_run_has_been_through_and_what_the_user_allows(
     assert read_order(str(path)).saving == SaveSettings()
 
 
-def test_the_request_says_what_the_scheduler_must_know(exchange: SharedFilesExchange) -> None:
+def test_the_job_request_has_what_the_scheduler_needs(exchange: SharedFilesExchange) -> None:
     request = exchange.request(RUN, ATTEMPT, SPEC)
     assert (request.token, request.name, request.avoid) == ("tok", "a-002", ("bad",))
     assert (request.time, request.grace) == (SPEC.resources.time, SPEC.checkpoints.grace)
 
 
-def test_a_fence_shuts_out_a_late_job_and_may_be_repeated(exchange: SharedFilesExchange) -> None:
+def test_a_fence_keeps_a_late_job_out_and_may_be_repeated(exchange: SharedFilesExchange) -> None:
     assert exchange.fence(ATTEMPT) and exchange.fence(ATTEMPT)
     assert not claim.acquire(str(place(exchange) / "claim.json"), "tok", "17", "node1")
 
 
-def test_a_fence_after_the_claim_is_lost(exchange: SharedFilesExchange) -> None:
+def test_a_fence_after_the_claim_fails(exchange: SharedFilesExchange) -> None:
     assert claim.acquire(str(place(exchange) / "claim.json"), "tok", "17", "node1")
     assert not exchange.fence(ATTEMPT)
 
@@ -111,7 +111,7 @@ def test_a_claim_without_a_log_is_a_sign_of_life_and_a_fence_is_none(exchange: S
     assert exchange.report(ATTEMPT) is None
 
 
-def test_a_delivery_that_is_what_its_manifest_says_has_finished(exchange: SharedFilesExchange) -> None:
+def test_a_delivery_that_matches_its_manifest_has_finished(exchange: SharedFilesExchange) -> None:
     deliver(exchange, {"model.npz": {"size": 3}}, **{"model.npz": "abc"})
     assert outcome(exchange) is Outcome.FINISHED
 
@@ -128,7 +128,7 @@ def test_a_delivery_that_is_what_its_manifest_says_has_finished(exchange: Shared
         ({"/etc/passwd": {"size": 3}}, "outside"),
     ],
 )
-def test_a_delivery_that_is_not_what_its_manifest_says_is_a_wrong_output(
+def test_a_delivery_that_does_not_match_its_manifest_is_a_wrong_output(
     exchange: SharedFilesExchange, delivered: object, word: str
 ) -> None:
     deliver(exchange, delivered, **{"model.npz": "abc"})
@@ -139,12 +139,12 @@ def test_a_delivery_that_is_not_what_its_manifest_says_is_a_wrong_output(
 
 
 @pytest.mark.parametrize("name", ["x\0y", "n" * 5000, "", "\ud800"])
-def test_a_name_that_no_file_can_have_is_a_wrong_output_too(exchange: SharedFilesExchange, name: str) -> None:
+def test_an_impossible_file_name_is_a_wrong_output(exchange: SharedFilesExchange, name: str) -> None:
     deliver(exchange, {name: {"size": 3}}, **{"model.npz": "abc"})
     assert outcome(exchange) is Outcome.WRONG_OUTPUT
 
 
-def test_a_link_is_not_followed_to_what_it_points_at(exchange: SharedFilesExchange, tmp_path: Path) -> None:
+def test_a_link_in_a_delivery_is_not_followed(exchange: SharedFilesExchange, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("abc")
     deliver(exchange, {"model.npz": {"size": 3}})
     (place(exchange) / "output" / "model.npz").symlink_to(tmp_path / "secret")
@@ -166,7 +166,7 @@ def test_publishing_twice_changes_nothing(exchange: SharedFilesExchange) -> None
     assert (results / "a" / "model.npz").read_text() == "abc"
 
 
-def test_earlier_results_of_that_name_are_kept_under_another(exchange: SharedFilesExchange) -> None:
+def test_earlier_results_of_that_name_are_kept_under_another_name(exchange: SharedFilesExchange) -> None:
     earlier = exchange.experiment.result("a")
     earlier.mkdir(parents=True)
     (earlier / "precious").write_text("x")
@@ -179,7 +179,7 @@ def test_earlier_results_of_that_name_are_kept_under_another(exchange: SharedFil
     assert (earlier / "model.npz").exists()
 
 
-def test_an_accepted_result_that_disappeared_is_said(exchange: SharedFilesExchange) -> None:
+def test_an_accepted_result_that_disappeared_is_an_error(exchange: SharedFilesExchange) -> None:
     with pytest.raises(ResultGone, match="disappeared"):
         exchange.publish(ATTEMPT)
 
@@ -214,7 +214,9 @@ def test_results_on_another_file_system_are_copied_and_appear_whole(
     exchange.publish(ATTEMPT)
 
 
-def test_earlier_results_do_not_pass_for_a_delivery_that_disappeared(exchange: SharedFilesExchange) -> None:
+def test_earlier_results_are_not_mistaken_for_a_delivery_that_disappeared(
+    exchange: SharedFilesExchange,
+) -> None:
     result = exchange.experiment.result("a")
     result.mkdir(parents=True)
     (result / "model.npz").write_text("of another time")
@@ -222,7 +224,7 @@ def test_earlier_results_do_not_pass_for_a_delivery_that_disappeared(exchange: S
         exchange.publish(ATTEMPT)
 
 
-def test_the_scratch_of_a_finished_run_goes(exchange: SharedFilesExchange) -> None:
+def test_the_scratch_of_a_finished_run_is_removed(exchange: SharedFilesExchange) -> None:
     scratch = exchange.experiment.workdir / "a" / "001-old"
     (scratch / "job").mkdir(parents=True)
     (scratch / "job" / "core").write_text("x")
@@ -230,12 +232,12 @@ def test_the_scratch_of_a_finished_run_goes(exchange: SharedFilesExchange) -> No
     assert not scratch.parent.exists()
 
 
-def test_a_claim_that_cannot_be_read_says_nothing_and_stops_nobody(exchange: SharedFilesExchange) -> None:
+def test_a_claim_that_cannot_be_read_is_no_report_and_no_error(exchange: SharedFilesExchange) -> None:
     (place(exchange) / "claim.json").mkdir()
     assert exchange.report(ATTEMPT) is None
 
 
-def test_strange_names_in_the_workdir_are_no_earlier_attempts(exchange: SharedFilesExchange) -> None:
+def test_unrelated_names_in_the_workdir_are_no_earlier_attempts(exchange: SharedFilesExchange) -> None:
     for name in ("001-old", "0x1-odd", "1e9-odd", "notes-1"):
         (exchange.experiment.workdir / "a" / name).mkdir(parents=True)
     order = exchange.order(RUN, ATTEMPT, SPEC)

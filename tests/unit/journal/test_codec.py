@@ -1,4 +1,4 @@
-"""Records of runs and attempts are read as they were written, also those of an earlier version."""
+"""Records of runs and attempts are read as they were written, also if an earlier version wrote them."""
 
 from __future__ import annotations
 

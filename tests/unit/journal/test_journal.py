@@ -1,4 +1,4 @@
-"""The journal: durable, the same as a fold over its entries, with one writer, and clear when it is broken."""
+"""The journal is durable, equals the fold of its entries, has one writer, and reports damage clearly."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def folded(journal: Journal) -> tuple[dict[str, Run], dict[str, Attempt]]:
     return runs, attempts
 
 
-def test_what_was_appended_is_there_after_opening_again(journal: Journal, path: Path) -> None:
+def test_appended_entries_are_there_after_opening_again(journal: Journal, path: Path) -> None:
     number = journal.add_spec(SPEC)
     journal.append([added("a"), added("b", 1), intended("a", "t1")])
     journal.append([JournalEntry(2.5, "a", EntryKind.QUEUED, "t1", {"job": "17"})])
@@ -130,7 +130,7 @@ def test_a_record_of_an_older_version_has_no_cause() -> None:
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 5000))
 def test_the_tables_are_the_fold_of_the_entries(tmp_path: Path, seed: int) -> None:
-    """With the entries of a simulated experiment, which has everything that happens to real ones."""
+    """Use the entries of a simulated experiment, in which all kinds of entries occur."""
     history = carry_out(draw_scenario(seed))
     path = tmp_path / "journal.sqlite"
     path.unlink(missing_ok=True)
@@ -146,7 +146,7 @@ def test_the_tables_are_the_fold_of_the_entries(tmp_path: Path, seed: int) -> No
     journal.close()
 
 
-def test_a_piece_is_recorded_as_a_whole_or_not_at_all(journal: Journal, path: Path) -> None:
+def test_entries_appended_together_are_recorded_all_or_none(journal: Journal, path: Path) -> None:
     journal.append([added("a")])
     with pytest.raises(ImpossibleStep):
         journal.append([intended("a", "t1"), intended("a", "t2", 2)])
@@ -156,7 +156,7 @@ def test_a_piece_is_recorded_as_a_whole_or_not_at_all(journal: Journal, path: Pa
     reader.close()
 
 
-def test_a_request_and_its_consequences_are_one_piece(journal: Journal) -> None:
+def test_a_request_and_its_entries_are_recorded_all_or_none(journal: Journal) -> None:
     with pytest.raises(ImpossibleStep):
         journal.record_request("1.json", 1.0, [added("a"), intended("a", "t1"), intended("a", "t2", 2)])
     assert not journal.has_request("1.json") and not journal.live() and journal.last_entry() == 0
@@ -209,7 +209,7 @@ def test_a_holder_that_was_taken_over_can_never_write_again(journal: Journal, pa
     successor.close()
 
 
-def test_a_lease_is_taken_by_one_of_those_who_saw_it_free(journal: Journal, path: Path) -> None:
+def test_a_lease_is_acquired_by_one_of_those_that_saw_it_free(journal: Journal, path: Path) -> None:
     other = Journal(path)
     epoch, _ = journal.lease()
     assert other.acquire_lease(epoch, {"pid": 2})
@@ -218,20 +218,20 @@ def test_a_lease_is_taken_by_one_of_those_who_saw_it_free(journal: Journal, path
     other.close()
 
 
-def test_readers_see_whole_pieces_while_a_writer_writes(journal: Journal, path: Path) -> None:
+def test_readers_see_whole_transactions_while_a_writer_writes(journal: Journal, path: Path) -> None:
     journal.append([added("a")])
     stop = threading.Event()
     torn: list[tuple[int, int]] = []
-    looks = 0
+    reads = 0
 
     def read() -> None:
-        nonlocal looks
+        nonlocal reads
         reader = Journal(path)
-        while not stop.is_set() or not looks:
+        while not stop.is_set() or not reads:
             runs, attempts = folded(reader)
             if set(runs) - {"a"} != {attempt.run for attempt in attempts.values()}:
                 torn.append((len(runs), len(attempts)))
-            looks += 1
+            reads += 1
         reader.close()
 
     thread = threading.Thread(target=read)
@@ -240,13 +240,13 @@ def test_readers_see_whole_pieces_while_a_writer_writes(journal: Journal, path: 
         journal.append([added("r%d" % number, number + 1), intended("r%d" % number, "t%d" % number)])
     stop.set()
     thread.join(60.0)
-    assert not thread.is_alive() and looks and not torn
+    assert not thread.is_alive() and reads and not torn
 
 
-# What is broken is said.
+# Damage.
 
 
-def test_a_journal_that_is_not_there_is_not_made_by_looking(path: Path) -> None:
+def test_a_missing_journal_is_not_created_by_reading(path: Path) -> None:
     with pytest.raises(JournalDamaged, match="nothing has been submitted"):
         Journal(path)
     assert not path.exists()
@@ -255,14 +255,14 @@ def test_a_journal_that_is_not_there_is_not_made_by_looking(path: Path) -> None:
 @pytest.mark.parametrize(
     "content", [b"", b"params: 1\n" * 500, b"\x00" * 8192], ids=["empty", "text", "zeros"]
 )
-def test_a_file_that_is_no_journal_is_named(path: Path, content: bytes) -> None:
+def test_the_error_for_a_file_that_is_no_journal_names_it(path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(JournalDamaged, match=str(path)):
         Journal(path)
     assert path.read_bytes() == content
 
 
-def test_another_format_is_named(journal: Journal, path: Path) -> None:
+def test_the_error_for_another_format_names_it(journal: Journal, path: Path) -> None:
     journal._db.execute("UPDATE about SET value='99' WHERE key='format'")
     journal.close()
     with pytest.raises(JournalDamaged, match="format 99"):
@@ -270,7 +270,7 @@ def test_another_format_is_named(journal: Journal, path: Path) -> None:
 
 
 def filled(path: Path) -> int:
-    """A journal of some pages in one file; its size."""
+    """Write a journal of some pages in one file, and return its size."""
     journal = writer(path)
     journal.append([added("r%d" % number, number) for number in range(300)])
     journal.close()
@@ -321,8 +321,8 @@ except NotWritable as error:
 """
 
 
-def test_a_directory_that_may_not_be_written_is_said() -> None:
-    """Root may write anywhere, so that its process becomes somebody else first."""
+def test_the_error_for_a_directory_without_write_permission_names_it() -> None:
+    """Root may write anywhere, so the process changes its user first."""
     place = Path(tempfile.mkdtemp(prefix="ol-read-only-"))
     try:
         place.chmod(0o555)
@@ -338,10 +338,10 @@ def test_a_directory_that_may_not_be_written_is_said() -> None:
     assert str(place) in done.stdout and "no permission to write" in done.stdout, done.stderr
 
 
-def test_a_full_disk_loses_nothing_and_the_same_journal_goes_on_with_room(
+def test_a_full_disk_loses_nothing_and_the_journal_works_again_once_there_is_space(
     journal: Journal, path: Path
 ) -> None:
-    """The limit on the size of files stands for the disk: the kernel refuses the write in the same way."""
+    """Simulate the disk by a limit on the size of files: the kernel refuses the write in the same way."""
     journal.append([added("a")])
     usual = resource.getrlimit(resource.RLIMIT_FSIZE)
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

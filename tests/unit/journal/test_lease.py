@@ -119,7 +119,9 @@ def test_a_holder_that_was_wrongly_taken_over_finds_out_at_its_next_renewal(
     other.close()
 
 
-def test_a_lease_is_renewed_at_most_once_per_interval(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lease_is_renewed_at_most_once_per_interval(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lease = Lease(journal, "up")
     lease.acquire()
     renewals: list[object] = []

@@ -1,4 +1,4 @@
-"""The rules that every journal keeps, in memory."""
+"""Entries are applied in memory, all or none."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def ended(name: str, token: str) -> JournalEntry:
     return JournalEntry(3.0, name, EntryKind.ENDED, token, {"outcome": "finished", "detail": "done"})
 
 
-def test_entries_of_one_piece_build_on_each_other() -> None:
+def test_entries_appended_together_build_on_each_other() -> None:
     records = Records()
     records.append([added("a"), intended("a", "t1")])
     run = records.live()["a"]
@@ -29,14 +29,14 @@ def test_entries_of_one_piece_build_on_each_other() -> None:
     assert current is not None and current.token == "t1"
 
 
-def test_a_piece_with_one_impossible_entry_changes_nothing() -> None:
+def test_one_impossible_entry_makes_the_whole_append_fail() -> None:
     records = Records()
     with pytest.raises(ImpossibleStep):
         records.append([added("a"), intended("a", "t1"), intended("a", "t2", 2)])
     assert not records.live() and records.attempt("t1") is None
 
 
-def test_what_could_not_be_made_durable_is_not_believed() -> None:
+def test_entries_that_could_not_be_made_durable_are_not_applied() -> None:
     class FullDisk(Records):
         def _persist(self, *arguments: object) -> None:
             raise OSError("no space")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from contract.scheduler_harness import PATIENCE, LocalRehearsal, await_death
+from contract.scheduler_harness import PATIENCE, LocalHarness, await_death
 from outlast.errors import BadInput
 from outlast.local_cluster.client import Client, NoResponse, NotSent, Refused
 from outlast.local_cluster.fingerprint import code_fingerprint
@@ -25,13 +25,13 @@ from outlast.schedulers.local import Host
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[LocalRehearsal]:
-    rehearsal = LocalRehearsal(tmp_path)
-    yield rehearsal
-    rehearsal.close()
+def cluster(tmp_path: Path) -> Iterator[LocalHarness]:
+    harness = LocalHarness(tmp_path)
+    yield harness
+    harness.close()
 
 
-def connect(cluster: LocalRehearsal) -> socket.socket:
+def connect(cluster: LocalHarness) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     sock.settimeout(PATIENCE)
     with socket_address(cluster.place) as address:
@@ -90,7 +90,7 @@ Daemon.__init__ = create_older
 
 
 @pytest.mark.parametrize("kind", sorted(GARBAGE))
-def test_garbage_gets_an_error_and_the_daemon_continues(cluster: LocalRehearsal, kind: str) -> None:
+def test_garbage_gets_an_error_and_the_daemon_continues(cluster: LocalHarness, kind: str) -> None:
     pid = cluster.scheduler.daemon_pid()
     with connect(cluster) as sock:
         sock.sendall(GARBAGE[kind])
@@ -99,7 +99,7 @@ def test_garbage_gets_an_error_and_the_daemon_continues(cluster: LocalRehearsal,
     assert cluster.scheduler.daemon_pid() == pid
 
 
-def test_clients_that_are_idle_or_never_read_do_not_block_others(cluster: LocalRehearsal) -> None:
+def test_clients_that_are_idle_or_never_read_do_not_block_others(cluster: LocalHarness) -> None:
     cluster.scheduler.daemon_pid()
     silent = [connect(cluster) for _ in range(20)]
     half = connect(cluster)
@@ -115,7 +115,7 @@ def test_clients_that_are_idle_or_never_read_do_not_block_others(cluster: LocalR
         sock.close()
 
 
-def test_invalid_jobs_are_rejected_one_by_one(cluster: LocalRehearsal) -> None:
+def test_invalid_jobs_are_rejected_one_by_one(cluster: LocalHarness) -> None:
     good = cluster.request()
     bad = [replace(cluster.request(), time=0.0), replace(cluster.request(), log="a\0b")]
     answers = cluster.scheduler.submit([*bad, good])
@@ -131,9 +131,9 @@ def test_a_truncated_message_is_incomplete_wherever_it_is_cut() -> None:
         decode(struct.pack(">I", LARGEST + 1))
 
 
-def test_many_clients_wait_at_once_and_all_are_notified_of_a_change(cluster: LocalRehearsal) -> None:
+def test_many_clients_wait_at_once_and_all_are_notified_of_a_change(cluster: LocalHarness) -> None:
     held = cluster.fifo("held")
-    request = cluster.request(held.hold)
+    request = cluster.request(held.wait_code)
     cluster.scheduler.submit([request])
     cluster.await_start(request.token)
     adapters = [cluster.another_adapter() for _ in range(5)]
@@ -154,20 +154,20 @@ def test_many_clients_wait_at_once_and_all_are_notified_of_a_change(cluster: Loc
     assert notified == [True] * 5
 
 
-def test_a_wait_without_a_change_ends_with_its_time(cluster: LocalRehearsal) -> None:
+def test_a_wait_without_a_change_ends_with_its_time(cluster: LocalHarness) -> None:
     cluster.scheduler.poll()
     with cluster.calls() as made:
         cluster.scheduler.wait(0.05)
     assert made == ["wait"]
 
 
-def test_a_wait_without_a_daemon_starts_none(cluster: LocalRehearsal) -> None:
+def test_a_wait_without_a_daemon_starts_none(cluster: LocalHarness) -> None:
     cluster.scheduler.wait(0.01)
     assert list(cluster.place.iterdir()) == []
 
 
 def test_the_daemon_exits_when_idle_and_the_next_one_knows_the_ended_jobs(tmp_path: Path) -> None:
-    cluster = LocalRehearsal(tmp_path, idle=0.05)
+    cluster = LocalHarness(tmp_path, idle=0.05)
     request = cluster.request("raise SystemExit(4)")
     cluster.scheduler.submit([request])
     cluster.await_end(request.token)
@@ -178,7 +178,7 @@ def test_the_daemon_exits_when_idle_and_the_next_one_knows_the_ended_jobs(tmp_pa
     cluster.close()
 
 
-def test_clients_that_start_a_daemon_at_the_same_time_get_one(cluster: LocalRehearsal) -> None:
+def test_clients_that_start_a_daemon_at_the_same_time_get_one(cluster: LocalHarness) -> None:
     pids: list[int] = []
     threads = [
         threading.Thread(target=lambda: pids.append(cluster.another_adapter().daemon_pid())) for _ in range(6)
@@ -194,14 +194,14 @@ def test_clients_that_start_a_daemon_at_the_same_time_get_one(cluster: LocalRehe
 def test_a_path_longer_than_a_socket_address_works(tmp_path: Path) -> None:
     deep = tmp_path.joinpath(*["directory-with-a-long-name"] * 10)
     deep.mkdir(parents=True)
-    cluster = LocalRehearsal(deep)
+    cluster = LocalHarness(deep)
     request = cluster.request("raise SystemExit(5)")
     cluster.scheduler.submit([request])
     assert cluster.await_end(request.token)[request.token].exit_code == 5
     cluster.close()
 
 
-def test_the_socket_is_for_its_owner_only_and_created_again_when_removed(cluster: LocalRehearsal) -> None:
+def test_the_socket_is_for_its_owner_only_and_created_again_when_removed(cluster: LocalHarness) -> None:
     cluster.scheduler.daemon_pid()
     path = cluster.place / "socket"
     assert path.stat().st_mode & 0o777 == 0o600
@@ -210,9 +210,9 @@ def test_the_socket_is_for_its_owner_only_and_created_again_when_removed(cluster
     assert cluster.another_adapter(timeout=PATIENCE).daemon_pid() == pid
 
 
-def test_stop_refuses_while_there_are_jobs_and_by_force_kills_them(cluster: LocalRehearsal) -> None:
+def test_stop_refuses_while_there_are_jobs_and_by_force_kills_them(cluster: LocalHarness) -> None:
     ready = cluster.fifo("ready")
-    requests = [cluster.request(ready.tell() + "import time; time.sleep(600)") for _ in range(3)]
+    requests = [cluster.request(ready.notify_code() + "import time; time.sleep(600)") for _ in range(3)]
     cluster.scheduler.submit(requests)
     ready.read()
     pid = cluster.scheduler.daemon_pid()
@@ -226,14 +226,14 @@ def test_stop_refuses_while_there_are_jobs_and_by_force_kills_them(cluster: Loca
     assert all("stopped by force" in view.reason for view in views.values())
 
 
-def test_stopping_a_cluster_that_is_not_running_does_nothing(cluster: LocalRehearsal) -> None:
+def test_stopping_a_cluster_that_is_not_running_does_nothing(cluster: LocalHarness) -> None:
     cluster.scheduler.stop()
     assert list(cluster.place.iterdir()) == []
 
 
-def test_the_next_daemon_adopts_the_jobs_of_a_terminated_one(cluster: LocalRehearsal) -> None:
+def test_the_next_daemon_adopts_the_jobs_of_a_terminated_one(cluster: LocalHarness) -> None:
     held = cluster.fifo("held")
-    request = cluster.request(held.hold + "raise SystemExit(6)")
+    request = cluster.request(held.wait_code + "raise SystemExit(6)")
     cluster.scheduler.submit([request])
     cluster.await_start(request.token)
     pid = cluster.scheduler.daemon_pid()
@@ -246,10 +246,10 @@ def test_the_next_daemon_adopts_the_jobs_of_a_terminated_one(cluster: LocalRehea
 
 
 def test_a_daemon_with_older_code_is_replaced_once_no_job_runs(
-    cluster: LocalRehearsal, monkeypatch: pytest.MonkeyPatch
+    cluster: LocalHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = cluster.fifo("held")
-    running, fresh = cluster.request(held.hold), cluster.request()
+    running, fresh = cluster.request(held.wait_code), cluster.request()
     cluster.scheduler.submit([running])
     cluster.await_start(running.token)
     old = cluster.scheduler.daemon_pid()
@@ -275,12 +275,12 @@ def test_a_daemon_of_an_older_version_with_running_jobs_gets_no_new_ones_and_the
 ) -> None:
     code = tmp_path_factory.mktemp("code")
     (code / "older.py").write_text(OLDER_DAEMON)
-    cluster = LocalRehearsal(tmp_path)
+    cluster = LocalHarness(tmp_path)
     new = cluster.options
     cluster.options = replace(new, run="older:run", path=(*new.path, str(code)))
     cluster.scheduler = cluster.another_adapter()
     held = cluster.fifo("held")
-    running, fresh = cluster.request(held.hold + "raise SystemExit(6)"), cluster.request()
+    running, fresh = cluster.request(held.wait_code + "raise SystemExit(6)"), cluster.request()
     cluster.scheduler.submit([running])
     cluster.await_start(running.token)
     pid = cluster.scheduler.daemon_pid()
@@ -299,10 +299,10 @@ def test_a_daemon_of_an_older_version_with_running_jobs_gets_no_new_ones_and_the
     cluster.close()
 
 
-def test_the_latest_hosts_are_used_and_survive_the_daemon(cluster: LocalRehearsal) -> None:
+def test_the_latest_hosts_are_used_and_survive_the_daemon(cluster: LocalHarness) -> None:
     cluster.scheduler.daemon_pid()
     held = cluster.fifo("held")
-    running, waiting = cluster.request(held.hold), cluster.request()
+    running, waiting = cluster.request(held.wait_code), cluster.request()
     cluster.scheduler = cluster.another_adapter(hosts={"gamma": Host(cpus=1)})
     cluster.scheduler.submit([running, waiting])
     cluster.await_start(running.token)
@@ -312,9 +312,9 @@ def test_the_latest_hosts_are_used_and_survive_the_daemon(cluster: LocalRehearsa
     assert [views[one.token].host for one in (running, waiting)] == ["gamma", "gamma"]
 
 
-def test_an_ended_job_is_forgotten_on_request_and_a_running_one_is_not(cluster: LocalRehearsal) -> None:
+def test_an_ended_job_is_forgotten_on_request_and_a_running_one_is_not(cluster: LocalHarness) -> None:
     held = cluster.fifo("held")
-    ended, running = cluster.request(), cluster.request(held.hold)
+    ended, running = cluster.request(), cluster.request(held.wait_code)
     cluster.scheduler.submit([ended, running])
     cluster.await_end(ended.token)
     cluster.scheduler.forget([ended.token, running.token, "unknown"])
@@ -324,7 +324,7 @@ def test_an_ended_job_is_forgotten_on_request_and_a_running_one_is_not(cluster: 
     held.release()
 
 
-def test_a_daemon_that_cannot_start_reports_why_and_nothing_counts_as_sent(cluster: LocalRehearsal) -> None:
+def test_a_daemon_that_cannot_start_reports_why_and_nothing_counts_as_sent(cluster: LocalHarness) -> None:
     broken = cluster.another_adapter(options=replace(cluster.options, run="no_such_module:run"))
     request = cluster.request()
     answer = broken.submit([request])[request.token]
@@ -334,7 +334,7 @@ def test_a_daemon_that_cannot_start_reports_why_and_nothing_counts_as_sent(clust
         broken.poll()
 
 
-def test_a_full_disk_causes_a_rejection_that_may_be_retried(cluster: LocalRehearsal) -> None:
+def test_a_full_disk_causes_a_rejection_that_may_be_retried(cluster: LocalHarness) -> None:
     client = Client(cluster.place, cluster.options)
 
     def full(*_: object, **__: object) -> dict[str, object]:
@@ -347,7 +347,7 @@ def test_a_full_disk_causes_a_rejection_that_may_be_retried(cluster: LocalRehear
     assert (answer.status, answer.transient) == (SubmitStatus.REJECTED, True)
 
 
-def test_render_shows_what_is_sent_and_the_hosts(cluster: LocalRehearsal) -> None:
+def test_render_shows_what_is_sent_and_the_hosts(cluster: LocalHarness) -> None:
     request = cluster.request(avoid=("alpha",))
     text = cluster.scheduler.render([request])
     shown, _, table = text.partition("\nhosts of local cluster local:\n")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from contract.scheduler_harness import PATIENCE, LocalRehearsal, await_death, process_ids
+from contract.scheduler_harness import PATIENCE, LocalHarness, await_death, process_ids
 from outlast.local_cluster.job import Request
 from outlast.local_cluster.processes import start_ticks
 from outlast.node.protocol import Outcome
@@ -20,10 +20,10 @@ from outlast.schedulers.local import Host
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[LocalRehearsal]:
-    rehearsal = LocalRehearsal(tmp_path)
-    yield rehearsal
-    rehearsal.close()
+def cluster(tmp_path: Path) -> Iterator[LocalHarness]:
+    harness = LocalHarness(tmp_path)
+    yield harness
+    harness.close()
 
 
 SURROUNDINGS = """
@@ -42,7 +42,7 @@ found = {
 
 
 def test_a_job_has_its_own_session_and_nothing_of_the_daemon(
-    cluster: LocalRehearsal, monkeypatch: pytest.MonkeyPatch
+    cluster: LocalHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SECRET_API_KEY", "hunter2")
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
@@ -66,7 +66,7 @@ def test_a_job_has_its_own_session_and_nothing_of_the_daemon(
 
 
 def test_a_job_has_the_environment_of_its_own_submission_not_of_the_daemons_start(
-    cluster: LocalRehearsal, monkeypatch: pytest.MonkeyPatch
+    cluster: LocalHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.scheduler.daemon_pid()
     for number in range(2):
@@ -77,10 +77,10 @@ def test_a_job_has_the_environment_of_its_own_submission_not_of_the_daemons_star
         assert Path(request.log).read_text() == "/venv-%d\n" % number
 
 
-def test_a_job_with_gpus_knows_the_numbers_of_its_own(cluster: LocalRehearsal) -> None:
+def test_a_job_with_gpus_knows_the_numbers_of_its_own(cluster: LocalHarness) -> None:
     cluster.scheduler = cluster.another_adapter(hosts={"alpha": Host(cpus=2, gpus=3)})
     held = cluster.fifo("held")
-    code = "import os; print(os.environ['CUDA_VISIBLE_DEVICES'])\n" + held.hold
+    code = "import os; print(os.environ['CUDA_VISIBLE_DEVICES'])\n" + held.wait_code
     requests = [cluster.request(code, gpus=2), cluster.request(code, gpus=1)]
     cluster.scheduler.submit(requests)
     held.release()
@@ -89,10 +89,10 @@ def test_a_job_with_gpus_knows_the_numbers_of_its_own(cluster: LocalRehearsal) -
 
 
 def test_any_process_with_the_token_of_a_killed_job_is_killed(
-    cluster: LocalRehearsal,
+    cluster: LocalHarness,
 ) -> None:
     ready = cluster.fifo("ready")
-    request = cluster.request(ready.tell() + "import signal; signal.pause()")
+    request = cluster.request(ready.notify_code() + "import signal; signal.pause()")
     with subprocess.Popen(["sleep", "600"], env={"OUTLAST_TOKEN": request.token}) as elsewhere:
         cluster.scheduler.submit([request])
         ready.read()
@@ -103,14 +103,14 @@ def test_any_process_with_the_token_of_a_killed_job_is_killed(
             elsewhere.kill()
 
 
-def test_an_exception_in_a_job_is_exit_code_1_with_its_traceback_in_the_log(cluster: LocalRehearsal) -> None:
+def test_an_exception_in_a_job_is_exit_code_1_with_its_traceback_in_the_log(cluster: LocalHarness) -> None:
     request = cluster.request("raise RuntimeError('no such thing')")
     cluster.scheduler.submit([request])
     assert cluster.await_end(request.token)[request.token].exit_code == 1
     assert "RuntimeError: no such thing" in Path(request.log).read_text()
 
 
-def test_a_job_whose_log_cannot_be_written_ends_with_the_reason(cluster: LocalRehearsal) -> None:
+def test_a_job_whose_log_cannot_be_written_ends_with_the_reason(cluster: LocalHarness) -> None:
     (cluster.directory / "file").write_text("")
     request = cluster.request(log=str(cluster.directory / "file" / "log"))
     cluster.scheduler.submit([request])
@@ -126,12 +126,12 @@ def test_the_warning_comes_one_grace_before_the_limit_or_at_three_quarters_of_a_
     assert Request.from_json({**raw, "time": 4, "grace": 30}).warning_after == 3
 
 
-def test_an_evicted_job_may_save_within_its_grace(cluster: LocalRehearsal) -> None:
+def test_an_evicted_job_may_save_within_its_grace(cluster: LocalHarness) -> None:
     ready = cluster.fifo("ready")
     request = cluster.request(
         "import signal\n"
         "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])\n"
-        + ready.tell()
+        + ready.notify_code()
         + "signal.sigwait([signal.SIGTERM])\n"
         "raise SystemExit(85)",
         grace=30.0,
@@ -144,10 +144,10 @@ def test_an_evicted_job_may_save_within_its_grace(cluster: LocalRehearsal) -> No
     assert view.reason.startswith("evicted")
 
 
-def test_an_evicted_job_is_killed_when_its_grace_is_over(cluster: LocalRehearsal) -> None:
+def test_an_evicted_job_is_killed_when_its_grace_is_over(cluster: LocalHarness) -> None:
     ready = cluster.fifo("ready")
     request = cluster.request(
-        "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + ready.tell() + "signal.pause()",
+        "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + ready.notify_code() + "signal.pause()",
         grace=0.1,
     )
     cluster.scheduler.submit([request])
@@ -158,13 +158,13 @@ def test_an_evicted_job_is_killed_when_its_grace_is_over(cluster: LocalRehearsal
     assert view.reason.startswith("evicted")
 
 
-def test_a_killed_job_gets_no_warning(cluster: LocalRehearsal) -> None:
+def test_a_killed_job_gets_no_warning(cluster: LocalHarness) -> None:
     ready = cluster.fifo("ready")
     request = cluster.request(
         "import signal, sys\n"
         "for number in (signal.SIGTERM, signal.SIGUSR1):\n"
         "    signal.signal(number, lambda *_: print('warned'))\n"
-        + ready.tell()
+        + ready.notify_code()
         + "while True: signal.pause()"
     )
     cluster.scheduler.submit([request])
@@ -176,12 +176,12 @@ def test_a_killed_job_gets_no_warning(cluster: LocalRehearsal) -> None:
     assert Path(request.log).read_text() == ""
 
 
-def test_processes_that_a_finished_job_left_running_are_killed(cluster: LocalRehearsal) -> None:
+def test_processes_that_a_finished_job_left_running_are_killed(cluster: LocalHarness) -> None:
     pids = cluster.fifo("pids")
     request = cluster.request(
         "import subprocess\n"
         "child = subprocess.Popen(['sleep', '600'], start_new_session=True, env={})\n"
-        + pids.tell("child.pid")
+        + pids.notify_code("child.pid")
     )
     cluster.scheduler.submit([request])
     ((pid, ticks),) = process_ids(pids.read())
@@ -189,16 +189,16 @@ def test_processes_that_a_finished_job_left_running_are_killed(cluster: LocalReh
     await_death(pid, ticks)
 
 
-def test_an_ended_jobs_leftovers_are_killed_and_its_neighbours_are_not(cluster: LocalRehearsal) -> None:
+def test_an_ended_jobs_leftovers_are_killed_and_its_neighbours_are_not(cluster: LocalHarness) -> None:
     pids, held = cluster.fifo("pids"), cluster.fifo("held")
     neighbour = cluster.request(
         "import os, subprocess\n"
         "if os.fork() == 0:\n"
         "    child = subprocess.Popen(['sleep', '600'], start_new_session=True, env={})\n"
         + "    "
-        + pids.tell("child.pid")
+        + pids.notify_code("child.pid")
         + "    os._exit(0)\n"
-        + held.hold
+        + held.wait_code
     )
     cluster.scheduler.submit([neighbour])
     ((pid, ticks),) = process_ids(pids.read())
@@ -211,10 +211,10 @@ def test_an_ended_jobs_leftovers_are_killed_and_its_neighbours_are_not(cluster: 
     await_death(pid, ticks)
 
 
-def adopted(cluster: LocalRehearsal, code: str, **wish: object) -> tuple[str, tuple[int, int]]:
+def adopted(cluster: LocalHarness, code: str, **wish: object) -> tuple[str, tuple[int, int]]:
     """Return the token and the process of a running job whose daemon was killed."""
     pids = cluster.fifo("pids")
-    request = cluster.request("import os, signal\n" + pids.tell("os.getpid()") + code, **wish)
+    request = cluster.request("import os, signal\n" + pids.notify_code("os.getpid()") + code, **wish)
     cluster.scheduler.submit([request])
     (identity,) = process_ids(pids.read())
     cluster.crash()
@@ -222,7 +222,7 @@ def adopted(cluster: LocalRehearsal, code: str, **wish: object) -> tuple[str, tu
     return request.token, identity
 
 
-def test_an_adopted_job_keeps_its_wall_time_limit(cluster: LocalRehearsal) -> None:
+def test_an_adopted_job_keeps_its_wall_time_limit(cluster: LocalHarness) -> None:
     token, (pid, ticks) = adopted(cluster, "signal.signal(10, print)\nwhile True: signal.pause()", time=2.0)
     view = cluster.await_end(token)[token]
     assert view.outcome is Outcome.OVER_TIME
@@ -230,13 +230,13 @@ def test_an_adopted_job_keeps_its_wall_time_limit(cluster: LocalRehearsal) -> No
     await_death(pid, ticks)
 
 
-def test_an_adopted_job_can_be_cancelled_and_its_children_end_with_it(cluster: LocalRehearsal) -> None:
+def test_an_adopted_job_can_be_cancelled_and_its_children_end_with_it(cluster: LocalHarness) -> None:
     below = cluster.fifo("below")
     token, (pid, ticks) = adopted(
         cluster,
         "import subprocess\nsignal.signal(15, signal.SIG_IGN)\n"
         "child = subprocess.Popen(['sleep', '600'], env={}, start_new_session=True)\n"
-        + below.tell("child.pid")
+        + below.notify_code("child.pid")
         + "signal.pause()",
     )
     ((child, child_ticks),) = process_ids(below.read())
@@ -246,7 +246,7 @@ def test_an_adopted_job_can_be_cancelled_and_its_children_end_with_it(cluster: L
     await_death(child, child_ticks)
 
 
-def test_an_adopted_job_that_vanishes_has_no_exit_code_and_a_reason(cluster: LocalRehearsal) -> None:
+def test_an_adopted_job_that_vanishes_has_no_exit_code_and_a_reason(cluster: LocalHarness) -> None:
     token, (pid, _) = adopted(cluster, "signal.pause()")
     os.kill(pid, signal.SIGKILL)
     view = cluster.await_end(token)[token]
@@ -254,9 +254,9 @@ def test_an_adopted_job_that_vanishes_has_no_exit_code_and_a_reason(cluster: Loc
     assert "without a trace" in view.reason
 
 
-def test_the_exit_code_of_a_job_that_ended_while_no_daemon_ran_is_known(cluster: LocalRehearsal) -> None:
+def test_the_exit_code_of_a_job_that_ended_while_no_daemon_ran_is_known(cluster: LocalHarness) -> None:
     pids, held = cluster.fifo("pids"), cluster.fifo("held")
-    request = cluster.request("import os\n" + pids.tell("os.getpid()") + held.hold + "raise SystemExit(8)")
+    request = cluster.request("import os\n" + pids.notify_code("os.getpid()") + held.wait_code + "raise SystemExit(8)")
     cluster.scheduler.submit([request])
     ((pid, ticks),) = process_ids(pids.read())
     cluster.crash()
@@ -265,9 +265,9 @@ def test_the_exit_code_of_a_job_that_ended_while_no_daemon_ran_is_known(cluster:
     assert cluster.scheduler.poll()[request.token].exit_code == 8
 
 
-def test_a_job_that_ran_before_a_reboot_is_lost(cluster: LocalRehearsal) -> None:
+def test_a_job_that_ran_before_a_reboot_is_lost(cluster: LocalHarness) -> None:
     pids = cluster.fifo("pids")
-    request = cluster.request("import os, signal\n" + pids.tell("os.getpid()") + "signal.pause()")
+    request = cluster.request("import os, signal\n" + pids.notify_code("os.getpid()") + "signal.pause()")
     cluster.scheduler.submit([request])
     ((pid, ticks),) = process_ids(pids.read())
     cluster.crash()
@@ -281,9 +281,9 @@ def test_a_job_that_ran_before_a_reboot_is_lost(cluster: LocalRehearsal) -> None
     os.kill(pid, signal.SIGKILL)
 
 
-def test_another_process_with_a_jobs_process_id_is_not_killed(cluster: LocalRehearsal) -> None:
+def test_another_process_with_a_jobs_process_id_is_not_killed(cluster: LocalHarness) -> None:
     pids = cluster.fifo("pids")
-    request = cluster.request("import os, signal\n" + pids.tell("os.getpid()") + "signal.pause()")
+    request = cluster.request("import os, signal\n" + pids.notify_code("os.getpid()") + "signal.pause()")
     cluster.scheduler.submit([request])
     ((pid, ticks),) = process_ids(pids.read())
     cluster.crash()

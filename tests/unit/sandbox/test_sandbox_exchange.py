@@ -1,4 +1,4 @@
-"""What goes along with a job that shares no file system, and what is made of what comes back."""
+"""Files that travel with a job without a shared file system, and files that come back."""
 
 from __future__ import annotations
 
@@ -57,22 +57,22 @@ def home(exchange: SandboxExchange, of: Attempt) -> Path:
     return exchange.experiment.exchange_of(of)
 
 
-def go_along(exchange: SandboxExchange, of: Attempt, sandbox: Path, wanted: Spec | None = None) -> None:
-    """What a scheduler does at the start of a job on another machine."""
-    request = exchange.request(RUN, of, wanted or spec())
+def transfer_in(exchange: SandboxExchange, of: Attempt, sandbox: Path, its_spec: Spec | None = None) -> None:
+    """Copy the input of a job into its sandbox, as a scheduler does when it starts."""
+    request = exchange.request(RUN, of, its_spec or spec())
     sandbox.mkdir(exist_ok=True)
     for path in map(Path, (request.order, *request.inputs)):
         shutil.copytree(path, sandbox / path.name) if path.is_dir() else shutil.copy(path, sandbox)
 
 
-def come_back(exchange: SandboxExchange, of: Attempt, sandbox: Path) -> None:
+def transfer_out(exchange: SandboxExchange, of: Attempt, sandbox: Path) -> None:
     shutil.copytree(sandbox / "travel", home(exchange, of) / "travel", symlinks=True)
 
 
-# Going along.
+# Input.
 
 
-def test_the_order_names_nothing_of_this_machine(exchange: SandboxExchange, tmp_path: Path) -> None:
+def test_the_work_order_contains_no_path_of_this_machine(exchange: SandboxExchange, tmp_path: Path) -> None:
     exchange.write_order(RUN, attempt(), spec(code_sha256="a" * 64))
     raw = (home(exchange, attempt()) / "order.json").read_text()
     order = json.loads(raw)
@@ -86,7 +86,7 @@ def test_the_order_names_nothing_of_this_machine(exchange: SandboxExchange, tmp_
     assert [Path(path).name for path in request.inputs] == ["code-aaaaaaaaaaaaaaaa.tar", "committed"]
 
 
-def test_the_newest_checkpoints_and_all_other_files_go_along(
+def test_the_newest_checkpoints_and_all_other_files_travel_with_the_job(
     exchange: SandboxExchange, tmp_path: Path
 ) -> None:
     place = exchange.experiment.checkpoints("run")
@@ -97,8 +97,8 @@ def test_the_newest_checkpoints_and_all_other_files_go_along(
     (place / "latest").symlink_to("notes.txt")
     exchange.write_order(RUN, attempt(), spec())
     given = home(exchange, attempt()) / "committed"
-    assert not [path for path in given.rglob("*") if path.is_symlink()], "HTCondor would not carry it"
-    go_along(exchange, attempt(), tmp_path / "sandbox")
+    assert not [path for path in given.rglob("*") if path.is_symlink()], "HTCondor would not transfer it"
+    transfer_in(exchange, attempt(), tmp_path / "sandbox")
     layout.restore_newest(str(tmp_path / "sandbox"))
     arrived = tmp_path / "sandbox/travel/checkpoints"
     assert steps(arrived) == [2, 3]
@@ -107,7 +107,7 @@ def test_the_newest_checkpoints_and_all_other_files_go_along(
     assert not (arrived / ".hidden").exists()
 
 
-def test_an_order_that_could_not_be_provided_for_is_not_there(
+def test_no_work_order_is_written_without_its_checkpoints(
     exchange: SandboxExchange, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(exchange.experiment.checkpoints("run"), 1)
@@ -125,10 +125,10 @@ def test_an_order_that_could_not_be_provided_for_is_not_there(
     assert layout.newest_commit(str(home(exchange, attempt()))) is not None
 
 
-# Giving up.
+# Fences.
 
 
-def test_a_job_that_was_not_heard_of_is_kept_from_starting(exchange: SandboxExchange) -> None:
+def test_a_job_that_logged_nothing_can_be_fenced(exchange: SandboxExchange) -> None:
     exchange.write_order(RUN, attempt(), spec())
     assert exchange.fence(attempt())
     assert not (home(exchange, attempt()) / "order.json").exists()
@@ -136,51 +136,51 @@ def test_a_job_that_was_not_heard_of_is_kept_from_starting(exchange: SandboxExch
 
 
 @pytest.mark.parametrize("place", ["travel", "committed/news"])
-def test_a_job_that_was_heard_of_cannot_be_fenced(exchange: SandboxExchange, place: str) -> None:
+def test_a_job_that_logged_its_claim_cannot_be_fenced(exchange: SandboxExchange, place: str) -> None:
     exchange.write_order(RUN, attempt(), spec())
-    told = home(exchange, attempt()) / place
-    told.mkdir(parents=True)
-    (told / "claim.json").write_text('{"job": "7.0"}')
+    logged_in = home(exchange, attempt()) / place
+    logged_in.mkdir(parents=True)
+    (logged_in / "claim.json").write_text('{"job": "7.0"}')
     assert not exchange.fence(attempt())
     assert (home(exchange, attempt()) / "order.json").exists()
     exchange.shut(attempt())
     assert not (home(exchange, attempt()) / "order.json").exists()
 
 
-# Coming back.
+# Returned files.
 
 
 def start(sandbox: Path) -> int:
-    """The node program, as the scheduler starts it; its exit code."""
+    """Run the node program as the scheduler starts it, and return its exit code."""
     program = "import sys; from outlast.node.main import main; sys.exit(main(sys.argv[1:]))"
     environment = {**os.environ, "_CONDOR_SCRATCH_DIR": str(sandbox), "OUTLAST_JOB": "7.0"}
     environment.pop("_CONDOR_CHIRP_CONFIG", None)
-    words = [sys.executable, "-c", program, str(sandbox / "order.json")]
-    return subprocess.run(words, env=environment, timeout=60, check=False).returncode
+    arguments = [sys.executable, "-c", program, str(sandbox / "order.json")]
+    return subprocess.run(arguments, env=environment, timeout=60, check=False).returncode
 
 
 def carry_out(exchange: SandboxExchange, of: Attempt, sandbox: Path, script: str) -> int:
-    """A whole attempt, with the real node program in a directory of its own."""
-    wanted = spec("sh -c '%s'" % script)
-    exchange.write_order(RUN, of, wanted)
-    go_along(exchange, of, sandbox, wanted)
+    """Run a whole attempt with the real node program in a sandbox, and return its exit code."""
+    its_spec = spec("sh -c '%s'" % script)
+    exchange.write_order(RUN, of, its_spec)
+    transfer_in(exchange, of, sandbox, its_spec)
     code = start(sandbox)
-    come_back(exchange, of, sandbox)
+    transfer_out(exchange, of, sandbox)
     return code
 
 
-def test_an_attempt_that_is_to_be_continued_hands_everything_on(
+def test_an_attempt_passes_its_checkpoints_and_outputs_to_the_next(
     exchange: SandboxExchange, tmp_path: Path
 ) -> None:
     first = (
-        'echo 1 >"$OUTLAST_CHECKPOINT_DIR/state"; echo row >>"$OUTLAST_OUTPUT_DIR/rows"; echo told; exit 85'
+        'echo 1 >"$OUTLAST_CHECKPOINT_DIR/state"; echo row >>"$OUTLAST_OUTPUT_DIR/rows"; echo done; exit 85'
     )
     assert carry_out(exchange, attempt(1), tmp_path / "one", first) == 0
     report = exchange.report(attempt(1))
     assert report is not None and outcomes.of_leg(report) is Outcome.CONTINUE
     exchange.settle(attempt(1))
     assert (exchange.experiment.checkpoints("run") / "state").read_text() == "1\n"
-    assert exchange.experiment.log("run", 1).read_text() == "told\n"
+    assert exchange.experiment.log("run", 1).read_text() == "done\n"
     second = 'cat "$OUTLAST_CHECKPOINT_DIR/state" >>"$OUTLAST_OUTPUT_DIR/rows"'
     assert carry_out(exchange, attempt(2), tmp_path / "two", second) == 0
     report = exchange.report(attempt(2))
@@ -190,7 +190,7 @@ def test_an_attempt_that_is_to_be_continued_hands_everything_on(
     assert (exchange.experiment.result("run") / "rows").read_text() == "row\n1\n"
 
 
-def test_a_job_of_a_chain_starts_itself_again_until_it_has_finished(
+def test_a_job_of_a_chain_restarts_itself_until_it_has_finished(
     exchange: SandboxExchange, tmp_path: Path
 ) -> None:
     script = 'echo x >>"$OUTLAST_CHECKPOINT_DIR/n"; test $(wc -l <"$OUTLAST_CHECKPOINT_DIR/n") = 2 || exit 85'
@@ -201,14 +201,15 @@ def test_a_job_of_a_chain_starts_itself_again_until_it_has_finished(
 
 
 def settled(exchange: SandboxExchange, of: Attempt) -> list[int]:
+    """Settle an attempt twice and return the steps of the checkpoints that the run then has."""
     exchange.settle(of)
     once = steps(exchange.experiment.checkpoints("run"))
     exchange.settle(of)
-    assert steps(exchange.experiment.checkpoints("run")) == once, "it may be repeated"
+    assert steps(exchange.experiment.checkpoints("run")) == once, "it is repeatable"
     return once
 
 
-def test_what_came_back_whole_replaces_what_was_there(exchange: SandboxExchange) -> None:
+def test_whole_returned_files_replace_the_earlier_ones(exchange: SandboxExchange) -> None:
     place = exchange.experiment.checkpoints("run")
     save(place, 1)
     (place / "gone.pt").write_text("removed by the training meanwhile")
@@ -222,7 +223,7 @@ def test_what_came_back_whole_replaces_what_was_there(exchange: SandboxExchange)
     assert not list(home(exchange, attempt()).glob("committed/commit-*")), "nothing pins old checkpoints"
 
 
-def test_without_anything_back_the_newest_commit_counts(exchange: SandboxExchange, tmp_path: Path) -> None:
+def test_without_returned_files_the_newest_commit_counts(exchange: SandboxExchange, tmp_path: Path) -> None:
     save(exchange.experiment.checkpoints("run"), 1)
     exchange.write_order(RUN, attempt(), spec())
     commit = home(exchange, attempt()) / "committed" / layout.commit_name(4)
@@ -232,20 +233,20 @@ def test_without_anything_back_the_newest_commit_counts(exchange: SandboxExchang
     assert settled(exchange, attempt()) == [2]
 
 
-def test_a_job_that_never_got_on_changes_nothing(exchange: SandboxExchange) -> None:
+def test_a_job_without_progress_changes_nothing(exchange: SandboxExchange) -> None:
     save(exchange.experiment.checkpoints("run"), 1)
     exchange.write_order(RUN, attempt(), spec())
     assert settled(exchange, attempt()) == [1]
 
 
-def test_of_a_transfer_that_was_cut_only_whole_checkpoints_are_taken(exchange: SandboxExchange) -> None:
+def test_only_whole_checkpoints_of_a_cut_transfer_are_kept(exchange: SandboxExchange) -> None:
     place = exchange.experiment.checkpoints("run")
     save(place, 1)
     exchange.write_order(RUN, attempt(), spec())
     back = home(exchange, attempt()) / "travel/checkpoints"
     for step in (2, 3):
         save(back, step, "other")
-    (back / "plain.pt").write_text("whole or not, nobody knows")
+    (back / "plain.pt").write_text("nothing shows whether it is whole")
     layout.write_serial(str(home(exchange, attempt())), 1)
     layout.pack(str(home(exchange, attempt())))
     torn = next(back.glob("step-*3-g*"))
@@ -254,7 +255,7 @@ def test_of_a_transfer_that_was_cut_only_whole_checkpoints_are_taken(exchange: S
     assert not (place / "plain.pt").exists()
 
 
-def test_a_training_that_lost_its_checkpoints_does_not_take_the_old_ones_with_them(
+def test_a_job_that_lost_its_checkpoints_does_not_remove_the_earlier_ones(
     exchange: SandboxExchange,
 ) -> None:
     save(exchange.experiment.checkpoints("run"), 1)
@@ -297,7 +298,7 @@ def test_a_controller_that_dies_while_it_settles_loses_nothing(
     assert sorted(path.name for path in place.parent.glob("checkpoints*")) == ["checkpoints"]
 
 
-def test_links_from_a_foreign_machine_lead_nowhere(exchange: SandboxExchange, tmp_path: Path) -> None:
+def test_links_from_another_machine_are_not_followed(exchange: SandboxExchange, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.mkdir()
     (secret / "events.jsonl").write_text('{"event":"claimed","mono":1,"at":1,"host":"secret"}\n')
@@ -324,7 +325,7 @@ def test_links_from_a_foreign_machine_lead_nowhere(exchange: SandboxExchange, tm
     assert (secret / "key").read_text() == "secret"
 
 
-def test_the_file_with_a_token_goes_along_only_where_there_is_data_to_fetch(
+def test_the_token_file_travels_with_the_job_only_if_there_is_data_to_fetch(
     exchange: SandboxExchange, tmp_path: Path
 ) -> None:
     token = str(tmp_path / "token")

@@ -112,12 +112,10 @@ def test_the_transfer_of_input_uses_a_slot_and_is_counted_separately() -> None:
 def test_a_transfer_that_failed_is_counted_as_wasted() -> None:
     held = {"HoldReasonCode": 13, "HoldReasonSubCode": 256, "HoldReason": "no"}
     first = (STARTS_TRANSFER, (12, 12.0, held))
-    assert (history_after(*first).view().elapsed, history_after(*first).view().brought_in_vain) == (
-        10.0,
-        10.0,
-    )
-    view = history_after(*first, (13, 20.0, {}), (40, 30.0, {"Type": 1}), (40, 31.0, {"Type": 2}), (1, 35.0, SITE),
-                (12, 36.0, held)).view()  # fmt: skip
+    view = history_after(*first).view()
+    assert (view.elapsed, view.brought_in_vain) == (10.0, 10.0)
+    retried = [(13, 20.0, {}), (40, 30.0, {"Type": 1}), (40, 31.0, {"Type": 2}), (1, 35.0, SITE)]
+    view = history_after(*first, *retried, (12, 36.0, held)).view()
     assert (view.elapsed, view.bringing, view.brought_in_vain) == (16.0, 5.0, 10.0)
 
 

@@ -16,7 +16,7 @@ import pytest
 import outlast
 from outlast import training
 from outlast.exchange import attempt_log
-from outlast.node import progress_file, protocol, units
+from outlast.node import progress_file, protocol, quantities
 from outlast.node.sandbox import layout
 from outlast.training import env, save_interval
 from outlast.training.checkpoints import checkpoint_names
@@ -175,4 +175,4 @@ def test_it_works_from_a_zipapp_with_nothing_installed(tmp_path: Path, python: s
     "seconds", [0.0, 0.04, 0.97, 1.0, 59.9, 60.0, 258.0, 3600.0, 46800.0, 172799.0, 216000.0]
 )
 def test_training_and_node_program_show_durations_alike(seconds: float) -> None:
-    assert save_interval.show_duration(seconds) == units.show_rounded_duration(seconds)
+    assert save_interval.show_duration(seconds) == quantities.show_rounded_duration(seconds)

@@ -144,8 +144,8 @@ def _compute_jobs(spec: Spec) -> int:
     """Return the number of jobs that a run needs, with spares. Raises BadInput if `longest` is not set."""
     if spec.profile.get("longest") is None:
         raise BadInput(
-            "the number of jobs is unknown: give it with -n, or add the time limit of cluster %s to its profile "
-            "in clusters.yaml, such as `longest: 24h`" % spec.cluster
+            "the number of jobs is unknown: give it with -n, or add the time limit of cluster %s to its "
+            "profile in clusters.yaml, such as `longest: 24h`" % spec.cluster
         )
     needed = attempts_needed(spec)
     return min(MOST_JOBS, needed + max(1, needed // SPARE))
@@ -158,7 +158,7 @@ def _check_limits(spec: Spec, number: int) -> None:
         most = spec.profile.get(key)
         if most is not None and number > most:
             raise BadInput(
-                "a chain of %d jobs cannot be submitted: the profile of cluster %s allows %d jobs %s (%s). Use "
-                "`-n %d` or less, and run `outlast chain` again when these have ended"
+                "a chain of %d jobs cannot be submitted: the profile of cluster %s allows %d jobs %s (%s). "
+                "Use `-n %d` or less, and run `outlast chain` again when these have ended"
                 % (number, spec.cluster, most, period, key, most)
             )

@@ -158,8 +158,8 @@ def _find_missing(run: Run, trouble: DemoTrouble) -> list[str]:
 def _print_comparison(comparison: Comparison, attempts: list[Attempt]) -> None:
     hosts = {attempt.host for attempt in attempts}
     click.echo(
-        "Undisturbed, the network reads %.2f %% of the test images right. After %d attempts on %d hosts, one of "
-        "them killed, and a torn checkpoint, it reads %.2f %%."
+        "Undisturbed, the network reads %.2f %% of the test images right. After %d attempts on %d hosts, one "
+        "of them killed, and a torn checkpoint, it reads %.2f %%."
         % (100 * comparison.accuracies[0], len(attempts), len(hosts), 100 * comparison.accuracies[1])
     )
     if not comparison.differences:

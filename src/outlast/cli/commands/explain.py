@@ -107,7 +107,9 @@ def _attempt_lines(
         lines.append("  data       %s" % printable(_show_item(item)))
     if account.loaded:
         resumed = account.resumed
-        lines.append("  started    from the beginning" if resumed is None else "  resumed    from step %d" % resumed)
+        lines.append(
+            "  started    from the beginning" if resumed is None else "  resumed    from step %d" % resumed
+        )
     for note in account.notes:
         lines.append("  note       %s" % printable(note))
     if ended:

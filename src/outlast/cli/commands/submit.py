@@ -94,8 +94,9 @@ def print_submitted(submitted: Submitted) -> None:
     if submitted.changed:
         names = [plan.name for plan in submitted.changed]
         click.echo(
-            "%s already submitted, with an earlier params.yaml or code; they keep it until they end, and "
-            "`outlast retry RUN` then uses the new one: %s" % (counted(len(names), "run"), join_names(names))
+            "%s already submitted, with an earlier params.yaml or code; a run keeps its version until it "
+            "ends, and `outlast retry RUN` then uses the new one: %s"
+            % (counted(len(names), "run"), join_names(names))
         )
 
 

@@ -36,7 +36,7 @@ def explain_removal(reason: str) -> tuple[Outcome, Removal, str]:
 
 
 def explain_idle(ad: Mapping[str, Any], slots: Sequence[Mapping[str, Any]]) -> str:
-    """Return why an idle job is not started. `slots` are the slots of the pool; empty if they are not known."""
+    """Return why an idle job is not started. `slots` are the slots of the pool; empty if not known."""
     for requested, offered, words, unit in _RESOURCES:
         if not slots:
             break

@@ -25,11 +25,11 @@ from typing import Callable
 
 from outlast.node import files
 from outlast.node.pulse import no_pulse
+from outlast.node.quantities import show_size
 from outlast.node.staging.cache import in_use
 from outlast.node.staging.cache.entry import free_space, is_intact, read_entry, read_json, total_size
 from outlast.node.staging.cache.fetch_lock import FetchLock
 from outlast.node.staging.errors import ErrorKind, FetchFailed, SourceError
-from outlast.node.units import show_size
 
 #: Seconds between two polls of an entry that another process is fetching.
 _POLL_INTERVAL = 0.5

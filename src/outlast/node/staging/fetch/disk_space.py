@@ -6,8 +6,8 @@ import errno
 import os
 from typing import Protocol, runtime_checkable
 
+from outlast.node.quantities import show_size
 from outlast.node.staging.errors import ErrorKind, FetchFailed, SourceError
-from outlast.node.units import show_size
 
 #: No space, no quota, or a file larger than allowed.
 DISK_FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})

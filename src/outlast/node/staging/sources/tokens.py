@@ -18,8 +18,8 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import Callable, Iterable, Iterator, Mapping, Sequence
 
+from outlast.node.quantities import show_rounded_duration
 from outlast.node.staging.errors import ErrorKind, SourceError
-from outlast.node.units import show_rounded_duration
 
 #: Seconds that a command may take to print a token.
 COMMAND_TIMEOUT = 60.0
