@@ -100,8 +100,8 @@ class Supervisor:
 
     def _poll_interval(self) -> float:
         """Return the least seconds between two polls; it grows with the number of live runs."""
-        wanted = len(self.journal.live()) / RUNS_PER_SECOND_OF_INTERVAL
-        return min(LONGEST_POLL_INTERVAL, max(SHORTEST_POLL_INTERVAL, wanted))
+        seconds = len(self.journal.live()) / RUNS_PER_SECOND_OF_INTERVAL
+        return min(LONGEST_POLL_INTERVAL, max(SHORTEST_POLL_INTERVAL, seconds))
 
     def _connect(self) -> Controller:
         spec = self.journal.newest_spec()

@@ -69,7 +69,7 @@ class ErrorTotal:
 
 @dataclass(frozen=True)
 class ItemAccount:
-    """How one item of data got into a leg, and what that cost."""
+    """The transfer of one item of data into a leg, and its cost."""
 
     name: str
     arrived: bool = True
@@ -133,7 +133,7 @@ class LegAccount:
     saved: Saved | None = None
     #: Seconds that the training waited for saves.
     saving: float = 0.0
-    #: A checkpoint was looked for; `resumed` is the step it had, None: there was none.
+    #: A checkpoint was searched for; `resumed` is its step, None: there was none.
     loaded: bool = False
     resumed: int | None = None
     code: int | None = None

@@ -59,7 +59,7 @@ def decide_twin(attempt: Attempt, view: JobView, now: float) -> Decision | None:
     if not given_up and not attempt.twin and view.restarts <= attempt.restarts:
         return None  # an old listing, one that is about to be forgotten, or what is left of a chain
     if view.phase is not JobPhase.ENDED:
-        if attempt.twin and _sent_lately(attempt, now):
+        if attempt.twin and _sent_recently(attempt, now):
             return None
         reason = "job %s turned up after attempt %d had been given up" % (view.job, attempt.number)
         return Decision(DecisionKind.CANCEL_JOB, attempt.run, reason, attempt.token, EntryKind.TWIN_FOUND)
@@ -81,7 +81,7 @@ def after_fence(
         return end_attempt(run, attempt, None, None, outcomes.when_fenced(run, attempt), now)
     if report is not None and (_finished(report) or outcomes.is_final(report, attempt.restarts)):
         return end_by_report(run, attempt, None, report, now)
-    if report is None or _heard_lately(report, patience, now):
+    if report is None or _logged_recently(report, patience, now):
         return None
     return end_attempt(run, attempt, None, report, outcomes.when_silent(), now)
 
@@ -134,16 +134,20 @@ def _ended_long_ago(report: Report, view: JobView, patience: Patience, now: floa
 
     Schedulers may miscount starts, so the log must be younger than the start as well.
     """
-    if not outcomes.is_final(report, view.restarts) or view.started is None or report.heard <= view.started:
+    if (
+        not outcomes.is_final(report, view.restarts)
+        or view.started is None
+        or report.last_logged <= view.started
+    ):
         return False
-    return now - max(report.heard, view.started) > patience.missing
+    return now - max(report.last_logged, view.started) > patience.missing
 
 
 def _watch_alive(
     run: Run, attempt: Attempt, view: JobView, report: Report | None, limits: Limits, now: float
 ) -> Decision | None:
     """Return the decision to cancel a job that waits or runs; None if there is no reason to."""
-    if _sent_lately(attempt, now):
+    if _sent_recently(attempt, now):
         return None
     reason = run.cancel_asked
     if not reason and view.phase is not JobPhase.RUNNING and now - run.since > limits.total:
@@ -199,7 +203,7 @@ def _decide_hold(
         if attempt.released is not None and 0 <= now - attempt.released < pause:
             return None
         return Decision(DecisionKind.RELEASE, run.name, view.reason, attempt.token, EntryKind.RELEASED)
-    if _sent_lately(attempt, now):
+    if _sent_recently(attempt, now):
         return None
     data = {"outcome": outcomes.of_hold(view).value, "lasting": view.lasting}
     if view.cause is not None:
@@ -222,7 +226,7 @@ def _watch_missing(
     # A cancelled job need not be waited for: if it never began, the fence keeps it from beginning.
     if now - attempt.missed < patience.missing and attempt.cancel_sent is None:
         return None
-    if report is not None and _heard_lately(report, patience, now):
+    if report is not None and _logged_recently(report, patience, now):
         return None
     return Decision(
         DecisionKind.FENCE, run.name, "missing for %.0f s" % (now - attempt.missed), attempt.token
@@ -257,10 +261,10 @@ def _watch_ended(
     return end_attempt(run, attempt, view, report, outcomes.from_scheduler(view, report), now)
 
 
-def _sent_lately(attempt: Attempt, now: float) -> bool:
+def _sent_recently(attempt: Attempt, now: float) -> bool:
     return attempt.cancel_sent is not None and 0 <= now - attempt.cancel_sent < CANCEL_AGAIN
 
 
-def _heard_lately(report: Report, patience: Patience, now: float) -> bool:
-    # A node whose clock is ahead was heard "later than now": that counts as recent, but not for ever.
-    return abs(now - report.heard) < patience.heartbeat
+def _logged_recently(report: Report, patience: Patience, now: float) -> bool:
+    # The clock of a node may be ahead: a time in the near future counts as recent as well.
+    return abs(now - report.last_logged) < patience.heartbeat

@@ -160,7 +160,7 @@ CAUSES: Mapping[Outcome, Cause] = {
 
 
 class Removal(str, Enum):
-    """Whether somebody removed a job at the scheduler (scancel, qdel, condor_rm)."""
+    """The certainty that a user removed a job at the scheduler (scancel, qdel, condor_rm)."""
 
     NO = "no"
     MAYBE = "maybe"  # the scheduler cannot distinguish it from a kill on the node

@@ -88,7 +88,7 @@ class Report:
     claimed: float | None = None
     host: str = ""
     #: When the node last wrote to its files (wall clock).
-    heard: float = 0.0
+    last_logged: float = 0.0
     #: Phases in order, with their seconds; the last one of a cut log ends at the last line.
     spans: tuple[tuple[Phase, float], ...] = ()
     #: The outcome as the node program logged it, which `outcomes` may overrule; None: it logged no end.
@@ -102,7 +102,7 @@ class Report:
     signal: int | None = None
     signature: str | None = None
     tail: tuple[str, ...] = ()
-    #: The step it resumed from; `loaded` tells "from the start" from "never got that far".
+    #: A checkpoint was searched for; `resumed` is its step, None: there was none.
     loaded: bool = False
     resumed: int | None = None
     #: The last saves, and the sum of all; None: it logged none.

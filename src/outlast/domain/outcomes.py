@@ -39,7 +39,7 @@ def detail_of(leg: Report) -> str:
 
 
 def signature_of(leg: Report) -> str | None:
-    """Return what tells this failure from others; None if nothing does."""
+    """Return the signature of the failure, which equal failures share; None if it has none."""
     if of_leg(leg) is Outcome.WRONG_OUTPUT and leg.delivery_error:
         return leg.delivery_error
     return leg.signature
@@ -137,7 +137,7 @@ def when_fenced(run: Run, attempt: Attempt) -> Conclusion:
 
 
 def when_silent() -> Conclusion:
-    """Decide for a job that ran, left the queue, and was not heard of since."""
+    """Decide for a job that ran, left the queue, and has logged nothing since."""
     return Conclusion(Outcome.LOST, "the job vanished from the queue without logging an outcome")
 
 

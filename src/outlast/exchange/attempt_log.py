@@ -76,17 +76,17 @@ def read_attempt(exchange: Path) -> Report | None:
     if not reports:
         return None
     *earlier, last = reports
-    return replace(last, earlier=tuple(earlier), heard=max(report.heard for report in reports))
+    return replace(last, earlier=tuple(earlier), last_logged=max(report.last_logged for report in reports))
 
 
 def _claimed(path: Path) -> Report | None:
     """Return the report of a node program that has claimed its leg and logged nothing yet."""
     try:
         held = claim.read(str(path))
-        heard = path.stat().st_mtime
+        last_logged = path.stat().st_mtime
     except OSError:
         return None  # nothing can be read this time
-    return Report(heard=heard, host=held.host) if held and not held.fenced else None
+    return Report(last_logged=last_logged, host=held.host) if held and not held.fenced else None
 
 
 def read_report(events: Path, progress: Path) -> Report | None:
@@ -94,7 +94,7 @@ def read_report(events: Path, progress: Path) -> Report | None:
     log = _read(events)
     if log is None:
         return None
-    facts: dict[str, Any] = {"heard": log.changed}
+    facts: dict[str, Any] = {"last_logged": log.changed}
     begins: list[tuple[Phase, float]] = []
     changes: list[float] = []
     data: list[ItemAccount] = []
@@ -124,10 +124,10 @@ def read_report(events: Path, progress: Path) -> Report | None:
             case "end":
                 facts.update(_ending(line))
     compute_began = next((mono for phase, mono in begins if phase is Phase.COMPUTE), last)
-    last_logged, training = _training(progress, compute_began)
+    training_logged, training = _training(progress, compute_began)
     if begins and begins[-1][0] is Phase.COMPUTE:
         # The training was at work after the node program's last line.
-        last = max(last, last_logged)
+        last = max(last, training_logged)
     # A log may be cut before its first phase: then it has an end and no beginning.
     ends = [mono for _, mono in begins[1:]] + [last]
     facts["spans"] = tuple(

@@ -1,7 +1,7 @@
-"""Exchange with jobs that share no file system: everything travels with them (`outlast.node.sandbox`).
+"""The exchange for jobs without a shared file system: files travel with the job (`outlast.node.sandbox`).
 
-The attempt's exchange directory is the job's directory on this side. The scheduler takes `order.json`,
-zipapp, code and `committed/` from it at every start, puts `travel/` there when the job has ended, and a
+The attempt's exchange directory is the job's directory on this side. The scheduler transfers `order.json`,
+zipapp, code and `committed/` from it at every start and writes `travel/` there when the job has ended; a
 running job adds to `committed/`.
 """
 
@@ -25,14 +25,14 @@ from outlast.schedulers.base import JobRequest
 from outlast.training.checkpoints import checkpoint_names
 from outlast.training.env import LEAST_KEEP
 
-#: Where data arrives in a job's directory.
+#: The cache of data in a job's directory, if the profile names none.
 ARRIVED = "arrived"
-#: A directory of the job's own that does not travel back; HTCondor sets it.
+#: A directory of the job that is not transferred back; HTCondor sets the variable.
 NODE_SCRATCH = "$_CONDOR_SCRATCH_DIR"
 
 
 class SandboxExchange(SharedFilesExchange):
-    """Paths in the work order are relative to the directory it arrives in."""
+    """The exchange of jobs that have a sandbox. Paths in the work order are relative to the sandbox."""
 
     def order(self, run: Run, attempt: Attempt, spec: Spec) -> WorkOrder:
         order = super().order(run, attempt, spec)
@@ -45,7 +45,7 @@ class SandboxExchange(SharedFilesExchange):
             previous_scratch=None,
             code=Path(order.code).name if order.code else None,
             zipapp=self.zipapp.name,
-            # Search paths of this machine mean nothing on another.
+            # Search paths of this machine are not valid on another.
             environment={},
             bell=None,
             node_scratch=self.site.scratch or NODE_SCRATCH,
@@ -55,8 +55,11 @@ class SandboxExchange(SharedFilesExchange):
         )
 
     def data_plan(self, spec: Spec) -> DataPlan:
-        """What the scheduler carries lies beside the order under its own name. Where the site has no cache,
-        data stays in the job's directory, and so does what arrived before the job was restarted in place."""
+        """Return how data gets into the jobs.
+
+        Items that the scheduler transfers are beside the work order, under their names. If the site has no
+        cache, data is kept in the job's directory, where a restart in place finds it again.
+        """
         plan = super().data_plan(spec)
         token = plan.token_file
         return replace(
@@ -69,7 +72,7 @@ class SandboxExchange(SharedFilesExchange):
         )
 
     def write_order(self, run: Run, attempt: Attempt, spec: Spec) -> None:
-        """The order comes last, so that no job finds it without what it needs."""
+        """Write the work order, after the files that the job needs."""
         place = self.experiment.exchange_of(attempt)
         place.mkdir(parents=True, exist_ok=True)
         if not (place / layout.COMMITTED).exists():
@@ -77,7 +80,7 @@ class SandboxExchange(SharedFilesExchange):
         write_durably(place / "order.json", self.order(run, attempt, spec).to_json().encode())
 
     def _provide(self, place: Path, run: Run, attempt: Attempt) -> None:
-        """The newest checkpoints and unfinished outputs of the run, as a first commit; whole or not."""
+        """Create commit 0, atomically: the newest checkpoints and the unfinished outputs of the run."""
         temporary = place / (".%s.tmp" % layout.COMMITTED)
         layout.remove(str(temporary))
         commit = temporary / layout.commit_name(0)
@@ -93,14 +96,14 @@ class SandboxExchange(SharedFilesExchange):
         if scratch is not None and (Path(scratch) / layout.OUTPUT).is_dir():
             sandbox_results.copy(Path(scratch) / layout.OUTPUT, commit / layout.UNFINISHED / layout.OUTPUT)
         holds = manifest.list_files(str(commit), layout.PARTS, 0)
-        sandbox_results.remove_links(commit)  # no scheduler carries them; the job makes them again
+        sandbox_results.remove_links(commit)  # no scheduler transfers links; the job creates them again
         manifest.write(str(commit), holds)
         temporary.rename(place / layout.COMMITTED)
 
     def request(self, run: Run, attempt: Attempt, spec: Spec) -> JobRequest:
         place = self.experiment.exchange_of(attempt)
         code = [str(self.experiment.code(spec.code_sha256))] if spec.code_sha256 else []
-        # The jobs of a chain are one here, which starts itself again.
+        # A chain is one job here, which restarts itself.
         return replace(
             super().request(run, attempt, spec),
             log=str(place / sandbox_results.JOB_LOG),
@@ -109,29 +112,32 @@ class SandboxExchange(SharedFilesExchange):
         )
 
     def _carried(self, spec: Spec) -> tuple[str, ...]:
-        """Data that the scheduler carries, and the file with the token for what it does not."""
+        """Return the data that the scheduler transfers, and the token file for the other data."""
         native = [item.urls[0] for item in spec.data if item.method == "native"]
         token = self.site.token_file if spec.data else ""
         return (*map(path_of, native), *([token] if token else ()))
 
     def fence(self, attempt: Attempt) -> bool:
-        """No claim can be placed on a machine far away. A job that has not been heard of can be kept from
-        starting by taking its order away: the scheduler then misses an input."""
+        """Keep jobs from starting on this attempt; return False if one has started already.
+
+        A claim cannot be written on another machine. Instead the work order is renamed: without that input
+        the scheduler does not start the job.
+        """
         if legs.claimed(str(self.logged_in(attempt))):
             return False
         self.shut(attempt)
         return True
 
     def shut(self, attempt: Attempt) -> None:
-        """A start that is under way is not stopped by it; the controller has its job cancelled."""
+        """Keep further jobs from starting. A running job is not stopped: the controller cancels it."""
         path = self.experiment.exchange_of(attempt) / "order.json"
         try:
             path.rename(path.with_name("order.withdrawn.json"))
         except FileNotFoundError:
-            return  # withdrawn before, or never written
+            return  # already renamed, or never written
 
     def logged_in(self, attempt: Attempt) -> Path:
-        """What came back with the job, else what it sent while it ran."""
+        """Return the directory with the files that came back with the job or, until then, that it sent."""
         return attempt_log.logged_in(self.experiment.exchange_of(attempt))
 
     def report(self, attempt: Attempt) -> Report | None:

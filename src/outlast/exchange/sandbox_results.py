@@ -1,8 +1,8 @@
-"""What a job without a shared file system leaves behind goes where the next attempt, and the user, look.
+"""Moves the files that came back from a job without a shared file system to their places.
 
-It comes from a foreign machine and may have been cut anywhere: only what a manifest lists counts, with its
-size, as a plain file below its own directory; without a manifest only checkpoints that are whole by their own
-account. All of it can be done again after a crash.
+They come from another machine, and the transfer may have been cut anywhere: only regular files that a
+manifest lists with their size count; without a manifest, only checkpoints whose own checksums are right. All
+steps can be repeated after a crash.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ JOB_LOG = "job.log"
 
 @dataclass(frozen=True)
 class _ReturnedState:
-    """A whole state of the run that came back, and the part of it with unfinished outputs."""
+    """A whole state of the run that came back; `unfinished` is its part with unfinished outputs."""
 
     directory: Path
     holds: DirectoryManifest
     unfinished: str
 
     def files(self, part: str) -> dict[str, str]:
-        """The names below one part, with where they are."""
+        """Return the paths of the files below one part, by their names in it."""
         inside = part + "/"
         return {
             name[len(inside) :]: str(self.directory / name)
@@ -48,7 +48,7 @@ class _ReturnedState:
 
 
 def settle(experiment: Experiment, attempt: Attempt) -> None:
-    """Checkpoints, unfinished outputs and the training's log to their places. Raises OSError."""
+    """Move checkpoints, unfinished outputs and log of an attempt to their places. Raise OSError."""
     place = experiment.exchange_of(attempt)
     remove_links(place / layout.TRAVEL)
     _bring_log(place, experiment.log(attempt.run, attempt.number))
@@ -64,22 +64,22 @@ def settle(experiment: Experiment, attempt: Attempt) -> None:
 
 
 def _newest(place: Path) -> _ReturnedState | None:
-    """What came back with the job, unless something newer was committed; nothing if it never got on."""
+    """Return the state that came back with the job, or a newer commit; None if the job made no progress."""
     found: list[_ReturnedState] = []
     commit = layout.newest_commit(str(place))
-    if commit is not None and commit[1].serial > 0:  # the first one is what the job was given
+    if commit is not None and commit[1].serial > 0:  # commit 0 is the input of the job
         found.append(_ReturnedState(Path(commit[0]), commit[1], layout.UNFINISHED))
     back = place / layout.TRAVEL
     packed = manifest.read(str(back))
     if packed is not None and manifest.is_whole(str(back), packed):
         last = len(legs.claimed(str(back)))
-        # First, because of two with one number it has what was done since the commit.
+        # First, because of two states with the same serial this one includes work after the commit.
         found.insert(0, _ReturnedState(back, packed, layout.scratch_name(last)))
     return max(found, key=lambda state: state.holds.serial, default=None)
 
 
 def _replace_checkpoints(state: _ReturnedState, target: Path) -> None:
-    """By a directory that appears whole under the old one's name."""
+    """Replace the directory of checkpoints by one with the returned files, atomically."""
     coming, going = target.with_name("checkpoints.coming"), target.with_name("checkpoints.going")
     layout.remove(str(coming))
     coming.mkdir(parents=True)
@@ -91,7 +91,7 @@ def _replace_checkpoints(state: _ReturnedState, target: Path) -> None:
             link.parent.mkdir(parents=True, exist_ok=True)
             link.symlink_to(goal)
     if not any(_is_whole(path) for path in coming.iterdir()):
-        # Nothing newer to go on from: what was there before must not be lost.
+        # There is no whole checkpoint to resume from: keep the earlier ones.
         for before in (target, going):
             _link_whole_ones(before, coming)
     _sync(coming)
@@ -104,6 +104,7 @@ def _replace_checkpoints(state: _ReturnedState, target: Path) -> None:
 
 
 def _add_whole_ones(source: Path, target: Path) -> None:
+    """Add the whole checkpoints in `source` to `target`, durably."""
     if not source.is_dir():
         return
     target.mkdir(parents=True, exist_ok=True)
@@ -112,6 +113,7 @@ def _add_whole_ones(source: Path, target: Path) -> None:
 
 
 def _link_whole_ones(source: Path, target: Path) -> None:
+    """Link or copy the whole checkpoints in `source` that `target` lacks."""
     with suppress(FileNotFoundError):
         for path in sorted(source.iterdir()):
             if _is_whole(path) and not (target / path.name).exists():
@@ -143,12 +145,12 @@ def _bring_unfinished(state: _ReturnedState, target: Path) -> None:
 
 
 def _bring_log(place: Path, target: Path) -> None:
-    """The training's log, and what the node program itself had to say."""
+    """Write the log of the training, followed by the output of the job itself, to `target`."""
     back, news = place / layout.TRAVEL / layout.LOG, Path(layout.news_path(str(place))) / layout.LOG
-    told = max(
+    longest = max(
         (path for path in (back, news) if _is_file(path)), key=lambda path: path.stat().st_size, default=None
     )
-    parts = [path for path in (told, place / JOB_LOG) if path is not None and _is_file(path)]
+    parts = [path for path in (longest, place / JOB_LOG) if path is not None and _is_file(path)]
     if not parts:
         return
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -161,7 +163,7 @@ def _bring_log(place: Path, target: Path) -> None:
 
 
 def _clear(place: Path) -> None:
-    """What has been brought to its place would only pin old checkpoints."""
+    """Remove the files that have been moved: links to them would keep old checkpoints on disk."""
     back = place / layout.TRAVEL
     layout.remove(str(back / manifest.NAME))
     done = [*(place / layout.COMMITTED).glob("commit-*")]
@@ -171,7 +173,7 @@ def _clear(place: Path) -> None:
 
 
 def remove_links(directory: Path) -> None:
-    """Leave only files and directories. A link from a foreign machine must lead nobody out of it."""
+    """Remove everything but regular files and directories: links from another machine are not trusted."""
     for place, names, files in os.walk(directory):
         for name in [*names, *files]:
             path = Path(place) / name
@@ -182,7 +184,7 @@ def remove_links(directory: Path) -> None:
 
 
 def copy(source: Path, target: Path) -> None:
-    """A file or a directory; by second names for the files where the file system allows that."""
+    """Copy a file, link or directory without hidden entries; files are hard-linked where possible."""
     if source.is_symlink():
         target.parent.mkdir(parents=True, exist_ok=True)
         target.symlink_to(source.readlink())
@@ -197,7 +199,7 @@ def copy(source: Path, target: Path) -> None:
 
 
 def _sync(directory: Path) -> None:
-    """Put all of it on disk: from now on nobody else has it."""
+    """Sync all files and directories: the job's own copies are about to be removed."""
     for place, _, files in os.walk(directory):
         for name in files:
             path = Path(place) / name

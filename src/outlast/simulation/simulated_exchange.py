@@ -146,13 +146,13 @@ class SimulatedExchange:
         reports: list[Report] = []
         for leg, log in self._visible_legs(attempt.token):
             # The claim is visible before the first line of the log.
-            claimed = Report(heard=log.began + log.skew, host=log.host)
+            claimed = Report(last_logged=log.began + log.skew, host=log.host)
             reports.append(log.report(min(now - leg.delay, leg.cut)) or claimed)
         if not reports:
             return None
         *earlier, last = reports
         if earlier:
-            last = replace(last, earlier=tuple(earlier), heard=max(report.heard for report in reports))
+            last = replace(last, earlier=tuple(earlier), last_logged=max(report.last_logged for report in reports))
         self.last_reports[attempt.token], self.last_report_at[attempt.token] = last, now
         return last
 

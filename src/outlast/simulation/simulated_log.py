@@ -59,7 +59,7 @@ class NodeLog:
         return Report(
             claimed=self.began + self.skew,
             host=self.host,
-            heard=last + self.skew,
+            last_logged=last + self.skew,
             spans=spans,
             logged_outcome=self.outcome if over else None,
             detail=self.detail if over else "",

@@ -167,7 +167,7 @@ class World:
         self.list(JobPhase.ENDED, token)
         spans = ((Phase.COMPUTE, 40.0),)
         self.exchange.reports[token] = Report(
-            heard=self.now, spans=spans, logged_outcome=outcome, detail="as logged"
+            last_logged=self.now, spans=spans, logged_outcome=outcome, detail="as logged"
         )
 
 
@@ -292,7 +292,7 @@ def test_a_job_that_claimed_in_time_is_not_given_up(world: World) -> None:
     world.controller.step()
     for _ in range(5):
         world.now += 61.0
-        world.exchange.reports["t0-1"] = Report(heard=world.now)
+        world.exchange.reports["t0-1"] = Report(last_logged=world.now)
         world.controller.step()
     assert world.attempt().state is AttemptState.UNSURE and len(world.scheduler.submitted) == 1
 
@@ -626,7 +626,7 @@ def test_an_end_that_cannot_be_settled_waits_for_the_next_pass(world: World) -> 
 def test_the_rest_of_a_chain_is_cancelled_once_a_leg_has_finished(world: World) -> None:
     world.controller.step()
     world.exchange.reports["t0-1"] = Report(
-        heard=world.now, logged_outcome=Outcome.FINISHED, detail="as logged"
+        last_logged=world.now, logged_outcome=Outcome.FINISHED, detail="as logged"
     )
     world.scheduler.jobs["t0-1"] = JobView("t0-1", "17", JobPhase.QUEUED, restarts=1)
     world.controller.step()
@@ -638,7 +638,7 @@ def test_the_rest_of_a_chain_is_cancelled_once_a_leg_has_finished(world: World) 
 
 def test_a_job_that_is_restarted_again_and_again_without_progress_is_ended(world: World) -> None:
     world.controller.step()
-    stuck = Report(heard=world.now, spans=((Phase.COMPUTE, 5.0),))
+    stuck = Report(last_logged=world.now, spans=((Phase.COMPUTE, 5.0),))
     for restarts in range(12):
         view = JobView("t0-1", "17", JobPhase.RUNNING, "node1", started=900.0, restarts=restarts)
         world.scheduler.jobs["t0-1"] = view
@@ -655,7 +655,7 @@ def test_a_job_that_logged_its_end_and_is_still_listed_as_running_is_over(world:
     world.list(JobPhase.RUNNING)
     world.controller.step()
     spans = ((Phase.COMPUTE, 40.0),)
-    report = Report(heard=world.now, spans=spans, logged_outcome=Outcome.FINISHED, detail="as logged")
+    report = Report(last_logged=world.now, spans=spans, logged_outcome=Outcome.FINISHED, detail="as logged")
     world.exchange.reports["t0-1"] = report
     world.now += 50
     world.controller.step()
@@ -668,7 +668,7 @@ def test_a_job_that_logged_its_end_and_is_still_listed_as_running_is_over(world:
 def test_an_attempt_that_ran_and_vanished_is_shut_against_a_restart_of_its_job(world: World) -> None:
     world.controller.step()
     world.exchange.fence_wins = False
-    world.exchange.reports["t0-1"] = Report(heard=world.now)
+    world.exchange.reports["t0-1"] = Report(last_logged=world.now)
     for _ in range(3):
         world.now += 100
         world.controller.step()
@@ -678,7 +678,10 @@ def test_an_attempt_that_ran_and_vanished_is_shut_against_a_restart_of_its_job(w
 def test_the_logged_end_of_an_earlier_start_does_not_end_the_running_one(world: World) -> None:
     world.controller.step()
     report = Report(
-        heard=world.now, spans=((Phase.COMPUTE, 4.0),), logged_outcome=Outcome.CONTINUE, detail="as logged"
+        last_logged=world.now,
+        spans=((Phase.COMPUTE, 4.0),),
+        logged_outcome=Outcome.CONTINUE,
+        detail="as logged",
     )
     world.exchange.reports["t0-1"] = report
     world.now += 500

@@ -34,7 +34,7 @@ RUNNING = JobView("a", "17", JobPhase.RUNNING, "node1", started=910.0)
 REPORT = Report(
     claimed=912.0,
     host="node1",
-    heard=990.0,
+    last_logged=990.0,
     spans=((Phase.CLAIM, 1.0), (Phase.COMPUTE, 70.0)),
     saves=(Save(30.0, 3), Save(60.0, 6)),
     loaded=True,
@@ -124,8 +124,8 @@ def test_a_missing_job_is_fenced_only_after_patience_and_silence() -> None:
     assert missed is not None and missed.kind is EntryKind.MISSED
     assert next_for(attempt=replace(ATTEMPT, missed=NOW - 59.0)) is None
     silent = replace(ATTEMPT, missed=NOW - 61.0)
-    assert next_for(attempt=silent, report=replace(REPORT, heard=NOW - 29.0)) is None
-    for report in (None, replace(REPORT, heard=NOW - 31.0)):
+    assert next_for(attempt=silent, report=replace(REPORT, last_logged=NOW - 29.0)) is None
+    for report in (None, replace(REPORT, last_logged=NOW - 31.0)):
         decision = next_for(attempt=silent, report=report)
         assert decision is not None and decision.do is DecisionKind.FENCE
 
@@ -149,8 +149,8 @@ def test_a_fence_that_won_means_the_job_never_runs() -> None:
 
 def test_a_fence_that_lost_waits_for_the_node_until_it_is_silent() -> None:
     assert after_fence(RUN, ATTEMPT, None, False, PATIENCE, NOW) is None
-    assert after_fence(RUN, ATTEMPT, replace(REPORT, heard=NOW - 10.0), False, PATIENCE, NOW) is None
-    lost = ending(after_fence(RUN, ATTEMPT, replace(REPORT, heard=NOW - 40.0), False, PATIENCE, NOW))
+    assert after_fence(RUN, ATTEMPT, replace(REPORT, last_logged=NOW - 10.0), False, PATIENCE, NOW) is None
+    lost = ending(after_fence(RUN, ATTEMPT, replace(REPORT, last_logged=NOW - 40.0), False, PATIENCE, NOW))
     assert lost["outcome"] == "lost" and lost["step"] == 6
     final = replace(REPORT, logged_outcome=Outcome.CONTINUE)
     assert ending(after_fence(RUN, ATTEMPT, final, False, PATIENCE, NOW))["outcome"] == "continue"

@@ -88,7 +88,7 @@ def booking(run: str, number: int, saving: SaveCosts, lost: float = 0.0) -> Book
 
 BOOKINGS = [
     booking("a", 1, SaveCosts(10, 2.0, 9.0, 3.0, 100.0, 1, "the first"), lost=8.0),
-    booking("a", 2, SaveCosts(5, 1.0, 4.0, 1.0, 100.0, 0, "told to stop; else " + WHY)),
+    booking("a", 2, SaveCosts(5, 1.0, 4.0, 1.0, 100.0, 0, "at the stop signal; else " + WHY)),
     booking("b", 1, SaveCosts()),
 ]
 
@@ -133,7 +133,7 @@ def test_the_json_has_the_sums_and_the_lost_work() -> None:
         "slowest": 3.0,
         "computed": 200.0,
         "interruptions": 1,
-        "why": "told to stop; else " + WHY,
+        "why": "at the stop signal; else " + WHY,
         "lost": 8.0,
     }
 

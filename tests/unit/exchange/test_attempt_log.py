@@ -101,7 +101,7 @@ def test_a_whole_log_is_read_with_all_facts(logs: Logs) -> None:
     assert (report.saving, report.step, report.computed, report.changed) == (2.0, 7, True, True)
     assert report.saved == Saved(2, 2.0, 1.5), "lines without `blocked` are of saves that block the training"
     assert [word in note for word, note in zip(("checksum", "no space"), report.notes, strict=True)]
-    assert report.heard == logs.events.stat().st_mtime
+    assert report.last_logged == logs.events.stat().st_mtime
 
 
 def saved(mono: float, seconds: float, **more: Any) -> dict[str, Any]:

@@ -105,7 +105,11 @@ def test_a_claim_without_a_log_is_a_sign_of_life_and_a_fence_is_none(exchange: S
     assert claim.acquire(path, "tok", "17", "node1")
     report = exchange.report(ATTEMPT)
     assert report is not None
-    assert (report.heard, report.host, report.logged_outcome) == (Path(path).stat().st_mtime, "node1", None)
+    assert (report.last_logged, report.host, report.logged_outcome) == (
+        Path(path).stat().st_mtime,
+        "node1",
+        None,
+    )
     Path(path).unlink()
     exchange.fence(ATTEMPT)
     assert exchange.report(ATTEMPT) is None

@@ -82,8 +82,9 @@ NAME = checkpoint_names.checkpoint_name(1234, (7, 3))
     [
         (NAME, True),
         (checkpoint_names.checkpoint_name(10**12, (10**6, 10**6)), True),
-        (checkpoint_names.temporary_name(NAME), False),
-        (checkpoint_names.bad_name(NAME), False),
+        # These two names are partly random, which their ids must not be.
+        pytest.param(checkpoint_names.temporary_name(NAME), False, id="temporary"),
+        pytest.param(checkpoint_names.bad_name(NAME), False, id="bad"),
         (checkpoint_names.claim_name(7), False),
         ("." + NAME, False),
         (NAME + "\n", False),
