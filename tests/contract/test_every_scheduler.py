@@ -117,7 +117,7 @@ def test_the_same_token_submitted_twice_is_one_view(cluster: SchedulerHarness) -
     request = cluster.request("open(%r, 'a').write('x')" % str(count))
     first = cluster.scheduler.submit([request])[request.token]
     second = cluster.another_adapter().submit([request, request])[request.token]
-    assert second.answer is SubmitStatus.ACCEPTED
+    assert second.status is SubmitStatus.ACCEPTED
     assert set(cluster.await_end(request.token)) == {request.token}
     if not cluster.deduplicates_tokens:
         return  # there are two jobs in one view, and only one of them can claim the attempt

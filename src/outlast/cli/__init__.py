@@ -1,5 +1,6 @@
 """The command line. Each command is a module in `commands/`, imported when the command is called.
 
+lazy_group        imports a command when it is called
 common            options, finding experiments and runs, formatting
 live              the display of `up`, `run` and `demo`;  scheduler_outage: its messages about an outage
 first_pass        the first pass over new jobs, for `submit` and `retry`
@@ -11,7 +12,6 @@ source_probe      checks of the data sources;  data_common, data_progress: share
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 from typing import Any, TextIO, cast
@@ -19,6 +19,7 @@ from typing import Any, TextIO, cast
 import click
 
 from outlast import __version__
+from outlast.cli.lazy_group import LazyGroup
 from outlast.errors import OutlastError
 
 #: Exit codes: 0 done, 1 a run failed or was cancelled, 2 wrong input or cannot continue, 130 interrupted.
@@ -50,29 +51,8 @@ _COMMANDS = {
 _SUPERVISING = {"up", "run", "demo"}
 
 
-class _LazyGroup(click.Group):
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
-
-    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in _COMMANDS:
-            return None
-        module = importlib.import_module("outlast.cli.commands." + _COMMANDS[name][0])
-        command: click.Command = module.command
-        return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in _COMMANDS and not args[0].startswith("-"):
-            from difflib import get_close_matches
-
-            near = get_close_matches(args[0], _COMMANDS, 1)
-            hint = (
-                "; did you mean `outlast %s`?" % near[0] if near else "; `outlast --help` lists the commands"
-            )
-            raise click.UsageError("no such command: %s%s" % (args[0], hint))
-        return super().resolve_command(ctx, args)
+class _MainGroup(LazyGroup):
+    table = _COMMANDS
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -83,12 +63,8 @@ class _LazyGroup(click.Group):
             _redirect_to_null(sys.stdout)
             ctx.exit(OUTPUT_CLOSED)
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
 
-
-@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_MainGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="outlast", message="%(prog)s %(version)s")
 def group() -> None:
     """Outlast keeps training runs going until they finish, on clusters that kill jobs.

@@ -156,7 +156,7 @@ def test_many_clients_wait_at_once_and_all_are_notified_of_a_change(cluster: Loc
 
 def test_a_wait_without_a_change_ends_with_its_time(cluster: LocalHarness) -> None:
     cluster.scheduler.poll()
-    with cluster.calls() as made:
+    with cluster.record_calls() as made:
         cluster.scheduler.wait(0.05)
     assert made == ["wait"]
 

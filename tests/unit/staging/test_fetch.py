@@ -477,7 +477,7 @@ def test_an_empty_file_arrives_and_a_missing_one_does_not(scene: Scene) -> None:
 @pytest.mark.parametrize("size", [None, len(CONTENT)])
 def test_too_little_space_is_reported_before_a_byte_is_written(scene: Scene, size: int | None) -> None:
     with pytest.raises(
-        FetchFailed, match=r"it needs 100000 bytes more.* has .* GB\. Free some space"
+        FetchFailed, match=r"it needs 100 kB more.* has .* GB\. Free some space"
     ) as caught:
         scene.fetch(PINNED, size=size, margin=1 << 60)
     assert caught.value.outcome is Outcome.OUT_OF_DISK
@@ -504,7 +504,7 @@ class _FailingPartFile(PartFile):
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
 def test_a_full_disk_ends_the_fetch_at_once_and_written_bytes_stay(scene: Scene, code: int) -> None:
     sink = _FailingPartFile(scene.folder, 50_000, OSError(code, os.strerror(code)))
-    with pytest.raises(FetchFailed, match=r"(No space|quota exceeded).* of 100000 bytes.* is kept") as caught:
+    with pytest.raises(FetchFailed, match=r"(No space|quota exceeded).* of 100 kB.* is kept") as caught:
         scene.fetch(PINNED, sink=sink)
     assert caught.value.cause.kind is ErrorKind.DISK_FULL
     receipt = scene.fetch(PINNED)

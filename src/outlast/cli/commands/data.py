@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-
 import click
+
+from outlast.cli.lazy_group import LazyGroup
 
 _COMMANDS = {
     "fetch": ("data_fetch", "Fetch a file or archive, verify it, and unpack it if requested."),
@@ -14,24 +14,11 @@ _COMMANDS = {
 }
 
 
-class _LazyGroup(click.Group):
-    """A group whose commands are imported when they are called."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
-
-    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in _COMMANDS:
-            return None
-        command: click.Command = importlib.import_module("outlast.cli.commands." + _COMMANDS[name][0]).command
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
+class _DataGroup(LazyGroup):
+    table = _COMMANDS
 
 
-@click.group(cls=_LazyGroup)
+@click.group(cls=_DataGroup)
 def command() -> None:
     """Fetch, check and pin data; list and clear data caches.
 

@@ -117,7 +117,7 @@ CUT_SHORT = {RESCHEDULED, 18, 19}
 _HAS_EXIT_STATUS = {0, 12, 13, 14, 15, 16, 17, 24, 25, EXIT_100, ENFORCED_LIMIT, AFTER_JOB}
 
 
-class Ending(NamedTuple):
+class JobEnd(NamedTuple):
     """The end of a start, according to Grid Engine."""
 
     #: None: only exit code and signal are known.
@@ -138,34 +138,34 @@ def code_and_signal(record: AccountingRecord) -> tuple[int | None, int | None]:
     return record.status, None
 
 
-def explain_end(record: AccountingRecord) -> Ending:
+def explain_end(record: AccountingRecord) -> JobEnd:
     """Return how a start ended."""
     code, number = code_and_signal(record)
     failed = record.failed
     if failed == ENFORCED_LIMIT:
         return _explain_limit(record)
     if failed == RESCHEDULED:
-        return Ending(Outcome.EVICTED, "rescheduled, and then removed from the queue")
+        return JobEnd(Outcome.EVICTED, "rescheduled, and then removed from the queue")
     if failed not in _HAS_EXIT_STATUS:
         never_started = record.started is None and failed not in CUT_SHORT
         what = "could not be started on" if never_started else "was lost on"
         sentence = "%s %s: %s (failed %d)" % (what, record.host, record.failed_text, failed)
-        return Ending(Outcome.NODE_TROUBLE, sentence)
+        return JobEnd(Outcome.NODE_TROUBLE, sentence)
     if number is not None:
         sentence = "killed by %s: by qdel, or on the node (failed %d)" % (_signal_name(number), failed)
-        return Ending(None, sentence, Removal.MAYBE)
+        return JobEnd(None, sentence, Removal.MAYBE)
     if failed not in (0, AFTER_JOB):
-        return Ending(None, "exited with %s; afterwards: %s (failed %d)" % (code, record.failed_text, failed))
-    return Ending(None, "exited with %s" % code)
+        return JobEnd(None, "exited with %s; afterwards: %s (failed %d)" % (code, record.failed_text, failed))
+    return JobEnd(None, "exited with %s" % code)
 
 
-def _explain_limit(record: AccountingRecord) -> Ending:
+def _explain_limit(record: AccountingRecord) -> JobEnd:
     """Tell time from memory by usage and request: `failed` is the same for all limits."""
     in_time = record.time_limit is not None and record.elapsed < record.time_limit - 1
     if in_time and record.memory_limit and record.memory >= 0.9 * record.memory_limit:
         sentence = "used more memory than its limit h_vmem (failed %d)" % record.failed
-        return Ending(Outcome.OUT_OF_MEMORY, sentence)
-    return Ending(Outcome.OVER_TIME, "reached its wall-time limit (h_rt)")
+        return JobEnd(Outcome.OUT_OF_MEMORY, sentence)
+    return JobEnd(Outcome.OVER_TIME, "reached its wall-time limit (h_rt)")
 
 
 def _signal_name(number: int) -> str:
