@@ -67,7 +67,9 @@ def copy_template(template: Path, directory: Path) -> list[str]:
             target.chmod(target.stat().st_mode | ((template / name).stat().st_mode & 0o111))
     except OSError as error:
         reason = error.strerror or type(error).__name__
-        raise NotWritable(f"{directory} cannot be written: {reason}; choose a directory of your own") from error
+        raise NotWritable(
+            f"{directory} cannot be written: {reason}; choose a directory of your own"
+        ) from error
     return [str(name) for name in names]
 
 

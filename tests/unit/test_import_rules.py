@@ -1,7 +1,7 @@
 """Which room may import which: one table for all rooms, and CONTRIBUTING.md shows the same table.
 
-A room is a directory below `src/outlast`; a module beside the rooms counts as a room of its own. After a change
-of `RULES`, `python tests/unit/test_import_rules.py` prints the block for CONTRIBUTING.md.
+A room is a directory below `src/outlast`; a module beside the rooms counts as a room of its own. After a
+change of `RULES`, `python tests/unit/test_import_rules.py` prints the block for CONTRIBUTING.md.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ RULES: Mapping[str, str] = {
     "node/outputs": "node",
     "node/sandbox": "node",
     "node/archives": "node",
-    "node/staging": "node node/archives node/staging/cache node/staging/fetch node/staging/http node/staging/sources",
+    "node/staging": (
+        "node node/archives node/staging/cache node/staging/fetch node/staging/http node/staging/sources"
+    ),
     "node/staging/cache": "node node/archives node/staging node/staging/fetch node/staging/sources",
     "node/staging/fetch": "node node/archives node/staging node/staging/http node/staging/sources",
     "node/staging/sources": "node node/staging node/staging/http",
@@ -44,15 +46,21 @@ RULES: Mapping[str, str] = {
     "domain": "node node/staging text units",
     # Around it.
     "journal": "domain errors filesystem local_cluster node/staging",
-    "schedulers": "domain errors job_environment local_cluster node node/staging schedulers/htcondor schedulers/sge "
-    "schedulers/slurm text units",
+    "schedulers": (
+        "domain errors job_environment local_cluster node node/staging schedulers/htcondor "
+        "schedulers/sge schedulers/slurm text units"
+    ),
     "schedulers/slurm": "domain job_environment node schedulers",
     "schedulers/sge": "domain node schedulers",
     "schedulers/htcondor": "domain errors filesystem node node/sandbox node/staging schedulers",
-    "spec": "domain errors local_cluster node node/sandbox node/staging node/staging/fetch node/staging/http "
-    "node/staging/sources schedulers text units",
-    "exchange": "domain errors filesystem node node/outputs node/sandbox node/staging node/staging/sources schedulers "
-    "spec training training/checkpoints",
+    "spec": (
+        "domain errors local_cluster node node/sandbox node/staging node/staging/fetch "
+        "node/staging/http node/staging/sources schedulers text units"
+    ),
+    "exchange": (
+        "domain errors filesystem node node/outputs node/sandbox node/staging "
+        "node/staging/sources schedulers spec training training/checkpoints"
+    ),
     "controller": "domain errors exchange filesystem job_environment journal node schedulers spec",
     "local_cluster": "outlast errors filesystem job_environment node",
     "simulation": "controller domain exchange journal node schedulers",
@@ -62,7 +70,7 @@ RULES: Mapping[str, str] = {
     "cli": "*",
     "cli/commands": "*",
 }
-#: What `domain` must not import from the standard library: it would see a clock, a file, chance or the network.
+#: What `domain` must not import: it would see a clock, a file, chance or the network.
 IMPURE = {
     "asyncio",
     "datetime",

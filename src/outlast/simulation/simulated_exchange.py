@@ -152,7 +152,9 @@ class SimulatedExchange:
             return None
         *earlier, last = reports
         if earlier:
-            last = replace(last, earlier=tuple(earlier), last_logged=max(report.last_logged for report in reports))
+            last = replace(
+                last, earlier=tuple(earlier), last_logged=max(report.last_logged for report in reports)
+            )
         self.last_reports[attempt.token], self.last_report_at[attempt.token] = last, now
         return last
 

@@ -65,7 +65,7 @@ class ClusterProfile:
     site: Profile = field(default_factory=Profile)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the values that differ from the defaults, for `Spec.profile`; `Profile.from_dict` reads them."""
+        """Return what differs from the defaults, for `Spec.profile`; `Profile.from_dict` reads it."""
         values: dict[str, Any] = {"scheduler": self.scheduler}
         if self.hosts:
             values["hosts"] = {name: asdict(host) for name, host in self.hosts.items()}

@@ -147,7 +147,9 @@ def test_an_evicted_job_may_save_within_its_grace(cluster: LocalHarness) -> None
 def test_an_evicted_job_is_killed_when_its_grace_is_over(cluster: LocalHarness) -> None:
     ready = cluster.fifo("ready")
     request = cluster.request(
-        "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + ready.notify_code() + "signal.pause()",
+        "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        + ready.notify_code()
+        + "signal.pause()",
         grace=0.1,
     )
     cluster.scheduler.submit([request])
@@ -256,7 +258,9 @@ def test_an_adopted_job_that_vanishes_has_no_exit_code_and_a_reason(cluster: Loc
 
 def test_the_exit_code_of_a_job_that_ended_while_no_daemon_ran_is_known(cluster: LocalHarness) -> None:
     pids, held = cluster.fifo("pids"), cluster.fifo("held")
-    request = cluster.request("import os\n" + pids.notify_code("os.getpid()") + held.wait_code + "raise SystemExit(8)")
+    request = cluster.request(
+        "import os\n" + pids.notify_code("os.getpid()") + held.wait_code + "raise SystemExit(8)"
+    )
     cluster.scheduler.submit([request])
     ((pid, ticks),) = process_ids(pids.read())
     cluster.crash()

@@ -476,9 +476,7 @@ def test_an_empty_file_arrives_and_a_missing_one_does_not(scene: Scene) -> None:
 
 @pytest.mark.parametrize("size", [None, len(CONTENT)])
 def test_too_little_space_is_reported_before_a_byte_is_written(scene: Scene, size: int | None) -> None:
-    with pytest.raises(
-        FetchFailed, match=r"it needs 100 kB more.* has .* GB\. Free some space"
-    ) as caught:
+    with pytest.raises(FetchFailed, match=r"it needs 100 kB more.* has .* GB\. Free some space") as caught:
         scene.fetch(PINNED, size=size, margin=1 << 60)
     assert caught.value.outcome is Outcome.OUT_OF_DISK
     assert (scene.folder / ".a.bin.part").stat().st_size == 0
