@@ -14,7 +14,7 @@ from outlast.cli.common import COLOURS, on_terminal
 from outlast.cli.refusal_hints import suggest_retry
 from outlast.cli.scheduler_outage import OutageMessages
 from outlast.controller.controller import Pass
-from outlast.domain import describe
+from outlast.domain import describe, untrusted
 from outlast.domain.model import Attempt, EntryKind, JournalEntry
 from outlast.exchange import attempt_log
 from outlast.exchange.experiment import Experiment
@@ -177,24 +177,29 @@ def show_progress(experiment: Experiment, attempt: Attempt) -> str:
         fetching = attempt_log.fetching_of(exchange)
         return printable(_show_fetching(fetching)) if fetching else ""
     step, total, metrics = progress.get("step"), progress.get("total"), progress.get("metrics")
-    text = "step %s" % step
-    if isinstance(step, (int, float)) and isinstance(total, (int, float)) and total > 0:
-        text += " of %s (%d %%)" % (total, 100 * step // total)
+    text = "step %s" % untrusted.shown(step)
+    if isinstance(step, (int, float)) and isinstance(total, (int, float)) and 0 < total < 1e18:
+        share = " (%d %%)" % (100 * step // total) if 0 <= step <= 100 * total else ""
+        text += " of %s%s" % (untrusted.shown(total), share)
     if isinstance(metrics, dict):
         for name, value in list(metrics.items())[:4]:
-            text += " %s=%s" % (name, "%.4g" % value if isinstance(value, float) else value)
+            shown = "%.4g" % value if isinstance(value, float) else untrusted.shown(value)
+            text += " %s=%s" % (untrusted.shown(name), shown)
     return printable(text)
 
 
 def _show_fetching(record: Mapping[str, Any]) -> str:
     """Return `fetching train.tar: 45 % of 150 GB, 57 MB/s from cache.example.org`."""
     if record.get("waits_for"):
-        return "waiting for %s, which %s is fetching" % (record.get("name"), record["waits_for"])
-    text = "fetching %s: " % record.get("name")
-    done, total, rate = (record.get(key) for key in ("done", "total", "rate"))
-    if isinstance(done, int) and isinstance(total, int) and total > 0:
+        return "waiting for %s, which %s is fetching" % (
+            untrusted.shown(record.get("name")),
+            untrusted.shown(record["waits_for"]),
+        )
+    text = "fetching %s: " % untrusted.shown(record.get("name"))
+    done, total, rate = (untrusted.integer(record.get(key)) for key in ("done", "total", "rate"))
+    if done is not None and total:
         text += "%d %% of %s" % (100 * done // total, show_size(total))
-    elif isinstance(done, int):
+    elif done is not None:
         text += show_size(done)
     if record.get("trouble"):
         from outlast.cli.data_progress import describe_next_steps
@@ -202,9 +207,9 @@ def _show_fetching(record: Mapping[str, Any]) -> str:
         steps = describe_next_steps(
             _seconds_until(record.get("next_try_at")), _seconds_until(record.get("gives_up_at"))
         )
-        return "; ".join(filter(None, (text, str(record["trouble"]), steps)))
-    speed = ", %s/s" % show_size(rate) if isinstance(rate, int) and rate > 0 else ""
-    return text + speed + (" from %s" % record["source"] if record.get("source") else "")
+        return "; ".join(filter(None, (text, untrusted.shown(record["trouble"]), steps)))
+    speed = ", %s/s" % show_size(rate) if rate else ""
+    return text + speed + (" from %s" % untrusted.shown(record["source"]) if record.get("source") else "")
 
 
 def _seconds_until(at: object) -> float | None:

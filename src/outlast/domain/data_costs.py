@@ -5,11 +5,11 @@ Event logs come from other machines: names are cut, and impossible numbers and u
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from outlast.domain import untrusted
 from outlast.domain.accounts import AttemptAccount, ErrorTotal, ItemAccount, LegAccount, sum_errors
 from outlast.node.staging.errors import ErrorKind
 
@@ -21,17 +21,17 @@ _LONGEST = 200
 def read_item(line: Mapping[str, Any]) -> ItemAccount:
     """Read one line of an event log about an item; `waited` are the seconds that the leg waited for it."""
     sources = line.get("sources")
-    names = [str(name)[:_LONGEST] for name in sources][:10] if isinstance(sources, Mapping) else []
+    names = [untrusted.text(name, _LONGEST) for name in sources][:10] if isinstance(sources, Mapping) else []
     carried = line.get("carried") is True
     return ItemAccount(
-        name=str(line.get("name", ""))[:_LONGEST],
+        name=untrusted.text(line.get("name"), _LONGEST),
         arrived=line.get("arrived") is not False,
         found=line.get("found") is True,
         carried=carried,
         seconds=round(_seconds(line.get("seconds")), 3) if carried else 0.0,
         bytes=_count(line.get("bytes")),
         waited=round(_seconds(line.get("waited")), 3),
-        vouched=str(line.get("vouched", ""))[:20],
+        vouched=untrusted.text(line.get("vouched"), 20),
         sources=tuple(names),
         troubles=dict(_errors(line.get("troubles"))),
     )
@@ -46,12 +46,11 @@ def _errors(raw: object) -> Iterator[tuple[str, ErrorTotal]]:
 
 
 def _count(value: object) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63 else 0
+    return untrusted.integer(value) or 0
 
 
 def _seconds(value: object) -> float:
-    good = isinstance(value, (int, float)) and math.isfinite(value) and value >= 0
-    return float(value) if good and isinstance(value, (int, float)) else 0.0
+    return max(0.0, untrusted.seconds(value) or 0.0)
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,13 @@ from outlast.text import printable
 
 
 def of_entry(entry: JournalEntry, attempt: Attempt | None) -> str:
-    """Return the sentence for an entry; `attempt` is None if it is about the run."""
+    """Return the sentence for an entry, safe to print; `attempt` is None if it is about the run."""
+    return printable(_sentence(entry, attempt))
+
+
+def _sentence(entry: JournalEntry, attempt: Attempt | None) -> str:
     data = entry.data
+    reason = data.get("reason", "")
     number = "attempt %s" % (attempt.number if attempt else data.get("number", "?"))
     match entry.kind:
         case EntryKind.ADDED:
@@ -20,37 +25,35 @@ def of_entry(entry: JournalEntry, attempt: Attempt | None) -> str:
         case EntryKind.RETRIED:
             return "to be retried"
         case EntryKind.CANCEL_ASKED:
-            return "to be cancelled: %s" % data.get("reason", "")
+            return "to be cancelled: %s" % reason
         case EntryKind.INTENDED:
             # The entry before shows how the last attempt ended. Older journals have only the whole reason.
-            decided = data.get("decided") or data.get("reason", "")
+            decided = data.get("decided") or reason
             avoid = data.get("avoid")
             return "%s: %s%s" % (number, decided, "; not on %s" % ", ".join(avoid) if avoid else "")
         case EntryKind.QUEUED:
             return "%s is queued as job %s" % (number, data["job"])
         case EntryKind.UNSURE:
-            return "%s may or may not be in the queue: %s" % (number, data.get("reason", ""))
+            return "%s may or may not be in the queue: %s" % (number, reason)
         case EntryKind.STARTED:
             again = " again" if data.get("restarts") else ""
             return "%s runs%s on %s" % (number, again, data["host"] or "a host without a name")
         case EntryKind.REQUEUED:
-            why = printable(data.get("reason", ""))
-            return "%s was requeued%s" % (number, ": " + why if why else "")
+            return "%s was requeued%s" % (number, ": " + reason if reason else "")
         case EntryKind.WAITS:
-            return "%s %s" % (number, printable(data.get("reason", "")))
+            return "%s %s" % (number, reason)
         case EntryKind.RELEASED:
-            return "%s was held and is released: %s" % (number, printable(data.get("reason", "")))
+            return "%s was held and is released: %s" % (number, reason)
         case EntryKind.MISSED:
-            return "%s is missing: %s" % (number, data.get("reason", ""))
+            return "%s is missing: %s" % (number, reason)
         case EntryKind.SEEN:
             return "%s is listed again" % number
         case EntryKind.CANCEL_SENT:
-            return "%s is being cancelled: %s" % (number, data.get("reason", ""))
+            return "%s is being cancelled: %s" % (number, reason)
         case EntryKind.ENDED:
-            detail = printable(data["detail"])
-            return "%s ended as %s: %s%s" % (number, data["outcome"], detail, _saved(data))
+            return "%s ended as %s: %s%s" % (number, data["outcome"], data["detail"], _saved(data))
         case EntryKind.TWIN_FOUND:
-            return "a duplicate is being cancelled: %s" % data.get("reason", "")
+            return "a duplicate is being cancelled: %s" % reason
         case EntryKind.TWIN_ENDED:
             return "the duplicate of %s is gone; it held its slot for %.0f s" % (number, data["slot"])
         case EntryKind.ACCEPTED:
@@ -58,9 +61,9 @@ def of_entry(entry: JournalEntry, attempt: Attempt | None) -> str:
         case EntryKind.FINISHED:
             return "FINISHED: results are in results/%s" % entry.run
         case EntryKind.FAILED:
-            return "FAILED: %s" % printable(data.get("reason", ""))
+            return "FAILED: %s" % reason
         case EntryKind.CANCELLED:
-            return "CANCELLED: %s" % data.get("reason", "")
+            return "CANCELLED: %s" % reason
 
 
 def _saved(data: Mapping[str, Any]) -> str:

@@ -6,13 +6,12 @@ be read is skipped, a file that cannot be read counts as missing, and sizes are 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from outlast.domain import data_costs
+from outlast.domain import data_costs, untrusted
 from outlast.domain.accounts import ItemAccount
 from outlast.domain.model import Outcome, Phase
 from outlast.domain.observation import Report, Save, Saved
@@ -29,7 +28,7 @@ TAIL_BYTES = 2 * 2**20
 PROGRESS_TAIL_BYTES = 8192
 #: How many saves of an attempt the journal keeps.
 MOST_SAVES = 20
-#: The longest reason for a save that is kept, in characters.
+#: The longest reason for a save, or for its failure, that is kept, in characters.
 LONGEST_WHY = 300
 
 
@@ -39,9 +38,16 @@ def logged_in(exchange: Path) -> Path:
     Without a shared file system these came back with the job or, until then, were sent by it while it ran.
     """
     back, news = exchange / layout.TRAVEL, Path(layout.news_path(str(exchange)))
-    if (back / "claim.json").exists():
+    if _exists(back / "claim.json"):
         return back
-    return news if news.exists() else exchange
+    return news if _exists(news) else exchange
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:
+        return False  # nothing there can be read this time
 
 
 def progress_of(exchange: Path) -> Mapping[str, Any] | None:
@@ -86,7 +92,9 @@ def _claimed(path: Path) -> Report | None:
         last_logged = path.stat().st_mtime
     except OSError:
         return None  # nothing can be read this time
-    return Report(last_logged=last_logged, host=held.host) if held and not held.fenced else None
+    if held is None or held.fenced:
+        return None
+    return Report(last_logged=last_logged, host=untrusted.host(held.host))
 
 
 def read_report(events: Path, progress: Path) -> Report | None:
@@ -101,13 +109,13 @@ def read_report(events: Path, progress: Path) -> Report | None:
     fetching: Mapping[str, Any] | None = None
     last = 0.0
     for line in log.lines():
-        mono = _finite(line.get("mono"))
+        mono = untrusted.seconds(line.get("mono"))
         if mono is None:
             continue
         last = max(last, mono)
         match line.get("event"):
             case "claimed":
-                facts.update(claimed=_number(line.get("at")), host=str(line.get("host", "")))
+                facts.update(claimed=_number(line.get("at")), host=untrusted.host(line.get("host")))
             case "phase":
                 phase = _phase(line.get("phase"))
                 if phase:
@@ -120,7 +128,7 @@ def read_report(events: Path, progress: Path) -> Report | None:
                 fetching = None
                 data.append(data_costs.read_item(line))
             case "stop":
-                facts["stopped_by"] = str(line.get("why") or "")
+                facts["stopped_by"] = _why(line)
             case "end":
                 facts.update(_ending(line))
     compute_began = next((mono for phase, mono in begins if phase is Phase.COMPUTE), last)
@@ -172,7 +180,7 @@ def _training(progress: Path, compute_began: float) -> tuple[float, dict[str, An
     notes: list[str] = []
     log = _read(progress)
     for line in log.lines() if log else ():
-        step = line.get("step") if isinstance(line.get("step"), int) else None
+        step = untrusted.integer(line.get("step"))
         last = max(last, _number(line.get("mono")))
         match line.get("event"):
             case "loaded" if not facts["loaded"]:
@@ -184,46 +192,50 @@ def _training(progress: Path, compute_began: float) -> tuple[float, dict[str, An
                 # What was computed while it was being written is not in it.
                 holds = _number(line.get("mono")) - (seconds - blocked) - compute_began
                 saves.append(Save(max(0.0, holds), step))
-                saved = _add(saved, seconds, str(line.get("why") or ""))
+                saved = _add(saved, seconds, _why(line))
             case "left" if saves:
                 # The training waited until its last save was durable: nothing was computed in that time.
                 waited = max(0.0, _number(line.get("waited")))
                 facts["saving"] += waited
                 saves[-1] = replace(saves[-1], offset=saves[-1].offset + waited)
             case "aside":
-                notes.append("checkpoint %s was put aside: %s" % (line.get("name"), line.get("why")))
+                name = untrusted.text(line.get("name"), LONGEST_WHY)
+                notes.append("checkpoint %s was put aside: %s" % (name, _why(line)))
             case "save-failed":
-                notes.append("saving step %s failed: %s" % (step, line.get("why")))
+                notes.append("saving step %s failed: %s" % (step, _why(line)))
     facts.update(saves=tuple(saves[-MOST_SAVES:]), saved=saved, notes=tuple(notes[-5:]))
     return last, facts
+
+
+def _why(line: Mapping[str, Any]) -> str:
+    return untrusted.text(line.get("why"), LONGEST_WHY)
 
 
 def _cost(line: Mapping[str, Any]) -> tuple[float, float]:
     """Return the seconds until a save was durable, and those the training waited (all, if not logged)."""
     seconds = max(0.0, _number(line.get("seconds")))
-    blocked = _finite(line.get("blocked"))
+    blocked = untrusted.seconds(line.get("blocked"))
     return seconds, seconds if blocked is None else min(max(0.0, blocked), seconds)
 
 
 def _add(before: Saved | None, seconds: float, why: str) -> Saved:
     before = before or Saved(0, 0.0, 0.0)
-    why = why[:LONGEST_WHY] or before.why
-    return Saved(before.times + 1, before.seconds + seconds, max(before.slowest, seconds), why)
+    return Saved(before.times + 1, before.seconds + seconds, max(before.slowest, seconds), why or before.why)
 
 
 def _ending(line: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        outcome = Outcome(line.get("outcome"))
+        outcome = Outcome(untrusted.text(line.get("outcome"), 100))
     except ValueError:
         return {}
-    tail = str(line.get("tail") or "").splitlines()
+    tail = untrusted.text(line.get("tail"), TAIL_BYTES).splitlines()
     delivered = line.get("delivered")
     return {
         "logged_outcome": outcome,
-        "detail": str(line.get("detail", ""))[:2000].rstrip("."),
-        "code": line.get("code") if isinstance(line.get("code"), int) else None,
-        "signal": line.get("signal") if isinstance(line.get("signal"), int) else None,
-        "signature": str(line["signature"])[:200] if line.get("signature") else None,
+        "detail": untrusted.text(line.get("detail"), 2000).rstrip("."),
+        "code": untrusted.integer(line.get("code"), -(2**31)),
+        "signal": untrusted.integer(line.get("signal")),
+        "signature": untrusted.text(line.get("signature"), 200) or None,
         "tail": tuple(text[:500] for text in tail[-20:]),
         "changed": bool(line.get("progressed")),
         "delivered": delivered if isinstance(delivered, dict) else None,
@@ -232,22 +244,13 @@ def _ending(line: Mapping[str, Any]) -> dict[str, Any]:
 
 def _phase(value: object) -> Phase | None:
     try:
-        return Phase(value)
+        return Phase(untrusted.text(value, 100))
     except ValueError:
         return None
 
 
 def _number(value: object) -> float:
-    return _finite(value) or 0.0
-
-
-def _finite(value: object) -> float | None:
-    """Return a number as float; None for anything else: JSON can hold numbers that no clock shows."""
-    try:
-        number = float(value) if isinstance(value, (int, float)) else math.nan
-    except OverflowError:
-        return None
-    return number if math.isfinite(number) else None
+    return untrusted.seconds(value) or 0.0
 
 
 def _read(path: Path, head: int | None = None, tail: int | None = None) -> JsonLinesReader | None:

@@ -145,4 +145,10 @@ class SandboxExchange(SharedFilesExchange):
         return super().report(attempt)
 
     def settle(self, attempt: Attempt) -> None:
-        sandbox_results.settle(self.experiment, attempt)
+        try:
+            sandbox_results.settle(self.experiment, attempt)
+        except OSError:
+            raise  # an error of the local file system: the controller tries again
+        except Exception as error:
+            # Nothing that a node sends may stop the controller.
+            sandbox_results.set_aside(self.experiment, attempt, error)

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from outlast.domain.model import Attempt
-from outlast.errors import OutlastError
 from outlast.exchange.experiment import Experiment
 from outlast.filesystem import sync_directory
 from outlast.node import legs
@@ -23,10 +22,17 @@ from outlast.node.files import link_or_copy
 from outlast.node.sandbox import layout, manifest
 from outlast.node.sandbox.manifest import DirectoryManifest
 from outlast.training.checkpoints import checkpoint
-from outlast.training.errors import Damaged
+from outlast.training.errors import CheckpointError, Damaged
 
+#: The most levels of directories, and bytes of a path: everything within them can be walked and copied.
+_DEEPEST = 200
+_LONGEST_PATH = 3000
+#: The longest name of a checkpoint: a temporary name is made from it.
+_LONGEST_NAME = 200
 #: stdout and stderr of the job itself, in its exchange directory.
 JOB_LOG = "job.log"
+#: The directory of files that came back and could not be used.
+UNUSABLE = "unusable"
 
 
 @dataclass(frozen=True)
@@ -50,7 +56,8 @@ class _ReturnedState:
 def settle(experiment: Experiment, attempt: Attempt) -> None:
     """Move checkpoints, unfinished outputs and log of an attempt to their places. Raise OSError."""
     place = experiment.exchange_of(attempt)
-    remove_links(place / layout.TRAVEL)
+    for part in (layout.TRAVEL, layout.COMMITTED):
+        remove_links(place / part)
     _bring_log(place, experiment.log(attempt.run, attempt.number))
     state = _newest(place)
     target = experiment.checkpoints(attempt.run)
@@ -61,6 +68,23 @@ def settle(experiment: Experiment, attempt: Attempt) -> None:
     else:
         _add_whole_ones(place / layout.TRAVEL / layout.CHECKPOINTS, target)
     _clear(place)
+
+
+def set_aside(experiment: Experiment, attempt: Attempt, error: Exception) -> None:
+    """Move the files that `settle` could not use out of its way; log the reason. Raise OSError."""
+    place = experiment.exchange_of(attempt)
+    aside = place / UNUSABLE
+    aside.mkdir(exist_ok=True)
+    for path in _returned_paths(place):
+        with suppress(FileNotFoundError):
+            layout.remove(str(aside / path.name))
+            path.rename(aside / path.name)
+    log = experiment.log(attempt.run, attempt.number)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("a", encoding="utf-8", errors="replace") as file:
+        why = "%s: %s" % (type(error).__name__, error)
+        file.write("outlast: the files that the job brought back cannot be used (%s)" % why)
+        file.write("; they are in %s\n" % aside)
 
 
 def _newest(place: Path) -> _ReturnedState | None:
@@ -124,11 +148,11 @@ def _link_whole_ones(source: Path, target: Path) -> None:
 
 
 def _is_whole(path: Path) -> bool:
-    if not layout.is_checkpoint(path.name) or path.is_symlink():
+    if not layout.is_checkpoint(path.name) or len(path.name) > _LONGEST_NAME or path.is_symlink():
         return False
     try:
         checkpoint.verify(str(path))
-    except (OSError, Damaged, OutlastError):
+    except (OSError, Damaged, CheckpointError):
         return False
     return True
 
@@ -164,23 +188,43 @@ def _bring_log(place: Path, target: Path) -> None:
 
 def _clear(place: Path) -> None:
     """Remove the files that have been moved: links to them would keep old checkpoints on disk."""
-    back = place / layout.TRAVEL
-    layout.remove(str(back / manifest.NAME))
-    done = [*(place / layout.COMMITTED).glob("commit-*")]
-    done += [path for part in layout.PARTS for path in (*back.glob(part), *back.glob(part + ".*"))]
-    for path in done:
+    for path in _returned_paths(place):
         layout.remove(str(path))
 
 
+def _returned_paths(place: Path) -> list[Path]:
+    """Return the paths that `settle` moves to their places, the manifest first."""
+    back = place / layout.TRAVEL
+    commits = (place / layout.COMMITTED).glob("commit-*")
+    parts = [path for part in layout.PARTS for path in (*back.glob(part), *back.glob(part + ".*"))]
+    return [back / manifest.NAME, *commits, *parts]
+
+
 def remove_links(directory: Path) -> None:
-    """Remove everything but regular files and directories: links from another machine are not trusted."""
-    for place, names, files in os.walk(directory):
-        for name in [*names, *files]:
-            path = Path(place) / name
-            with suppress(FileNotFoundError):  # a running job renames what it sends
-                mode = path.lstat().st_mode
-                if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-                    path.unlink()
+    """Remove everything but regular files and directories, and directories nested too deep to be walked.
+
+    Links from another machine are not trusted; `directory` itself is removed if it is not a directory. The
+    files that stay are made readable. Raise OSError.
+    """
+    pending = [(directory, 0)]
+    while pending:
+        path, depth = pending.pop()
+        with suppress(FileNotFoundError):  # a running job renames what it sends
+            mode = path.lstat().st_mode
+            if stat.S_ISREG(mode) and depth:
+                _permit(path, mode, stat.S_IRUSR)
+            elif not stat.S_ISDIR(mode) or depth > _DEEPEST or len(os.fsencode(path)) > _LONGEST_PATH:
+                layout.remove(str(path))
+            else:
+                _permit(path, mode, stat.S_IRWXU)
+                pending += [(inner, depth + 1) for inner in path.iterdir()]
+
+
+def _permit(path: Path, mode: int, required: int) -> None:
+    """Add the permissions `required` to those in `mode`, if some are missing."""
+    if mode & required != required:
+        with suppress(PermissionError):  # it belongs to another user: a later read fails
+            path.chmod(stat.S_IMODE(mode) | required)
 
 
 def copy(source: Path, target: Path) -> None:

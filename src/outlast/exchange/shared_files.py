@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import shutil
+import stat
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -11,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from outlast.domain import untrusted
 from outlast.domain.model import Attempt, Outcome, Run, Spec
 from outlast.domain.observation import Report
 from outlast.exchange.attempt_log import read_attempt
@@ -26,6 +28,8 @@ from outlast.schedulers.base import JobRequest
 from outlast.schedulers.profile import Profile
 from outlast.spec.command import arguments
 
+#: The most characters of a delivered file's name in a message.
+LONGEST_NAME = 200
 #: Seconds that cleaning up after one run may delay a pass.
 LONGEST_CLEANUP = 2.0
 
@@ -131,6 +135,15 @@ class SharedFilesExchange:
 
     def report(self, attempt: Attempt) -> Report | None:
         path = self.logged_in(attempt)
+        try:
+            return self._checked_report(path)
+        except OSError:
+            raise
+        except Exception as error:
+            # Nothing that a node writes may stop the controller: an unreadable report counts as none.
+            raise OSError("the files of the job in %s cannot be read: %s" % (path, error)) from error
+
+    def _checked_report(self, path: Path) -> Report | None:
         report = read_attempt(path)
         if report is None or report.logged_outcome is not Outcome.FINISHED:
             return report
@@ -205,14 +218,17 @@ def _move(source: Path, target: Path) -> None:
 def _find_delivery_error(directory: Path, delivered: Mapping[str, Any]) -> str:
     """Compare a delivery with its manifest, seen from this side; return the difference, empty if none."""
     for name, facts in delivered.items():
-        size = facts.get("size") if isinstance(facts, dict) else None
-        path = directory / name
+        size = untrusted.integer(facts.get("size")) if isinstance(facts, dict) else None
+        path, short = directory / name, untrusted.text(name, LONGEST_NAME)
         if Path(name).is_absolute() or ".." in Path(name).parts:
-            return "the delivery names a file outside of itself: %s" % name
+            return "the delivery names a file outside of itself: %s" % short
         try:
-            found = path.lstat().st_size
+            found = path.lstat()
         except (OSError, ValueError):  # not there, or a name that no file can have
-            return "the delivered file %s is missing" % name
-        if found != size:
-            return "the delivered file %s has %d bytes instead of %s" % (name, found, size)
+            return "the delivered file %s is missing" % short
+        if not stat.S_ISREG(found.st_mode):
+            return "the delivered file %s is not a regular file" % short
+        if found.st_size != size:
+            expected = "an unknown number" if size is None else size
+            return "the delivered file %s has %d bytes instead of %s" % (short, found.st_size, expected)
     return "" if directory.is_dir() else "nothing was delivered"

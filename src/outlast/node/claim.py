@@ -7,12 +7,17 @@ same file itself; a job that starts later, however late, then finds the file and
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import time
 from dataclasses import dataclass
 
 from outlast.node.event_log import print_stderr
+from outlast.node.files import open_file
+
+#: Errors of opening a path that exists but is not a file, or must not be read.
+_NO_FILE = (errno.EINVAL, errno.ELOOP, errno.ENXIO, errno.EACCES)
 
 
 @dataclass(frozen=True)
@@ -46,26 +51,37 @@ def fence(path: str, by: str) -> bool:
 
 
 def read(path: str) -> Claim | None:
-    """Return the claim, or None if the attempt is not claimed. Raises OSError."""
+    """Return the claim, or None if the attempt is not claimed. Raises OSError if that cannot be known now.
+
+    The name alone is a claim: if it cannot be read as one, all fields are empty.
+    """
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
+        with open_file(path) as file:
             raw = json.loads(file.read(65536))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
-    except ValueError:
+    except OSError as error:
+        if error.errno in _NO_FILE and os.path.lexists(path):
+            return Claim()
+        raise
+    except (ValueError, RecursionError):
         return Claim()
     if not isinstance(raw, dict):
         return Claim()
     pid, at = raw.get("pid"), raw.get("at")
     return Claim(
-        token=str(raw.get("token", "")),
-        job=str(raw.get("job", "")),
-        host=str(raw.get("host", "")),
+        token=_text(raw.get("token")),
+        job=_text(raw.get("job")),
+        host=_text(raw.get("host")),
         pid=pid if isinstance(pid, int) else 0,
-        at=float(at) if isinstance(at, (int, float)) else 0.0,
+        at=float(at) if isinstance(at, (int, float)) and abs(at) < 2**53 else 0.0,
         fenced=raw.get("fenced") is True,
-        by=str(raw.get("by", "")),
+        by=_text(raw.get("by")),
     )
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
 
 
 def _create(path: str, content: dict[str, object]) -> bool:

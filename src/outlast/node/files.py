@@ -1,4 +1,4 @@
-"""Functions to read, copy and link files that may be large, and nothing that is not a file.
+"""Functions to read, copy and link files that may be large, and nothing else, and to remove directories.
 
 `pulse` is called for every block and every file. It may raise; the work then stops where it is.
 """
@@ -78,6 +78,53 @@ def copy_tree(source: str, target: str, pulse: Callable[[], None] = no_pulse) ->
                 copy_file(path, goal, pulse)
             elif stat.S_ISLNK(mode):
                 shutil.copy2(path, goal, follow_symlinks=False)
+
+
+def remove_tree(path: str) -> None:
+    """Remove a directory and everything in it, however deep it is nested. Raises OSError.
+
+    Each subdirectory is moved up to the top before its parent is removed, so that nothing recurses. Links are
+    removed and never followed.
+    """
+    top = _open_directory(path, None)
+    try:
+        names = _empty(top)
+        while names:
+            for name in names:
+                inner = _open_directory(name, top)
+                try:
+                    for below in _empty(inner):
+                        target = f".{os.urandom(8).hex()}.tmp"
+                        os.rename(below, target, src_dir_fd=inner, dst_dir_fd=top)
+                finally:
+                    os.close(inner)
+                os.rmdir(name, dir_fd=top)
+            names = _empty(top)
+    finally:
+        os.close(top)
+    os.rmdir(path)
+
+
+def _open_directory(name: str, parent: int | None) -> int:
+    """Make a directory readable and writable, and return a descriptor of it."""
+    if os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode & stat.S_IRWXU != stat.S_IRWXU:
+        os.chmod(name, stat.S_IRWXU, dir_fd=parent)
+    return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+
+
+def _empty(descriptor: int) -> list[str]:
+    """Remove everything but directories; return the names of those, with modes that allow to move them."""
+    with os.scandir(descriptor) as entries:
+        found = list(entries)
+    names = []
+    for entry in found:
+        if not entry.is_dir(follow_symlinks=False):
+            os.unlink(entry.name, dir_fd=descriptor)
+            continue
+        if entry.stat(follow_symlinks=False).st_mode & stat.S_IRWXU != stat.S_IRWXU:
+            os.chmod(entry.name, stat.S_IRWXU, dir_fd=descriptor)
+        names.append(entry.name)
+    return names
 
 
 def sync_directory(directory: str | os.PathLike[str]) -> None:

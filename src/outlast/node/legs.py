@@ -117,7 +117,10 @@ def is_superseded(order: WorkOrder, leg: Leg) -> bool:
 def fence(exchange: str, by: str) -> None:
     """Prevent every further claim; a leg that is running ends itself. Raises OSError."""
     for leg in possible_legs(exchange):
-        _make_directory(leg)
+        try:
+            _make_directory(leg)
+        except FileExistsError:
+            return  # another file has the name of its directory: no start can claim the leg either
         if claim.fence(leg.claim_path, by):
             return
 

@@ -158,12 +158,15 @@ def _remove(path: str, until: float, pulse: Callable[[], None]) -> bool:
     if os.path.islink(path) or not os.path.isdir(path):
         os.unlink(path)
         return True
-    for directory, _, files in os.walk(path):
-        for name in files:
-            pulse()
-            if time.monotonic() >= until:
-                return False
-            with contextlib.suppress(OSError):  # what stays is noticed below
-                os.unlink(os.path.join(directory, name))
-    shutil.rmtree(path, ignore_errors=True)
+    try:
+        for directory, _, files in os.walk(path):
+            for name in files:
+                pulse()
+                if time.monotonic() >= until:
+                    return False
+                with contextlib.suppress(OSError):  # what stays is noticed below
+                    os.unlink(os.path.join(directory, name))
+        shutil.rmtree(path, ignore_errors=True)
+    except RecursionError:
+        return False  # nested deeper than Python can walk; it only takes space
     return not os.path.lexists(path)

@@ -54,3 +54,10 @@ def test_control_characters_of_other_machines_are_not_printed() -> None:
     for kind in (EntryKind.REQUEUED, EntryKind.WAITS, EntryKind.RELEASED, EntryKind.FAILED):
         assert "\x1b" not in sentence(kind, reason="\x1b[31m")
     assert "\x1b" not in sentence(EntryKind.ENDED, detail="\x1b[31m")
+
+
+@pytest.mark.parametrize("kind", EntryKind)
+def test_no_sentence_passes_terminal_commands_on(kind: EntryKind) -> None:
+    escape = "\x1b]0;owned\x07"
+    hostile = {"reason": escape, "detail": escape, "host": escape, "job": escape}
+    assert sentence(kind, **hostile, decided=escape, avoid=[escape]).isprintable()

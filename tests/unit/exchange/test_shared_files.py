@@ -236,9 +236,15 @@ def test_the_scratch_of_a_finished_run_is_removed(exchange: SharedFilesExchange)
     assert not scratch.parent.exists()
 
 
-def test_a_claim_that_cannot_be_read_is_no_report_and_no_error(exchange: SharedFilesExchange) -> None:
+def test_a_claim_that_cannot_be_read_is_a_claim_without_content_and_no_error(
+    exchange: SharedFilesExchange,
+) -> None:
     (place(exchange) / "claim.json").mkdir()
-    assert exchange.report(ATTEMPT) is None
+    report = exchange.report(ATTEMPT)
+    assert report is not None, "the name alone is a claim"
+    assert (outcomes.of_leg(report), report.host, report.spans) == (None, "", ())
+    assert not exchange.fence(ATTEMPT)
+    exchange.shut(ATTEMPT)
 
 
 def test_unrelated_names_in_the_workdir_are_no_earlier_attempts(exchange: SharedFilesExchange) -> None:

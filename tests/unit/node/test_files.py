@@ -253,3 +253,23 @@ def test_a_missing_counter_of_memory_kills_is_unknown(tmp_path: Path) -> None:
     (tmp_path / "own").write_text("garbage\n\n0::/x\n")
     assert oom.oom_kills(str(tmp_path / "fs"), str(tmp_path / "own")) is None
     assert oom.oom_kills(str(tmp_path / "fs"), str(tmp_path / "gone")) is None
+
+
+def test_a_tree_is_removed_however_deep_it_is_and_links_are_not_followed(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    (kept / "file").write_text("x")
+    top = tmp_path / "tree/top"
+    top.mkdir(parents=True)
+    for number in range(2500):  # more bytes than a path can have
+        (top / "file").write_text("x")
+        (top / "link").symlink_to(kept)
+        if number % 100 == 0:
+            (top / "empty").mkdir(mode=0)
+        outer = tmp_path / "tree/outer"
+        outer.mkdir()
+        top.rename(outer / "d")
+        outer.rename(top)
+    files.remove_tree(str(tmp_path / "tree"))
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+    assert (kept / "file").exists()

@@ -58,7 +58,7 @@ def _find_log(experiment: Experiment, journal: Journal, name: str, number: int) 
         for attempt in journal.attempts(name)
         if attempt.number == number
     ]
-    return next((place for place in sent if place.exists()), path)
+    return next((place for place in sent if place.is_file()), path)
 
 
 def _print(path: Path) -> None:

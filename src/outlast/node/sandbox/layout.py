@@ -21,7 +21,7 @@ from contextlib import suppress
 from typing import Iterable, Tuple
 
 from outlast.node import legs
-from outlast.node.files import copy_file
+from outlast.node.files import copy_file, remove_tree
 from outlast.node.legs import Leg
 from outlast.node.sandbox import manifest
 from outlast.node.sandbox.manifest import DirectoryManifest
@@ -75,7 +75,7 @@ def newest_commit(home: str) -> Commit | None:
 def _serials(home: str) -> list[int]:
     try:
         names = os.listdir(os.path.join(home, COMMITTED))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
     return [int(match.group(1)) for match in map(_COMMIT.fullmatch, names) if match]
 
@@ -202,7 +202,7 @@ def _restore_links(travel: str, links: Iterable[tuple[str, str]]) -> None:
 def remove(path: str) -> None:
     """Remove a file, a link or a directory tree, if it exists."""
     if os.path.isdir(path) and not os.path.islink(path):
-        shutil.rmtree(path)
+        remove_tree(path)
     else:
         with suppress(FileNotFoundError):
             os.unlink(path)

@@ -13,11 +13,16 @@ import stat
 from dataclasses import dataclass, field
 from typing import Iterator
 
+from outlast.node.files import open_file
+
 NAME = "manifest.json"
 _VERSION = 1
 _MAX_BYTES = 64 * 2**20
 #: A directory with more files than this is not a set of checkpoints.
 _MAX_FILES = 200_000
+#: The most bytes of a relative name, and of one part of it; the path of any directory fits before it.
+_MAX_NAME = 2000
+_MAX_PART = 255
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,8 @@ def list_files(top: str, parts: list[str], serial: int) -> DirectoryManifest:
     links: dict[str, str] = {}
     for part in parts:
         for name in _walk(top, part):
+            if not _is_plain(name):
+                continue  # longer than any name that `read` accepts
             path = os.path.join(top, name)
             status = os.lstat(path)
             if stat.S_ISREG(status.st_mode):
@@ -80,13 +87,14 @@ def read(directory: str) -> DirectoryManifest | None:
     It may come from a machine that is not trusted, so all names are checked.
     """
     try:
-        descriptor = os.open(os.path.join(directory, NAME), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        with open(descriptor, "rb") as file:
+        with open_file(os.path.join(directory, NAME)) as file:
             raw = json.loads(file.read(_MAX_BYTES))
         files, links = raw["files"], raw["links"]
         plain = all(isinstance(size, int) and _is_plain(name) for name, size in files.items())
         inside = all(_stays_inside(name, target, name.split("/")[0]) for name, target in links.items())
         if raw["version"] != _VERSION or not isinstance(raw["serial"], int) or not plain or not inside:
+            return None
+        if _has_collisions(files, links):
             return None
         return DirectoryManifest(raw["serial"], files, links)
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
@@ -113,8 +121,34 @@ def is_whole(directory: str, manifest: DirectoryManifest) -> bool:
 
 
 def _is_plain(name: object) -> bool:
-    """Return True for a relative name without empty parts, `..` or parts with a leading dot."""
-    return isinstance(name, str) and all(part and not part.startswith(".") for part in name.split("/"))
+    """Return True for a relative name that a file can have, without `..` or parts with a leading dot."""
+    encoded = _encode(name)
+    parts = encoded.split(b"/")
+    return len(encoded) <= _MAX_NAME and all(
+        part and not part.startswith(b".") and len(part) <= _MAX_PART for part in parts
+    )
+
+
+def _encode(name: object) -> bytes:
+    """Return the bytes of a name in the file system; empty if no file can have it."""
+    try:
+        encoded = os.fsencode(name) if isinstance(name, str) else b""
+    except UnicodeEncodeError:
+        return b""
+    return encoded if b"\0" not in encoded else b""
+
+
+def _has_collisions(files: dict[str, int], links: dict[str, str]) -> bool:
+    """Return True if one name is two of these: a file, a link, the directory of another name."""
+    directories = set()
+    for name in [*files, *links]:
+        place = os.path.dirname(name)
+        while place and place not in directories:
+            directories.add(place)
+            place = os.path.dirname(place)
+    return any(name in directories or name in links for name in files) or any(
+        name in directories for name in links
+    )
 
 
 def _stays_inside(name: object, target: object, part: str) -> bool:
@@ -123,8 +157,13 @@ def _stays_inside(name: object, target: object, part: str) -> bool:
         not isinstance(name, str)
         or not isinstance(target, str)
         or not _is_plain(name)
+        or not _encode(target)
+        or len(_encode(target)) > _MAX_NAME
         or os.path.isabs(target)
     ):
         return False
+    climbs = [part == ".." for part in target.split("/")]
+    if climbs != sorted(climbs, reverse=True):
+        return False  # the directory before a later `..` may be a link to somewhere else
     goal = os.path.normpath(os.path.join(os.path.dirname(name), target))
     return goal.startswith(part + os.sep)
