@@ -37,6 +37,9 @@ from outlast.training.checkpoints.state_tree import flatten
 from outlast.training.errors import CheckpointError
 from support.checkpoints import content_of
 
+#: Each case has a journal of its own on disk.
+pytestmark = pytest.mark.slow
+
 #: Seconds after which a pass of the controller counts as hanging.
 HANGS = 60
 #: A user without rights.
