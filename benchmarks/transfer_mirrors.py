@@ -27,7 +27,7 @@ CAP, CAPPED_SIZE = 90 * MB, 2 * GIB
 SMOKE = {
     "STALLS_AFTER": MIB // 2,
     "STALL_SIZE": MIB,
-    "HTTP": HttpSettings(stall_limit=0.5),
+    "HTTP": HttpSettings(stall_timeout=0.5),
     "CAP": 4 * MB,
     "CAPPED_SIZE": 4 * MIB,
 }

@@ -69,7 +69,7 @@ def test_the_plugin_fetches_the_right_bytes_from_a_server_that_closes_and_stalls
     # HTCondor logs whole seconds.
     assert booking["slot"] >= 1 and booking["uses"]["data trouble"] >= 1
     assert sum(booking["uses"].values()) == pytest.approx(booking["slot"], abs=1.0)
-    assert "stall 1×" in explanation(experiment) and "before the job began" in explanation(experiment)
+    assert "stall 1×" in explanation(experiment) and "before the job started" in explanation(experiment)
 
 
 @pytest.mark.parametrize(

@@ -35,8 +35,10 @@ class LazyGroup(click.Group):
             from difflib import get_close_matches
 
             near = get_close_matches(args[0], self.table, 1)
-            hint = "did you mean `%s %s`?" % (ctx.command_path, near[0]) if near else ""
-            hint = hint or "`%s --help` lists the commands" % ctx.command_path
+            # Not `ctx.command_path`, which is "python -m outlast" where that was typed.
+            group = "outlast" if ctx.parent is None else "outlast %s" % ctx.info_name
+            hint = "did you mean `%s %s`?" % (group, near[0]) if near else ""
+            hint = hint or "`%s --help` lists the commands" % group
             raise click.UsageError("no such command: %s; %s" % (args[0], hint))
         return super().resolve_command(ctx, args)
 

@@ -11,18 +11,27 @@ from outlast.exchange.attempt_log import last_progress, read_report
 from outlast.exchange.experiment import Experiment
 from outlast.training.checkpoints import checkpoint_names, file_format
 
-#: The first attempt is left alone, so that there are checkpoints of two attempts.
+#: The first attempt is not killed, so that there are checkpoints of two attempts.
 FIRST_TO_KILL = 2
+#: The share of all steps at which the first attempt is evicted if its limit has not ended it by then. The
+#: limit is too long if the machine was busier during the undisturbed run.
+LARGEST_SHARE = 0.5
 
 
 class DemoTrouble:
     """Call `kill_if_due` after each pass of the controller, and `on_entries` with new journal entries."""
 
     def __init__(
-        self, experiment: Experiment, kill: Callable[[str], None], report: Callable[[str], None]
+        self,
+        experiment: Experiment,
+        kill: Callable[[str], None],
+        evict: Callable[[str], None],
+        report: Callable[[str], None],
     ) -> None:
         self._experiment = experiment
         self._kill = kill
+        self._evict = evict
+        self._evicted = ""
         self._report = report
         #: The attempt that was killed, and whether the kill ended it.
         self._target: Attempt | None = None
@@ -31,17 +40,20 @@ class DemoTrouble:
         self.torn = ""
         self.noticed = False
 
-    def will_kill(self, attempt: Attempt | None) -> bool:
-        """Return True if this attempt is to be killed, so that its progress must be polled often."""
-        return self._target is None and attempt is not None and attempt.number >= FIRST_TO_KILL
+    def will_end(self, attempt: Attempt | None) -> bool:
+        """Return True if this attempt may be evicted or killed, so that its progress must be polled often."""
+        return self._target is None and attempt is not None
 
     def kill_if_due(self, attempt: Attempt | None) -> None:
-        """Kill the attempt once it has made progress beyond its last checkpoint."""
-        if attempt is None or not self.will_kill(attempt) or attempt.state is not AttemptState.RUNNING:
+        """Kill the attempt once it has made progress beyond its last checkpoint; only evict the first one."""
+        if attempt is None or not self.will_end(attempt) or attempt.state is not AttemptState.RUNNING:
             return
         directory = self._experiment.exchange_of(attempt)
         progress = last_progress(directory / "progress.jsonl")
         if progress is None:
+            return
+        if attempt.number < FIRST_TO_KILL:
+            self._evict_if_due(attempt, progress["step"], progress["total"])
             return
         report = read_report(directory / "events.jsonl", directory / "progress.jsonl")
         if report is None or report.step is None or progress["step"] <= report.step:
@@ -49,6 +61,12 @@ class DemoTrouble:
         self._report("killing attempt %d without warning, at step %d" % (attempt.number, progress["step"]))
         self._target = attempt
         self._kill(attempt.token)
+
+    def _evict_if_due(self, attempt: Attempt, step: int, total: int) -> None:
+        if step > LARGEST_SHARE * total and attempt.token != self._evicted:
+            self._report("evicting attempt %d at step %d, before its limit" % (attempt.number, step))
+            self._evicted = attempt.token
+            self._evict(attempt.token)
 
     def on_entries(self, entries: Sequence[JournalEntry]) -> None:
         """Handle new journal entries; an attempt's end arrives before the next attempt begins."""

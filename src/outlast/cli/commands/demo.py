@@ -99,7 +99,7 @@ def _run_demo(place: DemoStage, epochs: int | None) -> int:
     limit = limit_attempts(experiment, seconds)
     _report("the same run on %s, with a time limit of %d s per job" % (" and ".join(HOSTS), limit))
     submit_runs(experiment)
-    trouble = DemoTrouble(experiment, place.scheduler.kill, _report)
+    trouble = DemoTrouble(experiment, place.scheduler.kill, place.scheduler.evict, _report)
     run, attempts = _supervise(place, trouble)
     click.echo("\nWhere the time went:\n%s\n" % text(book(run, attempts)))
 
@@ -132,7 +132,7 @@ def _supervise(place: DemoStage, trouble: DemoTrouble) -> tuple[Run, list[Attemp
                 break
             attempt = _current_attempt(session)
             trouble.kill_if_due(attempt)
-            if trouble.will_kill(attempt):
+            if trouble.will_end(attempt):
                 time.sleep(POLL_SECONDS)
             else:
                 session.wait()
