@@ -21,7 +21,7 @@ MOST_LISTED = 5
 
 
 class FirstPass:
-    """One pass of the controller, to be given to `carry_out`.
+    """A pass of the controller, to be given to `carry_out`.
 
     `directory` is the experiment's, as the user named it. `budget` is the time for submissions in seconds.
     """

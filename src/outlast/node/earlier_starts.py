@@ -12,7 +12,7 @@ from typing import Any, Collection, Iterable, Iterator
 from outlast.node import jsonl
 from outlast.node.failure_streak import TRAINING_FAILURES
 from outlast.node.order import SaveSettings
-from outlast.node.protocol import EXIT_CONTINUE, Outcome, Phase
+from outlast.node.protocol import EXIT_CONTINUE, Outcome, Phase, parse_outcome
 
 #: Outcomes that are planned, or caused by the training or its user.
 _PLANNED = (*TRAINING_FAILURES, Outcome.FINISHED, Outcome.CONTINUE, Outcome.OVER_TIME, Outcome.CANCELLED)
@@ -57,7 +57,8 @@ def add_earlier_starts(saving: SaveSettings, logs: Iterable[str]) -> SaveSetting
         saving = replace(
             saving,
             observed=saving.observed + max(0.0, min(ends) - begins[0]),
-            interruptions=saving.interruptions + was_interruption(_outcome(end), end.get("code"), known),
+            interruptions=saving.interruptions
+            + was_interruption(parse_outcome(end.get("outcome")), end.get("code"), known),
         )
     return saving
 
@@ -80,10 +81,3 @@ def _phase(line: dict[str, Any]) -> Phase | None:
         return Phase(line.get("phase"))
     except ValueError:
         return None  # written by another version
-
-
-def _outcome(end: dict[str, Any]) -> Outcome | None:
-    try:
-        return Outcome(end.get("outcome"))
-    except ValueError:
-        return None  # killed, or written by another version

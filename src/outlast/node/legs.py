@@ -18,7 +18,7 @@ from outlast.node import claim, earlier_starts, jsonl
 from outlast.node.claim import Claim
 from outlast.node.failure_streak import FailureStreak
 from outlast.node.order import WorkOrder
-from outlast.node.protocol import Outcome
+from outlast.node.protocol import Outcome, parse_outcome
 from outlast.node.pulse import HEARTBEAT_INTERVAL
 
 #: A job that is started more often than this makes no progress.
@@ -184,18 +184,11 @@ def _why_over(order: WorkOrder, last: Leg, failures: FailureStreak) -> str:
 def _count(failures: FailureStreak, leg: Leg) -> FailureStreak:
     end = _end(leg)
     return failures.after(
-        _outcome(end),
+        parse_outcome(end.get("outcome")),
         end.get("signature"),
         progressed=bool(end.get("progressed")) or _changed(leg),
         signal=end.get("signal"),
     )
-
-
-def _outcome(end: dict[str, Any]) -> Outcome | None:
-    try:
-        return Outcome(end.get("outcome"))
-    except ValueError:
-        return None  # killed, or written by another version
 
 
 def _end(leg: Leg) -> dict[str, Any]:

@@ -57,6 +57,14 @@ class Outcome(str, Enum):
     CANCELLED = "cancelled"
 
 
+def parse_outcome(value: object) -> Outcome | None:
+    """Return the outcome that a log has under this value; None if it has none, or one of another version."""
+    try:
+        return Outcome(value)
+    except ValueError:
+        return None
+
+
 class Variable:
     """Names of environment variables that the training process gets."""
 
