@@ -8,13 +8,16 @@ import gc
 import importlib
 import json
 import os
+import pkgutil
 import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from outlast import node
 from outlast.local_cluster.cluster import ClusterHooks
 from outlast.local_cluster.daemon import Daemon
 from outlast.local_cluster.processes import become_subreaper
@@ -59,6 +62,7 @@ def main(settings: str) -> None:
         _report(report, "%s: %s" % (type(error).__name__, error))
         os._exit(1)
     _report(report, READY)
+    _import_node(log)
     gc.collect()
     gc.freeze()  # objects that stay: jobs share their memory as long as it is not written
     try:
@@ -104,6 +108,19 @@ def _acquire_lock(directory: Path) -> int | None:
 def _import_name(name: str) -> Any:
     module, _, attribute = name.partition(":")
     return getattr(importlib.import_module(module), attribute)
+
+
+def _import_node(log: Callable[[str], None]) -> None:
+    """Import every module of the node program.
+
+    Jobs are forks: one that imported a module later would take it from the disk, where an upgrade may have
+    put another version meanwhile.
+    """
+    for module in pkgutil.walk_packages(node.__path__, node.__name__ + "."):
+        try:
+            importlib.import_module(module.name)
+        except Exception:
+            log("cannot import %s: %s" % (module.name, traceback.format_exc()))
 
 
 class _DaemonLog:

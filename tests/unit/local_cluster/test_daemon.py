@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pkgutil
 import signal
 import socket
 import struct
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from contract.scheduler_harness import PATIENCE, LocalHarness, await_death
+from outlast import node
 from outlast.errors import BadInput
 from outlast.local_cluster.client import Client, NoResponse, NotSent, Refused
 from outlast.local_cluster.fingerprint import code_fingerprint
@@ -86,6 +88,15 @@ def create_older(self, *arguments):
     del self.operations["version"]
 
 Daemon.__init__ = create_older
+"""
+
+LIST_IMPORTED = """
+import sys
+
+def run(order, job):
+    with open(%r, "w") as names:
+        names.write(" ".join(sys.modules))
+    return 0
 """
 
 
@@ -297,6 +308,23 @@ def test_a_daemon_of_an_older_version_with_running_jobs_gets_no_new_ones_and_the
     held.release()
     assert cluster.await_end(running.token)[running.token].exit_code == 6
     cluster.close()
+
+
+def test_a_job_finds_the_whole_node_program_imported_so_an_upgrade_on_disk_cannot_mix_two_versions(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    code, seen = tmp_path_factory.mktemp("code"), tmp_path / "imported"
+    (code / "imports.py").write_text(LIST_IMPORTED % str(seen))
+    cluster = LocalHarness(tmp_path)
+    cluster.options = replace(cluster.options, run="imports:run", path=(*cluster.options.path, str(code)))
+    cluster.scheduler = cluster.another_adapter()
+    request = cluster.request()
+    cluster.scheduler.submit([request])
+    cluster.await_end(request.token)
+    cluster.close()
+    expected = {module.name for module in pkgutil.walk_packages(node.__path__, "outlast.node.")}
+    assert "outlast.node.staging.http.tls" in expected
+    assert expected <= set(seen.read_text().split())
 
 
 def test_the_latest_hosts_are_used_and_survive_the_daemon(cluster: LocalHarness) -> None:
