@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import outlast
-from outlast import filesystem, node
+from outlast import filesystem, node, untrusted_files
 
 
 def code_fingerprint() -> str:
@@ -25,7 +25,7 @@ def code_fingerprint() -> str:
 
 def _sources() -> Iterator[str]:
     """Yield the files that the daemon imports; a job, which is a fork of it, imports more of `node` later."""
-    for module in (outlast, filesystem):
+    for module in (outlast, filesystem, untrusted_files):
         yield str(module.__file__)
     for package in (node.__file__, __file__):
         for directory, _, names in os.walk(Path(package).parent):

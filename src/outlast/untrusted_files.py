@@ -1,0 +1,185 @@
+"""Access to files that a training, a compute node, a site or another user could have changed.
+
+The rule: such a path is opened relative to a directory descriptor, without following links, as a regular
+file, within a size. Between two looks anything may have become anything: a directory a link to the user's
+home, a log a pipe that never ends, a number one of a million digits. All readers of such files use this
+module; `tests/unit/test_untrusted_files_rule.py` finds those that do not.
+
+`top` is always a directory that Outlast made for itself: it is opened as it is, and only what is below it is
+untrusted. Everything here raises OSError (with an errno), or ValueError where content is parsed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import stat
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Callable, Iterator
+
+_NO_FOLLOW = os.O_NOFOLLOW | os.O_CLOEXEC
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+#: The most levels of directories below `top`; everything within them can be walked with one descriptor each.
+DEEPEST = 200
+#: The longest number in JSON, in characters: a 64-bit integer and every float fit.
+_LONGEST_NUMBER = 40
+
+
+def open_directory(path: str | os.PathLike[str], dir_fd: int | None = None) -> int:
+    """Return a descriptor of a directory; a link to one is refused."""
+    return os.open(path, _DIRECTORY | os.O_NOFOLLOW, dir_fd=dir_fd)
+
+
+@contextlib.contextmanager
+def directory_below(top: str | os.PathLike[str], relative: str = "") -> Iterator[int]:
+    """Yield a descriptor of the directory `relative` below `top`; no component of it may be a link."""
+    descriptor = os.open(top, _DIRECTORY)
+    try:
+        for name in _components(relative):
+            inner = open_directory(name, descriptor)
+            os.close(descriptor)
+            descriptor = inner
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def open_file(path: str | os.PathLike[str], dir_fd: int | None = None) -> BinaryIO:
+    """Open a regular file for reading; refuse a link, and anything that a read could wait for."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | _NO_FOLLOW, dir_fd=dir_fd)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", os.fspath(path))
+        return open(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+@contextlib.contextmanager
+def open_below(top: str | os.PathLike[str], relative: str) -> Iterator[BinaryIO]:
+    """Open the regular file `relative` below `top` for reading; no component of it may be a link."""
+    folder, name = _split(relative)
+    with directory_below(top, folder) as parent, open_file(name, parent) as file:
+        yield file
+
+
+def read_file(path: str | os.PathLike[str], most: int, dir_fd: int | None = None) -> bytes:
+    """Return the content of a regular file; raise OSError (EFBIG) if it has more than `most` bytes."""
+    with open_file(path, dir_fd) as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise OSError(errno.EFBIG, "it has more than %d bytes" % most, os.fspath(path))
+    return content
+
+
+def read_below(top: str | os.PathLike[str], relative: str, most: int) -> bytes:
+    """Return the content of the regular file `relative` below `top`, of at most `most` bytes."""
+    folder, name = _split(relative)
+    with directory_below(top, folder) as parent:
+        return read_file(name, most, parent)
+
+
+def parse_json(content: bytes | str) -> Any:
+    """Return what the JSON text holds. Raise ValueError for anything that cannot be used safely.
+
+    Numbers that no clock, counter or measurement has, and nesting deeper than the interpreter can follow, are
+    errors like any other: neither OverflowError nor RecursionError leaves this function.
+    """
+    try:
+        return json.loads(content, parse_int=_parse_int, parse_float=_parse_float)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A name found by `walk`: where it is (a descriptor, valid until the next entry) and what it is."""
+
+    #: The path relative to the walked directory.
+    path: str
+    name: str
+    dir_fd: int
+    status: os.stat_result
+
+    @property
+    def is_file(self) -> bool:
+        return stat.S_ISREG(self.status.st_mode)
+
+    @property
+    def is_directory(self) -> bool:
+        return stat.S_ISDIR(self.status.st_mode)
+
+    @property
+    def is_link(self) -> bool:
+        return stat.S_ISLNK(self.status.st_mode)
+
+
+def walk(descriptor: int, check: Callable[[], None] | None = None) -> Iterator[Entry]:
+    """Yield everything below an open directory, parents first and by name; links are yielded, not followed.
+
+    What vanishes meanwhile is skipped. `check` is called before each entry and may raise. Raise OSError
+    (ELOOP) where directories are nested deeper than `DEEPEST`.
+    """
+    return _walk(descriptor, "", 0, check)
+
+
+def _walk(descriptor: int, prefix: str, depth: int, check: Callable[[], None] | None) -> Iterator[Entry]:
+    if depth > DEEPEST:
+        raise OSError(errno.ELOOP, "directories are nested deeper than %d levels" % DEEPEST, prefix)
+    with os.scandir(descriptor) as found:
+        names = sorted(entry.name for entry in found)
+    for name in names:
+        if check is not None:
+            check()
+        try:
+            status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+        except FileNotFoundError:
+            continue
+        entry = Entry(prefix + name, name, descriptor, status)
+        yield entry
+        if entry.is_directory:
+            try:
+                inner = open_directory(name, descriptor)
+            except (FileNotFoundError, NotADirectoryError):
+                continue  # removed or replaced since
+            try:
+                yield from _walk(inner, prefix + name + "/", depth + 1, check)
+            finally:
+                os.close(inner)
+
+
+def is_plain_name(relative: str) -> bool:
+    """Return True if `relative` is a path of plain names below its directory, in its shortest form."""
+    return (
+        bool(relative)
+        and "\0" not in relative
+        and all(part not in ("", os.curdir, os.pardir) for part in relative.split("/"))
+    )
+
+
+def _components(relative: str) -> list[str]:
+    if not relative:
+        return []
+    if not is_plain_name(relative):
+        raise OSError(errno.EINVAL, "it leads out of its directory", relative)
+    return relative.split("/")
+
+
+def _split(relative: str) -> tuple[str, str]:
+    *folders, name = _components(relative) or [""]
+    return "/".join(folders), name
+
+
+def _parse_int(text: str) -> int:
+    if len(text) > _LONGEST_NUMBER:
+        raise ValueError("a number of %d digits" % len(text))
+    return int(text)
+
+
+def _parse_float(text: str) -> float:
+    if len(text) > 10 * _LONGEST_NUMBER:
+        raise ValueError("a number of %d characters" % len(text))
+    return float(text)
