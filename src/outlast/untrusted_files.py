@@ -50,12 +50,23 @@ def open_file(path: str | os.PathLike[str], dir_fd: int | None = None) -> Binary
     """Open a regular file for reading; refuse a link, and anything that a read could wait for."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | _NO_FOLLOW, dir_fd=dir_fd)
     try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "it is not a regular file", os.fspath(path))
+        _require_regular(descriptor, path)
         return open(descriptor, "rb")
     except BaseException:
         os.close(descriptor)
         raise
+
+
+def open_to_append(path: str | os.PathLike[str]) -> int:
+    """Return a descriptor of a regular file to append to, which is created if it is missing."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY
+    descriptor = os.open(path, flags | _NO_FOLLOW, 0o644)
+    try:
+        _require_regular(descriptor, path)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 @contextlib.contextmanager
@@ -151,6 +162,33 @@ def _walk(descriptor: int, prefix: str, depth: int, check: Callable[[], None] | 
                 os.close(inner)
 
 
+def remove(name: str, dir_fd: int) -> None:
+    """Remove a file, a link or a directory with its content; no link is followed.
+
+    A name that does not exist is no error. Raise OSError (ELOOP) where directories are nested deeper than
+    `DEEPEST`.
+    """
+    _remove(name, dir_fd, 0)
+
+
+def _remove(name: str, dir_fd: int, depth: int) -> None:
+    if depth > DEEPEST:
+        raise OSError(errno.ELOOP, "directories are nested deeper than %d levels" % DEEPEST, name)
+    try:
+        if not stat.S_ISDIR(os.stat(name, dir_fd=dir_fd, follow_symlinks=False).st_mode):
+            os.unlink(name, dir_fd=dir_fd)
+            return
+        inner = open_directory(name, dir_fd)
+        try:
+            for each in os.listdir(inner):
+                _remove(each, inner, depth + 1)
+        finally:
+            os.close(inner)
+        os.rmdir(name, dir_fd=dir_fd)
+    except FileNotFoundError:
+        return
+
+
 def is_plain_name(relative: str) -> bool:
     """Return True if `relative` is a path of plain names below its directory, in its shortest form."""
     return (
@@ -166,6 +204,11 @@ def _components(relative: str) -> list[str]:
     if not is_plain_name(relative):
         raise OSError(errno.EINVAL, "it leads out of its directory", relative)
     return relative.split("/")
+
+
+def _require_regular(descriptor: int, path: str | os.PathLike[str]) -> None:
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        raise OSError(errno.EINVAL, "it is not a regular file", os.fspath(path))
 
 
 def _split(relative: str) -> tuple[str, str]:

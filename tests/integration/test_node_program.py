@@ -19,6 +19,7 @@ import pytest
 
 from outlast.exchange import zipapp
 from outlast.node import claim, code_archive, main, process_cleanup
+from outlast.node.environment import for_training
 from outlast.node.order import OutputRule, WorkOrder
 from outlast.node.outputs.delivery import deliver
 from outlast.node.protocol import EXIT_BAD_ORDER, EXIT_CONTINUE, EXIT_NOT_CLAIMED, Phase
@@ -360,24 +361,6 @@ def test_after_an_eviction_the_training_is_killed_when_the_grace_is_over(bench: 
     assert "killed" in bench.last["detail"]
 
 
-def test_a_stop_signal_before_the_training_is_not_lost(bench: Bench) -> None:
-    # Event log and log are pipes: the first shows where the node program is, the second blocks it there.
-    bench.log.parent.mkdir()
-    os.mkfifo(bench.log)
-    os.mkfifo(bench.exchange / "events.jsonl")
-    process = bench.start("touch", str(bench.top / "touched"), time=600.0)
-    with open(bench.exchange / "events.jsonl") as events:
-        for line in events:
-            if json.loads(line).get("phase") == "environment":
-                break
-        process.terminate()
-        with open(bench.log):
-            last = json.loads(events.readlines()[-1])
-    assert bench.end(process) == EXIT_CONTINUE
-    assert last["outcome"] == "evicted"
-    assert not (bench.top / "touched").exists()
-
-
 def test_exit_0_after_the_stop_is_finished_if_the_outputs_exist(bench: Bench) -> None:
     script = (
         "trap 'echo 1 > $OUTLAST_OUTPUT_DIR/a; exit 0' TERM; echo up > $READY; while :; do sleep 0.05; done"
@@ -504,20 +487,15 @@ def test_a_check_finds_the_outputs_in_both_places(bench: Bench) -> None:
     assert bench.run("sh", "-c", "echo 1 > a", outputs=(OutputRule("a", check=check),)) == 0
 
 
-def test_a_full_disk_for_the_event_log_does_not_stop_the_training(bench: Bench) -> None:
-    (bench.exchange / "events.jsonl").symlink_to("/dev/full")
+def test_an_event_log_that_was_replaced_by_a_link_does_not_stop_the_training_and_is_not_followed(
+    bench: Bench,
+) -> None:
+    (bench.top / "diary").write_text("mine")
+    (bench.exchange / "events.jsonl").symlink_to(bench.top / "diary")
     assert bench.run("sh", "-c", "echo 1 > $OUTLAST_OUTPUT_DIR/a", outputs=(OutputRule("a"),)) == 0
     assert bench.stderr.count("cannot write the event log") == 1
     assert (bench.exchange / "output" / "a").exists()
-
-
-def test_a_full_disk_for_event_log_and_stderr_does_not_stop_the_training(bench: Bench) -> None:
-    (bench.exchange / "events.jsonl").symlink_to("/dev/full")
-    script = "ln -s nowhere $OUTLAST_OUTPUT_DIR/l; echo 1 > a"
-    with open("/dev/full", "w") as full:
-        process = bench.start("sh", "-c", script, outputs=(OutputRule("a"),), stderr=full)
-    assert bench.end(process) == 0
-    assert (bench.exchange / "output" / "a").exists()
+    assert (bench.top / "diary").read_text() == "mine"
 
 
 def _forked(order: Path, damage: Callable[[], object]) -> int:
@@ -531,6 +509,48 @@ def _forked(order: Path, damage: Callable[[], object]) -> int:
         finally:
             os._exit(code)
     return os.WEXITSTATUS(os.waitpid(pid, 0)[1])
+
+
+def _fill_event_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "outlast.node.event_log.open_to_append", lambda _: os.open("/dev/full", os.O_WRONLY | os.O_APPEND)
+    )
+
+
+def test_a_full_disk_for_the_event_log_does_not_stop_the_training(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    bench.write_order("sh", "-c", "echo 1 > $OUTLAST_OUTPUT_DIR/a", outputs=(OutputRule("a"),))
+    assert _forked(bench.top / "order.json", lambda: _fill_event_log(monkeypatch)) == 0
+    assert capfd.readouterr().err.count("cannot write the event log") == 1
+    assert (bench.exchange / "output" / "a").exists()
+
+
+def test_a_full_disk_for_event_log_and_stderr_does_not_stop_the_training(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill() -> None:
+        _fill_event_log(monkeypatch)
+        os.dup2(os.open("/dev/full", os.O_WRONLY), 2)
+
+    bench.write_order(
+        "sh", "-c", "ln -s nowhere $OUTLAST_OUTPUT_DIR/l; echo 1 > a", outputs=(OutputRule("a"),)
+    )
+    assert _forked(bench.top / "order.json", fill) == 0
+    assert (bench.exchange / "output" / "a").exists()
+
+
+def test_a_stop_signal_before_the_training_is_not_lost(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*arguments: Any) -> dict[str, str]:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return for_training(*arguments)
+
+    bench.write_order("touch", str(bench.top / "touched"), time=600.0)
+    order = bench.top / "order.json"
+    patch = "outlast.node.attempt.environment.for_training"
+    assert _forked(order, lambda: monkeypatch.setattr(patch, stopped)) == EXIT_CONTINUE
+    assert bench.last["outcome"] == "evicted"
+    assert not (bench.top / "touched").exists()
 
 
 def test_forked_processes_run_one_attempt_after_the_other(bench: Bench) -> None:
@@ -580,6 +600,32 @@ def test_links_in_the_output_directory_are_removed_with_a_warning(bench: Bench) 
     )
     assert _names(bench.exchange / "output") == ["a"]
     assert "secret" in bench.events("warning")[0]["text"]
+
+
+def test_an_output_directory_that_was_replaced_by_a_link_is_delivered_as_files(bench: Bench) -> None:
+    disk = bench.top / "disk"
+    script = f"mkdir {disk}; echo 1 > {disk}/a; ln -s a {disk}/b; cd ..; rmdir output; ln -s {disk} output"
+    assert bench.run("sh", "-c", script, outputs=(OutputRule("a"),)) == 0
+    assert not (bench.exchange / "output").is_symlink()
+    assert _names(bench.exchange / "output") == ["a", "b"]
+    assert not (bench.exchange / "output" / "b").is_symlink()
+    assert (disk / "b").is_symlink() and (disk / "a").read_text() == "1\n"
+    assert str(disk) in bench.events("warning")[0]["text"]
+
+
+def test_an_output_directory_that_was_replaced_by_a_file_is_a_wrong_output(bench: Bench) -> None:
+    assert bench.run("sh", "-c", "rmdir $OUTLAST_OUTPUT_DIR; echo 1 > $OUTLAST_OUTPUT_DIR") == 1
+    assert bench.last["outcome"] == "wrong-output"
+    assert "was replaced by a file; write the outputs into it instead" in bench.last["detail"]
+
+
+def test_a_log_that_was_replaced_by_a_link_is_not_followed(bench: Bench) -> None:
+    bench.log.parent.mkdir(parents=True, exist_ok=True)
+    (bench.top / "diary").write_text("mine")
+    bench.log.symlink_to(bench.top / "diary")
+    assert bench.run("sh", "-c", "echo hello") == 0
+    assert "hello" in bench.stderr
+    assert (bench.top / "diary").read_text() == "mine"
 
 
 def test_scratch_that_cannot_be_created_is_reported_with_its_path(bench: Bench) -> None:

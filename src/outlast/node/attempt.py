@@ -15,6 +15,7 @@ from outlast.node.order import WorkOrder
 from outlast.node.outputs import validation
 from outlast.node.outputs.collection import OutputCollection
 from outlast.node.outputs.delivery import Manifest, deliver
+from outlast.node.outputs.output_tree import BadOutputDirectory, normalize_output
 from outlast.node.process import signal_name
 from outlast.node.protocol import STOP_AT_LIMIT, STOP_SIGNALLED, Outcome, Phase
 from outlast.node.pulse import TAKEN_OVER, Interrupted, Pulse
@@ -24,6 +25,7 @@ from outlast.node.signals import Signals
 from outlast.node.staging.phase import StagePhase, StagingFailed
 from outlast.node.supervise import TO_COMMIT, StopSignals, TrainingExit, run_bounded, supervise
 from outlast.node.time_limits import TimeLimits
+from outlast.untrusted_files import open_to_append
 
 #: Outcomes after which scratch is kept, so that the user can inspect it.
 _KEEPS_SCRATCH = (Outcome.CRASHED, Outcome.WRONG_OUTPUT, Outcome.OUT_OF_MEMORY, Outcome.OUT_OF_DISK)
@@ -152,10 +154,7 @@ class AttemptRunner:
         kills_before = oom.oom_kills()
         received = self._signals.pending_stop()
         if received is not None:
-            self._events.write("stop", why=STOP_SIGNALLED, signal=received)
-            return AttemptResult(
-                Outcome.EVICTED, "The job was stopped by a signal before the training started."
-            )
+            return self._interrupted(Interrupted(received), "before the training started")
         try:
             child = self._start(self._order.command)
         except process.CannotStart as error:
@@ -176,16 +175,22 @@ class AttemptRunner:
                 self._commits.finish()
             self._kill_descendants()
         text = failure.read_end(self._order.log, self._log_start)
-        end = self._decide(ended, text, oom_killed=(oom.oom_kills() or 0) > (kills_before or 0))
+        end, signal = self._decide(ended), ended.signal
+        if end is None:
+            oom_killed = (oom.oom_kills() or 0) > (kills_before or 0)
+            found = failure.diagnose(text, ended.code, ended.signal, oom_killed)
+            end = AttemptResult(found.outcome, found.detail, signature=found.signature)
+            signal = found.signal  # of the rank that failed first, under a launcher
         return replace(
             end,
             code=ended.code,
-            signal=ended.signal,
+            signal=signal,
             tail=failure.tail(text),
             progressed=watch.progressed,
         )
 
-    def _decide(self, ended: TrainingExit, text: str, oom_killed: bool) -> AttemptResult:
+    def _decide(self, ended: TrainingExit) -> AttemptResult | None:
+        """Return the end of the attempt; None if the training failed."""
         if ended.code == 0:
             end = self._hand_over()
             if end.outcome is not Outcome.WRONG_OUTPUT or ended.stopped is None:
@@ -193,14 +198,15 @@ class AttemptRunner:
             # Many programs exit with 0 after a stop signal; that alone is neither success nor failure.
             return _stopped(ended.stopped, "ended before its outputs were complete")
         if ended.left:
-            return AttemptResult(Outcome.CONTINUE, "The training has saved and asks to be continued.")
+            return AttemptResult(
+                Outcome.CONTINUE, "The training saved its state and exited before it was done."
+            )
         if is_superseded(self._order, self._leg):
             return _stopped(TAKEN_OVER, "was given up")  # however it died, it must not continue
         if ended.stopped is not None:
             how = "had to be killed" if ended.killed else "ended without reporting a save"
             return _stopped(ended.stopped, how)
-        found = failure.diagnose(text, ended.code, ended.signal, oom_killed)
-        return AttemptResult(found.outcome, found.detail, signature=found.signature)
+        return None
 
     def _hand_over(self) -> AttemptResult:
         phase = Phase.VALIDATE
@@ -220,6 +226,10 @@ class AttemptRunner:
             self._begin(phase)
             self._normalize_output()  # check commands write too
             manifest = deliver(output, self._leg.delivery_path, self._pulse)
+        except BadOutputDirectory as error:
+            return AttemptResult(
+                Outcome.WRONG_OUTPUT, str(error), signature=failure.signature_of("outputs", "directory")
+            )
         except OSError as error:
             return self._node_error(phase, error)
         except Interrupted as interrupted:
@@ -231,7 +241,7 @@ class AttemptRunner:
         )
 
     def _normalize_output(self) -> None:
-        for text in validation.normalize_output(self._scratch.output, self._pulse):
+        for text in normalize_output(self._scratch.output, self._pulse):
             self._events.warn(text)
 
     def _run_check(self, command: Sequence[str]) -> str | None:
@@ -257,7 +267,7 @@ class AttemptRunner:
     def _open_log(self) -> None:
         try:
             os.makedirs(os.path.dirname(self._order.log), exist_ok=True)
-            self._log = os.open(self._order.log, os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_CLOEXEC, 0o644)
+            self._log = open_to_append(self._order.log)
             self._log_start = os.fstat(self._log).st_size
         except OSError as error:
             self._events.warn(
@@ -298,10 +308,13 @@ class AttemptRunner:
         return AttemptResult(outcome, detail, signature=failure.signature_of(phase.value, error.errno))
 
     def _interrupted(self, interrupted: Interrupted, when: str) -> AttemptResult:
-        self._events.write("stop", why=interrupted.why, signal=interrupted.signal)
-        if interrupted.why == TAKEN_OVER:
+        why = interrupted.why
+        if why == STOP_SIGNALLED and interrupted.signal == self._stops.limit:
+            why = STOP_AT_LIMIT
+        self._events.write("stop", why=why, signal=interrupted.signal)
+        if why == TAKEN_OVER:
             return _stopped(TAKEN_OVER, "was given up")
-        if interrupted.signal is None:
+        if why == STOP_AT_LIMIT or interrupted.signal is None:
             return AttemptResult(Outcome.OVER_TIME, f"The job's time was used up {when}.")
         return AttemptResult(
             Outcome.EVICTED, f"The job was stopped by {signal_name(interrupted.signal)} {when}."

@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass
 
 from outlast.node.event_log import print_stderr
-from outlast.node.files import open_file
+from outlast.untrusted_files import open_file
 
 #: Errors of opening a path that exists but is not a file, or must not be read.
 _NO_FILE = (errno.EINVAL, errno.ELOOP, errno.ENXIO, errno.EACCES)

@@ -6,6 +6,8 @@ import json
 import os
 import time
 
+from outlast.untrusted_files import open_to_append
+
 
 def print_stderr(text: str) -> None:
     """Write one line to the job's stderr; ignore errors, since the disk may be full or stderr closed.
@@ -27,7 +29,7 @@ class EventLog:
         self._error_reported = False
         self._descriptor: int | None = None
         try:
-            self._descriptor = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_CLOEXEC, 0o644)
+            self._descriptor = open_to_append(path)
         except OSError as error:
             self._report_once(error)
 

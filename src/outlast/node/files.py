@@ -1,4 +1,4 @@
-"""Functions to read, copy and link files that may be large, and nothing else, and to remove directories.
+"""Read, copy, link and remove files and trees that may be large; skip what is no file, directory or link.
 
 `pulse` is called for every block and every file. It may raise; the work then stops where it is.
 """
@@ -8,13 +8,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import shutil
 import stat
-from typing import IO, BinaryIO, Callable, Iterator
+from typing import IO, Callable, Iterator
 
 from outlast.node.pulse import no_pulse
+from outlast.untrusted_files import open_directory, open_file, walk
 
 _BLOCK_BYTES = 1 << 20
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 #: Errors of a file system that cannot make this hard link; a copy may still work.
 _NO_LINK = (errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.EXDEV, errno.ENOSYS)
 
@@ -29,26 +30,28 @@ def read_blocks(file: IO[bytes], pulse: Callable[[], None] = no_pulse) -> Iterat
         yield block
 
 
-def open_file(path: str) -> BinaryIO:
-    """Open a regular file for reading. Raises OSError for anything else, instead of waiting for a pipe."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "it is not a regular file", path)
-    return open(descriptor, "rb")
+def copy_file(
+    source: str, target: str, pulse: Callable[[], None] = no_pulse, dir_fd: int | None = None
+) -> None:
+    """Copy a regular file with its mode and times; `source` is relative to `dir_fd`, if given.
 
-
-def copy_file(source: str, target: str, pulse: Callable[[], None] = no_pulse) -> None:
-    """Copy a regular file with its mode and times. If that fails, remove the partial copy."""
-    try:
-        with open_file(source) as original, open(target, "wb") as copy:
-            for block in read_blocks(original, pulse):
-                copy.write(block)
-        shutil.copystat(source, target)
-    except BaseException:
-        with contextlib.suppress(OSError):  # the first error is the one to report
-            os.unlink(target)
-        raise
+    A file or link at `target` is replaced. If the copy fails, remove what is there of it.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(target)
+    with open_file(source, dir_fd) as original:
+        status = os.fstat(original.fileno())
+        with open(os.open(target, _NEW_FILE, 0o600), "wb") as copy:
+            try:
+                for block in read_blocks(original, pulse):
+                    copy.write(block)
+                copy.flush()
+                os.chmod(copy.fileno(), stat.S_IMODE(status.st_mode) & ~(stat.S_ISUID | stat.S_ISGID))
+                os.utime(copy.fileno(), ns=(status.st_atime_ns, status.st_mtime_ns))
+            except BaseException:
+                with contextlib.suppress(OSError):  # the first error is the one to report
+                    os.unlink(target)
+                raise
 
 
 def link_or_copy(source: str, target: str) -> None:
@@ -62,74 +65,114 @@ def link_or_copy(source: str, target: str) -> None:
 
 
 def copy_tree(source: str, target: str, pulse: Callable[[], None] = no_pulse) -> None:
-    """Copy files, directories and symbolic links, and nothing else.
+    """Copy files, directories and symbolic links, and nothing else; `source` must not be a link itself.
 
     A file that vanishes meanwhile is skipped: it was a temporary file of a process that is still alive.
     """
     os.makedirs(target, exist_ok=True)
-    for name in os.listdir(source):
-        pulse()
-        path, goal = os.path.join(source, name), os.path.join(target, name)
-        with contextlib.suppress(FileNotFoundError):
-            mode = os.lstat(path).st_mode
-            if stat.S_ISDIR(mode):
-                copy_tree(path, goal, pulse)
-            elif stat.S_ISREG(mode):
-                copy_file(path, goal, pulse)
-            elif stat.S_ISLNK(mode):
-                shutil.copy2(path, goal, follow_symlinks=False)
+    top = open_directory(source)
+    try:
+        for entry in walk(top, pulse):
+            goal = os.path.join(target, entry.path)
+            with contextlib.suppress(FileNotFoundError):
+                if entry.is_directory:
+                    os.makedirs(goal, exist_ok=True)
+                elif entry.is_file:
+                    copy_file(entry.name, goal, pulse, entry.dir_fd)
+                elif entry.is_link:
+                    os.symlink(os.readlink(entry.name, dir_fd=entry.dir_fd), goal)
+    finally:
+        os.close(top)
 
 
-def remove_tree(path: str) -> None:
+def copy_link_target(path: str, pulse: Callable[[], None] = no_pulse) -> None:
+    """Replace a link to a directory by a copy of that directory, which stays as it is. Raises OSError."""
+    if not os.path.islink(path) or not os.path.isdir(path):
+        return
+    copy = f"{path}.copy"
+    with contextlib.suppress(FileNotFoundError):
+        remove_tree(copy)
+    copy_tree(os.path.realpath(path), copy, pulse)
+    os.unlink(path)
+    os.rename(copy, path)
+
+
+def remove_tree(path: str, pulse: Callable[[], None] = no_pulse, *, ignore_errors: bool = False) -> None:
     """Remove a directory and everything in it, however deep it is nested. Raises OSError.
 
     Each subdirectory is moved up to the top before its parent is removed, so that nothing recurses. Links are
-    removed and never followed.
+    removed and never followed. With `ignore_errors`, what cannot be removed stays.
     """
-    top = _open_directory(path, None)
+    errors = contextlib.suppress(OSError) if ignore_errors else contextlib.nullcontext()
+    stuck: set[str] = set()
+    top = _open_accessible(path, None)
     try:
-        names = _empty(top)
-        while names:
+        while names := _empty(top, pulse, errors) - stuck:
             for name in names:
-                inner = _open_directory(name, top)
-                try:
-                    for below in _empty(inner):
-                        target = f".{os.urandom(8).hex()}.tmp"
-                        os.rename(below, target, src_dir_fd=inner, dst_dir_fd=top)
-                finally:
-                    os.close(inner)
-                os.rmdir(name, dir_fd=top)
-            names = _empty(top)
+                stuck.add(name)
+                with errors:
+                    _lift_content(name, top, pulse, errors)
+                    stuck.remove(name)
     finally:
         os.close(top)
-    os.rmdir(path)
+    with errors:
+        os.rmdir(path)
 
 
-def _open_directory(name: str, parent: int | None) -> int:
+def _lift_content(
+    name: str, top: int, pulse: Callable[[], None], errors: contextlib.AbstractContextManager[object]
+) -> None:
+    """Remove the directory `name` of the directory `top`; move the directories in it up to `top`."""
+    inner = _open_accessible(name, top)
+    try:
+        for below in _empty(inner, pulse, errors):
+            target = f".{os.urandom(8).hex()}.tmp"
+            os.rename(below, target, src_dir_fd=inner, dst_dir_fd=top)
+    finally:
+        os.close(inner)
+    os.rmdir(name, dir_fd=top)
+
+
+def _open_accessible(name: str, parent: int | None) -> int:
     """Make a directory readable and writable, and return a descriptor of it."""
-    if os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode & stat.S_IRWXU != stat.S_IRWXU:
-        os.chmod(name, stat.S_IRWXU, dir_fd=parent)
-    return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    make_accessible(name, stat.S_IRWXU, parent)
+    return open_directory(name, parent)
 
 
-def _empty(descriptor: int) -> list[str]:
+def make_accessible(name: str, bits: int, parent: int | None = None) -> None:
+    """Add `bits` to the mode of a file or directory; a link is never followed. Raises OSError."""
+    # By a descriptor of the thing itself: `name` may have become a link when its mode is changed.
+    descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if mode & bits != bits and not stat.S_ISLNK(mode):
+            os.chmod(f"/proc/self/fd/{descriptor}", stat.S_IMODE(mode) | bits)
+    finally:
+        os.close(descriptor)
+
+
+def _empty(
+    descriptor: int, pulse: Callable[[], None], errors: contextlib.AbstractContextManager[object]
+) -> set[str]:
     """Remove everything but directories; return the names of those, with modes that allow to move them."""
     with os.scandir(descriptor) as entries:
         found = list(entries)
-    names = []
+    names = set()
     for entry in found:
+        pulse()
         if not entry.is_dir(follow_symlinks=False):
-            os.unlink(entry.name, dir_fd=descriptor)
+            with errors:
+                os.unlink(entry.name, dir_fd=descriptor)
             continue
-        if entry.stat(follow_symlinks=False).st_mode & stat.S_IRWXU != stat.S_IRWXU:
-            os.chmod(entry.name, stat.S_IRWXU, dir_fd=descriptor)
-        names.append(entry.name)
+        with errors:
+            make_accessible(entry.name, stat.S_IRWXU, descriptor)
+        names.add(entry.name)
     return names
 
 
-def sync_directory(directory: str | os.PathLike[str]) -> None:
+def sync_directory(directory: str | os.PathLike[str], dir_fd: int | None = None) -> None:
     """Make the names in a directory durable. Raises OSError."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=dir_fd)
     try:
         os.fsync(descriptor)
     except OSError as error:

@@ -5,22 +5,28 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import shutil
 import stat
 import time
 from dataclasses import dataclass
 from typing import Callable
 
-from outlast.node.files import copy_tree
+from outlast.node.files import copy_tree, remove_tree
 from outlast.node.locks import try_lock
+from outlast.node.outputs.output_tree import BadOutputDirectory, find_content
 from outlast.node.pulse import no_pulse
+from outlast.untrusted_files import is_plain_name, read_file
 
 #: A limit for the number of attempts in a row that were killed before they had copied earlier outputs.
 _MAX_HOPS = 100
 #: The attempt that works in a directory on the node locks this file in it.
 _ALIVE = ".alive"
+_LONGEST_PATH = 4096
 #: Seconds after which a directory on the node that has no such lock counts as abandoned.
 _ABANDONED_AFTER = 86400.0
+
+
+class _OutOfTime(Exception):
+    """The time to remove files is over."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +60,8 @@ class Scratch:
         """Create the directories, and record the earlier scratch `previous`. Raises OSError."""
         os.makedirs(self.top, exist_ok=True)
         if previous is not None:
-            with open(self.carried_from, "w", encoding="utf-8", errors="surrogateescape") as file:
-                file.write(previous)
+            with open(self.carried_from, "wb") as file:
+                file.write(os.fsencode(previous))
         os.makedirs(self.working, exist_ok=True)
         os.makedirs(self.data, exist_ok=True)
 
@@ -89,9 +95,10 @@ class Scratch:
                 break
             visited.append(previous)
             earlier = Scratch(previous)
-            if os.path.isdir(earlier.output):
+            content = earlier._find_output()
+            if content is not None:
                 temporary = os.path.join(self.top, ".output.tmp")
-                copy_tree(earlier.output, temporary, pulse)
+                copy_tree(content, temporary, pulse)
                 os.rename(temporary, self.output)
                 break
             previous = earlier._read_carried_from()
@@ -102,16 +109,27 @@ class Scratch:
             if os.path.isdir(done):
                 _remove(done, math.inf, pulse)  # what cannot be removed only takes space
 
-    def _read_carried_from(self) -> str | None:
+    def _find_output(self) -> str | None:
+        """Return the directory with the unfinished outputs; None if there are none that could be copied."""
         try:
-            with open(self.carried_from, encoding="utf-8", errors="surrogateescape") as file:
-                return file.read() or None
+            return find_content(self.output)
+        except BadOutputDirectory:
+            return None
+
+    def _read_carried_from(self) -> str | None:
+        """Return the earlier scratch that the file names: one beside this one, whatever it contains."""
+        try:
+            name = os.path.basename(os.fsdecode(read_file(self.carried_from, _LONGEST_PATH)))
         except OSError:
             return None
+        return os.path.join(os.path.dirname(self.top), name) if is_plain_name(name) else None
 
     def clear(self, keep_output: bool, until: float, pulse: Callable[[], None] = no_pulse) -> bool:
         """Remove everything, or everything but the outputs. Return False if something is left at `until`."""
         keep = {self.output, self.carried_from} if keep_output else set()
+        if os.path.islink(self.top):  # what it leads to is not ours
+            os.unlink(self.top)
+            return True
         try:
             paths = [entry.path for entry in os.scandir(self.top) if entry.path not in keep]
         except FileNotFoundError:
@@ -158,15 +176,14 @@ def _remove(path: str, until: float, pulse: Callable[[], None]) -> bool:
     if os.path.islink(path) or not os.path.isdir(path):
         os.unlink(path)
         return True
+
+    def check() -> None:
+        pulse()
+        if time.monotonic() >= until:
+            raise _OutOfTime
+
     try:
-        for directory, _, files in os.walk(path):
-            for name in files:
-                pulse()
-                if time.monotonic() >= until:
-                    return False
-                with contextlib.suppress(OSError):  # what stays is noticed below
-                    os.unlink(os.path.join(directory, name))
-        shutil.rmtree(path, ignore_errors=True)
-    except RecursionError:
-        return False  # nested deeper than Python can walk; it only takes space
+        remove_tree(path, check, ignore_errors=True)
+    except (OSError, _OutOfTime):
+        return False
     return not os.path.lexists(path)

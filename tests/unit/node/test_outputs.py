@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from outlast.node.order import OutputRule
-from outlast.node.outputs import validation
+from outlast.node.outputs import output_tree, validation
 from outlast.node.outputs.collection import OutputCollection
 
 
@@ -187,7 +187,7 @@ def test_a_link_to_a_file_in_the_directory_becomes_a_file_and_other_links_and_pi
     (output / "folder").symlink_to("/etc")
     (output / "dangling").symlink_to("nothing")
     os.mkfifo(output / "pipe")
-    warnings = validation.normalize_output(str(output))
+    warnings = output_tree.normalize_output(str(output))
     assert _names(output) == ["best", "step-100"]
     assert not (output / "best").is_symlink()
     assert (output / "best").read_text() == "weights"

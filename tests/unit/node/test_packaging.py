@@ -28,6 +28,8 @@ DATA = sorted((PACKAGE / "data").rglob("*.py"))
 FRAMEWORKS = sorted((PACKAGE / "frameworks").rglob("*.py"))
 #: Libraries whose arrays a state may contain; imported only if the training script has imported them.
 OPTIONAL = {"numpy", "torch"}
+#: Modules beside the packages, which need nothing but the standard library.
+SHARED = [PACKAGE / "untrusted_files.py"]
 
 
 def _imported(source: Path) -> set[str]:
@@ -40,7 +42,12 @@ def _imported(source: Path) -> set[str]:
             assert node.level == 0, f"{source}: relative imports hide which package they come from"
             module = node.module or ""
             names |= {f"outlast.{a.name}" for a in node.names} if module == "outlast" else {module}
-    return names
+    return names - {f"outlast.{path.stem}" for path in SHARED}
+
+
+@pytest.mark.parametrize("source", SHARED, ids=lambda path: path.name)
+def test_a_shared_module_needs_the_standard_library_only(source: Path) -> None:
+    assert {name.split(".")[0] for name in _imported(source)} <= sys.stdlib_module_names
 
 
 @pytest.mark.parametrize("source", NODE, ids=lambda path: path.name)
@@ -94,7 +101,7 @@ def test_the_zipapp_contains_the_four_packages_and_nothing_else(tmp_path: Path) 
     with zipfile.ZipFile(tmp_path / "a.pyz") as archive:
         assert archive.testzip() is None
         names = archive.namelist()
-    sources = [*NODE, *TRAINING, *DATA, *FRAMEWORKS]
+    sources = [*NODE, *TRAINING, *DATA, *FRAMEWORKS, *SHARED]
     modules = [f"outlast/{path.relative_to(PACKAGE).as_posix()}" for path in sources]
     assert names == sorted(["__main__.py", "outlast/__init__.py", *modules])
 

@@ -132,8 +132,11 @@ def test_python_is_resolved_to_a_python_3_that_exists(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_for_the_event_log_is_reported_once_and_raises_nothing(
-    capfd: pytest.CaptureFixture[str],
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(
+        "outlast.node.event_log.open_to_append", lambda path: os.open(path, os.O_WRONLY | os.O_APPEND)
+    )
     events = EventLog("/dev/full")
     for _ in range(3):
         events.write("beat")

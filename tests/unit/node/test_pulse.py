@@ -13,7 +13,7 @@ import pytest
 from outlast.node import code_archive, files, process, pulse, supervise, time_limits
 from outlast.node.checkpoint_watch import CheckpointWatch
 from outlast.node.event_log import EventLog
-from outlast.node.outputs import validation
+from outlast.node.outputs import output_tree
 from outlast.node.outputs.delivery import deliver
 from outlast.node.scratch import Scratch
 from outlast.node.signals import Signals
@@ -125,8 +125,11 @@ def _unpack(top: Path, pulse_call: Callable[[], None]) -> None:
 
 
 def _normalize(top: Path, pulse_call: Callable[[], None]) -> None:
-    (top / "output" / "link").symlink_to("large")
-    validation.normalize_output(str(top / "output"), pulse_call)
+    (top / "elsewhere").mkdir()
+    (top / "output" / "large").rename(top / "elsewhere" / "large")
+    (top / "output").rmdir()
+    (top / "output").symlink_to("elsewhere")
+    output_tree.normalize_output(str(top / "output"), pulse_call)
 
 
 @pytest.mark.parametrize("work", [_copy, _carry_over, _deliver, _unpack, _normalize])

@@ -152,6 +152,48 @@ def test_links_between_checkpoints_are_restored_after_a_transfer(tmp_path: Path)
     assert not (place / "out").is_symlink()
 
 
+def test_links_that_together_lead_outside_are_not_restored(tmp_path: Path) -> None:
+    layout.restore_newest(str(tmp_path))
+    place, outside = tmp_path / "travel/checkpoints", tmp_path / "home" / "user"
+    fill(outside, {"diary": "mine"})
+    fill(place, {"epoch-1/model.pt": "1"})
+    links = {
+        "checkpoints/far/down/up": "../../epoch-1",
+        "checkpoints/one": "far/down/up",
+        "checkpoints/good": "epoch-1",
+        "checkpoints/chain": "good/model.pt",
+        "checkpoints/planted/user": "../epoch-1",
+        "checkpoints/gone": "planted/user/diary",
+    }
+    (place / "far").symlink_to(outside.parent)
+    (place / "planted").symlink_to(outside.parent)
+    (tmp_path / "travel/manifest.json").write_bytes(
+        manifest.DirectoryManifest(5, {"checkpoints/epoch-1/model.pt": 1}, links).to_json()
+    )
+    before = sorted(path.name for path in outside.parent.rglob("*"))
+    layout.restore_newest(str(tmp_path))
+    assert (place / "chain").read_text() == "1"
+    for name in links:
+        path = tmp_path / "travel" / name
+        assert not path.is_symlink() or path.resolve().is_relative_to(place.resolve()), name
+    assert sorted(path.name for path in outside.parent.rglob("*")) == before
+    assert (outside / "diary").read_text() == "mine"
+
+
+def test_checkpoints_on_another_disk_come_back_with_the_job(tmp_path: Path) -> None:
+    layout.restore_newest(str(tmp_path))
+    disk = tmp_path / "disk"
+    fill(disk, {"epoch-1/model.pt": "1"})
+    (tmp_path / "travel/checkpoints").rmdir()
+    (tmp_path / "travel/checkpoints").symlink_to(disk)
+    layout.pack(str(tmp_path))
+    assert not (tmp_path / "travel/checkpoints").is_symlink()
+    found = manifest.read(str(tmp_path / "travel"))
+    assert found is not None and found.files == {"checkpoints/epoch-1/model.pt": 1}
+    assert manifest.is_whole(str(tmp_path / "travel"), found)
+    assert (disk / "epoch-1/model.pt").read_text() == "1"
+
+
 def test_the_logs_of_a_killed_leg_are_kept_and_legs_are_numbered_from_there(tmp_path: Path) -> None:
     fill(tmp_path / "travel", {"claim.json": '{"job": "7.0"}', "events.jsonl": "one\ntwo\n"})
     news = {"claim.json": '{"job": "7.0"}', "events.jsonl": "one\n", "leg-2/claim.json": '{"job": "7.0"}'}

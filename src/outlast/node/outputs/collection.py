@@ -8,6 +8,8 @@ import shutil
 import stat
 from typing import Callable, FrozenSet, Iterable, Iterator, Tuple
 
+from outlast.node.files import copy_file, copy_tree
+from outlast.node.outputs.output_tree import is_below
 from outlast.node.pulse import no_pulse
 
 #: Path, inode, size and modification time of everything at a path; empty if nothing exists there.
@@ -46,6 +48,9 @@ class OutputCollection:
                     continue
                 os.rename(goal, f"{self._output}.replaced-{number}")
             os.makedirs(os.path.dirname(goal), exist_ok=True)
+            if os.path.islink(self._working):
+                _copy(source, goal, pulse)  # the directory behind the link is not ours
+                continue
             shutil.move(source, goal)
             # A check command may look for it where the training wrote it.
             with contextlib.suppress(OSError):
@@ -60,9 +65,11 @@ def is_inside_name(path: str) -> bool:
     return bool(path) and not os.path.isabs(path) and os.pardir not in path.split("/") and "\0" not in path
 
 
-def is_below(path: str, top: str) -> bool:
-    """Return True if the absolute path `path` is below the directory `top`."""
-    return path.startswith(os.path.join(top, ""))
+def _copy(source: str, goal: str, pulse: Callable[[], None]) -> None:
+    if os.path.isdir(source):
+        copy_tree(source, goal, pulse)
+    else:
+        copy_file(source, goal, pulse)
 
 
 def _state(path: str, pulse: Callable[[], None]) -> _State:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import shutil
+from contextlib import suppress
 from typing import Callable, Dict
 
-from outlast.node.files import copy_tree, open_file, read_blocks, sync_directory
+from outlast.node.files import copy_tree, read_blocks, remove_tree, sync_directory
 from outlast.node.pulse import no_pulse
+from outlast.untrusted_files import open_directory, open_file, walk
 
 #: Size and SHA-256 of each file, by relative path.
 Manifest = Dict[str, Dict[str, object]]
@@ -21,7 +22,7 @@ def deliver(output: str, target: str, pulse: Callable[[], None] = no_pulse) -> M
     If `pulse` raises, `target` does not appear. Raises OSError.
     """
     parent = os.path.dirname(target)
-    if os.stat(output).st_dev == os.stat(parent).st_dev:
+    if os.lstat(output).st_dev == os.stat(parent).st_dev:
         manifest = _seal(output, pulse)
         try:
             os.rename(output, target)
@@ -38,7 +39,8 @@ def deliver(output: str, target: str, pulse: Callable[[], None] = no_pulse) -> M
         manifest = _seal(temporary, pulse)
         os.rename(temporary, target)
     except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
+        with suppress(OSError):  # it only takes space
+            remove_tree(temporary, ignore_errors=True)
         raise
     sync_directory(parent)
     return manifest
@@ -47,20 +49,24 @@ def deliver(output: str, target: str, pulse: Callable[[], None] = no_pulse) -> M
 def _seal(directory: str, pulse: Callable[[], None]) -> Manifest:
     """Make every file and directory durable; return the manifest."""
     manifest: Manifest = {}
-    for place, names, files in os.walk(directory):
-        names.sort()
-        for name in sorted(files):
-            path = os.path.join(place, name)
-            manifest[os.path.relpath(path, directory)] = _seal_file(path, pulse)
-        if names or files:
-            sync_directory(place)
+    top = open_directory(directory)
+    try:
+        for entry in walk(top, pulse):
+            if entry.is_directory:
+                sync_directory(entry.name, entry.dir_fd)
+            else:
+                manifest[entry.path] = _seal_file(entry.name, entry.dir_fd, pulse)
+    finally:
+        os.close(top)
+    if manifest:
+        sync_directory(directory)
     return manifest
 
 
-def _seal_file(path: str, pulse: Callable[[], None]) -> dict[str, object]:
+def _seal_file(name: str, dir_fd: int, pulse: Callable[[], None]) -> dict[str, object]:
     digest = hashlib.sha256()
     size = 0
-    with open_file(path) as file:
+    with open_file(name, dir_fd) as file:
         for block in read_blocks(file, pulse):
             digest.update(block)
             size += len(block)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
-import stat
 from dataclasses import dataclass
 from typing import Any, Callable, Sequence
 
-from outlast.node.files import copy_file
 from outlast.node.order import OutputRule
-from outlast.node.outputs.collection import is_below, is_inside_name
-from outlast.node.pulse import no_pulse
+from outlast.node.outputs.collection import is_inside_name
+from outlast.node.outputs.output_tree import is_below
+from outlast.untrusted_files import parse_json, read_file
 
 _MAX_JSON_BYTES = 64 * 1024 * 1024
 
@@ -27,33 +27,6 @@ class Problem:
 
 class _RuleBroken(Exception):
     """A rule is not kept; the text follows the path in a sentence for the user."""
-
-
-def normalize_output(output: str, pulse: Callable[[], None] = no_pulse) -> list[str]:
-    """Leave only files and directories in the output directory. Return a warning for each removed entry.
-
-    A link to a file in the directory (best.pt → step-100.pt) becomes a file; other links and devices go.
-    """
-    warnings = []
-    top = os.path.realpath(output)
-    for directory, names, files in os.walk(output):
-        for name in [*names, *files]:
-            pulse()
-            path = os.path.join(directory, name)
-            mode = os.lstat(path).st_mode
-            if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
-                continue
-            inside = os.path.relpath(path, output)
-            target = os.path.realpath(path)
-            if stat.S_ISLNK(mode) and is_below(target, top) and os.path.isfile(target):
-                temporary = f"{path}.outlast-link"
-                copy_file(target, temporary, pulse)
-                os.replace(temporary, path)
-                continue
-            what = "a link to no file in it" if stat.S_ISLNK(mode) else "neither a file nor a directory"
-            warnings.append(f"{inside} in the output directory is {what}; it was removed")
-            os.unlink(path)
-    return warnings
 
 
 def validate(
@@ -98,11 +71,12 @@ def _check_rule(rule: OutputRule, output: str, run_check: Callable[[Sequence[str
 
 def _read_value(path: str, key: str) -> Any:
     try:
-        if os.path.getsize(path) > _MAX_JSON_BYTES:
-            raise _RuleBroken("is too large to read a key from (over 64 MiB)")
-        with open(path, encoding="utf-8") as file:
-            value = json.load(file)
-    except (OSError, ValueError, RecursionError) as error:
+        value = parse_json(read_file(path, _MAX_JSON_BYTES))
+    except OSError as error:
+        if error.errno == errno.EFBIG:
+            raise _RuleBroken("is too large to read a key from (over 64 MiB)") from error
+        raise _RuleBroken(f"is not readable: {error.strerror}") from error
+    except ValueError as error:
         raise _RuleBroken(f"is not readable as JSON: {error}") from error
     for part in key.split("."):
         if not isinstance(value, dict) or part not in value:

@@ -15,8 +15,8 @@ from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Callable, Iterator, Mapping
 
-from outlast.node.files import open_file
 from outlast.node.pulse import no_pulse
+from outlast.untrusted_files import open_file
 
 #: The environment variable with the path of a file: host, port and cookie of the starter.
 CONFIG = "_CONDOR_CHIRP_CONFIG"

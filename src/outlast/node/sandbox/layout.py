@@ -21,10 +21,11 @@ from contextlib import suppress
 from typing import Iterable, Tuple
 
 from outlast.node import legs
-from outlast.node.files import copy_file, remove_tree
+from outlast.node.files import copy_file, copy_link_target, make_accessible, remove_tree
 from outlast.node.legs import Leg
 from outlast.node.sandbox import manifest
 from outlast.node.sandbox.manifest import DirectoryManifest
+from outlast.untrusted_files import directory_below, open_directory, walk
 
 #: The directory that HTCondor transfers back at the end of a job, at an eviction and for a restart in place.
 TRAVEL = "travel"
@@ -123,6 +124,9 @@ def pack(home: str) -> None:
     """Write the manifest of `travel`, at the end of a leg, for its transfer. Raises OSError."""
     travel = os.path.join(home, TRAVEL)
     unfinished = [name for name in os.listdir(travel) if name.partition(".")[0] == UNFINISHED]
+    for part in (CHECKPOINTS, *(os.path.join(name, OUTPUT) for name in unfinished)):
+        with suppress(FileNotFoundError):
+            copy_link_target(os.path.join(travel, part))
     holds = manifest.list_files(travel, [CHECKPOINTS, *unfinished], read_serial(home))
     _make_transferable(travel)
     manifest.write(travel, holds)
@@ -130,16 +134,17 @@ def pack(home: str) -> None:
 
 def _make_transferable(directory: str) -> None:
     """Remove links and make files readable: HTCondor would hold the job for them and transfer nothing."""
-    for place, names, files in os.walk(directory):
-        for name in [*names, *files]:
-            path = os.path.join(place, name)
-            mode = os.lstat(path).st_mode
-            if stat.S_ISDIR(mode):
-                os.chmod(path, mode | stat.S_IRWXU)
-            elif stat.S_ISREG(mode):
-                os.chmod(path, mode | stat.S_IRUSR | stat.S_IWUSR)
+    top = open_directory(directory)
+    try:
+        for entry in walk(top):
+            if entry.is_directory:
+                make_accessible(entry.name, stat.S_IRWXU, entry.dir_fd)
+            elif entry.is_file:
+                make_accessible(entry.name, stat.S_IRUSR | stat.S_IWUSR, entry.dir_fd)
             else:
-                os.unlink(path)
+                os.unlink(entry.name, dir_fd=entry.dir_fd)
+    finally:
+        os.close(top)
 
 
 def merge_news(home: str) -> None:
@@ -191,12 +196,22 @@ def _replace_checkpoints(source: str, target: str) -> None:
 
 
 def _restore_links(travel: str, links: Iterable[tuple[str, str]]) -> None:
-    """Create symbolic links again, which a transfer does not keep."""
+    """Create symbolic links again, which a transfer does not keep; leave out those that lead outside."""
+    made = []
     for name, goal in links:
-        path = os.path.join(travel, name)
-        if not os.path.islink(path) and os.path.isdir(os.path.dirname(path)):
-            remove(path)
-            os.symlink(goal, path)
+        folder, base = os.path.split(name)
+        with suppress(FileNotFoundError, NotADirectoryError), directory_below(travel, folder) as place:
+            path = os.path.join(travel, name)
+            if not os.path.islink(path):
+                remove(path)
+                os.symlink(goal, base, dir_fd=place)
+            made.append(name)
+    top = os.path.realpath(travel)
+    # Only now: one link may lead through another.
+    for name in made:
+        part = os.path.join(top, name.split("/")[0], "")
+        if not os.path.realpath(os.path.join(travel, name)).startswith(part):
+            remove(os.path.join(travel, name))
 
 
 def remove(path: str) -> None:

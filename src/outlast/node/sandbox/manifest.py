@@ -13,7 +13,7 @@ import stat
 from dataclasses import dataclass, field
 from typing import Iterator
 
-from outlast.node.files import open_file
+from outlast.untrusted_files import open_file
 
 NAME = "manifest.json"
 _VERSION = 1
