@@ -6,8 +6,8 @@ be read is skipped, a file that cannot be read counts as missing, and sizes are 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,24 @@ from outlast.node.sandbox import layout
 #: Only the head and the tail of a larger file are read. A node program that runs for a week writes 3 MB.
 HEAD_BYTES = 2 * 2**20
 TAIL_BYTES = 2 * 2**20
+#: The bytes and lines that are read of all logs of an attempt together, and of each log after that.
+MOST_BYTES = 16 * 2**20
+LEAST_BYTES = 8192
+MOST_LINES = 150_000
+LEAST_LINES = 100
+#: The legs of an attempt that are kept, and of all but the last the saves and the data: the journal has them.
+#: The time of legs that are left out is counted as not logged.
+MOST_LEGS = 40
+MOST_EARLIER_SAVES = 2
+MOST_EARLIER_DATA = 3
+#: The names and sources of the data of all legs that are kept, in characters.
+LONGEST_DATA = 6000
+#: How much of the end of the output is kept, in characters.
+LONGEST_TAIL = 5000
 #: How much of a script's own log is searched for progress, from its end.
 PROGRESS_TAIL_BYTES = 8192
+#: The longest file with the newest progress that is read.
+NEWEST_BYTES = 65536
 #: How many saves of an attempt the journal keeps.
 MOST_SAVES = 20
 #: The longest reason for a save, or for its failure, that is kept, in characters.
@@ -73,16 +89,67 @@ def _last_leg(exchange: Path) -> Leg | None:
 
 def read_attempt(exchange: Path) -> Report | None:
     """Return the report of the last leg, with those before it; None if no job has claimed the attempt."""
-    reports = []
+    claimed_legs = []
     for leg in possible_legs(str(exchange)):
-        report = read_report(Path(leg.events_path), Path(leg.progress_path)) or _claimed(Path(leg.claim_path))
-        if report is None:
+        if not _exists(Path(leg.events_path)) and _claimed(Path(leg.claim_path)) is None:
             break
-        reports.append(report)
+        claimed_legs.append(leg)
+    budget = _ReadBudget()
+    reports = []
+    for leg in reversed(claimed_legs[-MOST_LEGS:]):  # the last one is the most important
+        paths = Path(leg.events_path), Path(leg.progress_path)
+        report = _read_leg(*paths, budget) or _claimed(Path(leg.claim_path))
+        if report is not None:
+            reports.append(report)
     if not reports:
         return None
-    *earlier, last = reports
-    return replace(last, earlier=tuple(earlier), last_logged=max(report.last_logged for report in reports))
+    last, *earlier = _limit_data(reports)
+    last_logged = max(report.last_logged for report in reports)
+    return replace(last, earlier=tuple(map(_shorten, reversed(earlier))), last_logged=last_logged)
+
+
+def _limit_data(reports: list[Report]) -> Iterator[Report]:
+    """Yield the reports with those of the last items of data that fit into `LONGEST_DATA`."""
+    left = LONGEST_DATA
+    for report in reports:
+        kept: list[ItemAccount] = []
+        for item in reversed(report.data):
+            left -= len(item.name) + sum(map(len, item.sources))
+            if left < 0:
+                break
+            kept.insert(0, item)
+        yield replace(report, data=tuple(kept))
+
+
+def _shorten(report: Report) -> Report:
+    """Return the report of an earlier leg without what only matters in the last one."""
+    return replace(
+        report,
+        saves=report.saves[-MOST_EARLIER_SAVES:],
+        data=report.data[-MOST_EARLIER_DATA:],
+        notes=report.notes[-1:],
+        detail=report.detail[:LONGEST_WHY],
+        tail=(),
+        delivered=None,
+    )
+
+
+@dataclass
+class _ReadBudget:
+    """The bytes and lines that may still be read of an attempt's logs."""
+
+    bytes_left: int = MOST_BYTES
+    lines_left: int = MOST_LINES
+
+    def read(self, path: Path) -> JsonLinesReader | None:
+        """Read a log, or its head and tail as far as the budget goes."""
+        share = max(LEAST_BYTES, self.bytes_left) // 2
+        most_lines = min(jsonl.MAX_LINES, max(LEAST_LINES, self.lines_left))
+        log = jsonl.read(path, min(HEAD_BYTES, share), min(TAIL_BYTES, share), most_lines)
+        if log is not None:
+            self.bytes_left -= len(log.content)
+            self.lines_left -= log.content.count(b"\n")
+        return log
 
 
 def _claimed(path: Path) -> Report | None:
@@ -99,7 +166,11 @@ def _claimed(path: Path) -> Report | None:
 
 def read_report(events: Path, progress: Path) -> Report | None:
     """Read one leg. None if the node has logged nothing, or its log cannot be read now."""
-    log = _read(events)
+    return _read_leg(events, progress, _ReadBudget())
+
+
+def _read_leg(events: Path, progress: Path, budget: _ReadBudget) -> Report | None:
+    log = budget.read(events)
     if log is None:
         return None
     facts: dict[str, Any] = {"last_logged": log.changed}
@@ -132,15 +203,16 @@ def read_report(events: Path, progress: Path) -> Report | None:
             case "end":
                 facts.update(_ending(line))
     compute_began = next((mono for phase, mono in begins if phase is Phase.COMPUTE), last)
-    training_logged, training = _training(progress, compute_began)
+    training_logged, training = _training(progress, compute_began, budget)
     if begins and begins[-1][0] is Phase.COMPUTE:
         # The training was at work after the node program's last line.
         last = max(last, training_logged)
     # A log may be cut before its first phase: then it has an end and no beginning.
     ends = [mono for _, mono in begins[1:]] + [last]
-    facts["spans"] = tuple(
-        (phase, max(0.0, end - mono)) for (phase, mono), end in zip(begins, ends, strict=False)
-    )
+    spans: dict[Phase, float] = {}
+    for (phase, mono), end in zip(begins, ends, strict=False):
+        spans[phase] = spans.get(phase, 0.0) + max(0.0, end - mono)
+    facts["spans"] = tuple(spans.items())
     if fetching is not None:
         # It was killed while the data was in transfer.
         waited = max(0.0, last - _number(fetching.get("mono")))
@@ -163,22 +235,22 @@ def last_progress(progress: Path) -> Mapping[str, Any] | None:
 
     A script without `import outlast` may append progress to the lines: it is found at their end.
     """
-    for log in (_read(newest_progress(progress)), _read(progress, head=0, tail=PROGRESS_TAIL_BYTES)):
+    for log in (_read_newest(progress), _read(progress, head=0, tail=PROGRESS_TAIL_BYTES)):
         found = [line for line in log.lines() if line.get("event") == "progress"] if log else []
         if found:
             return found[-1]
     return None
 
 
-def _training(progress: Path, compute_began: float) -> tuple[float, dict[str, Any]]:
+def _training(progress: Path, compute_began: float, budget: _ReadBudget) -> tuple[float, dict[str, Any]]:
     """Return when the training last logged anything, and the facts from all that it logged."""
     facts: dict[str, Any] = {"loaded": False, "saving": 0.0}
     saved: Saved | None = None
-    newest = _read(newest_progress(progress))
+    newest = _read_newest(progress)
     last = max((_number(line.get("mono")) for line in newest.lines()), default=0.0) if newest else 0.0
     saves: list[Save] = []
     notes: list[str] = []
-    log = _read(progress)
+    log = budget.read(progress)
     for line in log.lines() if log else ():
         step = untrusted.integer(line.get("step"))
         last = max(last, _number(line.get("mono")))
@@ -228,7 +300,7 @@ def _ending(line: Mapping[str, Any]) -> dict[str, Any]:
         outcome = Outcome(untrusted.text(line.get("outcome"), 100))
     except ValueError:
         return {}
-    tail = untrusted.text(line.get("tail"), TAIL_BYTES).splitlines()
+    tail = untrusted.text(line.get("tail"), TAIL_BYTES)[-LONGEST_TAIL:].splitlines()
     delivered = line.get("delivered")
     return {
         "logged_outcome": outcome,
@@ -251,6 +323,10 @@ def _phase(value: object) -> Phase | None:
 
 def _number(value: object) -> float:
     return untrusted.seconds(value) or 0.0
+
+
+def _read_newest(progress: Path) -> JsonLinesReader | None:
+    return _read(newest_progress(progress), head=NEWEST_BYTES, tail=0)
 
 
 def _read(path: Path, head: int | None = None, tail: int | None = None) -> JsonLinesReader | None:

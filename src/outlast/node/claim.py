@@ -14,10 +14,11 @@ import time
 from dataclasses import dataclass
 
 from outlast.node.event_log import print_stderr
-from outlast.untrusted_files import open_file
+from outlast.untrusted_files import parse_json, read_file
 
 #: Errors of opening a path that exists but is not a file, or must not be read.
-_NO_FILE = (errno.EINVAL, errno.ELOOP, errno.ENXIO, errno.EACCES)
+_NO_FILE = (errno.EINVAL, errno.ELOOP, errno.ENXIO, errno.EACCES, errno.EFBIG)
+_MAX_BYTES = 65536
 
 
 @dataclass(frozen=True)
@@ -56,15 +57,14 @@ def read(path: str) -> Claim | None:
     The name alone is a claim: if it cannot be read as one, all fields are empty.
     """
     try:
-        with open_file(path) as file:
-            raw = json.loads(file.read(65536))
+        raw = parse_json(read_file(path, _MAX_BYTES))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         if error.errno in _NO_FILE and os.path.lexists(path):
             return Claim()
         raise
-    except (ValueError, RecursionError):
+    except ValueError:
         return Claim()
     if not isinstance(raw, dict):
         return Claim()

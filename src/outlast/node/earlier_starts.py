@@ -69,10 +69,7 @@ def _lines(path: str) -> Iterator[dict[str, Any]]:
 
 
 def _seconds(value: object) -> float | None:
-    try:
-        number = float(value) if isinstance(value, (int, float)) else math.nan
-    except OverflowError:
-        return None  # JSON may contain numbers that no clock shows
+    number = float(value) if isinstance(value, (int, float)) else math.nan
     return number if math.isfinite(number) else None
 
 

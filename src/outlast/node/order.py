@@ -8,8 +8,10 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from outlast.node.staging.plan import DataPlan
+from outlast.untrusted_files import parse_json, read_file
 
 VERSION = 1
+_MAX_BYTES = 64 * 2**20
 _PATHS = ("exchange", "scratch", "checkpoints", "log", "previous_scratch", "code", "zipapp")
 
 
@@ -117,10 +119,13 @@ class WorkOrder:
 def read_order(path: str) -> WorkOrder:
     """Read a work order. Raises BadOrder."""
     try:
-        with open(path, encoding="utf-8") as file:
-            raw: dict[str, Any] = json.load(file)
-        if not isinstance(raw, dict) or raw.pop("version", None) != VERSION:
-            raise BadOrder("%s: not a work order of version %d" % (path, VERSION))
+        raw: dict[str, Any] = parse_json(read_file(path, _MAX_BYTES))
+        version = raw.pop("version", None) if isinstance(raw, dict) else None
+        if version != VERSION:
+            raise BadOrder(
+                "%s: not a work order of version %d, which this version of Outlast reads (version: %s)"
+                % (path, VERSION, version)
+            )
         raw = _known_fields(WorkOrder, raw)
         raw["command"] = tuple(raw["command"])
         raw["outputs"] = tuple(
