@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import resource
 import shutil
@@ -13,10 +12,7 @@ from pathlib import Path
 import pytest
 
 from support.experiments import TRAINING, Ended, Lab, states
-
-_PR_CAPBSET_DROP = 24
-_CAP_DAC_OVERRIDE, _CAP_DAC_READ_SEARCH = 1, 2
-_libc = ctypes.CDLL(None)
+from support.privileges import without_privileges
 
 
 def assert_refused(ended: Ended, *parts: str) -> None:
@@ -196,13 +192,6 @@ def test_a_directory_among_the_requests_is_put_aside_too(lab: Lab) -> None:
 
 
 # Permission and space
-
-
-def without_privileges() -> None:
-    """Make root subject to file permissions from the next exec on."""
-    if os.geteuid() == 0:
-        for capability in (_CAP_DAC_OVERRIDE, _CAP_DAC_READ_SEARCH):
-            assert _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) == 0
 
 
 @pytest.fixture

@@ -92,7 +92,7 @@ def test_data_that_the_plugin_can_never_get_ends_the_run_after_two_attempts_with
     native(experiment, server.url("/a.bin"), sha256=sha256(pinned))
     experiment.run(code=1)
     assert [attempt.outcome for attempt in experiment.attempts()] == [outcome] * 2
-    assert "the same failure twice: a.bin did not arrive" in experiment.explain()["reason"]
+    assert "the same failure twice: a.bin could not be fetched" in experiment.explain()["reason"]
     assert message in explanation(experiment)
     experiment.assert_nothing_is_left()
 

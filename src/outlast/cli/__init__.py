@@ -5,6 +5,7 @@ common            options, finding experiments and runs, formatting
 live              the display of `up`, `run` and `demo`;  scheduler_outage: its messages about an outage
 first_pass        the first pass over new jobs, for `submit` and `retry`
 attempt_times     the jobs and times of an attempt;  save_table: what saving cost
+safe_output       what is printed, without control characters of others
 refusal_hints     how to fix a refused job or data
 scheduler_checks  checks of an experiment against its scheduler
 source_probe      checks of the data sources;  data_common, data_progress: shared by the `data` commands
@@ -20,6 +21,7 @@ import click
 
 from outlast import __version__
 from outlast.cli.lazy_group import LazyGroup
+from outlast.cli.safe_output import SafeOutput
 from outlast.errors import OutlastError
 
 #: Exit codes: 0 done, 1 a run failed or was cancelled, 2 wrong input or cannot continue, 130 interrupted.
@@ -77,6 +79,9 @@ def main() -> None:
     """Run the command line and exit. Every error becomes a message; no traceback is printed."""
     if _SUPERVISING & set(sys.argv[1:2]) and sys.stdout is not None:
         sys.stdout = cast(TextIO, _ClosableOutput(sys.stdout))
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is not None:
+            setattr(sys, name, SafeOutput(getattr(sys, name)))
     try:
         sys.exit(group.main(standalone_mode=False) or 0)
     except click.ClickException as error:

@@ -7,6 +7,7 @@ import os
 import shlex
 import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 #: Seconds to wait for another command that holds the experiment for a moment, and for one pass.
 LONGEST_WAIT = 15.0
 LONGEST_PASS = 3.0
+#: Columns that wrapped text has at least.
+NARROWEST_TEXT = 24
 
 #: Colours of states and outcomes on a terminal.
 COLOURS = {
@@ -205,29 +208,76 @@ def show_argument(directory: Path) -> str:
     return "" if str(directory) == "." else " " + shlex.quote(str(directory))
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[int] = ()) -> str:
+def table(
+    head: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[int] = (), most_lines: int = 1
+) -> str:
     """Return plain columns below their titles; `right` are the columns to align right.
 
-    Colours do not count as width. On a terminal, lines are cut at its edge.
+    Colours do not count as width. On a terminal, lines are cut at its edge. Texts of the last column that do
+    not fit are wrapped before, to at most `most_lines` lines: in their column, or below the row if that is
+    too narrow.
     """
     body = [tuple(map(str, row)) for row in rows]
     widths = [max(len(click.unstyle(row[i])) for row in [tuple(head), *body]) for i in range(len(head))]
+    room = terminal_width() - sum(width + 2 for width in widths[:-1])
     lines = []
     for row in [tuple(click.style(title, bold=True) for title in head), *body]:
+        last, more = _wrap_cell(row[-1], room, most_lines)
         cells = []
-        for index, cell in enumerate(row):
+        for index, cell in enumerate((*row[:-1], last)):
             pad = " " * (widths[index] - len(click.unstyle(cell)))
             cells.append(pad + cell if index in right else cell + pad)
-        lines.append("  ".join(cells).rstrip())
+        lines += ["  ".join(cells).rstrip(), *more]
     return "\n".join(map(_cut_to_terminal, lines))
+
+
+def _wrap_cell(cell: str, room: int, most_lines: int) -> tuple[str, list[str]]:
+    """Return what fits into the last `room` columns of the terminal, and the lines below that continue it.
+
+    Elsewhere, and if only one line is allowed, return the whole cell.
+    """
+    text, width = click.unstyle(cell).strip(), terminal_width()
+    if most_lines == 1 or not on_terminal() or len(text) <= room:
+        return cell, []
+    if room >= NARROWEST_TEXT:
+        first, *more = textwrap.wrap(text, room, max_lines=most_lines, placeholder="…")
+        return first, [" " * (width - room) + line for line in more]
+    indent = " " * 4
+    more = textwrap.wrap(
+        text,
+        max(width, NARROWEST_TEXT),
+        initial_indent=indent,
+        subsequent_indent=indent,
+        max_lines=most_lines,
+        placeholder="…",
+    )
+    return "", more
+
+
+def wrap_line(line: str, indent: int) -> str:
+    """Return the line; on a terminal, wrapped at spaces, and indented by `indent` columns after the first."""
+    if not on_terminal() or len(click.unstyle(line)) <= terminal_width():
+        return line
+    return textwrap.fill(
+        line,
+        max(terminal_width(), indent + NARROWEST_TEXT),
+        subsequent_indent=" " * indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def _cut_to_terminal(line: str) -> str:
     # A row that wraps is harder to read than one that ends in an ellipsis.
-    width = shutil.get_terminal_size().columns
+    width = terminal_width()
     if not on_terminal() or len(click.unstyle(line)) <= width:
         return line
     return click.unstyle(line)[: width - 1] + "…"
+
+
+def terminal_width() -> int:
+    """Return the columns of the terminal, 80 if unknown."""
+    return shutil.get_terminal_size().columns
 
 
 def on_terminal() -> bool:

@@ -154,7 +154,7 @@ class HashingSink:
 
 # Messages
 
-#: What to do about each kind of error.
+#: What to do about each kind of error of `data fetch`.
 ADVICE = {
     ErrorKind.NO_ANSWER: "check that this machine can reach the host, or add another source: --mirror URL",
     ErrorKind.STALL: "try again later, or add another source: --mirror URL",
@@ -164,6 +164,8 @@ ADVICE = {
     ErrorKind.SERVER_ERROR: "try again later, or add another source: --mirror URL",
     ErrorKind.BUSY: "try again later, or add another source: --mirror URL",
     ErrorKind.REFUSED: "provide a valid token: --token-file FILE --token-host HOST",
+    ErrorKind.PROXY_REFUSED: "put the proxy's user and password into http_proxy and https_proxy: "
+    "http://USER:PASSWORD@HOST:PORT",
     ErrorKind.MISSING_FOR_NOW: "check the URL; if it is right, try again later",
     ErrorKind.MISSING: "check the URL",
     ErrorKind.CHANGED: "wait until the file no longer changes, then fetch it again",
@@ -174,6 +176,30 @@ ADVICE = {
     ErrorKind.UNTRUSTED: "if you trust its certificate authority, set SSL_CERT_FILE=FILE to its certificate",
     ErrorKind.DISK_FULL: "free some space, or choose another directory",
     ErrorKind.BAD_ARCHIVE: "check that it is an archive; --unpack no keeps the file as it is",
+}
+
+_ANOTHER_URL = "or list another source in params.yaml: `url: [URL, URL]`"
+#: The same for `data pin`, which reads sources and tokens from files and writes no data.
+PIN_ADVICE = {
+    **ADVICE,
+    ErrorKind.NO_ANSWER: "check that this machine can reach the host, " + _ANOTHER_URL,
+    **dict.fromkeys(
+        (
+            ErrorKind.STALL,
+            ErrorKind.CRAWL,
+            ErrorKind.RESET,
+            ErrorKind.TRUNCATED,
+            ErrorKind.SERVER_ERROR,
+            ErrorKind.BUSY,
+        ),
+        "try again later, " + _ANOTHER_URL,
+    ),
+    ErrorKind.REFUSED: "add a valid token to the cluster's profile in clusters.yaml: "
+    "`token: {file: FILE, hosts: [HOST]}`",
+    ErrorKind.CHANGED: "wait until the file no longer changes, then pin it again",
+    ErrorKind.NO_RANGES: "list a source that can resume (range requests) in params.yaml: `url: [URL, URL]`",
+    ErrorKind.DISK_FULL: "free some space",
+    ErrorKind.BAD_ARCHIVE: "check that it is an archive; `unpack: no` in params.yaml keeps the file as it is",
 }
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from outlast.cli.safe_output import unfiltered
 from outlast.node.staging.fetch.receipt import FetchProgress
 from outlast.text import printable
 from outlast.units import show_duration, show_size
@@ -46,8 +47,9 @@ class TransferDisplay:
         from rich.live import Live
 
         # Refreshed by `update`, which the fetching thread calls about five times a second.
+        console = Console(file=unfiltered(sys.stderr))
         with Live(
-            get_renderable=self._bar, console=Console(stderr=True), auto_refresh=False, transient=True
+            get_renderable=self._bar, console=console, auto_refresh=False, transient=True
         ) as self._live:
             yield
         self._live = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ import click
 
 from outlast.cli.common import COLOURS, on_terminal
 from outlast.cli.refusal_hints import suggest_retry
+from outlast.cli.safe_output import unfiltered, without_control
 from outlast.cli.scheduler_outage import OutageMessages
 from outlast.controller.controller import Pass
 from outlast.domain import describe, untrusted
@@ -34,7 +36,8 @@ COUNT_EVERY = 5.0
 SHOWN = 10
 
 _ENDS = (EntryKind.FINISHED, EntryKind.FAILED, EntryKind.CANCELLED)
-_NOT_PRINTED = (EntryKind.QUEUED, EntryKind.SEEN, EntryKind.ACCEPTED)
+#: Errors of files are printed as notes of the pass, also where runs are many.
+_NOT_PRINTED = (EntryKind.QUEUED, EntryKind.SEEN, EntryKind.ACCEPTED, EntryKind.BLOCKED)
 
 
 class Display:
@@ -57,10 +60,14 @@ class Display:
         if self._quiet or not on_terminal():
             yield
             return
+        from rich.console import Console
         from rich.live import Live
 
+        console = Console(file=unfiltered(sys.stdout))
         # Refreshed explicitly: a refresh thread would read the records while the controller changes them.
-        with Live(get_renderable=self._current_attempts, auto_refresh=False, transient=True) as self._live:
+        with Live(
+            get_renderable=self._current_attempts, console=console, auto_refresh=False, transient=True
+        ) as self._live:
             yield
         self._live = None
 
@@ -141,6 +148,7 @@ class Display:
             return
         from rich.markup import escape
 
+        run, text = without_control(run), without_control(text)
         body = "[%s]%s[/]" % (colour, escape(text)) if colour else escape(text)
         self._live.console.print("[dim]%s[/] [bold]%s[/]: %s" % (stamp, escape(run), body), highlight=False)
 
@@ -156,7 +164,7 @@ class Display:
             attempt = self._journal.current(run)
             if attempt is not None:
                 grid.add_row(
-                    "[cyan]●[/] %s" % run.name,
+                    "[cyan]●[/] %s" % escape(printable(run.name)),
                     "attempt %d" % attempt.number,
                     attempt.state.value,
                     escape(show_progress(self._experiment, attempt)),

@@ -56,7 +56,7 @@ def as_table(runs: Mapping[str, Sequence[Booking]]) -> str:
             )
         )
     head = ("RUN", "SAVES", "WAITED", "SHARE", "SLOWEST", "INTERRUPTED", "LOST WORK", "SAVE INTERVAL")
-    return table(head, rows, right=range(1, 7)) if rows else ""
+    return table(head, rows, right=range(1, 7), most_lines=9) if rows else ""
 
 
 def _show_share(costs: SaveCosts) -> str:

@@ -122,7 +122,7 @@ class ItemAccount:
 
 @dataclass(frozen=True)
 class LegAccount:
-    """One start of an attempt's job: phases, saves, data and end, as the node program logged them."""
+    """The account of a leg: phases, saves, data and end, as the node program logged them."""
 
     host: str = ""
     outcome: Outcome | None = None

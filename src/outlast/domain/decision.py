@@ -23,7 +23,7 @@ class DecisionKind(Enum):
 
 @dataclass(frozen=True)
 class Decision:
-    """One action for one run, with the reason for it."""
+    """An action for a run, and the reason for it."""
 
     do: DecisionKind
     run: str

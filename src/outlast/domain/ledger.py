@@ -88,7 +88,7 @@ def total(bookings: Iterable[Booking]) -> dict[Use, float]:
 
 @dataclass(frozen=True)
 class _LedgerLeg:
-    """One start of an attempt's job, with its share of the slot time."""
+    """A start of an attempt's job, with its share of the slot time."""
 
     account: LegAccount
     slot: float

@@ -7,6 +7,7 @@ import json
 import os
 import select
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -24,6 +25,8 @@ _BOOTSTRAP = (
     "import sys; sys.path.append(sys.argv[1]); "
     "from outlast.local_cluster.daemon_main import main; main(sys.argv[2])"
 )
+#: The kernel's record of the process that listens: process, user and group.
+_CREDENTIALS = struct.Struct("iII")
 #: Retries of a request when the daemon closes the connection. Every request may be repeated.
 _RETRIES = 3
 #: The part of a timeout that a daemon has to report its version.
@@ -68,7 +71,7 @@ class Client:
         self.options = options
 
     def ask(self, operation: str, timeout: float, *, start: bool = True, **arguments: Any) -> dict[str, Any]:
-        """Send one request and return the reply. Raises NotSent, NoAnswer or Refused.
+        """Send one request and return the reply. Raises NotSent, NoResponse or Refused.
 
         With `start`, a daemon is started if none is running.
         """
@@ -134,6 +137,7 @@ class Client:
                 with socket_address(self.directory) as address:
                     sock.settimeout(max(0.001, deadline - time.monotonic()))
                     sock.connect(address)
+                _check_peer(sock)
                 return sock
             except (FileNotFoundError, ConnectionRefusedError) as error:
                 sock.close()
@@ -181,6 +185,18 @@ class Client:
         )
 
 
+def _check_peer(sock: socket.socket) -> None:
+    """Raise NotSent if the daemon belongs to another user, who would run our jobs."""
+    packed = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, user, _ = _CREDENTIALS.unpack(packed)
+    if user != os.geteuid():
+        sock.close()
+        raise NotSent(
+            "the local cluster's daemon (process %d) belongs to user %d, and you are %d; set "
+            "OUTLAST_LOCAL_ROOT to a directory of yours" % (pid, user, os.geteuid())
+        )
+
+
 def _collect(process: subprocess.Popen[bytes]) -> None:
     """Wait for the first process, which exits after forking. If it hangs, a later Popen collects it."""
     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -202,7 +218,7 @@ def _read_line(descriptor: int, deadline: float) -> str | None:
 
 
 def _exchange(sock: socket.socket, data: bytes, deadline: float) -> dict[str, Any] | None:
-    """Send a request and return the reply; None if the daemon closed the connection. Raises NoAnswer."""
+    """Send a request and return the reply; None if the daemon closed the connection. Raises NoResponse."""
     received = bytearray()
     try:
         sock.settimeout(max(0.001, deadline - time.monotonic()))

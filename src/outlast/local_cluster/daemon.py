@@ -275,7 +275,8 @@ class Daemon:
     def _stop(self, message: dict[str, Any], connection: ClientConnection) -> dict[str, Any] | None:
         unfinished = self.cluster.unfinished
         if unfinished and not message.get("force"):
-            return {"error": "%d jobs are queued or running" % unfinished}
+            jobs = "1 job" if unfinished == 1 else "%d jobs" % unfinished
+            return {"error": "%s queued or running" % jobs}
         self.cluster.stop()
         self.stoppers.append(connection)
         self.stop_by = time.monotonic() + STOP_SECONDS

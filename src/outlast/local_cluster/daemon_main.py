@@ -93,7 +93,8 @@ def _report(report: int, line: str) -> None:
 
 def _acquire_lock(directory: Path) -> int | None:
     """Return the descriptor of the lock, or None if another daemon holds it."""
-    descriptor = os.open(directory / "daemon.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(directory / "daemon.lock", flags, 0o600)
     until = time.monotonic() + LOCK_SECONDS
     while True:
         try:

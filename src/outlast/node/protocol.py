@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-#: Exit code of a training script that has saved and wants to be continued.
+#: Exit code of a training script that saved its state and exited before it was done.
 EXIT_CONTINUE = 85
 #: Exit code of the node program if another job (or the controller) holds its attempt.
 EXIT_NOT_CLAIMED = 86
@@ -73,6 +73,10 @@ class Variable:
     ATTEMPT = "OUTLAST_ATTEMPT"
     #: Seconds since the epoch (with decimals) by which the training must have ended.
     DEADLINE = "OUTLAST_DEADLINE"
+    #: Seconds (with decimals) until then when the training was started, and the clock of its host at that
+    #: moment: the boot id and the monotonic time. Hosts may disagree about the time since the epoch.
+    TIME_LEFT = "OUTLAST_TIME_LEFT"
+    CLOCK = "OUTLAST_CLOCK"
     #: Seconds before the deadline at which the stop signal comes.
     GRACE = "OUTLAST_GRACE"
     CHECKPOINT_DIR = "OUTLAST_CHECKPOINT_DIR"

@@ -1,4 +1,4 @@
-"""Sizes and durations as short texts, for messages of the node program and the training script."""
+"""Sizes and durations as short texts for messages of the node program; `outlast.units` re-exports some."""
 
 from __future__ import annotations
 

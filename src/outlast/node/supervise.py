@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Callable
 
 from outlast.node.checkpoint_watch import CheckpointWatch
@@ -19,6 +20,10 @@ from outlast.node.time_limits import TimeLimits
 _KILL_TIMEOUT = 10.0
 #: `why` in the event "stop": the job restarts in place, so that its checkpoints leave the sandbox.
 TO_COMMIT = "commit"
+#: The part of the grace for which the stop signal may wait until a checkpoint is written.
+_SAVE_SHARE = 0.5
+#: The same in seconds after a signal from outside: Slurm kills a job 30 s after it, unless configured.
+_MAX_SAVE_WAIT = 15.0
 #: A signal to a whole job reaches its processes one after the other, within this many seconds.
 _SIGNAL_SPREAD = 1.0
 
@@ -40,8 +45,21 @@ class TrainingExit:
     #: Why it was stopped: STOP_AT_LIMIT, STOP_SIGNALLED, TO_COMMIT or TAKEN_OVER; None if it was not.
     stopped: str | None
     killed: bool = False
-    #: True if it has saved and asks to be continued.
+    #: True if it saved its state and exited before it was done.
     left: bool = False
+
+
+@dataclass(frozen=True)
+class _Stop:
+    """A reason to stop the training; times are on the monotonic clock."""
+
+    why: str
+    #: The signal from outside, if that is the reason.
+    received: int | None
+    #: When the training gets the stop signal, even if it is writing a checkpoint.
+    latest: float
+    #: When it is killed.
+    kill_at: float
 
 
 def supervise(
@@ -53,32 +71,30 @@ def supervise(
     watch: CheckpointWatch,
     commits: Committer | None = None,
     has_left: Callable[[], bool] = lambda: False,
+    saves_atomically: Callable[[], bool] = lambda: False,
 ) -> TrainingExit:
     """Wait until the training has ended; stop or kill it when that is due, and log all this.
 
     After a stop signal from outside it has `grace_on_signal` seconds. `has_left` returns True if the training
-    has reported that it saved and left.
+    has reported that it saved and left. Unless `saves_atomically`, the stop signal waits while the checkpoint
+    directory changes, for a part of the grace: it could tear a checkpoint that is written in place.
     """
     events = pulse.events
+    stop: _Stop | None = None
     stopped: str | None = None
     killed = False
     kill_at = limits.deadline
     check_at = time.monotonic() + watch.pause
     while not child.reap():
         now = time.monotonic()
-        if stopped is None:
-            received = pulse.stop_signal()
-            if received is not None or now >= limits.stop_at:
-                stopped = STOP_AT_LIMIT if received in (None, stops.limit) else STOP_SIGNALLED
-                events.write("stop", why=stopped, signal=received)
-                child.send(stops.stop)
-                if received is not None:
-                    kill_at = min(now + grace_on_signal, limits.deadline)
-            elif commits is not None and commits.wants_restart():
-                stopped = TO_COMMIT
-                events.write("stop", why=stopped, signal=None)
-                child.send(stops.stop)
-                kill_at = min(now + grace_on_signal, limits.deadline)
+        if stop is None:
+            stop = _find_stop(limits, stops, grace_on_signal, pulse, commits)
+            if stop is not None:
+                kill_at = stop.kill_at
+                if saves_atomically():
+                    stop = replace(stop, latest=now)
+                else:
+                    check_at = now
         if pulse.taken_over and stopped != TAKEN_OVER:
             stopped = TAKEN_OVER
             events.write("stop", why=stopped, signal=None)
@@ -99,10 +115,16 @@ def supervise(
             if commits is not None:
                 commits.poll(changed)
             check_at = time.monotonic() + watch.pause
+        if stop is not None and stopped is None:
+            if now >= stop.latest or watch.quiet_at <= now:
+                stopped = stop.why
+                events.write("stop", why=stopped, signal=stop.received)
+                child.send(stops.stop)
+            else:
+                check_at = min(check_at, watch.quiet_at)
         pulse.heartbeat()
-        pulse.signals.wait_until(
-            min(kill_at, check_at, pulse.next_heartbeat, *(() if stopped else (limits.stop_at,)))
-        )
+        send_at = limits.stop_at if stop is None else math.inf if stopped else stop.latest
+        pulse.signals.wait_until(min(kill_at, check_at, pulse.next_heartbeat, send_at))
     if stopped is None and _was_whole_job_signalled(child, pulse, limits.deadline):
         stopped = STOP_AT_LIMIT if pulse.stop_signal() == stops.limit else STOP_SIGNALLED
         events.write("stop", why=stopped, signal=pulse.stop_signal())
@@ -113,6 +135,25 @@ def supervise(
     if commits is not None and stopped == TO_COMMIT:
         commits.note_stopped(saved=left)
     return TrainingExit(child.code, child.signal, stopped, killed, left)
+
+
+def _find_stop(
+    limits: TimeLimits, stops: StopSignals, grace_on_signal: float, pulse: Pulse, commits: Committer | None
+) -> _Stop | None:
+    """Return why the training is to be stopped now; None if it is not."""
+    now = time.monotonic()
+    received = pulse.stop_signal()
+    if received is None and now >= limits.stop_at:
+        latest = now + _SAVE_SHARE * max(0.0, limits.deadline - now)
+        return _Stop(STOP_AT_LIMIT, None, latest, limits.deadline)
+    kill_at = min(now + grace_on_signal, limits.deadline)
+    latest = now + min(_SAVE_SHARE * max(0.0, kill_at - now), _MAX_SAVE_WAIT)
+    if received is not None:
+        why = STOP_AT_LIMIT if received == stops.limit else STOP_SIGNALLED
+        return _Stop(why, received, latest, kill_at)
+    if commits is not None and commits.wants_restart():
+        return _Stop(TO_COMMIT, None, latest, kill_at)
+    return None
 
 
 def _was_whole_job_signalled(child: Child, pulse: Pulse, until: float) -> bool:

@@ -121,7 +121,7 @@ def find_container_program(timeout: float) -> Presence:
             output, error = _query([name, "--version"], timeout)
             version = output.out.split()[-1] if output and output.out.split() else ""
             return Presence(version, (path,), ("%s cannot be used: %s" % (name, error),) if error else ())
-    return Presence(notes=("neither is here; only nodes where jobs run need one",))
+    return Presence(notes=("no apptainer or singularity on the PATH; only compute nodes need one",))
 
 
 def _find_slurm(timeout: float) -> Presence:

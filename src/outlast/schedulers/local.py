@@ -174,7 +174,7 @@ class LocalScheduler(Scheduler):
             return  # it is not running
         except Refused as error:
             raise BadInput(
-                "local cluster %s: %s; cancel them first, or stop it by force" % (self.name, error)
+                "local cluster %s: %s; type `outlast cancel` first, or use --force" % (self.name, error)
             ) from error
         except NoResponse as error:
             raise SchedulerUnavailable("local cluster %s: %s" % (self.name, error)) from error

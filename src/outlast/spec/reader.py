@@ -261,12 +261,12 @@ class _ParamsReader:
         for path, user in used.items():
             if not code_files.covers(self.keys.code, path):
                 label = "the command" if user == ("command",) else "a check"
-                text = f"{shorten(path)} is used by {label} but would not travel with the job"
+                text = f"{shorten(path)} is used by {label} but is not sent with the job"
                 self._mistake(user, text, f"add {shorten(path)} to code")
         if not wrong:
             for path in code_files.imported_files(used, self.directory):
                 if not code_files.covers(self.keys.code, path):
-                    self._warn(("code",), f"{shorten(path)} is imported but does not travel with the job")
+                    self._warn(("code",), f"{shorten(path)} is imported but is not sent with the job")
         return code_files.normalise(self.keys.code)
 
     def _used_files(self, plans: Iterable[RunPlan]) -> dict[str, tuple[str | int, ...]]:

@@ -5,13 +5,15 @@ They repeat `outlast.node.protocol`, because neither package may import the othe
 
 from __future__ import annotations
 
-#: Exit code of a training script that has saved and wants to be continued.
+#: Exit code of a training script that saved its state and exited before it was done.
 EXIT_CONTINUE = 85
 
 TOKEN = "OUTLAST_TOKEN"
 RUN = "OUTLAST_RUN"
 ATTEMPT = "OUTLAST_ATTEMPT"
 DEADLINE = "OUTLAST_DEADLINE"
+TIME_LEFT = "OUTLAST_TIME_LEFT"
+CLOCK = "OUTLAST_CLOCK"
 GRACE = "OUTLAST_GRACE"
 CHECKPOINT_DIR = "OUTLAST_CHECKPOINT_DIR"
 CHECKPOINT_KEEP = "OUTLAST_CHECKPOINT_KEEP"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -173,7 +174,31 @@ def test_each_job_of_a_chain_counts_towards_the_limits(
 ) -> None:
     with_profile(experiment.root, **{limit: 7})
     done = run_chain(experiment, "-n", "3")
-    assert done.exit_code == 1 and "not submitted" in done.output
+    assert done.exit_code == 1
+    assert "digits-003: not submitted: a limit is reached: %s 7\n" % limit in done.output
     assert len(attempts(experiment)) == 2 and len(slurm.sent) == 6
     run_chain(experiment, "-n", "3")
     assert len(slurm.sent) == 6
+
+
+def test_runs_that_the_time_for_submissions_left_out_are_not_blamed_on_a_limit(
+    experiment: Experiment, slurm: Slurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_profile(experiment.root, most_jobs=8)
+    monkeypatch.setattr(chain, "LONGEST_PASS", -1.0)
+    done = run_chain(experiment, "-n", "3")
+    reasons = dict(line.split(": not submitted: ") for line in done.output.splitlines() if "not sub" in line)
+    in_time, over = "the time for submissions (-1 s) was used up", "a limit is reached: most_jobs 8"
+    assert reasons == {"digits-001": in_time, "digits-002": in_time, "digits-003": over, "digits-004": over}
+    assert "Run `outlast chain" in done.output and slurm.sent == []
+
+
+def test_a_scheduler_that_does_not_respond_is_the_reason_for_each_run(
+    experiment: Experiment, slurm: Slurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*words: Any, **more: Any) -> CommandOutput:
+        return CommandOutput(1, "", "slurm_load_jobs error: Unable to contact slurm controller")
+
+    monkeypatch.setattr(command_runner, "run_command", fail)
+    done = json.loads(run_chain(experiment, "-n", "3", "--json").stdout)
+    assert set(done["not_sent"].values()) == {"not submitted: the scheduler did not respond"}

@@ -45,7 +45,7 @@ def test_an_experiment_without_mistakes_is_summarised(directory: Path) -> None:
         "  output    metrics.json, accuracy at least 0.9",
         "  output    metrics.json, loss must be present",
         "  output    x, checked by sh -c 'exit 0'",
-        f"No mistakes. Next: outlast run {directory}",
+        f"No errors. Next: outlast run {directory}",
     ]
 
 
@@ -73,7 +73,7 @@ def test_all_mistakes_are_printed_and_counted_and_the_exit_code_is_2(directory: 
     assert result.stdout == ""
     lines = result.stderr.splitlines()
     assert [line.split(": ")[0] for line in lines[:3]] == ["params.yaml:2", "params.yaml:3", "params.yaml:4"]
-    assert lines[3] == "3 mistakes, nothing was submitted"
+    assert lines[3] == "3 errors, nothing was submitted"
 
 
 def test_every_wrong_entry_of_the_outputs_is_printed(directory: Path) -> None:
@@ -89,14 +89,14 @@ def test_every_wrong_entry_of_the_outputs_is_printed(directory: Path) -> None:
         "outputs[5]",
         "outputs[6].path",
     ]
-    assert lines[-1] == "6 mistakes, nothing was submitted"
+    assert lines[-1] == "6 errors, nothing was submitted"
 
 
 def test_a_single_mistake_is_counted_as_one(directory: Path) -> None:
     (directory / "params.yaml").unlink()
     result = check(directory)
     assert result.exit_code == 2
-    assert result.stderr.endswith("1 mistake, nothing was submitted\n")
+    assert result.stderr.endswith("1 error, nothing was submitted\n")
 
 
 def test_a_warning_is_printed_and_does_not_change_the_exit_code(directory: Path) -> None:

@@ -146,16 +146,22 @@ def test_the_limits_of_grid_engine_queues_are_shown(programs: Path, directory: P
     assert limits[1]["written"] == "INFINITY,[@gpu=24:00:00],[@old=1:0:0]"
 
 
+def test_keys_of_a_group_are_shown_as_they_are_written(programs: Path, directory: Path) -> None:
+    shown = clusters_command("slurm", "-C", directory).stdout
+    assert "transfers.stall       15 s" in shown
+    assert "cache_size, token.hosts, token.file, token.command\n" in shown
+
+
 def test_keys_that_are_not_for_the_scheduler_are_not_shown(programs: Path, directory: Path) -> None:
     assert "commit" not in clusters_command("slurm", "-C", directory).stdout
-    assert "commit_every      30 min" in clusters_command("htcondor", "-C", directory).stdout
+    assert "commit_every          30 min" in clusters_command("htcondor", "-C", directory).stdout
 
 
 def test_mistakes_are_printed_and_do_not_hide_other_clusters(programs: Path, directory: Path) -> None:
     (directory / "clusters.yaml").write_text("farm: {scheduler: pbs, longest: 5}\nmine: {scheduler: local}\n")
     result = clusters_command("-C", directory)
     assert result.exit_code == 0
-    assert "clusters.yaml:1, with 2 mistakes" in result.stdout
+    assert "clusters.yaml:1, with 2 errors" in result.stdout
     assert len(result.stderr.splitlines()) == 2
     assert clusters_command("mine", "-C", directory).stderr == ""
 
@@ -171,14 +177,14 @@ def test_a_profile_whose_scheduler_is_misspelt_is_not_listed_as_another(
 ) -> None:
     (directory / "clusters.yaml").write_text("farm: {scheduler: slrum}\n")
     listed = clusters_command("-C", directory)
-    assert "farm      unknown    clusters.yaml:1, with 1 mistake" in listed.stdout
+    assert "farm      unknown    clusters.yaml:1, with 1 error" in listed.stdout
     assert (
         'farm.scheduler: must be local, slurm, sge or htcondor, not the text "slrum"; did you mean "slurm"?'
         in listed.stderr
     )
     assert json.loads(clusters_command("-C", directory, "--json").stdout)["clusters"][-1]["scheduler"] is None
     one = clusters_command("farm", "-C", directory)
-    assert one.stdout == "farm: scheduler unknown, clusters.yaml:1, with 1 mistake\n"
+    assert one.stdout == "farm: scheduler unknown, clusters.yaml:1, with 1 error\n"
     assert 'did you mean "slurm"?' in one.stderr
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import click
 import pytest
 
-from outlast.cli.common import LONGEST_PATH, experiment_at, locate, show_argument
+from outlast.cli import common
+from outlast.cli.common import LONGEST_PATH, experiment_at, locate, show_argument, table, wrap_line
 from outlast.errors import BadInput
 from outlast.exchange.experiment import Experiment
 from outlast.text import printable
@@ -62,3 +64,53 @@ def test_a_directory_in_a_command_to_type_is_quoted() -> None:
 
 def test_control_characters_are_not_printed() -> None:
     assert printable("\x1b[2J\x1b]0;evil\x07\x9b5m\tlöss=0.1") == "�[2J�]0;evil��5m\tlöss=0.1"
+
+
+# Narrow terminals
+
+REASON = "the same failure twice: the training exited with 3; its last line: boom"
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(common, "on_terminal", lambda: True)
+    monkeypatch.setenv("COLUMNS", "60")
+
+
+@pytest.mark.usefixtures("terminal")
+def test_a_long_text_in_the_last_column_is_wrapped_in_its_column_or_below_its_row() -> None:
+    beside = click.unstyle(table(("RUN", "DETAIL"), [("r" * 20, REASON)], most_lines=3))
+    assert beside.splitlines()[1:] == [
+        "r" * 20 + "  the same failure twice: the training",
+        " " * 22 + "exited with 3; its last line: boom",
+    ]
+    below = click.unstyle(table(("RUN", "DETAIL"), [("r" * 50, REASON), ("s", "fine")], most_lines=3))
+    assert below.splitlines()[1:] == [
+        "r" * 50,
+        "    the same failure twice: the training exited with 3; its",
+        "    last line: boom",
+        "s" + " " * 51 + "fine",
+    ]
+
+
+@pytest.mark.usefixtures("terminal")
+@pytest.mark.parametrize("name", ["r", "r" * 50])
+def test_a_text_of_too_many_lines_ends_in_an_ellipsis(name: str) -> None:
+    lines = click.unstyle(table(("RUN", "DETAIL"), [(name, REASON * 9)], most_lines=3)).splitlines()
+    assert lines[-1].endswith("…") and sum("…" in line for line in lines) == 1
+    assert max(map(len, lines)) <= 60
+
+
+@pytest.mark.usefixtures("terminal")
+def test_a_wrapped_line_is_indented_and_splits_no_word() -> None:
+    assert wrap_line("  why        " + REASON, 13).splitlines() == [
+        "  why        the same failure twice: the training exited",
+        "             with 3; its last line: boom",
+    ]
+    assert wrap_line("x" * 100, 4) == "x" * 100
+
+
+def test_nothing_is_wrapped_or_cut_outside_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    assert wrap_line(REASON, 4) == REASON
+    assert REASON in table(("RUN", "DETAIL"), [("r" * 50, REASON)], most_lines=3)

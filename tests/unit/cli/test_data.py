@@ -11,12 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
 from outlast.cli import data_progress, live
+from outlast.cli.commands import data_fetch, data_pin
 from outlast.cli.commands.data import command
-from outlast.cli.data_common import ADVICE
+from outlast.cli.data_common import ADVICE, PIN_ADVICE
 from outlast.cli.data_progress import describe_error, describe_progress
 from outlast.node.event_log import EventLog
 from outlast.node.staging.cache.data_cache import DataCache
@@ -109,7 +111,7 @@ def test_a_failed_fetch_exits_with_1_and_prints_what_to_do(server: Misbehaving, 
     arguments = ("fetch", server.url("/a.bin"), "--to", tmp_path, "--sha256", "00" * 32)
     result = run_data(*arguments)
     assert result.exit_code == 1
-    assert "a.bin did not arrive: " in result.stderr
+    assert "a.bin could not be fetched: " in result.stderr
     assert ADVICE[ErrorKind.WRONG_DIGEST] in result.stderr
     assert list(tmp_path.glob("[!.]*")) == []
     found = read_json(*arguments)
@@ -167,7 +169,35 @@ def test_a_token_is_sent_to_the_named_hosts_only(tmp_path: Path, monkeypatch: py
 
 
 def test_every_error_kind_has_advice() -> None:
-    assert set(ADVICE) == set(ErrorKind)
+    assert set(ADVICE) == set(PIN_ADVICE) == set(ErrorKind)
+
+
+@pytest.mark.parametrize(
+    ("command", "advice"), [(data_fetch.command, ADVICE), (data_pin.command, PIN_ADVICE)]
+)
+def test_advice_names_only_options_of_the_command_that_prints_it(
+    command: click.Command, advice: dict[ErrorKind, str]
+) -> None:
+    options = {name for parameter in command.params for name in parameter.opts}
+    named = {option for text in advice.values() for option in re.findall(r"--[a-z-]+", text)}
+    assert named <= options
+
+
+@pytest.mark.parametrize(
+    ("status", "advice"),
+    [(403, "`token: {file: FILE, hosts: [HOST]}`"), (500, "`url: [URL, URL]`")],
+)
+def test_a_failed_pin_names_the_keys_to_write(
+    server: Misbehaving, directory: Path, status: int, advice: str
+) -> None:
+    server.always(Behaviour(status=status))
+    write(directory, server.url("/a.bin"), more="cluster: here\n")
+    (directory / "clusters.yaml").write_text(
+        "here: {scheduler: local, transfers: {stall: 1s, patience: 1s}}\n"
+    )
+    failed = run_data("pin", directory)
+    assert failed.exit_code == 1 and failed.stderr.endswith("%s\n" % advice)
+    assert " --" not in failed.stderr
 
 
 def test_progress_shows_size_speed_and_remaining_time() -> None:
@@ -241,8 +271,8 @@ def test_all_sources_are_checked_and_nothing_is_fetched(server: Misbehaving, dir
     result = run_data("check", directory)
     assert result.exit_code == 0
     assert "v.bin: method http: the node program fetches it" in result.stdout
-    assert re.search(r"%s +ok +300 kB +md5" % re.escape(server.url("/v.bin")), result.stdout)
-    assert re.search(r"%s +ok +300 kB +none" % re.escape(server.url("/b.bin")), result.stdout)
+    assert re.search(r" ok +300 kB +md5 +%s\n" % re.escape(server.url("/v.bin")), result.stdout)
+    assert re.search(r" ok +300 kB +none +%s\n" % re.escape(server.url("/b.bin")), result.stdout)
     assert "No problems. Next: outlast data pin %s   # writes" % directory in result.stdout
     assert {request.method for request in server.requests} == {"HEAD"}
 

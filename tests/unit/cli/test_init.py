@@ -50,7 +50,7 @@ def test_init_prints_the_files_and_what_to_type_next(tmp_path: Path) -> None:
         f"created {tmp_path}/a b: README.md, params.yaml, train.py",
         "Next:",
         f"  cd '{tmp_path}/a b'",
-        "  outlast check      # lists mistakes, submits nothing",
+        "  outlast check      # lists errors, submits nothing",
         "  outlast run        # submits it and supervises it until it has finished",
     ]
 

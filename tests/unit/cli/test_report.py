@@ -1,12 +1,18 @@
-"""`outlast report`: the bars match the shares."""
+"""`outlast report`: the bars match the shares, and a narrow terminal cuts nothing."""
 
 from __future__ import annotations
 
 import click
+import pytest
 
+from outlast.cli import common, save_table
+from outlast.cli.commands import report
 from outlast.cli.commands.report import text
-from outlast.domain.ledger import Booking, Use
+from outlast.domain.ledger import MEANING, Booking, Use
 from outlast.domain.model import Outcome
+from outlast.domain.save_costs import SaveCosts
+
+INTERVAL = "every 4.3 min: a save costs 0.4 s, and an interruption is expected every 13 h (none so far)"
 
 
 def test_a_share_that_is_rounded_to_zero_has_no_bar() -> None:
@@ -17,3 +23,44 @@ def test_a_share_that_is_rounded_to_zero_has_no_bar() -> None:
     shares = {line.split()[0]: line.split("%")[0].split()[-1] for line in lines[1:]}
     assert (drawn["useful"], drawn["lost"], drawn["wrap-up"]) == (40, 1, 0)
     assert (shares["lost"], shares["wrap-up"]) == ("1.0", "0.0")
+
+
+@pytest.fixture(params=[80, 100, 132])
+def columns(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """A terminal with this many columns."""
+    for module in (common, report):
+        monkeypatch.setattr(module, "on_terminal", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(request.param))
+    columns: int = request.param
+    return columns
+
+
+def run_on(name: str, uses: dict[Use, float]) -> Booking:
+    costs = SaveCosts(saves=3, blocked=0.1, computed=90.0, why=INTERVAL)
+    return Booking(name, 1, "n1", Outcome.FINISHED, sum(uses.values()), uses, saving=costs)
+
+
+def test_every_explanation_is_whole_on_a_narrow_terminal(columns: int) -> None:
+    uses = dict.fromkeys(Use, 3600.0)
+    lines = click.unstyle(text([run_on("r", uses)])).splitlines()
+    assert max(map(len, lines)) <= columns and not any("…" in line for line in lines)
+    begin = lines[0].index("MEANING")
+    shown = " ".join(line[begin:].strip() for line in lines[1 : lines.index("")])
+    assert [meaning for meaning in MEANING.values() if meaning not in shown] == []
+    assert all(len(line) <= begin or line[begin - 1] == " " for line in lines[: lines.index("")])
+
+
+@pytest.mark.parametrize("name", ["r", "digits-lr=0.001-batch=128-seed=1234"])
+def test_the_save_interval_is_whole_on_a_narrow_terminal(columns: int, name: str) -> None:
+    lines = click.unstyle(save_table.as_table({name: [run_on(name, {})]})).splitlines()
+    assert max(map(len, lines)) <= columns
+    assert INTERVAL in " ".join(" ".join(lines[1:]).split())
+
+
+def test_columns_of_runs_that_do_not_fit_the_terminal_follow_below(columns: int) -> None:
+    uses = dict.fromkeys(Use, 3600.0)
+    lines = click.unstyle(text([run_on("digits-lr=0.1", uses), run_on("digits-lr=0.2", uses)])).splitlines()
+    assert max(map(len, lines)) <= columns
+    heads = " ".join(line for line in lines if line.startswith("RUN"))
+    assert [use.value for use in Use if use.value.upper() not in heads] == []
+    assert not any("…" in line for line in lines)

@@ -68,7 +68,7 @@ def test_an_unknown_queue_or_one_with_a_shorter_limit_is_a_mistake_at_its_line(
     programs: Path, tmp_path: Path, profile: str, mistake: str
 ) -> None:
     result = check(tmp_path, profile)
-    assert result.stderr.splitlines() == [mistake, "1 mistake, nothing was submitted"]
+    assert result.stderr.splitlines() == [mistake, "1 error, nothing was submitted"]
     assert result.exit_code == 2
 
 
@@ -86,7 +86,7 @@ def test_an_unknown_queue_or_one_with_a_shorter_limit_is_a_mistake_at_its_line(
 def test_a_profile_that_fits_is_no_mistake(programs: Path, tmp_path: Path, profile: str) -> None:
     result = check(tmp_path, profile)
     assert (result.exit_code, result.stderr) == (0, "")
-    assert "No mistakes. Next: outlast run" in result.stdout
+    assert "No errors. Next: outlast run" in result.stdout
 
 
 def test_a_longest_that_is_not_reached_and_a_limit_that_may_be_lifted_are_warnings(
@@ -120,4 +120,4 @@ def test_a_scheduler_that_does_not_respond_is_only_a_warning(
         "warning: cluster mine: the Slurm controller does not respond (scontrol did not"
     )
     assert warning.endswith("you can still submit the runs; their jobs are submitted once it responds")
-    assert "No mistakes in the files; the scheduler could not be queried. Next: outlast run" in result.stdout
+    assert "No errors in the files; the scheduler could not be queried. Next: outlast run" in result.stdout

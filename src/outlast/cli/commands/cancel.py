@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,8 +18,9 @@ from outlast.cli.common import (
     open_journal,
     write_json,
 )
-from outlast.controller.inbox import Cancel, Inbox
-from outlast.errors import BadInput
+from outlast.controller.inbox import Cancel, Inbox, cancel_without_inbox
+from outlast.errors import BadInput, NotWritable
+from outlast.journal.ownership import check_owner
 
 if TYPE_CHECKING:
     from outlast.controller.supervisor import Supervisor
@@ -44,10 +46,18 @@ def command(runs: tuple[str, ...], directory: Path, everything: bool, as_json: b
         names = tuple(run.name for run in found if not run.state.over)
     finally:
         journal.close()
+    request = Cancel(None if everything else names, "cancelled by the user")
+    unwritable: NotWritable | None = None
     if names:
-        Inbox(experiment.inbox).put(Cancel(None if everything else names, "cancelled by the user"))
+        check_owner(experiment.journal)
+        try:
+            Inbox(experiment.inbox).put(request)
+        except NotWritable as error:
+            unwritable = error  # recorded directly, unless another controller holds the journal
 
     def wait_until_ended(session: Supervisor) -> None:
+        if unwritable is not None:
+            cancel_without_inbox(session.journal, request, time.time())
         for _ in range(10):
             session.step(budget=0.0)
             if not session.journal.live().keys() & set(names):
@@ -55,6 +65,8 @@ def command(runs: tuple[str, ...], directory: Path, everything: bool, as_json: b
             session.wait()
 
     held = carry_out(experiment, "cancel", wait_until_ended) if names else ""
+    if held and unwritable is not None:
+        raise unwritable
     if as_json:
         write_json({"cancelled": names, "over": over, "held": held or None})
         return

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -21,16 +22,20 @@ from outlast.cli.common import (
     write_json,
 )
 from outlast.controller.submission import prepare
-from outlast.domain.model import EntryKind, Outcome, Spec, attempts_needed
+from outlast.domain.model import EntryKind, Outcome, RunState, Spec, attempts_needed
 from outlast.errors import BadInput
 from outlast.text import counted, printable
 
 if TYPE_CHECKING:
+    from outlast.controller.controller import Pass
+    from outlast.domain.model import Run
     from outlast.journal.journal import Journal
 
 #: One spare job per this many needed ones, in case some are lost; unused ones end at once.
 SPARE = 5
 MOST_JOBS = 1000
+#: The keys of params.yaml and of a profile that limit how much is submitted.
+_LIMITS = ("parallel", "most_jobs", "submit_rate")
 
 
 @click.command()
@@ -67,7 +72,7 @@ def command(
         submitted = submit_runs(experiment, cluster)
         before = session.journal.last_entry()
         done = session.step(budget=LONGEST_PASS, jobs=number)
-        result = _collect_result(session.journal, before)
+        result = _collect_result(session.journal, before, done)
     complete = not done.scheduler_error and not result.errors
     if as_json:
         write_json(
@@ -92,8 +97,8 @@ class _ChainResult:
     errors: dict[str, str]
 
 
-def _collect_result(journal: Journal, before: int) -> _ChainResult:
-    """Return the result of a pass from the journal's entries after number `before`."""
+def _collect_result(journal: Journal, before: int, done: Pass) -> _ChainResult:
+    """Return the result of a pass, whose entries in the journal are those after number `before`."""
     submitted: dict[str, str] = {}
     errors: dict[str, str] = {}
     for row in journal.entries(after=before):
@@ -108,18 +113,41 @@ def _collect_result(journal: Journal, before: int) -> _ChainResult:
             )
         elif entry.kind is EntryKind.ENDED and entry.data["outcome"] == Outcome.REJECTED.value:
             errors[entry.run] = "refused: %s" % entry.data["detail"]
+    explain = _explainer(journal.newest_spec(), done)
     for run in journal.live().values():
         if run.current is None and run.name not in errors:
-            errors[run.name] = "not submitted: a limit is reached (parallel, most_jobs or submit_rate)"
+            errors[run.name] = "not submitted: %s" % explain(run)
     return _ChainResult(submitted, errors)
+
+
+def _explainer(spec: Spec | None, done: Pass) -> Callable[[Run], str]:
+    """Return a function that explains why a pass did not submit a run."""
+    profile: Mapping[str, Any] = {"parallel": spec.parallel, **spec.profile} if spec else {}
+    limits = ["%s %s" % (key, profile[key]) for key in _LIMITS if profile.get(key) is not None]
+    put_off, over_limit, held_back = map(frozenset, (done.put_off, done.over_limit, done.held_back))
+
+    def explain(run: Run) -> str:
+        if done.scheduler_error:
+            return "the scheduler did not respond"
+        if run.name in put_off:
+            return "the time for submissions (%.0f s) was used up" % LONGEST_PASS
+        if run.name in over_limit:
+            return "a limit is reached: %s" % " or ".join(limits)
+        if run.name in held_back:
+            return "its data was not available; another run tests whether it is now"
+        if run.state is RunState.ACCEPTED:
+            return "it has finished; its results are being published"
+        return "it pauses between two attempts"
+
+    return explain
 
 
 def _print_result(
     result: _ChainResult, number: int, in_place: bool, scheduler_error: str, directory: Path
 ) -> None:
     if scheduler_error:
-        text = "the scheduler did not respond: %s; nothing was submitted, try again" % scheduler_error
-        click.echo(text, err=True)
+        text = "the scheduler did not respond: %s; no job was submitted. Run `outlast chain%s` again."
+        click.echo(text % (scheduler_error, show_argument(directory)), err=True)
         return
     if result.submitted:
         jobs = "a chain of %s" % counted(number, "job")

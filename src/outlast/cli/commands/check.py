@@ -1,4 +1,4 @@
-"""`outlast check`: validate an experiment and list all mistakes; submit nothing."""
+"""`outlast check`: validate an experiment and list all errors; submit nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from outlast.cli.common import cluster_option, json_option
+from outlast.cli.common import cluster_option, json_option, wrap_line
 from outlast.text import counted
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @json_option
 @click.pass_context
 def command(context: click.Context, directory: Path, cluster: str | None, as_json: bool) -> None:
-    """Validate the experiment in DIR and list all mistakes with their lines. Submits nothing.
+    """Validate the experiment in DIR and list all errors with their lines. Submits nothing.
 
     Also asks the scheduler, for ten seconds at most, whether the queue exists and allows the requested time.
     Exits with 0 if the experiment can be submitted, with 2 if not.
@@ -48,9 +48,12 @@ def command(context: click.Context, directory: Path, cluster: str | None, as_jso
         for warning in warnings:
             click.echo(f"warning: {warning}", err=True)
         if mistakes:
-            click.echo(f"{counted(len(mistakes), 'mistake')}, nothing was submitted", err=True)
+            click.echo(f"{counted(len(mistakes), 'error')}, nothing was submitted", err=True)
         elif parsed:
-            click.echo("\n".join([*summary(parsed), _conclude(directory, cluster, responded)]))
+            for line in summary(parsed):
+                # A command stays on one line, to be copied.
+                click.echo(line if line.startswith("  command") else wrap_line(line, 12))
+            click.echo(_conclude(directory, cluster, responded))
     context.exit(2 if mistakes else 0)
 
 
@@ -113,7 +116,7 @@ def data_line(item: DataItem) -> str:
 
 
 def _conclude(directory: Path, cluster: str | None, responded: bool) -> str:
-    found = "No mistakes." if responded else "No mistakes in the files; the scheduler could not be queried."
+    found = "No errors." if responded else "No errors in the files; the scheduler could not be queried."
     words = ["" if directory == Path() else str(directory), *(["--cluster", cluster] if cluster else [])]
     return " ".join([found, "Next: outlast run", *_quoted([word for word in words if word])])
 

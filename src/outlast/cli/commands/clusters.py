@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from outlast.cli.common import here_option, json_option, table, write_json
+from outlast.cli.common import here_option, json_option, table, wrap_line, write_json
 from outlast.errors import BadInput
 from outlast.text import counted
 
@@ -68,7 +68,7 @@ def _show_all(library: Library, as_json: bool) -> None:
     click.echo("\nOn this machine:")
     for kind, found in here.items():
         for line in _presence_lines(kind, found):
-            click.echo("  " + line)
+            click.echo(wrap_line("  " + line, 13))
     _print_mistakes(mistakes)
 
 
@@ -104,12 +104,13 @@ def _show_one(cluster: KnownCluster, as_json: bool) -> None:
     settings = dict(_settings(cluster))
     for key, value in settings.items():
         if _is_set(value):
-            click.echo("  %-17s %s" % (key, _show_value(key, value)))
-    click.echo("  %-17s %s" % ("not set", ", ".join(key for key in settings if not _is_set(settings[key]))))
+            click.echo("  %-21s %s" % (_show_key(key), _show_value(key, value)))
+    unset = ", ".join(_show_key(key) for key, value in settings.items() if not _is_set(value))
+    click.echo(wrap_line("  %-21s %s" % ("not set", unset), 24))
     click.echo("On this machine:")
     for kind, found in here.items():
         for line in _presence_lines(kind, found):
-            click.echo("  " + line)
+            click.echo(wrap_line("  " + line, 13))
     for line in _limit_lines(cluster, limits, error):
         click.echo(line)
     _print_mistakes(cluster.mistakes)
@@ -168,7 +169,7 @@ def _show_origin(cluster: KnownCluster) -> str:
     if not cluster.file:
         return "built in"
     wrong = len(cluster.mistakes)
-    suffix = ", with %s" % counted(wrong, "mistake") if wrong else ""
+    suffix = ", with %s" % counted(wrong, "error") if wrong else ""
     return "%s:%s%s" % (cluster.file, cluster.line, suffix)
 
 
@@ -190,6 +191,13 @@ def _settings(cluster: KnownCluster) -> Iterator[tuple[str, Any]]:
 
 def _is_set(value: Any) -> bool:
     return value is not None and value not in ("", ())
+
+
+def _show_key(key: str) -> str:
+    """Return the key as it is written in clusters.yaml, where `token` and `transfers` are groups."""
+    if key in ("stall", "patience", "connections"):
+        return "transfers.%s" % key
+    return key.replace("token_", "token.")
 
 
 def _show_value(key: str, value: Any) -> str:

@@ -16,6 +16,7 @@ from outlast.cli.common import (
     json_option,
     show_argument,
     table,
+    wrap_line,
     write_json,
 )
 from outlast.cli.source_probe import ItemProbe, ProbeReply, probe_items
@@ -60,11 +61,11 @@ def command(context: click.Context, directory: Path, cluster: str | None, as_jso
 def _print_probes(probes: list[ItemProbe], space_problems: list[str], directory: str) -> None:
     for probe in probes:
         click.echo("%s: method %s: %s" % (probe.item.name, probe.method.method, probe.method.why))
-        rows = [(printable(one.source), *_cells(one)) for one in probe.replies]
-        lines = table(("SOURCE", "STATUS", "SIZE", "DIGEST"), rows, right=(2,)).splitlines()
-        click.echo("\n".join("  " + line for line in lines))
+        # The first column indents the table; the URL comes last, where a narrow terminal cuts it.
+        rows = [("", *_cells(one), printable(one.source)) for one in probe.replies]
+        click.echo(table(("", "STATUS", "SIZE", "DIGEST", "SOURCE"), rows, right=(2,)))
         for note in probe.notes:
-            click.echo("  note: %s" % note)
+            click.echo(wrap_line("  note: %s" % note, 4))
         for problem in probe.problems:
             click.echo("  %s %s" % (click.style("problem:", fg="red"), printable(problem)))
     for problem in space_problems:

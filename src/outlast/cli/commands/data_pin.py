@@ -11,7 +11,7 @@ import click
 
 from outlast.cli import ERROR, FAILED, INTERRUPTED
 from outlast.cli.common import cluster_option, directory_argument, json_option, show_argument, write_json
-from outlast.cli.data_common import ADVICE
+from outlast.cli.data_common import PIN_ADVICE
 from outlast.cli.data_progress import TransferDisplay
 from outlast.node.staging.errors import FetchFailed, SourceError
 from outlast.node.staging.item import ALGORITHMS, DataItem
@@ -90,7 +90,10 @@ def command(
 
 
 def _print_result(result: Result) -> None:
-    click.echo("%s: %s" % (result.name, result.detail), err=result.state == "failed")
+    # The error of a fetch begins with the name.
+    named = result.detail.startswith(result.name + " ")
+    text = result.detail if named else "%s: %s" % (result.name, result.detail)
+    click.echo(text, err=result.state == "failed")
     for key, value in result.pins.items():
         click.echo("    %s: %s" % (key, value))
 
@@ -108,7 +111,7 @@ def _pin(directory: Path, index: int, item: DataItem, access: DataAccess, trust_
         else:
             pins, how = _computed_pins(unpinned, access, algorithms)
     except FetchFailed as error:
-        return Result(item.name, "failed", "%s; %s" % (error, ADVICE[error.cause.kind]), {})
+        return Result(item.name, "failed", "%s; %s" % (error, PIN_ADVICE[error.cause.kind]), {})
     except (SourceError, ValueError) as error:
         return Result(item.name, "failed", str(error), {})
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ import click
 
 from outlast.cli import FAILED, INTERRUPTED
 from outlast.cli.common import on_terminal
+from outlast.cli.safe_output import unfiltered
 from outlast.domain.model import Attempt, JournalEntry, Run, RunState
 from outlast.errors import BadInput
 
@@ -187,11 +189,12 @@ class _DemoProgress:
         share, accuracy = step / total, progress["metrics"]["accuracy"]
         line = "step %d of %d (%d %%), accuracy %.3f" % (step, total, 100 * share, accuracy)
         if on_terminal():
-            click.echo("\r\033[K%-30s %s" % ("█" * round(30 * share), line), nl=False)
+            text = "\r\033[K%-30s %s" % ("█" * round(30 * share), line)
+            click.echo(text, nl=False, file=unfiltered(sys.stdout))
         elif time.monotonic() - self._last >= LINE_EVERY:
             self._last = time.monotonic()
             click.echo(line)
 
     def clear(self) -> None:
         if on_terminal():
-            click.echo("\r\033[K", nl=False)
+            click.echo("\r\033[K", nl=False, file=unfiltered(sys.stdout))

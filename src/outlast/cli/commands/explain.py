@@ -17,6 +17,7 @@ from outlast.cli.common import (
     locate,
     open_journal,
     show_time,
+    wrap_line,
     write_json,
 )
 from outlast.cli.refusal_hints import suggest_retry
@@ -65,10 +66,8 @@ def _as_json(journal: Journal, run: Run, attempts: list[Attempt]) -> dict[str, A
 
 def _text(journal: Journal, run: Run, attempts: list[Attempt], root: Path, directory: Path) -> str:
     spec = journal.spec(run.spec)
-    lines = [
-        "%s: %s%s"
-        % (run.name, add_colour(run.state.value), " — %s" % printable(run.reason) if run.state.over else "")
-    ]
+    why = " — %s" % printable(run.reason) if run.state.over else ""
+    lines = [wrap_line("%s: %s%s" % (run.name, add_colour(run.state.value), why), 2)]
     lines.append("  submitted %s to %s: %s" % (show_time(run.added), spec.cluster, spec.command))
     if run.params:
         lines.append("  with " + ", ".join("%s=%s" % item for item in run.params.items()))
@@ -100,6 +99,9 @@ def _attempt_lines(
         lines.append("  when       %s" % show_times(attempt, entries))
     if attempt.waits and not ended:
         lines.append("  waiting    %s" % printable(attempt.waits))
+    if attempt.blocked:
+        since = show_time(attempt.blocked_since)
+        lines.append("  blocked    since %s: %s" % (since, printable(attempt.blocked)))
     account = attempt.account
     for leg in account.earlier:
         lines.append("  earlier    %s" % _show_leg(leg))
@@ -119,6 +121,7 @@ def _attempt_lines(
     if booking and booking.uses:
         parts = ("%s %s" % (show_duration(seconds), use.value) for use, seconds in booking.uses.items())
         lines.append("  time       %s: %s" % (show_duration(booking.slot), ", ".join(parts)))
+    lines = [wrap_line(line, 13) for line in lines]
     if ended and account.tail and word in ("crashed", "wrong-output", "out-of-memory", "out-of-disk"):
         lines += ["  | %s" % printable(line) for line in account.tail[-12:]]
     return lines

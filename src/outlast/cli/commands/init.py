@@ -35,15 +35,14 @@ def command(name: str | None, example: str, list_them: bool, as_json: bool) -> N
         from outlast.spec.mistakes import did_you_mean
 
         hint = did_you_mean(example, known)
-        raise BadInput(
-            f'there is no example "{example}"; {hint} (known: {", ".join(known)})'.replace("  ", " ")
-        )
+        hint = f"; {hint}" if hint else ""
+        raise BadInput(f'there is no example "{example}"{hint} (known: {", ".join(known)})')
     copied = copy_template(known[example], directory)
     click.echo(f"created {directory}: {', '.join(copied)}")
     click.echo("Next:")
     if directory.resolve() != Path.cwd():
         click.echo(f"  cd {shlex.quote(str(directory))}")
-    click.echo("  outlast check      # lists mistakes, submits nothing")
+    click.echo("  outlast check      # lists errors, submits nothing")
     click.echo("  outlast run        # submits it and supervises it until it has finished")
 
 
@@ -58,5 +57,7 @@ def _print_templates(known: Mapping[str, Path], *, as_json: bool) -> None:
         ]
         click.echo(json.dumps(entries, indent=2))
         return
+    from outlast.cli.common import wrap_line
+
     for name, text in described.items():
-        click.echo(f"{name:<10} {text}".rstrip())
+        click.echo(wrap_line(f"{name:<10} {text}".rstrip(), 11))

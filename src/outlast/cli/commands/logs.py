@@ -70,6 +70,7 @@ def _follow(experiment: Experiment, journal: Journal, name: str, only: int | Non
     number = only or max(1, find_run(journal, name).attempts)
     offset = 0
     while True:
+        journal.refresh()
         run = find_run(journal, name)
         path = _find_log(experiment, journal, name, number)
         if path.exists():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ from outlast.cli.common import (
     directory_argument,
     experiment_at,
     json_option,
+    on_terminal,
     open_journal,
     table,
+    terminal_width,
     write_json,
 )
 from outlast.domain.accounts import ErrorTotal, sum_errors
@@ -26,8 +29,11 @@ from outlast.units import show_duration, show_size
 
 #: Runs listed one by one; of more, only the sum is shown.
 SHOWN = 30
-#: Width of the longest bar.
+#: Width of a bar of 100 %, and on a narrow terminal.
 BAR = 40
+NARROW_BAR = 10
+#: Columns left of the bars, with the gaps.
+NUMBERS = 36
 #: The least share that gets a bar: one that is not rounded to 0.0 %.
 VISIBLE = 0.0005
 
@@ -115,18 +121,26 @@ def text(bookings: list[Booking], everything: bool = False) -> str:
 
 
 def _total_table(sums: dict[Use, float], slot: float) -> str:
+    shown = {use: seconds for use, seconds in sums.items() if seconds > 0 or use is Use.USEFUL}
+    longest_bar = _bar_width(max(len(MEANING[use]) for use in shown))
     rows = []
-    for use, seconds in sums.items():
-        if seconds > 0 or use is Use.USEFUL:
-            share = seconds / slot
-            bar = "█" * round(share * BAR) or ("▏" if share >= VISIBLE else "")
-            rows.append(
-                (add_colour(use.value), show_duration(seconds), "%.1f %%" % (100 * share), bar, MEANING[use])
-            )
+    for use, seconds in shown.items():
+        share = seconds / slot
+        bar = "█" * round(share * longest_bar) or ("▏" if share >= VISIBLE else "")
+        rows.append(
+            (add_colour(use.value), show_duration(seconds), "%.1f %%" % (100 * share), bar, MEANING[use])
+        )
     rows.append(
         ("slot time", show_duration(slot), "100.0 %", "", "time that the scheduler allocated to all attempts")
     )
-    return table(("USE", "TIME", "SHARE", "", "MEANING"), rows, right=(1, 2))
+    return table(("USE", "TIME", "SHARE", "", "MEANING"), rows, right=(1, 2), most_lines=9)
+
+
+def _bar_width(longest_text: int) -> int:
+    """Return the width of a bar of 100 %: on a narrow terminal, the explanations come first."""
+    if not on_terminal():
+        return BAR
+    return max(NARROW_BAR, min(BAR, terminal_width() - NUMBERS - longest_text))
 
 
 def _table_by_run(runs: dict[str, list[Booking]], sums: dict[Use, float]) -> str:
@@ -138,7 +152,22 @@ def _table_by_run(runs: dict[str, list[Booking]], sums: dict[Use, float]) -> str
         cells = [show_duration(uses[use]) if uses[use] else "-" for use in columns]
         rows.append((name, str(len(bookings)), show_duration(slot), *cells))
     head = ("RUN", "ATTEMPTS", "SLOT", *(use.value.upper() for use in columns))
-    return table(head, rows, right=range(1, len(head)))
+    return "\n\n".join(
+        table([head[i] for i in group], [[row[i] for i in group] for row in rows], right=range(1, len(group)))
+        for group in _fitting_columns([head, *rows])
+    )
+
+
+def _fitting_columns(rows: Sequence[Sequence[str]]) -> list[list[int]]:
+    """Return groups of columns that fit the terminal; each begins with column 0. Elsewhere, one group."""
+    widths = [max(map(len, column)) + 2 for column in zip(*rows, strict=True)]
+    groups = [[0]]
+    for index in range(1, len(widths)):
+        used = sum(widths[i] for i in (*groups[-1], index)) - 2
+        if on_terminal() and used > terminal_width() and len(groups[-1]) > 1:
+            groups.append([0])
+        groups[-1].append(index)
+    return groups
 
 
 def _errors(bookings: list[Booking]) -> dict[str, ErrorTotal]:
@@ -176,4 +205,4 @@ def _table_by_host(bookings: list[Booking]) -> str:
                 ),
             )
         )
-    return table(("HOST", "ATTEMPTS", "SLOT", "USEFUL", "OUTCOMES"), rows, right=(1, 2, 3))
+    return table(("HOST", "ATTEMPTS", "SLOT", "USEFUL", "OUTCOMES"), rows, right=(1, 2, 3), most_lines=9)

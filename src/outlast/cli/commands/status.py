@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,6 +23,7 @@ from outlast.cli.common import (
     table,
     write_json,
 )
+from outlast.cli.safe_output import unfiltered
 from outlast.controller.inbox import Inbox
 from outlast.domain.model import Attempt, AttemptState, Outcome, Run, RunState
 from outlast.exchange.attempt_log import logged_in, read_attempt
@@ -30,8 +32,12 @@ from outlast.journal.journal import Journal
 from outlast.journal.lease import describe, living_holder
 from outlast.text import printable
 
+#: Clears the screen and moves the cursor to its top.
+CLEAR = "\033[2J\033[1;1H"
 #: Runs shown when there are many; `--all` shows the rest.
 SHOWN = 30
+#: Lines that the detail of a run may need on a narrow terminal; `explain` shows all of it.
+MOST_LINES = 3
 
 
 @click.command()
@@ -49,7 +55,7 @@ def command(directory: Path, as_json: bool, everything: bool, watch: bool) -> No
                 write_json(_as_json(experiment, journal))
             else:
                 if watch and on_terminal():
-                    click.clear()
+                    click.echo(CLEAR, nl=False, file=unfiltered(sys.stdout))
                 click.echo(_text(experiment, journal, everything, directory))
             live = _has_live_runs(journal.counts())
         finally:
@@ -82,7 +88,15 @@ def _run_as_json(experiment: Experiment, journal: Journal, run: Run) -> dict[str
         "attempt": attempt.state.value if attempt else None,
         "job": attempt.job if attempt else None,
         "host": attempt.host if attempt else None,
+        "blocked": _blocked(journal, run, attempt),
     }
+
+
+def _blocked(journal: Journal, run: Run, attempt: Attempt | None) -> str | None:
+    """Return why its files keep the run from continuing; None if they do not."""
+    if attempt is None and run.state is RunState.ACCEPTED and run.accepted:
+        attempt = journal.attempt(run.accepted)
+    return attempt.blocked or None if attempt else None
 
 
 def _text(experiment: Experiment, journal: Journal, everything: bool, directory: Path) -> str:
@@ -95,7 +109,11 @@ def _text(experiment: Experiment, journal: Journal, everything: bool, directory:
     ]
     runs = journal.runs() if everything or total <= SHOWN else journal.most_relevant_runs(SHOWN)
     rows = [_row(experiment, journal, run) for run in runs]
-    lines.append(table(("RUN", "STATE", "ATTEMPT", "STEP", "SINCE", "DETAIL"), rows, right=(2, 3)))
+    lines.append(
+        table(
+            ("RUN", "STATE", "ATTEMPT", "STEP", "SINCE", "DETAIL"), rows, right=(2, 3), most_lines=MOST_LINES
+        )
+    )
     if len(rows) < total:
         lines.append("… and %d more; --all shows them" % (total - len(rows)))
     lines += ["", _describe_supervision(experiment, journal, counts, directory)]
@@ -115,7 +133,7 @@ def _row(experiment: Experiment, journal: Journal, run: Run) -> tuple[str, ...]:
         str(run.attempts),
         "-" if step is None else str(step),
         show_time(since),
-        _detail(experiment, run, attempt),
+        _detail(experiment, journal, run, attempt),
     )
 
 
@@ -128,20 +146,28 @@ def _step(experiment: Experiment, run: Run, attempt: Attempt | None) -> int | No
     return max(steps, default=None)
 
 
-def _detail(experiment: Experiment, run: Run, attempt: Attempt | None) -> str:
+def _detail(experiment: Experiment, journal: Journal, run: Run, attempt: Attempt | None) -> str:
     if attempt is None:
         if run.state.over or run.last is None:
             return printable(run.reason)
         if run.last.outcome is Outcome.FINISHED:
+            blocked = _blocked(journal, run, None)
+            if blocked:
+                return "cannot publish its results: %s" % printable(blocked)
             return "publishing its results"
         return "between attempts: %s" % printable(run.last.detail)
+    if attempt.blocked:
+        return "cannot be settled since %s: %s" % (
+            show_time(attempt.blocked_since),
+            printable(attempt.blocked),
+        )
     if attempt.missed is not None:
         return "not listed by the scheduler since %s" % show_time(attempt.missed)
     if attempt.state is not AttemptState.RUNNING or attempt.waits:
         return printable(attempt.waits) or attempt.reason
     from outlast.cli.live import show_progress
 
-    return " ".join(filter(None, ("on %s" % attempt.host, show_progress(experiment, attempt))))
+    return ", ".join(filter(None, ("on %s" % attempt.host, show_progress(experiment, attempt))))
 
 
 def _describe_supervision(

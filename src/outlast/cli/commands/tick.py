@@ -30,7 +30,7 @@ def command(directory: Path, as_json: bool) -> None:
         counts = session.journal.counts()
     if as_json:
         write_json({"runs": counts, "entries": done.entries, "trouble": done.scheduler_error or None,
-                    "put_off": done.put_off, "notes": done.notes})  # fmt: skip
+                    "put_off": len(done.put_off), "notes": done.notes})  # fmt: skip
         return
     for note in done.notes:
         click.echo("note: %s" % note, err=True)
