@@ -2,6 +2,7 @@
 # make test    everything: lint, types, all tests
 # make check   the quick loop: lint, types, unit tests, simulation
 # make storm   crash and freeze real schedulers, 50 times each; about an hour
+# make attack  kill, freeze, remove and lie at random on every cluster; about an hour
 # make bench   tables of speed and memory, compared with other tools in the same run
 
 PYTHON ?= python3
@@ -17,7 +18,7 @@ unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
 # benchmarks are tested only if they are installed.
 TEST_NEEDS := $(VENV)/.dev $(if $(CI),$(VENV)/.torch $(VENV)/.frameworks $(VENV)/.bench)
 
-.PHONY: demo test check storm lint types bench lock clean
+.PHONY: demo test check storm attack lint types bench lock clean
 
 demo: $(VENV)/.demo
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/outlast demo
@@ -31,6 +32,9 @@ check: lint types
 
 storm: $(VENV)/.dev
 	PATH="$(abspath $(BIN)):$$PATH" OUTLAST_STORM=50 $(BIN)/python -m pytest -n $(WORKERS_WITH_CLUSTERS) --dist loadscope tests/contract -k "storm"
+
+attack: $(VENV)/.dev
+	PATH="$(abspath $(BIN)):$$PATH" OUTLAST_ATTACK_WALKS=40 OUTLAST_ATTACK_SECONDS=45 $(BIN)/python -m pytest -n $(WORKERS_WITH_CLUSTERS) --dist loadscope tests/attack
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
