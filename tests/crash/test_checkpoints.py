@@ -134,7 +134,6 @@ def in_both(place: Path, work: Callable[[CheckpointStore], Any]) -> list[Any]:
             results[rank] = work(store)
         except Exception as error:
             results[rank] = error
-            barrier.abort()
 
     threads = [threading.Thread(target=run, args=(rank,)) for rank in range(2)]
     for thread in threads:
@@ -175,6 +174,49 @@ def test_a_part_with_any_bit_flipped_or_cut_at_any_byte_makes_all_processes_load
             (place / aside).rename(checkpoint)
         part.write_bytes(whole)
     assert in_both(place, step) == [2, 2]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_an_error_of_one_process_while_loading_is_raised_by_all_and_none_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: int
+) -> None:
+    place = tmp_path / "checkpoints"
+    content = content_of(flatten(None))
+
+    def save(store: CheckpointStore) -> None:
+        store.load()
+        store.save(content, 1, store._ranks.broadcast(functools.partial(store.begin, 1)))
+
+    assert in_both(place, save) == [None, None]
+    real = file_format.read_state
+
+    def refuse(path: str) -> Any:
+        if path.endswith(file_format.part_name(rank, 2)):
+            raise CheckpointError("a library is missing")
+        return real(path)
+
+    monkeypatch.setattr(file_format, "read_state", refuse)
+    errors = in_both(place, CheckpointStore.load)
+    assert str(errors[rank]) == "a library is missing"
+    assert str(errors[1 - rank]) == "process %d of 2 has failed: CheckpointError: a library is missing" % rank
+    monkeypatch.undo()
+    assert [loaded[1].step for loaded in in_both(place, CheckpointStore.load)] == [1, 1]
+
+
+def test_parts_of_different_checkpoints_are_never_loaded_together(tmp_path: Path) -> None:
+    place = tmp_path / "checkpoints"
+    content = content_of(flatten(None))
+
+    def save(store: CheckpointStore) -> None:
+        store.load()
+        for step in (1, 2, 3):
+            store.save(content, step, store._ranks.broadcast(functools.partial(store.begin, step)))
+
+    assert in_both(place, save) == [None, None]
+    _, middle, new = sorted(filter(checkpoint_names.is_checkpoint, names_in(place)))
+    name = file_format.part_name(1, 2)
+    shutil.copy(place / middle / name, place / new / name)
+    assert [loaded[1].step for loaded in in_both(place, CheckpointStore.load)] == [2, 2]
 
 
 def test_a_claim_with_any_bit_flipped_or_cut_at_any_byte_prevents_no_load(two: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -125,10 +126,46 @@ def test_a_disk_that_is_full_for_one_process_blocks_none_and_the_next_save_count
     assert hurt.weights == alone.weights
 
 
-def test_a_checkpoint_of_two_processes_is_not_loaded_by_one(together: Make, make: Make) -> None:
-    assert together("run").attempt(stop=3).code == EXIT_CONTINUE
-    one = make("other")
-    (one.output.parent / "checkpoints").symlink_to(one.output.parents[1] / "run" / "checkpoints")
-    ended = one.attempt()
-    assert "was saved by 2 processes, but this run has 1" in ended.printed
-    assert len(checkpoints(one)) >= 2
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (2, 3)])
+def test_a_checkpoint_of_another_number_of_processes_is_an_error_that_names_both_and_stays(
+    parent: Parent, two: Several, tmp_path: Path, before: int, after: int
+) -> None:
+    with ExitStack() as stack:
+        three = Several(*two.parents, stack.enter_context(Parent(*MODULES))) if after == 3 else two
+        groups: dict[int, Parent] = {1: parent, 2: two, 3: three}
+
+        def run(count: int, name: str) -> Run:
+            return Run(groups[count], SCRIPT, tmp_path / name, together=count > 1, epochs=4)
+
+        assert run(before, "run").attempt(stop=3).code == EXIT_CONTINUE
+        other = run(after, "other")
+        (other.output.parent / "checkpoints").symlink_to(tmp_path / "run" / "checkpoints")
+        names = [path.name for path in checkpoints(other)]
+        ended = other.attempt()
+    message = "was saved by %d processes, but this run has %d" % (before, after)
+    assert ended.code == 1 and ended.printed.count("CheckpointError: ") >= after
+    assert ended.printed.count(message) >= after
+    assert [path.name for path in checkpoints(other)] == names
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_an_error_of_one_process_while_loading_ends_all_of_them_with_its_reason(
+    together: Make, rank: int
+) -> None:
+    run = together("run")
+    assert run.attempt(stop=3).code == EXIT_CONTINUE
+    names = [path.name for path in checkpoints(run)]
+    ended = run.attempt(refuses=rank)
+    assert ended.code == 1
+    reason = "process %d of 2 has failed: CheckpointError: torch cannot be imported here" % rank
+    assert reason in ended.printed and ended.printed.count("torch cannot be imported here") > 2
+    assert [path.name for path in checkpoints(run)] == names
+    finish(run)
+
+
+@pytest.mark.parametrize("clock", [86400, -86400])
+def test_a_clock_that_is_a_day_off_in_one_process_stops_none_of_them(together: Make, clock: int) -> None:
+    alone, hurt = finish(together("alone")), together("hurt")
+    ended = hurt.attempt(clock=clock)
+    assert ended.code == 0, ended.printed
+    same_end(alone, hurt)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -132,3 +135,49 @@ def test_a_checkpoint_saved_by_something_else_is_refused_with_what_to_do(make: M
     assert (
         "not saved by outlast's callback for Lightning; load it with the code that saved it" in ended.printed
     )
+
+
+def test_an_object_that_needs_a_pickle_is_named_at_the_first_step_unless_pickles_are_allowed(
+    make: Make,
+) -> None:
+    ended = make("refused", odd=True).attempt()
+    assert ended.code == 1
+    assert "the Lightning checkpoint['odd'] is a fractions.Fraction" in ended.printed
+    assert "pass allow_pickle=True to Outlast()" in ended.printed
+    allowed = make("allowed", odd=True, callback={"allow_pickle": True})
+    assert allowed.attempt(stop=3).code == EXIT_CONTINUE
+    finish(allowed)
+    # A script that does not allow pickles loads none.
+    again = make("again", odd=True)
+    shutil.copytree(allowed.output.parent / "checkpoints", again.output.parent / "checkpoints")
+    ended = again.attempt()
+    assert ended.code == 1 and "it needs a pickle of fractions.Fraction" in ended.printed
+
+
+class Forged:
+    """An object whose pickle creates a directory when it is loaded."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.path),)
+
+
+def test_a_forged_checkpoint_executes_nothing(make: Make, tmp_path: Path) -> None:
+    import torch
+
+    buffer = io.BytesIO()
+    torch.save(Forged(tmp_path / "created"), buffer)
+    run = make("run")
+    forged = {
+        "outlast.lightning": 1,
+        "checkpoint": {"x": {"outlast.pickled": buffer.getvalue()}},
+        "place": {},
+    }
+    TrainingSession(SessionSettings(directory=str(tmp_path / "run" / "checkpoints"))).save(
+        forged, 1, wait=True
+    )
+    ended = run.attempt()
+    assert ended.code == 1 and "it needs a pickle of" in ended.printed and "mkdir" in ended.printed
+    assert not (tmp_path / "created").exists()

@@ -85,9 +85,13 @@ class Model(lightning.LightningModule):  # type: ignore[misc]
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["ended"] = self.ended
+        if OPTIONS.get("odd"):
+            checkpoint["odd"] = Fraction(1, 3)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.ended = checkpoint["ended"]
+        assert checkpoint["hyper_parameters"] == {"anything": Fraction(1, 3)}
+        assert checkpoint.get("odd") == (Fraction(1, 3) if OPTIONS.get("odd") else None)
 
     def configure_optimizers(self) -> Any:
         optimizer = torch.optim.Adam(self.parameters(), lr=0.01)
@@ -117,7 +121,7 @@ if OPTIONS.get("log"):
     outlast.keep("logs", flush=lambda: logger.experiment.flush())  # noqa: PLW0108 - there is none yet
 trainer = lightning.Trainer(
     accelerator="cpu",
-    callbacks=[Outlast()],
+    callbacks=[Outlast(**OPTIONS.get("callback", {}))],
     enable_checkpointing=False,
     enable_model_summary=False,
     enable_progress_bar=False,

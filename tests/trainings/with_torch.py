@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,10 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 from trouble import OPTIONS, leave_weights, note, strike
+
+if "clock" in OPTIONS and os.environ["RANK"] == "1":
+    right = time.time
+    time.time = lambda: right() + OPTIONS["clock"]  # type: ignore[assignment]
 
 import outlast
 from outlast.data import Loader
@@ -35,6 +41,13 @@ if rank == OPTIONS.get("full"):
         return real(*arguments)
 
     file_format.write = write
+
+if rank == OPTIONS.get("refuses"):
+
+    def refuse(*arguments: Any) -> Any:
+        raise outlast.CheckpointError("torch cannot be imported here")
+
+    file_format.read_state = refuse
 
 
 class Noisy:

@@ -15,10 +15,12 @@ import keras
 from keras.src.random.seed_generator import global_seed_generator
 
 import outlast
-from outlast.frameworks.opaque import pack, unpack
+from outlast.frameworks.opaque import NeedsPickle, pack, unpack
 from outlast.training import make_step_hook, randomness
 
 _SET_BY_KERAS = ("_model", "params", "validation_data")
+#: Functions in the state of EarlyStopping and ReduceLROnPlateau, chosen at the end of the first epoch.
+_COMPARISONS = (keras.ops.less, keras.ops.greater)
 
 
 class Outlast(keras.callbacks.Callback):
@@ -36,9 +38,14 @@ class Outlast(keras.callbacks.Callback):
 
     Raises RuntimeError if the backend of Keras is not torch. `fit` raises CheckpointError if the newest
     checkpoint was saved by something else or for another model.
+
+    Functions of the script among the attributes are not saved. `allow_pickle`: other attributes that a
+    checkpoint cannot hold are saved as pickles; otherwise they raise TypeError. Loading one can execute code;
+    allow it only if you trust everyone who could write to the checkpoint directory.
     """
 
-    def __init__(self, also: Iterable[Any] = ()) -> None:
+    def __init__(self, also: Iterable[Any] = (), allow_pickle: bool = False) -> None:
+        self._allow_pickle = allow_pickle
         super().__init__()
         if keras.backend.backend() != "torch":
             raise RuntimeError(
@@ -110,7 +117,7 @@ class Outlast(keras.callbacks.Callback):
             "variables": [variable.value for variable in self._variables()],
             "buffers": dict(self.model.named_buffers()),
             "history": [self.model.history.epoch, self.model.history.history],
-            "also": [_attributes(one) for one in self._also],
+            "also": [_attributes(one, self._allow_pickle) for one in self._also],
             "beginning": self._beginning,
             "random": randomness.capture(),
         }
@@ -136,18 +143,25 @@ class Outlast(keras.callbacks.Callback):
             buffer.copy_(saved["buffers"][name])
         self.model.history.epoch, self.model.history.history = saved["history"]
         for one, attributes in zip(self._also, saved["also"]):
-            vars(one).update(unpack(attributes))
+            vars(one).update(unpack(attributes, self._allow_pickle, _COMPARISONS))
         self._done = saved["done"]
 
 
-def _attributes(callback: Any) -> dict[str, Any]:
-    """Return the attributes of a callback that can be saved; not the model, nor functions of the script."""
+def _attributes(callback: Any, allow_pickle: bool) -> dict[str, Any]:
+    """Return the attributes of a callback that can be saved; not the model, nor functions of the script.
+
+    Raises NeedsPickle for an attribute that can be saved only as a pickle, unless `allow_pickle`.
+    """
     found = {}
     for name, value in vars(callback).items():
         if name in _SET_BY_KERAS:
             continue
         try:
-            found[name] = pack(value)
+            place = "%s.%s" % (type(callback).__name__, name)
+            found[name] = pack(value, allow_pickle, place, _COMPARISONS)
+        except NeedsPickle:
+            if not callable(value):
+                raise
         except (pickle.PicklingError, AttributeError, TypeError):
             continue
     return found

@@ -27,6 +27,12 @@ else:
 
 #: Lightning's warning about loaders without a position; this callback restores it without their help.
 _NOT_RESUMABLE = "You're resuming from a checkpoint that ended before the epoch ended"
+#: Parts of a Lightning checkpoint that come from the script and may be any objects; fit() does not read them.
+_OF_SCRIPT = frozenset(
+    prefix + name
+    for prefix in ("", "datamodule_")
+    for name in ("hparams_name", "hyper_parameters", "hparams_type")
+)
 
 
 class Outlast(Callback):
@@ -38,14 +44,19 @@ class Outlast(Callback):
         trainer.fit(model, loader)
 
     `fit` resumes from the newest checkpoint, if there is one; a `ckpt_path` passed to `fit` is then ignored.
+    The hyperparameters are those of the script. `allow_pickle`: objects in the state that a checkpoint cannot
+    hold (in the state of another callback, or added by a hook) are saved as pickles. Loading one can execute
+    code; allow it only if you trust everyone who could write to the checkpoint directory.
+
     Any DataLoader works; one with `state_dict()` (such as `outlast.data.Loader`) resumes faster, others draw
     the batches of the interrupted epoch again.
 
-    Raises CheckpointError if the newest checkpoint was saved by something else, and TypeError for a
-    `training_step` that draws its own batches.
+    Raises CheckpointError if the newest checkpoint was saved by something else or needs a pickle that is not
+    allowed, and TypeError for a `training_step` that draws its own batches and for an object that needs one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, allow_pickle: bool = False) -> None:
+        self._allow_pickle = allow_pickle
         #: The saved position in the epoch, until it is restored.
         self._place: dict[str, Any] | None = None
         #: The random state to resume with.
@@ -66,7 +77,11 @@ class Outlast(Callback):
         saved = copy.deepcopy(saved)
         self._place = saved["place"]
         connector = trainer._checkpoint_connector
-        connector._loaded_checkpoint = unpack(saved["checkpoint"])
+        checkpoint = {key: value for key, value in saved["checkpoint"].items() if key not in _OF_SCRIPT}
+        connector._loaded_checkpoint = {
+            **unpack(checkpoint, self._allow_pickle),
+            **_hyperparameters(trainer),
+        }
         # A ckpt_path passed to fit() is where the run began; the saved state is further.
         connector.resume_start = lambda *args, **kwargs: None
 
@@ -78,7 +93,7 @@ class Outlast(Callback):
         self._watch(trainer)
         if self._place is not None:
             warnings.filterwarnings("ignore", _NOT_RESUMABLE)
-            _seek(self._place, trainer)
+            _seek(self._place, trainer, self._allow_pickle)
             self._random = self._place["random"]
             self._place = None
 
@@ -133,17 +148,22 @@ class Outlast(Callback):
         checkpoint = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
         loops = checkpoint["loops"]["fit_loop"]
         loops["state_dict"].pop("combined_loader", None)
+        for key in _OF_SCRIPT:
+            checkpoint.pop(key, None)
         if loop._should_check_val_fx(fetcher):
             # After validation, Lightning repeats the end of the batch when it restarts.
             loops["epoch_loop.state_dict"]["_batches_that_stepped"] -= 1
         loader = _stateful(fetcher)
         place = {
             "batch": loop.batch_progress.current.completed,
-            "data": None if loader is None else pack(loader.state_dict()),
+            "data": None if loader is None else self._pack(loader.state_dict(), "the loader's state"),
             "beginning": self._beginning if loader is None else None,
             "random": randomness.capture(),
         }
-        return {"checkpoint": pack(checkpoint), "place": place}
+        return {"checkpoint": self._pack(checkpoint, "the Lightning checkpoint"), "place": place}
+
+    def _pack(self, value: Any, place: str) -> Any:
+        return pack(value, self._allow_pickle, place)
 
 
 class _ObservedLoader:
@@ -175,7 +195,17 @@ def _stateful(fetcher: Any) -> Any:
     return loader if hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict") else None
 
 
-def _seek(place: dict[str, Any], trainer: Any) -> None:
+def _hyperparameters(trainer: Any) -> dict[str, Any]:
+    """Return the script's hyperparameters in the form in which a Lightning checkpoint has them."""
+    found: dict[str, Any] = {}
+    for owner in (trainer.lightning_module, trainer.datamodule):
+        if owner is not None and owner.hparams:
+            found[owner.CHECKPOINT_HYPER_PARAMS_NAME] = getattr(owner, "_hparams_name", None)
+            found[owner.CHECKPOINT_HYPER_PARAMS_KEY] = dict(owner.hparams)
+    return found
+
+
+def _seek(place: dict[str, Any], trainer: Any, allow_pickle: bool) -> None:
     """Create the epoch's iterator so that it continues with the first batch that was not drawn."""
     fetcher = trainer.fit_loop._data_fetcher
     loader = _stateful(fetcher)
@@ -184,7 +214,7 @@ def _seek(place: dict[str, Any], trainer: Any) -> None:
             "the position in the data was saved by another kind of loader; use the same loader as before"
         )
     if loader is not None:
-        loader.load_state_dict(unpack(place["data"]))
+        loader.load_state_dict(unpack(place["data"], allow_pickle))
         iter(fetcher)
     else:
         for one in fetcher.combined_loader.flattened:

@@ -35,9 +35,14 @@ class Outlast(TrainerCallback):
     `checkpoint` is None if nothing was saved yet. Raises TypeError with DeepSpeed or FSDP, CheckpointError if
     the newest checkpoint was saved by something else, and RuntimeError if `train` is called without
     `keeper.checkpoint`.
+
+    `allow_pickle`: objects in the states of optimizer and scheduler that a checkpoint cannot hold are saved
+    as pickles; otherwise they raise TypeError. Loading one can execute code; allow it only if you trust
+    everyone who could write to the checkpoint directory.
     """
 
-    def __init__(self, trainer: Trainer) -> None:
+    def __init__(self, trainer: Trainer, allow_pickle: bool = False) -> None:
+        self._allow_pickle = allow_pickle
         if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
             raise TypeError("outlast cannot save the sharded states of DeepSpeed and FSDP; turn them off")
         #: A directory with the only file that the Trainer itself reads: its position.
@@ -75,10 +80,10 @@ class Outlast(TrainerCallback):
     def _restore(self, saved: dict[str, Any]) -> None:
         trainer = self._trainer
         trainer.model.load_state_dict(saved["model"])
-        trainer.optimizer.load_state_dict(unpack(saved["optimizer"]))
-        trainer.lr_scheduler.load_state_dict(unpack(saved["scheduler"]))
+        trainer.optimizer.load_state_dict(self._unpack(saved["optimizer"]))
+        trainer.lr_scheduler.load_state_dict(self._unpack(saved["scheduler"]))
         if saved["scaler"] is not None:
-            trainer.accelerator.scaler.load_state_dict(unpack(saved["scaler"]))
+            trainer.accelerator.scaler.load_state_dict(self._unpack(saved["scaler"]))
         loss, trainer._globalstep_last_logged = saved["loss"]
         trainer._tr_loss = loss.to(trainer.args.device)
         self._draws.again = saved["draws"]
@@ -101,13 +106,19 @@ class Outlast(TrainerCallback):
         return {
             "trainer": json.dumps(state),
             "model": trainer.model.state_dict(),
-            "optimizer": pack(trainer.optimizer.state_dict()),
-            "scheduler": pack(trainer.lr_scheduler.state_dict()),
-            "scaler": None if scaler is None else pack(scaler.state_dict()),
+            "optimizer": self._pack(trainer.optimizer.state_dict(), "the optimizer's state"),
+            "scheduler": self._pack(trainer.lr_scheduler.state_dict(), "the scheduler's state"),
+            "scaler": None if scaler is None else self._pack(scaler.state_dict(), "the scaler's state"),
             "loss": [trainer._tr_loss, trainer._globalstep_last_logged],
             "draws": self._draws.noted,
             "random": randomness.capture(),
         }
+
+    def _pack(self, value: Any, place: str) -> Any:
+        return pack(value, self._allow_pickle, place)
+
+    def _unpack(self, value: Any) -> Any:
+        return unpack(value, self._allow_pickle)
 
 
 class _Draws:

@@ -1,8 +1,7 @@
 """The deadline of a job, and the stop signals that come before it.
 
-The deadline from the environment is converted to the monotonic clock at import, so later changes of the
-system clock have no effect. A stop signal only makes the stop earlier; the deadline holds without one,
-because signals can get lost.
+The deadline is a time of the monotonic clock, so changes of the system clock have no effect. A stop signal
+only makes the stop earlier; the deadline holds without one, because signals can get lost.
 """
 
 from __future__ import annotations
@@ -69,17 +68,16 @@ class Pace:
 
 
 class Deadline:
-    """The deadline and stop state of one attempt; `now` is a monotonic clock."""
+    """The deadline and stop state of one attempt; `now` is a monotonic clock, and `ends` a time of it."""
 
     def __init__(
         self,
-        deadline: float | None = None,
+        ends: float | None = None,
         grace: float = 0.0,
-        wall: Callable[[], float] = time.time,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.now = now
-        self._ends = math.inf if deadline is None else now() + (deadline - wall())
+        self._ends = math.inf if ends is None else ends
         # Limit the grace period, so that a short job still has time to train.
         self._grace = min(grace, max(0.0, self.time_left()) / 4)
         self._half_job = max(0.0, self.time_left()) / 2

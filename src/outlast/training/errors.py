@@ -2,6 +2,7 @@
 
 Exception
 ├── CheckpointError       shown to the user: no checkpoint can be used, and why
+│   └── UnknownFormat     a checkpoint is intact, but another version of Outlast wrote it
 ├── Superseded            shown to the user: this process must not save any more
 ├── SaveFailed            shown to the user: a checkpoint could not be written
 └── Damaged               internal: one checkpoint is not as it was written
@@ -15,6 +16,10 @@ class CheckpointError(Exception):
 
     Do not catch it to start from the beginning: hours of work may be recoverable.
     """
+
+
+class UnknownFormat(CheckpointError):
+    """A checkpoint is intact, but has a format that this version of Outlast cannot read."""
 
 
 class Superseded(Exception):

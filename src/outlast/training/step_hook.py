@@ -36,8 +36,21 @@ class StepHook:
         """Return the newest saved state, or None. Raises CheckpointError if something else saved it."""
         saved = self._session.load()
         self._is_size_known = saved is not None
-        if saved is None or (isinstance(saved, dict) and saved.get(self._format_key) == _FORMAT):
-            return saved
+        with self._session.ranks.failing_together():
+            if saved is not None:
+                self._check(saved)
+        return saved  # type: ignore[no-any-return]
+
+    def _check(self, saved: Any) -> None:
+        """Raise CheckpointError if a state was saved by something else, or by another version."""
+        number = saved.get(self._format_key) if isinstance(saved, dict) else None
+        if number == _FORMAT:
+            return
+        if type(number) is int and number > _FORMAT:
+            raise CheckpointError(
+                "the newest checkpoint was saved by %s of a newer version of Outlast (state %d; this version "
+                "reads up to %d): upgrade Outlast" % (self._saver, number, _FORMAT)
+            )
         raise CheckpointError(
             "the newest checkpoint was not saved by %s; load it with the code that saved it, or start in "
             "another checkpoint directory" % self._saver

@@ -39,8 +39,9 @@ class TrainingLoop:
         self._random: dict[str, Any] | None = None
         self._hook = StepHook(session, "outlast.Training", "outlast.Training", self._capture)
         saved = self._hook.load()
-        if saved is not None:
-            self._restore(saved)
+        with session.ranks.failing_together():
+            if saved is not None:
+                self._restore(saved)
 
     def _restore(self, saved: dict[str, Any]) -> None:
         saved_parts = saved["parts"]

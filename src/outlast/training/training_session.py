@@ -22,6 +22,7 @@ from outlast.training.checkpoints.ranks import Ranks, detect_ranks
 from outlast.training.checkpoints.state_tree import flatten
 from outlast.training.deadline import Deadline
 from outlast.training.errors import Damaged, SaveFailed, Superseded
+from outlast.training.job_clock import read_end
 from outlast.training.progress_log import ProgressLog, warn
 from outlast.training.save_interval import SaveInterval, SavePlan, read_plan
 
@@ -35,7 +36,8 @@ class SessionSettings:
 
     directory: str = env.DEFAULT_DIRECTORY
     keep: int = env.DEFAULT_KEEP
-    deadline: float | None = None
+    #: When the process must have ended, on the monotonic clock; None without a deadline.
+    ends: float | None = None
     grace: float = 0.0
     progress_file: str | None = None
     run: str | None = None
@@ -67,7 +69,7 @@ def read_settings(environment: Mapping[str, str]) -> SessionSettings:
     return SessionSettings(
         directory=environment.get(env.CHECKPOINT_DIR) or env.DEFAULT_DIRECTORY,
         keep=env.DEFAULT_KEEP if keep is None else int(keep),
-        deadline=number(env.DEADLINE),
+        ends=read_end(environment, number),
         grace=max(0.0, number(env.GRACE) or 0.0),
         progress_file=environment.get(env.PROGRESS_FILE) or None,
         run=environment.get(env.RUN),
@@ -99,7 +101,7 @@ class TrainingSession:
 
     def __init__(self, settings: SessionSettings) -> None:
         self._settings = settings
-        self.deadline = Deadline(settings.deadline, settings.grace)
+        self.deadline = Deadline(settings.ends, settings.grace)
         self.save_interval = SaveInterval(self.deadline, settings.plan)
         self._progress_log = ProgressLog(settings.progress_file)
         self._lock = threading.RLock()
@@ -131,12 +133,12 @@ class TrainingSession:
                 warn,
                 self._report_bad,
                 self._settings.token,
-                self._ranks,
+                self.ranks,
             )
         return self._opened_store
 
     @property
-    def _ranks(self) -> Ranks:
+    def ranks(self) -> Ranks:
         """The processes of this training run, detected at first use."""
         if self._detected_ranks is None:
             self._detected_ranks = detect_ranks()
@@ -151,13 +153,14 @@ class TrainingSession:
             loaded = self._store.load()
         (state, kept), step = ((None, {}), None) if loaded is None else (loaded[0], loaded[1].step)
         self._loaded_size = 0 if loaded is None else loaded[1].size
-        self.kept.restore(kept)
+        with self.ranks.failing_together():
+            self.kept.restore(kept)
         self._write_event("loaded", step=step)
         return state
 
     def _write_event(self, event: str, **details: Any) -> None:
         """Log an event; of several processes only the first does."""
-        if self._ranks.rank == 0:
+        if self.ranks.rank == 0:
             self._progress_log.write_event(event, **details)
 
     def save(self, state: Any, step: SupportsIndex, wait: bool = False) -> None:
@@ -166,8 +169,8 @@ class TrainingSession:
         Raises the failure of an earlier save; with `wait`, also of this one.
         """
         number = operator.index(step)
-        if number < 0:
-            raise ValueError("step is %d, but steps are counted from 0" % number)
+        if not 0 <= number < 2**63:
+            raise ValueError("step is %d, but steps are counted from 0 and have at most 63 bits" % number)
         self._background.raise_failure()
         began = time.monotonic()
         flat = flatten(state, self.kept.collect())
@@ -176,7 +179,7 @@ class TrainingSession:
         layout = lay_out(flat)
         content = self._copy_buffer.get(layout.size)
         layout.fill(content)
-        pending = self._begin_shared(number) if self._ranks.world > 1 else None
+        pending = self._begin_shared(number) if self.ranks.world > 1 else None
         blocked = time.monotonic() - began
         self.save_interval.note_copied(blocked)
         saving = _PendingSave(number, content, began, waited, blocked, self.save_interval.why)
@@ -215,19 +218,19 @@ class TrainingSession:
         """Return True if any process has to stop. Raises Superseded."""
         self._background.raise_failure(Superseded)
         self._preallocate_after_load()
-        return self._ranks.any_rank(self.deadline.should_stop())[0]
+        return self.ranks.any_rank(self.deadline.should_stop())[0]
 
     def should_save(self) -> bool:
         """Return True if the first process finds that a save is due."""
         self._preallocate_after_load()
-        return self._ranks.any_rank(self._ranks.rank == 0 and self.save_interval.is_due())[0]
+        return self.ranks.any_rank(self.ranks.rank == 0 and self.save_interval.is_due())[0]
 
     def stop_or_save(self) -> tuple[bool, bool]:
         """Return whether to stop, if any process has to, and whether a save is due. Raises Superseded."""
         self._background.raise_failure(Superseded)
         self._preallocate_after_load()
         stop, due = self.deadline.should_stop(), self.save_interval.is_due()
-        return self._ranks.any_rank(stop, due and self._ranks.rank == 0)  # type: ignore[return-value]
+        return self.ranks.any_rank(stop, due and self.ranks.rank == 0)  # type: ignore[return-value]
 
     def wait(self) -> None:
         """Wait until all saves are durable. Raises the failure of one that is not."""
@@ -237,7 +240,7 @@ class TrainingSession:
     def _begin_shared(self, step: int) -> PendingCheckpoint | OSError:
         """Begin one checkpoint for the parts of all processes; return an error instead of raising it."""
         try:
-            return self._ranks.broadcast(lambda: self._store.begin(step))
+            return self.ranks.broadcast(lambda: self._store.begin(step))
         except OSError as error:
             return error
 
@@ -266,7 +269,7 @@ class TrainingSession:
         )
 
     def _remove_old(self) -> None:
-        if not self._leaving and self._ranks.rank == 0:
+        if not self._leaving and self.ranks.rank == 0:
             with self._lock:
                 self._store.remove_old()
 

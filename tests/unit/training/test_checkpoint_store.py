@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import random
@@ -22,6 +23,7 @@ from outlast.training.training_session import SessionSettings, TrainingSession
 from support.checkpoints import Waiting
 
 STATE = file_format.part_name()
+SAMPLES = Path(__file__).parent / "samples"
 
 
 Start = Callable[..., Waiting]
@@ -558,23 +560,74 @@ def test_a_checkpoint_of_a_later_format_is_an_error_and_stays(start: Start, plac
     content = whole[:7] + b"\3" + whole[8 : known.size]
     head = {key: getattr(known, key) for key in ("step", "generation", "sequence", "rank", "world")}
     file.unlink()
-    file_format.write(str(file), head, memoryview(content))
-    with pytest.raises(CheckpointError, match="format 3"):
+    file_format.write(str(file), {"format": 3, **head}, memoryview(content))
+    message = r"newer version of Outlast \(format 3; this version reads up to 2\): upgrade Outlast, or .* mv "
+    with pytest.raises(CheckpointError, match=message):
         start().load()
     # The trailer of another format may differ, too.
-    file.write_bytes(content + file_format.make_trailer({"blocks": "of another kind"}))
-    with pytest.raises(CheckpointError, match="format 3"):
+    file.write_bytes(content + file_format.make_trailer({"format": 3, "blocks": "of another kind"}))
+    for read in (start().load, lambda: checkpoint.verify(str(file.parent))):
+        with pytest.raises(CheckpointError, match=message) as caught:
+            read()
+    assert [path.name for path in place.iterdir()].count(file.parent.name) == 1 and file.exists()
+    # The command in the message leads to the checkpoint before.
+    source, target = str(caught.value).partition("mv ")[2].split()
+    Path(source).rename(target)
+    assert start().load() == "old"
+    session = start()
+    for step in range(3, 9):
+        session.save(step, step=step)
+    assert Path(target).exists() and start().load() == 8
+
+
+def test_a_checkpoint_of_an_older_format_is_an_error_that_names_both(start: Start, place: Path) -> None:
+    start().save("state", step=1)
+    file = checkpoints(place)[0] / STATE
+    content = file.read_bytes()[: file_format.read_manifest(str(file)).size]
+    file.write_bytes(content[:7] + b"\1" + content[8:] + file_format.make_trailer({"format": 1}))
+    with pytest.raises(
+        CheckpointError, match=r"older version of Outlast \(format 1; this version reads format 2"
+    ):
         start().load()
     assert file.exists()
 
 
-def test_the_format_byte_is_trusted_only_if_its_checksum_matches(start: Start, place: Path) -> None:
+@pytest.mark.parametrize("sample", sorted(SAMPLES.glob("*.b64")), ids=lambda path: path.stem)
+def test_a_sample_of_every_format_that_was_released_is_read(start: Start, place: Path, sample: Path) -> None:
+    folder = place / "step-000000000007-g000001-s000001"
+    folder.mkdir(parents=True)
+    (folder / STATE).write_bytes(base64.b64decode(sample.read_text()))
+    output = place.parent / "output"
+    session = start(output=str(output), token="t")
+    session.kept.add("logs", None)
+    state = session.load()
+    assert (state["step"], state["rate"], state["name"], state["big"]) == (7, 0.125, "sample", 2**70)
+    assert state["weights"].tolist() == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+    state["base"][2] = 10
+    assert state["row"].tolist() == [10, 3] and state["scalar"] == 0.5 and state["nan"] == float("inf")
+    assert (state["bytes"], state["list"], state["set"]) == (b"\0\1\2", [1, (2, "three")], {1, 2})
+    assert list(state["ordered"]) == ["b", "a"] and state["a", 1] == {"a": 2, "b": 1}
+    assert (output / "logs" / "events").read_text() == "1 2 3\n"
+
+
+def test_checkpoints_of_a_newer_version_are_never_removed(start: Start, place: Path) -> None:
+    session = start(keep=2)
+    session.save(1, step=1)
+    file = checkpoints(place)[0] / STATE
+    file.write_bytes(b"outlast\3" + bytes(56) + file_format.make_trailer({"format": 3}))
+    for step in range(2, 9):
+        session.save(step, step=step)
+    session.wait()
+    assert file.exists() and len(checkpoints(place)) == 3
+
+
+def test_the_format_byte_is_trusted_only_if_the_trailer_has_the_same(start: Start, place: Path) -> None:
     start().save("old", step=1)
     start().save("state", step=2)
     file = checkpoints(place)[0] / STATE
     whole = file.read_bytes()
     file.write_bytes(whole[:7] + b"\3" + whole[8:])
-    with pytest.raises(Damaged, match="block 0"):
+    with pytest.raises(Damaged, match="different formats"):
         checkpoint.verify(str(file.parent))
     assert start().load() == "old"
 
@@ -599,7 +652,9 @@ def test_a_state_that_cannot_be_saved_is_refused_before_anything_is_written(
     assert not place.exists()
 
 
-@pytest.mark.parametrize(("step", "error"), [(-1, ValueError), (1.5, TypeError), ("1", TypeError)])
+@pytest.mark.parametrize(
+    ("step", "error"), [(2**63, ValueError), (-1, ValueError), (1.5, TypeError), ("1", TypeError)]
+)
 def test_a_step_must_be_an_integer_from_0(start: Start, step: Any, error: type[Exception]) -> None:
     with pytest.raises(error):
         start().save({}, step=step)
@@ -718,7 +773,7 @@ def test_a_forked_child_does_not_wait_for_its_parents_saves(start: Start, held: 
 def test_the_trailer_has_information_for_people(start: Start, place: Path) -> None:
     start(run="digits-1", attempt="3").save({}, step=7)
     content = (checkpoints(place)[0] / STATE).read_bytes()
-    trailer = json.loads(content[content.index(b'{"step"') :].splitlines()[0])
+    trailer = json.loads(content[content.index(b'{"format"') :].splitlines()[0])
     assert (trailer["step"], trailer["run"], trailer["attempt"]) == (7, "digits-1", "3")
     assert trailer["versions"]["python"]
     assert "OMP_NUM_THREADS" in trailer["threads"]
@@ -732,6 +787,7 @@ def test_large_content_is_written_unchanged_whatever_its_alignment(
     size = (5 << 20) + 12345
     content = CopyBuffer().get(size + shift)[shift:]
     content[:] = random.Random(1).randbytes(size)
+    content[:8] = b"outlast\2"
     folder = tmp_path if where == "disk" else Path(tempfile.mkdtemp(dir="/dev/shm"))
     try:
         head = {"step": 1, "generation": 1, "sequence": 1, "rank": 0, "world": 1}

@@ -29,7 +29,7 @@ def time() -> Time:
 
 
 def make_deadline(time: Time, left: float, grace: float) -> Deadline:
-    return Deadline(50_000.0 + left, grace, wall=lambda: 50_000.0, now=time)
+    return Deadline(time.now + left, grace, now=time)
 
 
 def train(deadline: Deadline, time: Time, step: float, save_every: int = 0, save: float = 0.0) -> float:

@@ -45,8 +45,8 @@ class Job:
 
     def __post_init__(self) -> None:
         self._began = self.now
-        deadline = None if math.isinf(self.limit) else 50_000.0 + self.limit
-        self.deadline = Deadline(deadline, self.grace, wall=lambda: 50_000.0, now=lambda: self.now)
+        ends = None if math.isinf(self.limit) else self.now + self.limit
+        self.deadline = Deadline(ends, self.grace, now=lambda: self.now)
         self.save_interval = SaveInterval(self.deadline, self.plan)
         self._writing: list[tuple[float, float]] = []
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import resource
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from outlast.training.checkpoints import file_format
+from outlast.training.checkpoints import checkpoint_names, file_format, torch_tensors
 from outlast.training.checkpoints.state_tree import FlatState, flatten
 from outlast.training.errors import CheckpointError
-from support.checkpoints import write
+from outlast.training.training_session import SessionSettings
+from support import forged_checkpoints
+from support.checkpoints import Waiting, write
 
 if "CI" in os.environ:
     import torch  # in CI nothing may be skipped
@@ -151,3 +155,50 @@ def test_a_tensor_of_a_missing_device_is_loaded_on_the_cpu_with_a_warning(
     back = file_format.read_state(str(tmp_path / "checkpoint"))[0][0]
     assert torch.equal(back[0], torch.ones(3)) and back[1].device.type == "cpu"
     assert capsys.readouterr().err.count("cuda:7, which does not exist here") == 1
+
+
+def test_a_device_that_cannot_hold_the_tensors_is_an_error_not_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flat = flatten([torch.ones(3)])
+    flat.tree[1].append("cuda:7")
+    write(str(tmp_path / "checkpoint"), flat)
+    # As if it had been found and were full when the tensors are copied to it.
+    monkeypatch.setattr(torch_tensors, "_find_device", lambda torch, name: torch.device(name))
+    with pytest.raises(CheckpointError, match="cannot be loaded on cuda:7"):
+        file_format.read_state(str(tmp_path / "checkpoint"))
+
+
+def rich_state() -> dict[str, Any]:
+    base = torch.arange(24.0).reshape(4, 6)
+    return {
+        "tensor": torch.ones(3, 5, dtype=torch.bfloat16),
+        "views": [base, base[1], base.T[::2], base[0].expand(3, 6), base.view(torch.uint8)],
+        "empty": torch.empty(0, 4),
+        "single": torch.tensor(1 + 2j),
+        "flag": torch.tensor([True, False]),
+    }
+
+
+@pytest.mark.parametrize("order", ["little", "big"])
+@pytest.mark.parametrize("seed", range(2))
+def test_a_sealed_checkpoint_with_any_tree_of_tensors_is_never_an_error_and_needs_little_memory(
+    tmp_path: Path, seed: int, order: str
+) -> None:
+    place = tmp_path / "checkpoints"
+    Waiting(SessionSettings(directory=str(place))).save("old", step=1)
+    header, buffers = forged_checkpoints.contents(rich_state())
+    header["order"] = order
+    damaged = 0
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for text in forged_checkpoints.mutations(header, seed, 150):
+        folder = forged_checkpoints.write(place, text, buffers)
+        state = Waiting(SessionSettings(directory=str(place))).load()
+        if isinstance(state, str) and state == "old":
+            damaged += 1
+        else:
+            flatten(state)
+        for path in [folder, *filter(lambda path: checkpoint_names.is_bad(path.name), place.iterdir())]:
+            shutil.rmtree(path, ignore_errors=True)
+    assert damaged > 75
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < before + 200_000  # kilobytes

@@ -13,6 +13,10 @@ from typing import Any, Callable, Iterable, NamedTuple, Tuple, Union
 from outlast.training.errors import CheckpointError, Damaged
 
 _MAX_DIMENSIONS = 64
+#: Arrays that share memory may show the bytes of a file this many times in all, and always a gigabyte: an
+#: expanded tensor needs little memory, but a copy of it may need more than there is.
+_MAX_REPEATS = 1000
+_ALWAYS_SHOWN = 2**30
 
 
 @dataclass(frozen=True)
@@ -37,12 +41,19 @@ class ArraySource:
     #: True if the machine that wrote them has the other byte order.
     is_swapped = False
 
-    def memory(self, offset: int, nbytes: int) -> memoryview:
-        """Return a buffer as private writable memory, not copied. Raises Damaged if it is out of range."""
+    def shared(self, offset: int, nbytes: int, shown: int) -> memoryview:
+        """Return a buffer that several arrays share, as private writable memory, not copied.
+
+        `shown` is the number of bytes that a copy of the array has. Raises Damaged if the buffer is out of
+        range, or if all arrays show more than `max_shown`.
+        """
         raise NotImplementedError
 
-    def copy(self, offset: int, nbytes: int) -> bytearray:
-        """Return a copy of a buffer. Raises Damaged if copies exceed the size of the file in total."""
+    def own(self, offset: int, nbytes: int) -> memoryview:
+        """Return the buffer of a single value, as private writable memory, not copied.
+
+        Raises Damaged if it is out of range, or if these buffers exceed the size of the file in total.
+        """
         raise NotImplementedError
 
     def cached(self, key: Any, make: Callable[[], Any]) -> Any:
@@ -58,6 +69,8 @@ Span = Tuple[str, int, int]
 class Leaf:
     """An array that is being saved."""
 
+    #: The bytes of a copy.
+    nbytes = 0
     #: The memory of the array; None if it has none of its own or if the memory alone does not determine it.
     span: Span | None = None
 
@@ -74,9 +87,13 @@ class Leaf:
         raise NotImplementedError
 
 
-def fill_nodes(leaves: Iterable[tuple[Leaf, list[Any]]], place: PlaceBuffer) -> None:
-    """Fill in the node of each leaf. All leaves must be known, so that shared memory is found."""
+def fill_nodes(leaves: Iterable[tuple[Leaf, list[Any]]], place: PlaceBuffer) -> int:
+    """Fill in the node of each leaf; return the bytes that those with shared memory show.
+
+    All leaves must be known, so that shared memory is found.
+    """
     found = list(leaves)
+    shown = 0
     clusters = _clusters([one.span for one, _ in found if one.span is not None])
     offsets: dict[Span, int] = {}
     for one, node in found:
@@ -88,6 +105,13 @@ def fill_nodes(leaves: Iterable[tuple[Leaf, list[Any]]], place: PlaceBuffer) -> 
         if cluster not in offsets:
             offsets[cluster] = place(one.memory(start, end - start))
         node[:] = one.view(start, end - start, offsets[cluster])
+        shown += one.nbytes
+    return shown
+
+
+def max_shown(size: int) -> int:
+    """Return how many bytes arrays with shared memory may show in all, in a file of `size` bytes."""
+    return max(_ALWAYS_SHOWN, _MAX_REPEATS * size)
 
 
 def _clusters(spans: list[Span]) -> dict[Span, Span]:
@@ -139,7 +163,7 @@ def import_library(name: str, what: str) -> Any:
     """Import a library that a checkpoint needs. Raises CheckpointError if it is not installed."""
     try:
         return importlib.import_module(name)
-    except ImportError as error:
+    except Exception as error:  # also of a library that lacks one of its own
         raise CheckpointError(
             "a checkpoint holds %s, but %s cannot be imported by %s (%s); install it there"
             % (what, name, sys.executable, error)

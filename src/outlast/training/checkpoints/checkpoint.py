@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any, Iterator
 
 from outlast.training.checkpoints import file_format
 from outlast.training.checkpoints.file_format import PartManifest, part_name
@@ -19,10 +20,11 @@ def looks_like_checkpoint(directory: str) -> bool:
         return False
 
 
-def part_paths(directory: str) -> list[str]:
-    """Return the paths of a checkpoint's files. The first file states how many there are. Raises Damaged."""
+def part_paths(directory: str) -> Iterator[str]:
+    """Yield the paths of a checkpoint's files. The first file states how many there are. Raises Damaged."""
     manifest = read_manifest(directory)
-    return [os.path.join(directory, part_name(rank, manifest.world)) for rank in range(manifest.world)]
+    for rank in range(manifest.world):
+        yield os.path.join(directory, part_name(rank, manifest.world))
 
 
 def read_manifest(directory: str) -> PartManifest:
@@ -46,10 +48,24 @@ def verify(directory: str) -> PartManifest:
     first = file_format.verify(os.path.join(directory, _first(directory)))
     for rank in range(first.world):
         other = file_format.verify(os.path.join(directory, part_name(rank, first.world))) if rank else first
-        if age_of(other) != age_of(first) or (other.rank, other.world) != (rank, first.world):
-            raise Damaged("its parts belong to different checkpoints")
+        _check_part(other, first, rank)
     return first
 
 
-def age_of(manifest: PartManifest) -> tuple[int, int, int]:
+def read_part(directory: str, first: PartManifest, rank: int) -> tuple[Any, PartManifest]:
+    """Return the state, the kept files and the manifest of one process's part, with every bit verified.
+
+    `first` is the manifest of the checkpoint. Raises Damaged, CheckpointError, OSError.
+    """
+    loaded = file_format.read_state(os.path.join(directory, part_name(rank, first.world)))
+    _check_part(loaded[1], first, rank)
+    return loaded
+
+
+def _check_part(part: PartManifest, first: PartManifest, rank: int) -> None:
+    if _age(part) != _age(first) or (part.rank, part.world) != (rank, first.world):
+        raise Damaged("its parts belong to different checkpoints")
+
+
+def _age(manifest: PartManifest) -> tuple[int, int, int]:
     return manifest.generation, manifest.sequence, manifest.step

@@ -3,6 +3,7 @@
     step-000000001234-g000007-s000003     a checkpoint: step, generation, sequence in the generation
     .step-….<pid>-<process>-<random>.tmp  one being written or removed
     .bad-step-…-<random>                  a damaged one, renamed
+    .newer-step-…                         one of a newer version, renamed by the user to resume before it
     .generation-000007                    the claim of the newest attempt
 
 Each attempt that works on the run claims the next generation. The newest checkpoint is the one with the
@@ -71,6 +72,11 @@ def bad_name(name: str) -> str:
 
 def is_bad(name: str) -> bool:
     return name.startswith(_BAD)
+
+
+def newer_name(name: str) -> str:
+    """Return the name for a checkpoint of a newer version that shall not be loaded."""
+    return ".newer-" + name
 
 
 def claim_name(generation: int) -> str:

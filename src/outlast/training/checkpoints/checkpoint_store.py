@@ -19,6 +19,8 @@ from outlast.training.errors import CheckpointError, Damaged, Superseded
 _MAX_LISTINGS = 5
 #: How often a save is repeated because another process of the attempt interfered.
 _MAX_TRIES = 20
+#: Characters of the reason why a checkpoint is damaged.
+_MAX_REASON = 300
 
 Loaded = Tuple[Any, PartManifest]
 
@@ -116,8 +118,18 @@ class CheckpointStore:
     def _try_load(self, name: str, bad: dict[str, str]) -> Loaded | None:
         """Load a checkpoint in all processes, or in none. Return None if any of them failed."""
         path = os.path.join(self._directory, name)
-        loaded, error = self._read_own_part(path)
-        errors = [one for one in self._ranks.gather(error) if one is not None]
+        loaded: Loaded | None = None
+        why, is_damage = "", True
+        # An error that is not the checkpoint's is raised in all processes; none waits for the others.
+        with self._ranks.failing_together():
+            try:
+                loaded = self._read_own_part(path)
+            except Damaged as error:
+                why = _printable(error)
+            except OSError as error:
+                # The disk may be at fault, not the checkpoint, so it keeps its name.
+                why, is_damage = "cannot be read: %s" % error, False
+        errors = [one for one in self._ranks.gather((why, is_damage)) if one[0]]
         if not errors:
             self._retention.remember_whole(name)
             return loaded
@@ -128,28 +140,22 @@ class CheckpointStore:
                 self._pass_over(name, why, is_damage)
         return None
 
-    def _read_own_part(self, path: str) -> tuple[Loaded | None, tuple[str, bool] | None]:
-        """Return this process's part; or the error, and True if the checkpoint is damaged."""
+    def _read_own_part(self, path: str) -> Loaded:
+        """Return this process's part. Raises Damaged, CheckpointError, OSError."""
         try:
-            try:
-                return self._read(path), None
-            except OSError:
-                # A network file system may fail once.
-                return self._read(path), None
-        except Damaged as error:
-            return None, (str(error), True)
-        except OSError as error:
-            # The disk may be at fault, not the checkpoint, so it keeps its name.
-            return None, ("cannot be read: %s" % error, False)
+            return self._read(path)
+        except OSError:
+            # A network file system may fail once.
+            return self._read(path)
 
     def _read(self, path: str) -> Loaded:
-        world = checkpoint.read_manifest(path).world
-        if world != self._ranks.world:
+        manifest = checkpoint.read_manifest(path)
+        if manifest.world != self._ranks.world:
             raise CheckpointError(
                 "%s was saved by %d processes, but this run has %d; start it with the same number as before"
-                % (path, world, self._ranks.world)
+                % (path, manifest.world, self._ranks.world)
             )
-        return file_format.read_state(os.path.join(path, file_format.part_name(self._ranks.rank, world)))
+        return checkpoint.read_part(path, manifest, self._ranks.rank)
 
     def _pass_over(self, name: str, why: str, is_damage: bool) -> None:
         if is_damage:
@@ -269,3 +275,8 @@ class CheckpointStore:
             durable_files.remove(path)
         except OSError as error:
             self._warn("cannot remove %s now (%s); the next save tries again" % (path, error))
+
+
+def _printable(error: Exception) -> str:
+    """Return the message of an error about a file's content, which may quote any part of it."""
+    return ascii(str(error) or type(error).__name__)[1:-1][:_MAX_REASON]

@@ -14,7 +14,7 @@ from typing import Any, Callable, Sequence
 
 from outlast.training.background import start_thread
 from outlast.training.checkpoints import durable_files
-from outlast.training.checkpoints.arrays import ArraySource
+from outlast.training.checkpoints.arrays import ArraySource, max_shown
 from outlast.training.errors import Damaged
 
 BLOCK = 1 << 20
@@ -84,10 +84,14 @@ class MappedFile(ArraySource):
         self.whole = memoryview(mmap.mmap(fd, size, access=mmap.ACCESS_COPY))
         #: Offset of the first buffer.
         self.begin = 0
-        self._copyable = size
+        #: Bytes that may still be referred to, by values with a buffer of their own and by shared ones.
+        self._unclaimed = size
+        self._unshown = max_shown(size)
+        #: The sizes of shared buffers, by offset.
+        self._shared: dict[int, int] = {}
         self._cache: dict[Any, Any] = {}
 
-    def memory(self, offset: int, nbytes: int) -> memoryview:
+    def _memory(self, offset: int, nbytes: int) -> memoryview:
         if type(offset) is not int or type(nbytes) is not int or nbytes < 0 or offset < 0 or offset % 64:
             raise Damaged("a buffer is out of range or misaligned")
         begin = self.begin + offset
@@ -95,12 +99,25 @@ class MappedFile(ArraySource):
             raise Damaged("a buffer is out of range or misaligned")
         return self.whole[begin : begin + nbytes]
 
-    def copy(self, offset: int, nbytes: int) -> bytearray:
-        found = self.memory(offset, nbytes)
-        self._copyable -= nbytes
-        if self._copyable < 0:
+    def own(self, offset: int, nbytes: int) -> memoryview:
+        found = self._memory(offset, nbytes)
+        self._unclaimed -= nbytes
+        if self._unclaimed < 0:
             raise Damaged("its tree refers to more bytes than the file has")
-        return bytearray(found)
+        return found
+
+    def shared(self, offset: int, nbytes: int, shown: int) -> memoryview:
+        if offset not in self._shared:
+            self._shared[offset] = nbytes
+            found = self.own(offset, nbytes)
+        else:
+            found = self._memory(offset, nbytes)
+        if self._shared[offset] != nbytes:
+            raise Damaged("arrays that share memory disagree about its size")
+        self._unshown -= shown
+        if self._unshown < 0:
+            raise Damaged("its arrays repeat the bytes of the file too often")
+        return found
 
     def cached(self, key: Any, make: Callable[[], Any]) -> Any:
         if key not in self._cache:

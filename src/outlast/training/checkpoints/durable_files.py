@@ -32,13 +32,17 @@ def open_descriptor(path: str, flags: int) -> Iterator[int]:
 def open_regular_file(path: str) -> Iterator[int]:
     """Open a file for reading and yield its descriptor.
 
-    Raises Damaged if it is missing or not a regular file. O_NONBLOCK prevents waiting for ever on a pipe; it
-    has no effect on regular files.
+    Raises Damaged if it is missing, a link or not a regular file. O_NONBLOCK prevents waiting for ever on a
+    pipe; it has no effect on regular files.
     """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | _CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | _CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
         raise Damaged("%s is missing" % os.path.basename(path)) from None
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise Damaged("%s is a link" % os.path.basename(path)) from None
+        raise
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise Damaged("%s is not a file" % os.path.basename(path))
@@ -107,9 +111,13 @@ def write_file(path: str, content: bytes) -> None:
         os.fsync(fd)
 
 
-def read_file(path: str) -> bytes:
+def read_file(path: str, most: int) -> bytes:
+    """Return the content of a file. Raises Damaged if it has more than `most` bytes, and OSError."""
     with open_regular_file(path) as fd:
-        return read_at(fd, 0, os.fstat(fd).st_size)
+        size = os.fstat(fd).st_size
+        if size > most:
+            raise Damaged("%s has more than %d bytes" % (os.path.basename(path), most))
+        return read_at(fd, 0, size)
 
 
 def sync_directory(path: str) -> None:

@@ -11,6 +11,11 @@
 The trailer is written last: a file without it is not a checkpoint. Files can be moved and copied; reading one
 builds plain values only and executes no code. A checkpoint is a directory with one such file for each process
 that saved it.
+
+All formats have the same frame: the first 8 bytes, and a trailer that is a JSON object with its SHA-256 and
+its length behind it. The trailer repeats the format number, so it is believed only if the two agree: a
+flipped bit is damage, and an intact file of a later version is recognized as such. Anything else may change
+with the number, and what an earlier reader would misunderstand (such as a new type of node) must change it.
 """
 
 from __future__ import annotations
@@ -18,18 +23,23 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 import sys
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from outlast.training.background import MAX_THREADS
-from outlast.training.checkpoints import copy_buffer, durable_files
+from outlast.training.checkpoints import checkpoint_names, copy_buffer, durable_files, kept_files
 from outlast.training.checkpoints.arrays import RawMemory
 from outlast.training.checkpoints.checksums import BLOCK, BlockChecksums, MappedFile, check_blocks
-from outlast.training.checkpoints.state_tree import FlatState, align, unflatten
-from outlast.training.errors import CheckpointError, Damaged
+from outlast.training.checkpoints.state_tree import ALIGNMENT, FlatState, align, unflatten
+from outlast.training.errors import Damaged, UnknownFormat
 
+#: The format that is written, and the oldest that is read: the one before, if a release wrote it.
 FORMAT = 2
+OLDEST_FORMAT = 2
+#: The format of a file whose trailer has no number: 0.1 and 0.2 wrote none.
+_UNNUMBERED = 2
 _MAGIC = b"outlast"
 _PREFIX = 16
 _SEAL = b"sha256 "
@@ -37,6 +47,8 @@ _SEAL_LENGTH = len(_SEAL) + 64 + 1
 _FOOTER_LENGTH = 24
 #: Largest trailer that is read: enough for a checksum of each block of a terabyte.
 _MAX_TRAILER = 16 * 2**20
+#: The most processes that a checkpoint may have; a forged number must not make a reader look for more.
+_MAX_WORLD = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -109,16 +121,18 @@ def write(path: str, head: dict[str, Any], content: memoryview) -> int:
             durable_files.write_direct(fd, content)
         finally:
             crcs = sums.finish()
-        fields = {**head, "size": len(content), "block": BLOCK, "crc32": crcs}
-        trailer = make_trailer(fields)
+        trailer = make_trailer({**head, "size": len(content), "block": BLOCK, "crc32": crcs})
         durable_files.write_all(fd, memoryview(trailer))
         os.fsync(fd)
     return len(content) + len(trailer)
 
 
 def make_trailer(fields: dict[str, Any]) -> bytes:
-    """Return the trailer with these fields, its SHA-256 and its length."""
-    body = json.dumps(fields, separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n"
+    """Return the trailer with these fields and the format, its SHA-256 and its length."""
+    body = (
+        json.dumps({"format": FORMAT, **fields}, separators=(",", ":"), allow_nan=False).encode("ascii")
+        + b"\n"
+    )
     return body + _seal(body) + _footer(len(body) + _SEAL_LENGTH)
 
 
@@ -133,7 +147,7 @@ def _footer(length: int) -> bytes:
 def read_manifest(path: str) -> PartManifest:
     """Return the content of a file's trailer.
 
-    Raises Damaged, or CheckpointError for a valid file in a format that this version cannot read.
+    Raises Damaged, or UnknownFormat for a valid file in a format that this version cannot read.
     """
     with durable_files.open_regular_file(path) as fd:
         return _read_manifest(fd, path)
@@ -153,39 +167,70 @@ def _read_manifest(fd: int, path: str) -> PartManifest:
     if seal != _seal(body):
         raise Damaged("its trailer does not match its own checksum")
     prefix = durable_files.read_at(fd, 0, _PREFIX)
-    if prefix[:7] != _MAGIC or prefix[7] == FORMAT:
-        return _parse_trailer(body, size)
-    try:
-        manifest = _parse_trailer(body, size)
-    except Damaged:
-        manifest = None  # another format may have another trailer
-    if manifest is not None:
-        # The checksum covers the format byte: without this check one flipped bit looks like another version.
-        check_blocks(fd, min(size, BLOCK), manifest.crcs[:1], threads=1)
-    raise CheckpointError(
-        "%s has format %d, but this version of Outlast reads format %d; use the version that wrote it"
-        % (path, prefix[7], FORMAT)
+    if prefix[:7] != _MAGIC:
+        raise Damaged("its beginning is not the beginning of a checkpoint")
+    fields = _parse_object(body, "trailer")
+    number = fields.get("format", _UNNUMBERED)
+    if type(number) is not int or number != prefix[7]:
+        raise Damaged("its beginning and its trailer name different formats")
+    if not OLDEST_FORMAT <= number <= FORMAT:
+        _refuse_format(number, os.path.dirname(path))
+    return _parse_trailer(fields, size)
+
+
+def _refuse_format(number: int, directory: str) -> NoReturn:
+    if number < OLDEST_FORMAT:
+        raise UnknownFormat(
+            "%s was written by an older version of Outlast (format %d; this version reads format %d and "
+            "later): use the version that wrote it" % (directory, number, OLDEST_FORMAT)
+        )
+    parent, name = os.path.split(directory)
+    hidden = os.path.join(parent, checkpoint_names.newer_name(name))
+    raise UnknownFormat(
+        "%s was written by a newer version of Outlast (format %d; this version reads up to %d): upgrade "
+        "Outlast, or resume from the checkpoint before it:  mv %s %s"
+        % (directory, number, FORMAT, shlex.quote(directory), shlex.quote(hidden))
     )
 
 
-def _parse_trailer(body: bytes, size: int) -> PartManifest:
-    """Return the content of a valid trailer of a file with `size` bytes before it. Raises Damaged."""
+def _parse_trailer(raw: dict[str, Any], size: int) -> PartManifest:
+    """Return the content of a trailer of a file with `size` bytes before it. Raises Damaged."""
     try:
-        raw = _parse_json(body)
         numbers = [raw[key] for key in ("step", "generation", "sequence", "rank", "world", "size", "block")]
         crcs = raw["crc32"]
-        if any(type(number) is not int or number < 0 for number in [*numbers, *crcs]):
+        if any(type(number) is not int or not 0 <= number < 2**63 for number in [*numbers, *crcs]):
             raise Damaged("its trailer has an invalid number")
         step, generation, sequence, rank, world, stated_size, block = numbers
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except (TypeError, KeyError) as error:
         raise Damaged("its trailer cannot be parsed: %s" % error) from error
-    if stated_size != size or block != BLOCK or len(crcs) != -(-size // BLOCK) or rank >= world:
+    if stated_size != size or block != BLOCK or len(crcs) != -(-size // BLOCK):
         raise Damaged("its trailer belongs to another file")
+    if rank >= world or world > _MAX_WORLD:
+        raise Damaged("its trailer has an invalid number of processes")
     return PartManifest(step, generation, sequence, rank, world, size, tuple(crcs))
 
 
-def _parse_json(text: bytes) -> Any:
-    return json.loads(text, parse_int=_parse_short_int, parse_constant=_refuse_constant)
+def _parse_object(text: bytes, part: str) -> dict[str, Any]:
+    """Return a JSON object. Raises Damaged, naming the part of the file."""
+    try:
+        found = json.loads(
+            text,
+            parse_int=_parse_short_int,
+            parse_constant=_refuse_constant,
+            object_pairs_hook=_refuse_duplicates,
+        )
+    except (ValueError, RecursionError) as error:
+        raise Damaged("its %s cannot be parsed: %s" % (part, error)) from error
+    if type(found) is not dict:
+        raise Damaged("its %s is not a JSON object" % part)
+    return found
+
+
+def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name occurs twice")
+    return found
 
 
 def _parse_short_int(text: str) -> int:
@@ -209,20 +254,17 @@ def read_state(path: str) -> tuple[tuple[Any, Any], PartManifest]:
         return _revive(MappedFile(fd, manifest.size)), manifest
 
 
-def _revive(mapped: MappedFile) -> Any:
+def _revive(mapped: MappedFile) -> tuple[Any, Any]:
     content = mapped.whole
-    length = int.from_bytes(content[8:_PREFIX], "little")
-    if bytes(content[:7]) != _MAGIC or _PREFIX + length > len(content):
-        raise Damaged("its beginning is not the beginning of a checkpoint")
-    try:
-        raw = _parse_json(bytes(content[_PREFIX : _PREFIX + length]))
-        order, tree, kept = raw["order"], raw["tree"], raw["files"]
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise Damaged("its header cannot be parsed: %s" % error) from error
-    if order not in ("little", "big"):
-        raise Damaged("its header has no valid byte order")
-    mapped.begin, mapped.is_swapped = _PREFIX + length, order != sys.byteorder
-    return unflatten(tree, mapped), unflatten(kept, mapped)
+    begin = _PREFIX + int.from_bytes(content[8:_PREFIX], "little")
+    if begin > len(content) or begin % ALIGNMENT:
+        raise Damaged("its header does not have the length that its beginning states")
+    raw = _parse_object(bytes(content[_PREFIX:begin]), "header")
+    if not raw.keys() >= {"order", "tree", "files"} or raw["order"] not in ("little", "big"):
+        raise Damaged("its header lacks the byte order, the tree or the files")
+    mapped.begin, mapped.is_swapped = begin, raw["order"] != sys.byteorder
+    state = unflatten(raw["tree"], mapped)
+    return state, kept_files.check_contents(unflatten(raw["files"], mapped))
 
 
 def verify(path: str) -> PartManifest:

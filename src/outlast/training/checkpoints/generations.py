@@ -15,12 +15,15 @@ from typing import Any
 
 from outlast.training.checkpoints import checkpoint_names, durable_files
 from outlast.training.errors import Damaged, Superseded
+from outlast.untrusted_files import parse_json
 
 _MAX_TRIES = 100
 #: A claim is made by creating its file; the content follows a moment later. Reads to try, and seconds
 #: between.
 _MAX_READS = 5
 _PAUSE = 0.05
+#: Largest content of a claim that is read.
+_MAX_CLAIM = 2**16
 
 
 class GenerationClaim:
@@ -90,9 +93,8 @@ class GenerationClaim:
         return False
 
     def _read(self, number: int) -> Any:
-        return json.loads(
-            durable_files.read_file(os.path.join(self._directory, checkpoint_names.claim_name(number)))
-        )
+        path = os.path.join(self._directory, checkpoint_names.claim_name(number))
+        return parse_json(durable_files.read_file(path, _MAX_CLAIM))
 
     def _renew(self) -> None:
         try:
@@ -130,7 +132,7 @@ class GenerationClaim:
         who = ""
         try:
             claim = self._read(newest)
-            who = " (process %s on %s)" % (claim["pid"], claim["host"])
+            who = " (process %d on %s)" % (claim["pid"], ascii(claim["host"])[1:-1][:100])
         except (OSError, ValueError, TypeError, KeyError, Damaged):
             # The owner only makes the message more helpful.
             who = ""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
-import secrets
 from typing import Any, BinaryIO, Callable, Dict
 
-from outlast.training.checkpoints import durable_files
+from outlast.training.checkpoints.kept_places import KeptPlace
+from outlast.training.errors import Damaged
+from outlast.untrusted_files import is_plain_name
 
 
 class File:
@@ -31,10 +33,10 @@ class File:
 
     @staticmethod
     def of(name: str, content: memoryview) -> File:
-        """Return a File with this name and content. Raises ValueError if the name is not a string."""
-        if type(name) is not str:
-            raise ValueError("a file has no name")
-        made = File(os.path.basename(name))
+        """Return a File with this name and content. Raises ValueError if it is not the name of a file."""
+        if type(name) is not str or "/" in name or not _is_relative(name):
+            raise ValueError("a file has an invalid name")
+        made = File(name)
         made._content = content
         return made
 
@@ -58,8 +60,48 @@ class File:
         return "outlast.File(%r)" % self._path
 
 
-#: Files by their path, relative to the kept directory.
+#: Files by their path, relative to the kept directory; '' if the kept path is itself a file.
 Contents = Dict[str, File]
+#: Linux allows no longer ones.
+_LONGEST_NAME = 255
+_LONGEST_PATH = 4095
+#: More levels of directories than any log has, and fewer than `untrusted_files` can walk.
+_DEEPEST = 100
+
+
+def check_contents(value: Any) -> dict[str, Contents]:
+    """Return the kept files of a checkpoint. Raises Damaged if they are not what `KeptFiles.collect` returns.
+
+    No path may lead out of its place: a checkpoint may come from a machine of somebody else.
+    """
+    if type(value) is not dict:
+        raise Damaged("its kept files are not a dict")
+    for name, files in value.items():
+        if type(name) is not str or type(files) is not dict:
+            raise Damaged("its kept files are not files by their path")
+        folders: set[str] = set()
+        for path, file in files.items():
+            if type(file) is not File or type(path) is not str or not (path == "" or _is_relative(path)):
+                raise Damaged("it has a kept file with an invalid path, %.80r" % (path,))
+            parts = path.split("/")
+            folders.update("/".join(parts[:count]) for count in range(1, len(parts)))
+        if not folders.isdisjoint(files) or ("" in files and len(files) > 1):
+            raise Damaged("it has a kept path that is both a file and a directory")
+    return value
+
+
+def _is_relative(path: str) -> bool:
+    """Return True if the path is one of plain names, and short enough to exist."""
+    try:
+        lengths = [len(os.fsencode(part)) for part in path.split("/")]
+    except UnicodeEncodeError:
+        return False
+    return (
+        is_plain_name(path)
+        and max(lengths) <= _LONGEST_NAME
+        and sum(lengths) + len(lengths) <= _LONGEST_PATH
+        and len(lengths) <= _DEEPEST
+    )
 
 
 class KeptFiles:
@@ -73,6 +115,7 @@ class KeptFiles:
         self._base = base
         self._owns_base = owns_base
         self._warn = warn
+        self._warned: set[str] = set()
         self._flushes: dict[str, Callable[[], Any] | None] = {}
         #: Files of the loaded checkpoint; None before anything was loaded.
         self._loaded: dict[str, Contents] | None = None
@@ -86,13 +129,17 @@ class KeptFiles:
             self._restore(name)
 
     def collect(self) -> dict[str, Contents]:
-        """Flush and return all kept files. Raises OSError."""
-        contents = {}
+        """Flush, read and return all kept files. Raises OSError."""
+        contents: dict[str, Contents] = {}
         for name, flush in self._flushes.items():
             if flush is not None:
                 flush()
-            place = os.path.join(self._base, name)
-            contents[name] = {path: File(os.path.join(place, path)) for path in _list_files(place)}
+            contents[name] = {}
+            for path, content in self._place(name).read().items():
+                if path and not _is_relative(path):
+                    raise OSError(errno.ENAMETOOLONG, "cannot be kept in a checkpoint", path)
+                last = os.path.basename(path or os.path.normpath(name))
+                contents[name][path] = File.of(last, memoryview(content))
         return contents
 
     def restore(self, contents: dict[str, Contents]) -> None:
@@ -103,38 +150,19 @@ class KeptFiles:
 
     def _restore(self, name: str) -> None:
         assert self._loaded is not None
-        place = os.path.join(self._base, name)
         saved = self._loaded.get(name, {})
-        extra = [path for path in _list_files(place) if path not in saved]
-        if extra and (saved or self._owns_base):
-            self._discard_extra(place, extra)
-        for path, content in saved.items():
-            target = os.path.join(place, path)
-            os.makedirs(os.path.dirname(target), exist_ok=True)
-            content.copy_to(target)
+        if saved or self._owns_base:
+            self._place(name).replace({path: file.content() for path, file in saved.items()})
 
-    def _discard_extra(self, place: str, extra: list[str]) -> None:
-        """Remove files written after the save; outside a job move them, as they may be somebody else's."""
-        if self._owns_base:
-            for path in extra:
-                durable_files.remove(os.path.join(place, path))
-            return
-        aside = "%s.aside-%s" % (place.rstrip("/"), secrets.token_hex(4))
-        for path in extra:
-            target = os.path.join(aside, path)
-            os.makedirs(os.path.dirname(target), exist_ok=True)
-            os.rename(os.path.join(place, path), target)
-        self._warn("files written to %s after the last save were moved to %s" % (place, aside))
+    def _place(self, name: str) -> KeptPlace:
+        relative = os.path.normpath(name)
+        if self._owns_base and is_plain_name(relative):
+            return KeptPlace(self._base, relative, True, self._warn_once)
+        # A path of the script's choice, outside of what Outlast owns: links on the way to it are the user's.
+        top, relative = os.path.split(os.path.realpath(os.path.join(self._base, name)))
+        return KeptPlace(top, relative, self._owns_base, self._warn_once)
 
-
-def _list_files(place: str) -> list[str]:
-    """Return the regular files under a directory, as sorted relative paths; [''] if `place` is a file."""
-    if os.path.isfile(place):
-        return [""]
-    found = []
-    for folder, _, names in os.walk(place):
-        for name in names:
-            path = os.path.join(folder, name)
-            if os.path.isfile(path) and not os.path.islink(path):
-                found.append(os.path.relpath(path, place))
-    return sorted(found)
+    def _warn_once(self, text: str) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
+            self._warn(text)

@@ -55,6 +55,7 @@ class _NumpyArray(Leaf):
         self._name = _dtype_name(numpy, array.dtype)
         if array.size and not array.itemsize:
             raise TypeError("has elements without a size")
+        self.nbytes = array.nbytes
         self._address = array.__array_interface__["data"][0]
         if array.nbytes:
             before, behind = extent(array.shape, array.strides)
@@ -142,8 +143,9 @@ def _revive_array(node: list[Any], source: ArraySource) -> Any:
         raise Damaged("an array does not have the size of its shape")
     if element_count(shape) and not nbytes:
         raise Damaged("an array has an element type without a size")
-    memory = source.memory(offset, nbytes)
-    return numpy.ndarray(shape, dtype, memory if nbytes else None, order=order)
+    memory = source.own(offset, nbytes)
+    # Without memory, NumPy allocates one element for an empty array, and an element may have a gigabyte.
+    return numpy.ndarray(shape, dtype, memory if nbytes else bytearray(1), order=order)
 
 
 def _revive_view(node: list[Any], source: ArraySource) -> Any:
@@ -158,12 +160,14 @@ def _revive_view(node: list[Any], source: ArraySource) -> Any:
         raise Damaged("an array is out of the range of its buffer")
     if first + behind + dtype.itemsize > nbytes:
         raise Damaged("an array is out of the range of its buffer")
-    return numpy.ndarray(shape, dtype, source.memory(offset, nbytes), first, strides)
+    memory = source.shared(offset, nbytes, element_count(shape) * dtype.itemsize)
+    return numpy.ndarray(shape, dtype, memory, first, strides)
 
 
 def _revive_scalar(node: list[Any], source: ArraySource) -> Any:
     numpy = import_library("numpy", "NumPy scalars")
-    dtype, content = _dtype(numpy, node[0], 0), bytes.fromhex(node[1])
+    name, text = node
+    dtype, content = _dtype(numpy, name, 0), bytes.fromhex(text)
     if dtype.itemsize != len(content):
         raise Damaged("a scalar does not have the size of its type")
     return numpy.frombuffer(bytearray(content), dtype)[0] if content else numpy.zeros((), dtype)[()]

@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import sys
 import time
-from contextlib import suppress
-from typing import Any, Callable, TypeVar
+from contextlib import contextmanager, suppress
+from typing import Any, Callable, Iterator, TypeVar
 
 from outlast.training.checkpoints.durable_files import open_descriptor
 from outlast.training.checkpoints.file_format import part_name
+from outlast.training.errors import CheckpointError
 
 T = TypeVar("T")
 
@@ -35,6 +36,25 @@ class Ranks:
     def any_rank(self, *flags: bool) -> tuple[bool, ...]:
         """Return for each flag whether it is set in any process."""
         return flags
+
+    @contextmanager
+    def failing_together(self) -> Iterator[None]:
+        """Raise in all processes what the body of the `with` raises in any of them.
+
+        A process whose own body has not failed raises CheckpointError. The body must make no other call of
+        this class: a process that has failed would not take part in it.
+        """
+        failure: Exception | None = None
+        try:
+            yield
+        except Exception as error:
+            failure = error
+        reasons = self.gather(None if failure is None else "%s: %s" % (type(failure).__name__, failure))
+        if failure is not None:
+            raise failure
+        for rank, reason in enumerate(reasons):
+            if reason is not None:
+                raise CheckpointError("process %d of %d has failed: %s" % (rank, self.world, reason))
 
 
 class DistributedRanks(Ranks):

@@ -7,7 +7,7 @@ from typing import Any
 
 from outlast.training.checkpoints import checkpoint, checkpoint_names, durable_files
 from outlast.training.env import LEAST_KEEP
-from outlast.training.errors import CheckpointError, Damaged
+from outlast.training.errors import CheckpointError, Damaged, UnknownFormat
 
 
 class Retention:
@@ -23,7 +23,7 @@ class Retention:
         """Record that a checkpoint was verified."""
         try:
             self._whole[name] = self._stamp(name)
-        except OSError:
+        except (OSError, Damaged, CheckpointError):
             # It is verified again before it counts as valid.
             self._whole.pop(name, None)
 
@@ -44,7 +44,7 @@ class Retention:
         for position, name in enumerate(names):
             counts = whole < LEAST_KEEP and self._is_whole(name)
             whole += counts
-            if position >= self._keep and not counts:
+            if position >= self._keep and not counts and not self._is_of_another_version(name):
                 retired.append(name)
         return retired
 
@@ -71,3 +71,12 @@ class Retention:
             return True
         except (OSError, Damaged, CheckpointError):
             return False
+
+    def _is_of_another_version(self, name: str) -> bool:
+        try:
+            checkpoint.read_manifest(os.path.join(self._directory, name))
+        except UnknownFormat:
+            return True
+        except (OSError, Damaged):
+            return False
+        return False

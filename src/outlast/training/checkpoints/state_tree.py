@@ -19,7 +19,7 @@ from typing import Any, Callable, Tuple
 from outlast.training.checkpoints import arrays, numpy_arrays, torch_tensors
 from outlast.training.checkpoints.arrays import ArraySource, Buffer, Leaf, RawMemory
 from outlast.training.checkpoints.kept_files import File
-from outlast.training.errors import Damaged
+from outlast.training.errors import CheckpointError, Damaged
 
 #: Maximum depth, more than any real state has; limits recursion for invalid or malicious states.
 MAX_DEPTH = 100
@@ -76,10 +76,16 @@ def flatten(state: Any, files: Any = None) -> FlatState:
 
 
 def unflatten(tree: Any, source: ArraySource) -> Any:
-    """Return the state. Raises Damaged if the tree is not one that `flatten` makes."""
+    """Return the state. Raises Damaged if the tree is not one that `flatten` makes.
+
+    Raises CheckpointError for a library or a device that is missing here, and MemoryError.
+    """
     try:
         return _Unflattener(source).value(tree, 0)
-    except (ValueError, TypeError, KeyError, IndexError, OverflowError, AttributeError) as error:
+    except (Damaged, CheckpointError, MemoryError, OSError):
+        raise
+    except Exception as error:
+        # The libraries raise many kinds for values that no array has.
         raise Damaged("its tree cannot be read: %s" % error) from error
 
 
@@ -99,10 +105,15 @@ class _Flattener:
 
     def place_arrays(self) -> None:
         try:
-            arrays.fill_nodes([(leaf, node) for leaf, node, _ in self._leaves], self.place)
+            shown = arrays.fill_nodes([(leaf, node) for leaf, node, _ in self._leaves], self.place)
         except TypeError as error:
             path = next(path for _, node, path in self._leaves if not node)
             raise TypeError("%s %s" % (_format_path(path), error)) from None
+        if shown > arrays.max_shown(self.size):
+            raise TypeError(
+                "arrays in the state that share memory show %d bytes of it, more than a thousand times what "
+                "they hold; save them as they were before they were expanded" % shown
+            )
 
     def place(self, buffer: Buffer | RawMemory) -> int:
         offset = align(self.size)
@@ -229,27 +240,31 @@ class _Unflattener:
         if depth > MAX_DEPTH + 1:
             raise Damaged("its tree is nested too deeply")
         tag, rest = node[0], node[1:]
-        if tag in ("list", "tuple", "set", "frozenset"):
+        if tag in ("list", "tuple"):
             items = [self.value(item, depth + 1) for item in rest]
-            return {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}[tag](items)
+            return items if tag == "list" else tuple(items)
+        if tag in ("set", "frozenset"):
+            return self._set(tag, rest, depth)
         if tag in ("dict", "ordered", "counter"):
             return self._mapping(tag, rest, depth)
         if tag in ("bytes", "bytearray"):
             return self._bytes(tag, *rest)
-        if tag == "int" and _HEX_INT.match(rest[0]):
-            return int(rest[0], 16)
-        if tag == "float":
-            return struct.unpack(">d", bytes.fromhex(rest[0]))[0]
-        if tag == "complex":
-            return complex(*struct.unpack(">dd", bytes.fromhex(rest[0])))
-        if tag == "str":
-            return bytes.fromhex(rest[0]).decode("utf-8", "surrogatepass")
         if tag in self._revivers:
             return self._revivers[tag](rest, self._source)
         if tag == "file":
             name, length, offset = rest
-            return File.of(name, self._source.memory(offset, length))
+            return File.of(name, self._source.own(offset, length))
+        if tag in _TEXTS:
+            (text,) = rest
+            return _TEXTS[tag](text)
         raise Damaged("its tree has an unknown type of value, %.40r" % tag)
+
+    def _set(self, tag: str, rest: list[Any], depth: int) -> Any:
+        items = [self.value(item, depth + 1) for item in rest]
+        result = set(items) if tag == "set" else frozenset(items)
+        if len(result) != len(items) or not all(_is_key(item, bytes) for item in items):
+            raise Damaged("its tree has an invalid set")
+        return result
 
     def _mapping(self, tag: str, rest: list[Any], depth: int) -> Any:
         if len(rest) % 2:
@@ -257,12 +272,40 @@ class _Unflattener:
         result: Any = {"dict": dict, "ordered": OrderedDict, "counter": Counter}[tag]()
         for key, item in zip(rest[::2], rest[1::2]):
             built = self.value(key, depth + 1)
+            if not _is_key(built) or built in result:
+                raise Damaged("its tree has an invalid key, or one that occurs twice")
             result[built] = self.value(item, depth + 1)
         return result
 
     def _bytes(self, tag: str, length: int, offset: int) -> Any:
-        content = self._source.copy(offset, length)
-        return content if tag == "bytearray" else bytes(content)
+        content = self._source.own(offset, length)
+        return bytearray(content) if tag == "bytearray" else bytes(content)
+
+
+def _is_key(value: Any, *also: type) -> bool:
+    """Return True if `flatten` allows the value as a key, or if it has a type that is allowed here, too."""
+    if type(value) is tuple:
+        return all(_is_key(item, *also) for item in value)
+    return value is None or type(value) in _SCALARS or type(value) in also
+
+
+def _read_hex_int(text: str) -> int:
+    if not _HEX_INT.match(text):
+        raise ValueError("an integer is not in hexadecimal form")
+    return int(text, 16)
+
+
+def _read_float(text: str) -> float:
+    return float(struct.unpack(">d", bytes.fromhex(text))[0])
+
+
+#: Functions that read a scalar, by the tag of its node.
+_TEXTS: dict[str, Callable[[str], Any]] = {
+    "int": _read_hex_int,
+    "float": _read_float,
+    "complex": lambda text: complex(*struct.unpack(">dd", bytes.fromhex(text))),
+    "str": lambda text: bytes.fromhex(text).decode("utf-8", "surrogatepass"),
+}
 
 
 # Saving imports no library: an object of NumPy or torch exists only if its library is imported. Loading

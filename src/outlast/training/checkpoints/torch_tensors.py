@@ -20,7 +20,8 @@ from outlast.training.checkpoints.arrays import (
 from outlast.training.errors import CheckpointError, Damaged
 from outlast.training.progress_log import warn
 
-_NAME = re.compile(r"[a-z][a-z0-9_]{0,40}\Z")
+#: The names of element types, also of a later torch.
+_NAME = re.compile(r"(bool|(q?u?int|bfloat|float|complex|bits)[0-9][0-9a-z_]{0,40})\Z")
 _DEVICE = re.compile(r"[a-z]{1,20}(:[0-9]{1,4})?\Z")
 _WORDS = {2: "H", 4: "I", 8: "Q"}
 
@@ -58,7 +59,7 @@ class _Tensor(Leaf):
         self._device = device
         self._size = tensor.element_size()
         elements = tensor.numel()
-        self._nbytes = elements * self._size
+        self.nbytes = elements * self._size
         self._is_contiguous = tensor.is_contiguous()
         if elements and not tensor.is_conj() and not tensor.is_neg():
             if not self._is_contiguous:
@@ -74,14 +75,14 @@ class _Tensor(Leaf):
 
     def dense(self, place: PlaceBuffer) -> list[Any]:
         if self.span is not None and self._is_contiguous and self._device == "cpu":
-            offset = place(RawMemory(self._nbytes, self.span[1], self._tensor))
+            offset = place(RawMemory(self.nbytes, self.span[1], self._tensor))
         else:
-            offset = place(Buffer(self._nbytes, self._fill))
-        return ["torch", *self._dtype_and_shape(), self._nbytes, offset, *self._device_node()]
+            offset = place(Buffer(self.nbytes, self._fill))
+        return ["torch", *self._dtype_and_shape(), self.nbytes, offset, *self._device_node()]
 
     def _fill(self, target: memoryview) -> None:
         tensor = self._tensor
-        if self._nbytes:
+        if self.nbytes:
             room = self._torch.frombuffer(target, dtype=tensor.dtype).view(tensor.shape)
             room.copy_(tensor.detach())
 
@@ -104,7 +105,9 @@ class _Tensor(Leaf):
 
 
 def _dtype(torch: Any, name: Any) -> Any:
-    dtype = getattr(torch, name, None) if _NAME.match(name) else None
+    if not _NAME.match(name):
+        raise Damaged("a tensor has an unknown element type: %.40r" % name)
+    dtype = getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype):
         raise CheckpointError(
             "a checkpoint holds a tensor of type %.40r, which torch %s does not know; use the torch it was "
@@ -119,7 +122,7 @@ def _revive_tensor(node: list[Any], source: ArraySource) -> Any:
     dtype, shape = _dtype(torch, name), parse_shape(lengths)
     if nbytes != element_count(shape) * _size(torch, dtype):
         raise Damaged("a tensor does not have the size of its shape")
-    memory = source.memory(offset, nbytes)
+    memory = source.own(offset, nbytes)
     if not nbytes:
         return _to_device(torch, torch.empty(shape, dtype=dtype), device, source)
     memory = swapped(memory, _unit(torch, dtype)) if source.is_swapped else memory
@@ -139,11 +142,11 @@ def _revive_view(node: list[Any], source: ArraySource) -> Any:
 
     # If bytes are swapped, each view of the memory with another element size gets memory of its own.
     unit = _unit(torch, dtype) if source.is_swapped else 0
+    memory = source.shared(offset, nbytes, element_count(shape) * size)
 
     def base() -> Any:
-        memory = source.memory(offset, nbytes)
-        memory = swapped(memory[: nbytes // unit * unit], unit) if unit else memory
-        return _to_device(torch, torch.frombuffer(memory, dtype=torch.uint8), device, source)
+        ordered = swapped(memory[: nbytes // unit * unit], unit) if unit else memory
+        return _to_device(torch, torch.frombuffer(ordered, dtype=torch.uint8), device, source)
 
     shared = source.cached((offset, tuple(device), unit), base)
     return shared[: len(shared) // size * size].view(dtype).as_strided(shape, strides, first)
@@ -173,10 +176,14 @@ def _to_device(torch: Any, tensor: Any, device: list[Any], source: ArraySource) 
     """Return the tensor on the device it had, on another of the same type, or on the CPU."""
     if not device:
         return tensor
-    if len(device) > 1 or not isinstance(device[0], str) or not _DEVICE.match(device[0]):
+    if len(device) > 1 or not _DEVICE.match(device[0]) or device[0].startswith("meta"):
         raise Damaged("a tensor has an invalid device")
     place = source.cached(("device", device[0]), lambda: _find_device(torch, device[0]))
-    return tensor.to(place)
+    try:
+        return tensor.to(place)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        # Such as memory of the device that another process still uses: the checkpoint is not at fault.
+        raise CheckpointError("a checkpoint's tensors cannot be loaded on %s: %s" % (place, error)) from error
 
 
 def _find_device(torch: Any, name: str) -> Any:
