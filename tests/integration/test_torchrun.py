@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from outlast.node.diagnosis import failure
+from outlast.node.protocol import Outcome
 from outlast.training.checkpoints import checkpoint, checkpoint_names
 from support.experiments import Lab
 
@@ -146,3 +148,52 @@ def test_a_run_under_torchrun_continues_past_its_limit(lab: Lab) -> None:
     assert outcomes[-1] == "finished" and "continue" in outcomes[:-1], outcomes
     weights = json.loads((directory / "results" / "play" / "weights.json").read_text())
     assert weights["steps"] == 16
+
+
+FAIL = """
+import errno, os, signal, sys, time
+import torch, torch.distributed as dist
+
+dist.init_process_group("gloo")
+dist.all_reduce(torch.ones(1))
+if dist.get_rank() == 1:
+    if sys.argv[1] == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if sys.argv[1] == "disk":
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "x")
+    if sys.argv[1] == "bug":
+        raise ValueError("wrong")
+    sys.exit(3)
+dist.all_reduce(torch.ones(1))  # fails, because the other one is gone
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "outcome", "detail"),
+    [
+        ("kill", Outcome.CRASHED, "rank 1 of the training was ended by SIGKILL"),
+        ("disk", Outcome.OUT_OF_DISK, "OSError: [Errno 28] No space left on device: 'x' (train.py line 11)"),
+        ("bug", Outcome.CRASHED, "ValueError: wrong (train.py line 13)"),
+        ("exit", Outcome.CRASHED, "rank 1 of the training exited with 3"),
+    ],
+)
+def test_the_first_rank_that_failed_is_found_in_torchruns_log(
+    tmp_path: Path, how: str, outcome: Outcome, detail: str
+) -> None:
+    (tmp_path / "train.py").write_text(FAIL)
+    options = ["--tee", "3"] if how == "disk" else []
+    done = subprocess.run(
+        [*TORCHRUN, *options, "train.py", how],
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    found = failure.diagnose(done.stdout, done.returncode, None, False)
+    assert found.outcome is outcome, done.stdout
+    assert found.detail.startswith(detail)
+    assert found.signal == (signal.SIGKILL if how == "kill" else None)

@@ -19,7 +19,8 @@ PACKAGE = ROOT / "src" / "outlast"
 #: The rooms that a room may import, besides itself. "standard library" is always allowed.
 RULES: Mapping[str, str] = {
     # The compute node's side: Python 3.8, standard library, nothing from outside.
-    "node": "node/outputs node/sandbox node/staging",
+    "node": "node/diagnosis node/outputs node/sandbox node/staging",
+    "node/diagnosis": "node",
     "node/outputs": "node",
     "node/sandbox": "node",
     "node/archives": "node",
@@ -46,7 +47,7 @@ RULES: Mapping[str, str] = {
     # The pure core: no clock, no file, no randomness.
     "domain": "node node/staging text units",
     # Around it.
-    "journal": "domain errors filesystem local_cluster node/staging",
+    "journal": "outlast domain errors filesystem local_cluster node/staging text",
     "schedulers": (
         "domain errors job_environment local_cluster node node/staging schedulers/htcondor "
         "schedulers/sge schedulers/slurm text units"
@@ -62,7 +63,7 @@ RULES: Mapping[str, str] = {
         "domain errors filesystem node node/outputs node/sandbox node/staging "
         "node/staging/sources schedulers spec training training/checkpoints"
     ),
-    "controller": "domain errors exchange filesystem job_environment journal node schedulers spec",
+    "controller": "domain errors exchange filesystem job_environment journal node schedulers spec units",
     "local_cluster": "outlast errors filesystem job_environment node",
     "simulation": "controller domain exchange journal node schedulers",
     "demo": "domain errors exchange node schedulers templates training/checkpoints",

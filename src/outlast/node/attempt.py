@@ -7,8 +7,9 @@ import os
 from dataclasses import dataclass, replace
 from typing import Sequence
 
-from outlast.node import code_archive, environment, failure, oom, process, process_cleanup, progress_file
+from outlast.node import code_archive, environment, process, process_cleanup, progress_file
 from outlast.node.checkpoint_watch import CheckpointWatch
+from outlast.node.diagnosis import failure, oom
 from outlast.node.event_log import EventLog, print_stderr
 from outlast.node.legs import Leg, is_superseded
 from outlast.node.order import WorkOrder
@@ -139,8 +140,7 @@ class AttemptRunner:
         self._begin(Phase.ENVIRONMENT)
         self._environment = environment.for_training(
             order,
-            self._limits.deadline_epoch,
-            self._limits.grace,
+            self._limits,
             self._scratch.data,
             self._scratch.output,
             self._leg.progress_path,
@@ -169,6 +169,7 @@ class AttemptRunner:
                 watch,
                 self._commits,
                 lambda: progress_file.has_left(self._leg.progress_path),
+                lambda: progress_file.has_checkpoints(self._leg.progress_path),
             )
         finally:
             if self._commits is not None:
@@ -302,10 +303,20 @@ class AttemptRunner:
         elif error.errno == errno.ENOENT and error.filename == self._order.code:
             outcome = Outcome.NOT_FOUND
         elif phase in (Phase.STAGE, Phase.UNPACK) or error.errno in _BROKEN_NODE:
-            return AttemptResult(Outcome.NODE_TROUBLE, detail)
+            return AttemptResult(Outcome.NODE_TROUBLE, detail, signature=self._sign_shared_error(error))
         else:
             outcome = Outcome.CRASHED
         return AttemptResult(outcome, detail, signature=failure.signature_of(phase.value, error.errno))
+
+    def _sign_shared_error(self, error: OSError) -> str | None:
+        """Return a signature if every node would get the error, for a file of the experiment; else None.
+
+        The controller fails a run whose attempts keep ending in this way.
+        """
+        inside = os.path.join(self._order.experiment, "")
+        if error.errno in _BROKEN_NODE or not str(error.filename).startswith(inside):
+            return None
+        return failure.signature_of("files", error.errno)
 
     def _interrupted(self, interrupted: Interrupted, when: str) -> AttemptResult:
         why = interrupted.why

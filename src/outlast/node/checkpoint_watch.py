@@ -2,30 +2,45 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
+from typing import Callable
 
 #: More than any real set of checkpoints has; a limit for directories with other content.
 _MAX_ENTRIES = 20_000
+#: A directory without a change for this many seconds is quiet: no checkpoint is being written.
+_QUIET = 1.0
 
 
 class CheckpointWatch:
     """Compares a directory with its earlier content. Names with a leading dot are temporary and ignored."""
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._directory = directory
+        self._clock = clock
         self._at_start = self._last = _entries(directory)
         #: Seconds to wait before the next check: longer if a check is expensive.
         self.pause = 1.0
+        self._checked = self._last_change = -math.inf
 
     def changed(self) -> bool:
         """Return True if a file is new or was rewritten since the last call; a removal is not a change."""
-        began = time.monotonic()
+        began = self._clock()
         now = _entries(self._directory)
-        self.pause = max(1.0, 20 * (time.monotonic() - began))
+        self._checked = self._clock()
+        self.pause = max(1.0, 20 * (self._checked - began))
         new = bool(now - self._last)
+        if new:
+            self._last_change = self._checked
         self._last = now
         return new
+
+    @property
+    def quiet_at(self) -> float:
+        """When a check can show that nothing is being written; past if the last check did."""
+        quiet = self._last_change + _QUIET
+        return -math.inf if self._checked >= quiet else quiet
 
     @property
     def progressed(self) -> bool:

@@ -9,6 +9,7 @@ from typing import BinaryIO, Callable, Iterable, Iterator
 
 from outlast.node.files import read_blocks
 from outlast.node.pulse import no_pulse
+from outlast.untrusted_files import open_file
 
 _EXCLUDED = frozenset({"__pycache__", ".git", ".venv"})
 
@@ -95,7 +96,7 @@ def unpack(source: str, sha256: str | None, target: str, pulse: Callable[[], Non
 
     Raises BadCodeArchive or OSError.
     """
-    with open(source, "rb") as file:
+    with open_file(source) as file:
         if sha256 is not None:
             found = _sha256(file, pulse)
             if found != sha256:

@@ -6,10 +6,12 @@ import math
 import os
 import shutil
 import sys
+import time
 from typing import Mapping, Sequence
 
 from outlast.node.order import SaveSettings, WorkOrder
 from outlast.node.protocol import Variable
+from outlast.node.time_limits import TimeLimits
 
 #: Numerical libraries use every core of a shared node unless these set a number.
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -19,8 +21,7 @@ _TORCHRUN_TIMEOUT = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 
 def for_training(
     order: WorkOrder,
-    deadline: float,
-    grace: float,
+    limits: TimeLimits,
     data: str,
     output: str,
     progress: str,
@@ -28,8 +29,9 @@ def for_training(
 ) -> dict[str, str]:
     """Return the environment of the training process.
 
-    `deadline` is in seconds since the epoch; `own` is the environment of the node program.
+    `own` is the environment of the node program.
     """
+    now = time.monotonic()
     environment = dict(own)
     # Its traceback on stderr for every fatal signal would hide the relevant one.
     environment.pop("PYTHONFAULTHANDLER", None)
@@ -43,8 +45,10 @@ def for_training(
             Variable.TOKEN: order.token,
             Variable.RUN: order.run,
             Variable.ATTEMPT: str(order.number),
-            Variable.DEADLINE: f"{deadline:.3f}",
-            Variable.GRACE: f"{grace:.3f}",
+            Variable.DEADLINE: f"{limits.deadline_epoch:.3f}",
+            Variable.TIME_LEFT: f"{limits.deadline - now:.3f}",
+            Variable.CLOCK: f"{_boot_id()} {now:.3f}",
+            Variable.GRACE: f"{limits.grace:.3f}",
             Variable.CHECKPOINT_DIR: order.checkpoints,
             Variable.CHECKPOINT_KEEP: str(order.keep),
             Variable.DATA_DIR: data,
@@ -57,6 +61,15 @@ def for_training(
         others = environment.get("PYTHONPATH")
         environment["PYTHONPATH"] = os.pathsep.join([order.zipapp, others]) if others else order.zipapp
     return environment
+
+
+def _boot_id() -> str:
+    """Return what identifies this start of this host; "-" if it is unknown."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read(64).strip()
+    except (OSError, ValueError):
+        return "-"
 
 
 def _save_variables(saving: SaveSettings) -> dict[str, str]:

@@ -54,14 +54,17 @@ def copy_file(
                 raise
 
 
-def link_or_copy(source: str, target: str) -> None:
-    """Give a regular file a second name, or copy it if the file system cannot link it. Raises OSError."""
+def link_or_copy(source: str, target: str, dir_fd: int | None = None) -> None:
+    """Give a regular file a second name, or copy it if the file system cannot link it. Raises OSError.
+
+    `source` is relative to `dir_fd`, if given.
+    """
     try:
-        os.link(source, target)
+        os.link(source, target, src_dir_fd=dir_fd, follow_symlinks=False)
     except OSError as error:
         if error.errno not in _NO_LINK:
             raise
-        copy_file(source, target)
+        copy_file(source, target, dir_fd=dir_fd)
 
 
 def copy_tree(source: str, target: str, pulse: Callable[[], None] = no_pulse) -> None:
@@ -97,7 +100,13 @@ def copy_link_target(path: str, pulse: Callable[[], None] = no_pulse) -> None:
     os.rename(copy, path)
 
 
-def remove_tree(path: str, pulse: Callable[[], None] = no_pulse, *, ignore_errors: bool = False) -> None:
+def remove_tree(
+    path: str,
+    pulse: Callable[[], None] = no_pulse,
+    *,
+    ignore_errors: bool = False,
+    dir_fd: int | None = None,
+) -> None:
     """Remove a directory and everything in it, however deep it is nested. Raises OSError.
 
     Each subdirectory is moved up to the top before its parent is removed, so that nothing recurses. Links are
@@ -105,7 +114,7 @@ def remove_tree(path: str, pulse: Callable[[], None] = no_pulse, *, ignore_error
     """
     errors = contextlib.suppress(OSError) if ignore_errors else contextlib.nullcontext()
     stuck: set[str] = set()
-    top = _open_accessible(path, None)
+    top = _open_accessible(path, dir_fd)
     try:
         while names := _empty(top, pulse, errors) - stuck:
             for name in names:
@@ -116,7 +125,7 @@ def remove_tree(path: str, pulse: Callable[[], None] = no_pulse, *, ignore_error
     finally:
         os.close(top)
     with errors:
-        os.rmdir(path)
+        os.rmdir(path, dir_fd=dir_fd)
 
 
 def _lift_content(

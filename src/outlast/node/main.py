@@ -13,8 +13,9 @@ import traceback
 from dataclasses import asdict
 from typing import Sequence
 
-from outlast.node import failure, legs, process_cleanup, time_limits
+from outlast.node import legs, process_cleanup, time_limits
 from outlast.node.attempt import AttemptResult, AttemptRunner
+from outlast.node.diagnosis import failure
 from outlast.node.event_log import EventLog, print_stderr
 from outlast.node.order import BadOrder, WorkOrder, read_order
 from outlast.node.protocol import EXIT_BAD_ORDER, EXIT_CONTINUE, EXIT_NOT_CLAIMED, Outcome, Phase
@@ -23,6 +24,7 @@ from outlast.node.sandbox.committer import Committer
 from outlast.node.scratch import Scratch
 from outlast.node.signals import Signals
 from outlast.node.supervise import StopSignals
+from outlast.untrusted_files import open_to_append
 
 _EXIT_FAILED = 1
 _EXIT_CODES = {
@@ -124,8 +126,11 @@ def _touch_bell(bell: str | None) -> None:
     if bell is None:
         return
     try:
-        with open(bell, "ab"):
-            os.utime(bell)
+        descriptor = open_to_append(bell)
+        try:
+            os.utime(descriptor)
+        finally:
+            os.close(descriptor)
     except OSError as error:
         print_stderr(f"cannot touch {bell}: {error.strerror}; the controller will notice the change later")
 

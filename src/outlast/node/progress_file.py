@@ -6,12 +6,13 @@ its path, because neither package may import the other; a unit test compares the
 
 from __future__ import annotations
 
-import json
-
 from outlast.node import jsonl
+from outlast.untrusted_files import parse_json, read_file
 
 #: A line of progress with many metrics is shorter than this.
 _MAX_LINE_BYTES = 65536
+#: What `import outlast` logs about its checkpoints.
+_CHECKPOINT_EVENTS = ("saved", "loaded", "save-failed")
 
 
 def newest_progress_path(path: str) -> str:
@@ -22,17 +23,22 @@ def newest_progress_path(path: str) -> str:
 def newest_step(path: str) -> int | None:
     """Return the step of the newest progress, or None if there is none that can be read."""
     try:
-        with open(newest_progress_path(path), encoding="ascii") as file:
-            step = json.loads(file.read(_MAX_LINE_BYTES))["step"]
+        step = parse_json(read_file(newest_progress_path(path), _MAX_LINE_BYTES))["step"]
     except (OSError, ValueError, TypeError, KeyError):
         return None
     return step if isinstance(step, int) else None
 
 
 def has_left(path: str) -> bool:
-    """Return True if the log ends with the event "left": the training has saved and wants to be continued.
+    """Return True if the log ends with the event "left": the training saved and exited before it was done.
 
     A launcher such as torchrun has an exit code of its own, whatever its processes exit with.
     """
     log = jsonl.read(path, 0, _MAX_LINE_BYTES)
     return log is not None and log.last_line().get("event") == "left"
+
+
+def has_checkpoints(path: str) -> bool:
+    """Return True if the training uses Outlast's checkpoints: a save of these cannot be torn."""
+    log = jsonl.read(path, _MAX_LINE_BYTES, _MAX_LINE_BYTES)
+    return log is not None and any(line.get("event") in _CHECKPOINT_EVENTS for line in log.lines())

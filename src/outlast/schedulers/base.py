@@ -118,7 +118,7 @@ class Scheduler(ABC):
     timeout: float = 30.0
     #: Seconds between two polls of `up`, at most.
     interval: float = 15.0
-    #: The most jobs in one `submit`.
+    #: The most jobs in one `submit`, if the scheduler allows so many.
     batch: int = 500
     #: True if jobs see the experiment's directory. If not, all files are transferred (`outlast.exchange`).
     shares_files: bool = True
@@ -134,6 +134,10 @@ class Scheduler(ABC):
     #: Set by the controller; adapters call it before each of the many calls that one submission may need.
     #: It raises if another controller is in charge by now: then nothing more may be submitted.
     heartbeat: Callable[[], None] = staticmethod(lambda: None)
+
+    def largest_batch(self) -> int:
+        """Return the most jobs in one `submit`, which is also the highest index in a token."""
+        return self.batch
 
     @abstractmethod
     def render(self, requests: Sequence[JobRequest]) -> str:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 _LONGEST_MESSAGE = 500
+#: Seconds between two checks for a message after which a program is ended.
+_CHECK_INTERVAL = 0.25
 
 
 class CommandNotRun(Exception):
@@ -34,25 +37,55 @@ class CommandOutput:
 
 
 def run_command(
-    arguments: Sequence[str], timeout: float, stdin: str = "", environment: Mapping[str, str] | None = None
+    arguments: Sequence[str],
+    timeout: float,
+    stdin: str = "",
+    environment: Mapping[str, str] | None = None,
+    final_words: str = "",
 ) -> CommandOutput:
     """Run a program and return its output; `environment` is added to this process's own.
 
-    Raises CommandNotRun or CommandTimeout.
+    The program is killed once `final_words` are in its stderr: then it would only wait and try again. Raises
+    CommandNotRun or CommandTimeout.
     """
     try:
-        done = subprocess.run(
+        process = subprocess.Popen(
             list(arguments),
-            input=stdin.encode(),
-            capture_output=True,
-            timeout=timeout,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             env={**os.environ, "LC_ALL": "C", **(environment or {})},
-            check=False,
         )
-    except subprocess.TimeoutExpired as error:
-        raise CommandTimeout("%s did not respond within %.0f s" % (arguments[0], timeout)) from error
     except OSError as error:
         raise CommandNotRun("%s: %s" % (arguments[0], error.strerror)) from error
-    return CommandOutput(
-        done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
-    )
+    with process:
+        try:
+            out, err = _communicate(process, stdin.encode(), timeout, final_words.encode())
+        except BaseException as error:
+            process.kill()
+            if isinstance(error, subprocess.TimeoutExpired):
+                why = "%s did not respond within %.0f s" % (arguments[0], timeout)
+                raise CommandTimeout(why) from error
+            raise
+    return CommandOutput(process.returncode, out.decode(errors="replace"), err.decode(errors="replace"))
+
+
+def _communicate(
+    process: subprocess.Popen[bytes], stdin: bytes, timeout: float, final_words: bytes
+) -> tuple[bytes, bytes]:
+    """Return what the program printed. Raises TimeoutExpired."""
+    if not final_words:
+        return process.communicate(stdin, timeout)
+    until = time.monotonic() + timeout
+    pending: bytes | None = stdin
+    while True:
+        left = until - time.monotonic()
+        try:
+            return process.communicate(pending, max(0.0, min(left, _CHECK_INTERVAL)))
+        except subprocess.TimeoutExpired as error:
+            if final_words in (error.stderr or b""):
+                process.kill()
+                return process.communicate()
+            if left <= _CHECK_INTERVAL:
+                raise
+            pending = None

@@ -56,6 +56,44 @@ def test_a_directory_that_cannot_be_created_is_named_with_a_hint(tmp_path: Path)
         cluster_directory("local", tmp_path / "file")
 
 
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o702])
+@pytest.mark.parametrize("place", ["root", "root/local"])
+def test_a_directory_that_others_can_write_to_is_refused(tmp_path: Path, place: str, mode: int) -> None:
+    (tmp_path / "root" / "local").mkdir(parents=True)
+    (tmp_path / place).chmod(mode)
+    with pytest.raises(NotWritable, match=r"chmod go-w .*%s`" % place):
+        cluster_directory("local", tmp_path / "root")
+    (tmp_path / place).chmod(mode & ~0o022)
+    assert cluster_directory("local", tmp_path / "root").is_dir()
+
+
+def test_a_shared_directory_in_which_nobody_can_replace_ours_is_allowed(tmp_path: Path) -> None:
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root").chmod(0o1777)
+    assert cluster_directory("local", tmp_path / "root").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("place", ["root", "root/local"])
+def test_a_directory_of_another_user_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    (tmp_path / "root" / "local").mkdir(parents=True)
+    if os.geteuid() == 0:
+        os.chown(tmp_path / place, 12345, -1)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with pytest.raises(NotWritable, match=r"not a directory of yours.*OUTLAST_LOCAL_ROOT"):
+        cluster_directory("local", tmp_path / "root")
+
+
+def test_a_link_in_the_place_of_the_clusters_directory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root" / "local").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(NotWritable, match="not a directory of yours"):
+        cluster_directory("local", tmp_path / "root")
+
+
 @pytest.mark.parametrize("name", ["", "..", "a/b", ".hidden", "a b", "x" * 200])
 def test_a_name_that_is_not_a_plain_file_name_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(BadInput, match="name"):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from outlast.node import failure
+from outlast.node.diagnosis import failure, log_tracebacks
 from outlast.node.protocol import Outcome
 
 
@@ -144,7 +144,7 @@ def test_the_tail_is_twenty_lines_and_four_kibibytes_at_most() -> None:
     "text", ["Traceback (most recent call last):", "Traceback (most recent call last):\n ;\n???\n"]
 )
 def test_an_incomplete_traceback_is_ignored(text: str) -> None:
-    assert failure.last_traceback(text) is None
+    assert log_tracebacks.parse(text.splitlines()) == []
 
 
 def test_a_full_disk_is_recognised_in_the_output_of_any_program() -> None:

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from outlast.node import files, oom
+from outlast.node import files
 from outlast.node.checkpoint_watch import CheckpointWatch
+from outlast.node.diagnosis import oom
 from outlast.node.outputs import delivery
 from outlast.node.scratch import Scratch
 
@@ -109,7 +110,7 @@ def test_every_file_is_durable_before_the_name_appears(
 def test_a_file_that_cannot_be_linked_is_copied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    def refuse(source: str, target: str) -> None:
+    def refuse(source: str, target: str, **_: object) -> None:
         raise OSError(number, os.strerror(number))
 
     (tmp_path / "a").write_text("one")

@@ -41,7 +41,8 @@ def _order(**changes: object) -> WorkOrder:
 
 
 def _environment(order: WorkOrder, own: dict[str, str]) -> dict[str, str]:
-    return environment.for_training(order, 12.3456, 5, "/s/data", "/s/output", "/x/progress.jsonl", own)
+    limits = replace(time_limits.limits_for(100, 5, time.monotonic(), 0), deadline_epoch=12.3456)
+    return environment.for_training(order, limits, "/s/data", "/s/output", "/x/progress.jsonl", own)
 
 
 def test_staging_uses_the_proxies_and_certificates_of_the_training_unless_the_node_has_its_own(
@@ -55,6 +56,10 @@ def test_staging_uses_the_proxies_and_certificates_of_the_training_unless_the_no
 
 def test_the_environment_of_the_training_has_its_directories_and_its_deadline() -> None:
     found = _environment(_order(cpus=3, zipapp="/z.pyz", environment={"LR": "1"}), {"HOME": "/h"})
+    assert 0 < float(found.pop("OUTLAST_TIME_LEFT")) <= 91
+    boot, reading = found.pop("OUTLAST_CLOCK").split(" ")
+    assert boot == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    assert 0 < float(reading) <= time.monotonic() + 1
     expected = {
         "HOME": "/h",
         "LR": "1",

@@ -27,7 +27,7 @@ def test_a_limit_of_a_few_seconds_is_divided_in_proportion() -> None:
 def test_the_training_limits_its_grace_to_the_same_share_as_the_node_program(
     seconds: float, grace: float
 ) -> None:
-    deadline = Deadline(seconds, grace, wall=lambda: 0.0, now=lambda: 0.0)
+    deadline = Deadline(seconds, grace, now=lambda: 0.0)
     assert seconds - deadline.signal_at == pytest.approx(time_limits.stop_margin(seconds, grace))
 
 

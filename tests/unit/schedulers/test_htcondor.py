@@ -242,7 +242,7 @@ def test_a_hold_is_explained_with_its_outcome_and_whether_a_release_may_help(
 
 
 def test_an_error_of_our_plugin_is_identified_by_its_exit_code_and_shown_in_its_own_words() -> None:
-    message = "a.bin did not arrive: http://h/a.bin: h responds with 404 Not Found (missing 1×)"
+    message = "a.bin could not be fetched: http://h/a.bin: h responds with 404 Not Found (missing 1×)"
     reason = "Transfer input files failure at s@h using protocol http. Details: %s ( URL file = u )|"
     gone, out = (
         explain_hold(13, exit_code_of(kind) << 8, reason % message)
@@ -251,7 +251,9 @@ def test_an_error_of_our_plugin_is_identified_by_its_exit_code_and_shown_in_its_
     assert gone.sentence == out.sentence == message and gone.outcome is out.outcome is Outcome.NOT_FOUND
     assert (gone.releasable, gone.lasting) == (False, "data a.bin missing")
     assert (out.releasable, out.lasting) == (True, "")
-    full = explain_hold(13, exit_code_of(ErrorKind.DISK_FULL) << 8, reason % "a.bin did not arrive: no room")
+    full = explain_hold(
+        13, exit_code_of(ErrorKind.DISK_FULL) << 8, reason % "a.bin could not be fetched: no room"
+    )
     assert (full.outcome, full.releasable) == (Outcome.OUT_OF_DISK, True)
 
 

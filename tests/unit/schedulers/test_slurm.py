@@ -340,6 +340,7 @@ def test_a_job_that_a_person_holds_is_queued_and_the_reason_shows_it(reason: str
         ("ReqNodeNotAvail, UnavailableNodes:big", "needs nodes that are down, drained or reserved"),
         ("AssocGrpCPURunMinutesLimit", "a limit of its account or user is reached (AssocGrp"),
         ("QOSMaxJobsPerUserLimit", "a limit of its quality of service is reached (QOSMax"),
+        ("AssocMaxCpuPerJobLimit", "requests more than its account or quality of service allows for one job"),
         ("InvalidQOS", "names a quality of service that its account may not use (InvalidQOS)"),
         ("PartitionTimeLimit", "lower resources.time (PartitionTimeLimit)"),
         ("FedJobLock", "pending (FedJobLock)"),
@@ -390,7 +391,7 @@ def test_the_sentence_for_a_timeout_names_the_limit() -> None:
             False,
         ),
         (1, "Batch job submission failed: Something new", SubmitStatus.UNKNOWN, False),
-        (1, "Batch job submission failed: Invalid job array specification", SubmitStatus.REJECTED, False),
+        (1, "Batch job submission failed: Invalid job array specification", SubmitStatus.REJECTED, True),
         (
             1,
             "sbatch: error: invalid partition specified: nope\n"
@@ -595,6 +596,7 @@ def slurm(monkeypatch: pytest.MonkeyPatch) -> Callable[[Fake], tuple[SlurmSchedu
             timeout: float,
             stdin: str = "",
             environment: Mapping[str, str] | None = None,
+            final_words: str = "",
         ) -> CommandOutput:
             calls.append(list(arguments))
             return fake(arguments, stdin)
@@ -633,6 +635,126 @@ def test_a_rejected_array_does_not_change_the_results_of_the_others(slurm: MakeS
     ]
     assert results["b7-1"].job == "17_1"
     assert results["b7-4"].transient and not results["b7-2"].transient
+
+
+CONFIG = """\
+Configuration data as of 2026-11-17T22:00:00
+MaxArraySize            = %d
+MaxJobCount             = %d
+SchedulerParameters     = bf_interval=2%s
+"""
+NO_ARRAY = "sbatch: error: Batch job submission failed: Invalid job array specification"
+QUEUE_FULL = "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying"
+POLICY = (
+    "sbatch: error: %s\nsbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job "
+    "submit limit, user's size and/or time limits)"
+)
+
+
+class LimitedSlurm:
+    """A Slurm with room for `room` jobs and task numbers below `size`; it refuses others with `refusal`."""
+
+    def __init__(self, room: int = 10_000, size: int = 1001, refusal: str = QUEUE_FULL) -> None:
+        self.room = room
+        self.size = size
+        self.refusal = refusal
+        self.arrays: list[list[int]] = []
+        self.tries = 0
+
+    def __call__(self, command: Sequence[str], stdin: str) -> CommandOutput:
+        if command[0] == "scontrol":
+            return CommandOutput(0, CONFIG % (self.size, 10_000, ""), "")
+        self.tries += 1
+        (listed,) = (word.partition("=")[2] for word in command if word.startswith("--array="))
+        tasks = [int(number) for number in listed.split(",")]
+        if max(tasks) >= self.size:
+            return CommandOutput(1, "", NO_ARRAY)
+        if len(tasks) > self.room:
+            return CommandOutput(-9 if self.refusal == QUEUE_FULL else 1, "", self.refusal)
+        self.room -= len(tasks)
+        self.arrays.append(tasks)
+        return CommandOutput(0, "%d\n" % (16 + len(self.arrays)), "")
+
+
+def requests_for(count: int) -> list[JobRequest]:
+    return [replace(PLAIN, token="b7-%d" % number) for number in range(1, count + 1)]
+
+
+@pytest.mark.parametrize(
+    ("config", "batch"),
+    [
+        (CONFIG % (1001, 10_000, ""), 500),
+        (CONFIG % (101, 10_000, ""), 100),
+        (CONFIG % (1001, 50, ""), 50),
+        (CONFIG % (1001, 10_000, ",max_array_tasks=20"), 20),
+        (CONFIG % (0, 10_000, ""), 1),
+        ("", 500),
+        ("MaxArraySize = many\n", 500),
+    ],
+)
+def test_no_batch_is_larger_than_the_cluster_allows(slurm: MakeSlurm, config: str, batch: int) -> None:
+    scheduler, calls = slurm(lambda command, stdin: CommandOutput(0, config, ""))
+    assert [scheduler.largest_batch(), scheduler.largest_batch()] == [batch, batch]
+    assert calls == [["scontrol", "show", "config"]]
+
+
+def test_a_cluster_that_does_not_show_its_limits_gets_batches_of_the_usual_size(slurm: MakeSlurm) -> None:
+    scheduler, _ = slurm(lambda command, stdin: CommandOutput(1, "", "Unable to contact slurm controller"))
+    assert scheduler.largest_batch() == 500
+
+
+@pytest.mark.parametrize(
+    "refusal", [QUEUE_FULL, POLICY % "AssocMaxSubmitJobLimit", POLICY % "QOSMaxSubmitJobPerUserLimit"]
+)
+@pytest.mark.parametrize("room", [0, 1, 7, 99, 100])
+def test_an_array_for_which_there_is_no_room_is_submitted_in_parts(
+    slurm: MakeSlurm, room: int, refusal: str
+) -> None:
+    cluster = LimitedSlurm(room=room, refusal=refusal)
+    scheduler, _ = slurm(cluster)
+    results = scheduler.submit(requests_for(100))
+    accepted = [token for token, result in results.items() if result.status is SubmitStatus.ACCEPTED]
+    assert accepted == ["b7-%d" % number for number in range(1, room + 1)]
+    assert results.keys() == {one.token for one in requests_for(100)}
+    assert cluster.tries <= 20
+    for result in list(results.values())[room:]:
+        assert result.status is SubmitStatus.REJECTED and result.transient
+        assert "no room for another job" in result.reason
+
+
+def test_each_part_of_an_array_has_its_own_job_and_the_numbers_of_its_tokens(slurm: MakeSlurm) -> None:
+    cluster = LimitedSlurm(room=3)
+    scheduler, _ = slurm(cluster)
+    results = scheduler.submit(requests_for(4))
+    assert cluster.arrays == [[1, 2], [3]]
+    assert [results["b7-%d" % number].job for number in (1, 2, 3)] == ["17_1", "17_2", "18_3"]
+
+
+def test_a_task_number_that_slurm_does_not_allow_is_retried_with_another_one(slurm: MakeSlurm) -> None:
+    scheduler, _ = slurm(LimitedSlurm(size=4))
+    results = scheduler.submit(requests_for(5))
+    statuses = [results["b7-%d" % number].status.value for number in range(1, 6)]
+    assert statuses == ["accepted"] * 3 + ["rejected"] * 2
+    assert results["b7-5"].transient
+    assert scheduler.largest_batch() == 3
+
+
+def test_a_cluster_without_arrays_rejects_for_good_and_names_the_setting(slurm: MakeSlurm) -> None:
+    scheduler, _ = slurm(LimitedSlurm(size=0))
+    result = scheduler.submit(requests_for(2))["b7-1"]
+    assert (result.status, result.transient) == (SubmitStatus.REJECTED, False)
+    assert "MaxArraySize=0" in result.reason
+
+
+@pytest.mark.parametrize(
+    "limit", ["QOSMaxWallDurationPerJobLimit", "AssocMaxCpuPerJobLimit", "QOSMaxMemoryPerJob"]
+)
+def test_a_limit_on_a_single_job_is_a_rejection_for_good(slurm: MakeSlurm, limit: str) -> None:
+    cluster = LimitedSlurm(room=0, refusal=POLICY % limit)
+    scheduler, _ = slurm(cluster)
+    results = scheduler.submit(requests_for(4))
+    assert {(one.status, one.transient) for one in results.values()} == {(SubmitStatus.REJECTED, False)}
+    assert cluster.tries == 1 and limit in results["b7-1"].reason
 
 
 def test_a_chain_is_submitted_job_by_job_each_after_the_one_before(slurm: MakeSlurm) -> None:

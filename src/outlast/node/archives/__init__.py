@@ -19,6 +19,7 @@ An archive comes from outside and is not trusted. From its first byte to the fin
     tree            creates files and directories below one directory without ever following a link
     writeback       syncs to disk in the background while more bytes arrive
     resume          rebuilds the bytes of a tar from skeleton and files when a later process takes over
+    zip_table       the table of contents of a zip, in parts of bounded size
     zip_unpacker    unpacks zips at the end, because their table of contents is at their end
     finalize        checks for conflicts, then renames the complete tree into place
 

@@ -16,7 +16,8 @@ from outlast.node.archives.tar_parser import TarParser
 from outlast.node.archives.tree import write_all
 from outlast.node.archives.unpack_context import UnpackContext
 from outlast.node.archives.writer import ArchiveReader, ArchiveWriter
-from outlast.node.files import open_file, read_blocks
+from outlast.node.files import read_blocks
+from outlast.untrusted_files import open_file
 
 
 class StreamingUnpack:

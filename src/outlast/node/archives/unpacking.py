@@ -21,8 +21,9 @@ from outlast.node.archives.unpack_modes import StoredUnpack, StreamingUnpack
 from outlast.node.archives.workspace import PendingMove, Workspace
 from outlast.node.archives.writeback import WriteBack
 from outlast.node.archives.writer import ArchiveWriter
-from outlast.node.files import open_file, read_blocks
+from outlast.node.files import read_blocks
 from outlast.node.pulse import no_pulse
+from outlast.untrusted_files import open_file
 
 
 class UnpackingSink:
@@ -62,10 +63,10 @@ class UnpackingSink:
         Return True if that is done, and False if there was nothing to recover.
         """
         state = self._open()
-        moves = state.get("moving")
+        moves = self._workspace.pending_moves(state)
         if moves is None or state.get("identity") != identity:
             return False
-        self._move_into_place([PendingMove(**move) for move in moves])
+        self._move_into_place(moves)
         return True
 
     def needs(self, size: int) -> int:

@@ -23,9 +23,13 @@ import stat
 from dataclasses import asdict, dataclass
 from typing import Any, Callable
 
-from outlast.node.files import sync_directory
+from outlast.node.files import remove_tree, sync_directory
 from outlast.node.locks import try_lock
 from outlast.node.pulse import no_pulse
+from outlast.untrusted_files import is_plain_name, parse_json, read_file
+
+#: A line for each of a hundred thousand nested archives.
+_MAX_STATE = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -85,11 +89,28 @@ class Workspace:
     def read_state(self) -> dict[str, Any]:
         """Return the content of state.json; empty if it is missing or cannot be read."""
         try:
-            with open(self._state, encoding="utf-8") as file:
-                state = json.load(file)
-        except (FileNotFoundError, ValueError):
+            state = parse_json(read_file(self._state, _MAX_STATE))
+        except (OSError, ValueError):
             return {}
         return state if isinstance(state, dict) else {}
+
+    def pending_moves(self, state: dict[str, Any]) -> list[PendingMove] | None:
+        """Return the moves that are left according to a state; None if there are none, or it is damaged."""
+        try:
+            moves = [PendingMove(**move) for move in state["moving"]]
+        except (KeyError, TypeError):
+            return None
+        return moves if all(self._stays_inside(move) for move in moves) else None
+
+    def _stays_inside(self, move: PendingMove) -> bool:
+        kept_in = os.path.dirname(move.kept) if isinstance(move.kept, str) else None
+        return (
+            isinstance(move.number, int)
+            and isinstance(move.parent, int)
+            and isinstance(move.path, str)
+            and is_plain_name(move.path)
+            and kept_in in ("", self.kept, self.late)
+        )
 
     def write_state(self, identity: str, moving: list[PendingMove] | None = None) -> None:
         """Write state.json. With `moving`, the tree is complete and verified, and only these moves are left.
@@ -151,16 +172,10 @@ class Workspace:
 def remove(path: str, pulse: Callable[[], None] = no_pulse) -> None:
     """Remove a file or a tree, without following links."""
     pulse()
-    if not stat.S_ISDIR(os.lstat(path).st_mode):
+    if stat.S_ISDIR(os.lstat(path).st_mode):
+        remove_tree(path, pulse)
+    else:
         os.unlink(path)
-        return
-    with os.scandir(path) as entries:
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                remove(entry.path, pulse)
-            else:
-                os.unlink(entry.path)
-    os.rmdir(path)
 
 
 def count_files(path: str) -> int:

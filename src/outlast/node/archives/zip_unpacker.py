@@ -1,23 +1,26 @@
 """Unpacking of zips, once they are complete: their table of contents is at the end.
 
-The standard library reads them; names and limits are checked here, by the same rules as for a tar. Members
-that share bytes are refused: that is how a small zip expands enormously without a high compression ratio in
-any single member.
+The standard library reads them, a part of the table of contents at a time; names and limits are checked here,
+by the same rules as for a tar. Members that share bytes are refused: that is how a small zip expands
+enormously without a high compression ratio in any single member.
 """
 
 from __future__ import annotations
 
+import operator
 import stat
 import struct
 import zipfile
 import zlib
+from array import array
+from typing import BinaryIO
 
-from outlast.node.archives import formats, safe_names
+from outlast.node.archives import formats, safe_names, zip_table
 from outlast.node.archives.actions import ActionKind, ArchiveAction
 from outlast.node.archives.sink import BadArchive
 from outlast.node.archives.tar_headers import printable
 from outlast.node.archives.writer import ArchiveWriter
-from outlast.node.files import open_file
+from outlast.untrusted_files import open_file
 
 _CHUNK = 1 << 20
 _ENCRYPTED = 0x1
@@ -31,11 +34,11 @@ _UNSUPPORTED = (NotImplementedError, RuntimeError)
 def unpack(file: str, writer: ArchiveWriter) -> None:
     """Unpack the zip `file` with `writer`. Raises BadArchive and OSError."""
     try:
-        with open_file(file) as raw, zipfile.ZipFile(raw) as archive:
-            members = archive.infolist()
-            _check_overlaps(members, archive.start_dir)
-            for member in members:
-                _unpack_member(archive, member, writer)
+        with open_file(file) as raw:
+            _check_overlaps(raw, writer)
+            for archive in zip_table.parts(raw, writer.context.usage.limits.members):
+                for member in archive.infolist():
+                    _unpack_member(archive, member, writer)
     except BadArchive:
         raise
     except _BROKEN as error:
@@ -53,14 +56,26 @@ def unpack(file: str, writer: ArchiveWriter) -> None:
         raise BadArchive("the zip is broken: %s" % error) from error
 
 
-def _check_overlaps(members: list[zipfile.ZipInfo], end: int) -> None:
+def _check_overlaps(file: BinaryIO, writer: ArchiveWriter) -> None:
+    """Raise BadArchive if members share bytes, or are not before the table of contents."""
+    starts, sizes, end = array("Q"), array("Q"), 0
+    for archive in zip_table.parts(file, writer.context.usage.limits.members):
+        end = archive.start_dir
+        for member in archive.infolist():
+            writer.context.pulse()
+            if not 0 <= member.header_offset <= end - _LOCAL_HEADER - member.compress_size:
+                raise BadArchive("the zip is broken: %s overlaps something else" % _printable_name(member))
+            starts.append(member.header_offset)
+            sizes.append(member.compress_size)
     previous_end = 0
-    for member in sorted(members, key=lambda member: member.header_offset):
-        if member.header_offset < previous_end or member.header_offset + _LOCAL_HEADER > end:
-            raise BadArchive("the zip is broken: %s overlaps something else" % _printable_name(member))
-        previous_end = member.header_offset + _LOCAL_HEADER + member.compress_size
-    if previous_end > end:
-        raise BadArchive("the zip is broken: members overlap its table of contents")
+    # Nearly all archives list their members in order, so that no list of all of them is needed.
+    in_order = all(map(operator.le, starts, starts[1:]))
+    for index in range(len(starts)) if in_order else sorted(range(len(starts)), key=starts.__getitem__):
+        if starts[index] < previous_end:
+            raise BadArchive(
+                "the zip is broken: the member at byte %d overlaps something else" % starts[index]
+            )
+        previous_end = starts[index] + _LOCAL_HEADER + sizes[index]
 
 
 def _unpack_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, writer: ArchiveWriter) -> None:

@@ -11,6 +11,7 @@ from typing import Callable, FrozenSet, Iterable, Iterator, Tuple
 from outlast.node.files import copy_file, copy_tree
 from outlast.node.outputs.output_tree import is_below
 from outlast.node.pulse import no_pulse
+from outlast.untrusted_files import open_directory, walk
 
 #: Path, inode, size and modification time of everything at a path; empty if nothing exists there.
 _State = FrozenSet[Tuple[str, int, int, int]]
@@ -86,7 +87,10 @@ def _state(path: str, pulse: Callable[[], None]) -> _State:
 
 def _walk(path: str) -> Iterator[str]:
     yield path
-    if not os.path.islink(path):
-        for place, names, files in os.walk(path):
-            for name in (*names, *files):
-                yield os.path.join(place, name)
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # it is a file, a link or missing
+        top = open_directory(path)
+        try:
+            for entry in walk(top):
+                yield os.path.join(path, entry.path)
+        finally:
+            os.close(top)

@@ -110,7 +110,7 @@ def remove_older(chirp: Chirp, newest: SentCommit) -> None:
 
 def send_news(chirp: Chirp, sandbox: Sandbox, leg: Leg, *, earlier: bool) -> None:
     """Send claim, event log and progress of this leg, and the training log; with `earlier`, of all legs."""
-    place = f"{layout.COMMITTED}/news"
+    place = f"{layout.COMMITTED}/{layout.NEWS}"
     chirp.make_directory(layout.COMMITTED)
     chirp.make_directory(place)
     for one in possible_legs(sandbox.travel):

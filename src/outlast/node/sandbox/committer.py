@@ -1,9 +1,9 @@
 """Regular commits of the checkpoints of a running job: only what has left the sandbox survives a hard kill.
 
-Commits go over Chirp, in a thread beside the supervision, if the starter offers that. Otherwise the job
-restarts in place: the training gets the stop signal, and once it has saved, the job exits with a code that
-makes HTCondor transfer `travel` and start the job again. A commit that fails is retried later; it never stops
-the training.
+The job restarts in place: the training gets the stop signal, and once it has saved, the job exits with a code
+that makes HTCondor transfer `travel` and start the job again. With `commit: chirp`, commits go over Chirp
+instead, in a thread beside the supervision, if the starter offers that. A commit that fails is retried later;
+it never stops the training.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ class Committer:
         self._every = order.commit_every
         self._environ = environ
         self._now = now
-        self._method = order.commit
+        # Chirp gives those who run the job access to all files of its owner: only on request.
+        self._method = "restart" if order.commit == "auto" else order.commit
         self._before = commit.received_commit(self._sandbox, restored)
         #: True if the job is to be restarted in place.
         self.restarts = False
@@ -94,7 +95,7 @@ class Committer:
         self._dirty = self._dirty or changed
         self._quiet = not changed
         self._collect()
-        if self._work is not None or self._method not in ("chirp", "auto"):
+        if self._work is not None or self._method != "chirp":
             return
         if not self._announced:
             if self._now() >= self._publish_at:
@@ -160,10 +161,10 @@ class Committer:
             offered = not isinstance(error, ChirpError) or error.code not in _NOT_OFFERED
             if offered and self._tries < _MAX_TRIES:
                 return
-            self._method = "restart" if self._method == "auto" else "never"
-            instead = "by restarts in place" if self._method == "restart" else "only when the job ends"
+            self._method = "restart"
             self._events.warn(
-                f"checkpoints cannot be committed over chirp ({error}); they are committed {instead}"
+                f"checkpoints cannot be committed over chirp ({error}); they are committed"
+                " by restarts in place"
             )
             return
         self._dirty = True

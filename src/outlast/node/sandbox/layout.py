@@ -12,7 +12,6 @@ After a hard kill the newest commit is newer, otherwise `travel`; a serial numbe
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -25,11 +24,12 @@ from outlast.node.files import copy_file, copy_link_target, make_accessible, rem
 from outlast.node.legs import Leg
 from outlast.node.sandbox import manifest
 from outlast.node.sandbox.manifest import DirectoryManifest
-from outlast.untrusted_files import directory_below, open_directory, walk
+from outlast.untrusted_files import directory_below, open_directory, parse_json, read_below, walk
 
 #: The directory that HTCondor transfers back at the end of a job, at an eviction and for a restart in place.
 TRAVEL = "travel"
 COMMITTED = "committed"
+NEWS = "news"
 CHECKPOINTS = "checkpoints"
 UNFINISHED = "unfinished"
 OUTPUT = "output"
@@ -59,23 +59,25 @@ def is_checkpoint(name: str) -> bool:
 
 def news_path(home: str) -> str:
     """Return the directory with the logs that legs have sent while they were running."""
-    return os.path.join(home, COMMITTED, "news")
+    return os.path.join(home, COMMITTED, NEWS)
 
 
 def newest_commit(home: str) -> Commit | None:
     """Return the directory and the manifest of the newest complete commit, or None."""
-    place = os.path.join(home, COMMITTED)
     for serial in sorted(_serials(home), reverse=True):
-        directory = os.path.join(place, commit_name(serial))
-        found = manifest.read(directory)
-        if found is not None and found.serial == serial and manifest.is_whole(directory, found):
-            return directory, found
+        name = f"{COMMITTED}/{commit_name(serial)}"
+        with suppress(OSError), directory_below(home, name) as descriptor:
+            opened = f"/proc/self/fd/{descriptor}"
+            found = manifest.read(opened)
+            if found is not None and found.serial == serial and manifest.is_whole(opened, found):
+                return os.path.join(home, name), found
     return None
 
 
 def _serials(home: str) -> list[int]:
     try:
-        names = os.listdir(os.path.join(home, COMMITTED))
+        with directory_below(home, COMMITTED) as descriptor:
+            names = os.listdir(descriptor)
     except (FileNotFoundError, NotADirectoryError):
         return []
     return [int(match.group(1)) for match in map(_COMMIT.fullmatch, names) if match]
@@ -84,10 +86,10 @@ def _serials(home: str) -> list[int]:
 def read_serial(home: str) -> int:
     """Return the serial of `travel`, or -1 if no job has used it."""
     try:
-        with open(os.path.join(home, TRAVEL, _SERIAL), encoding="ascii") as file:
-            return int(json.loads(file.read(100)))
-    except (OSError, ValueError, TypeError):
+        serial = parse_json(read_below(home, f"{TRAVEL}/{_SERIAL}", 100))
+    except (OSError, ValueError):
         return -1
+    return serial if isinstance(serial, int) else -1
 
 
 def restore_newest(home: str) -> Commit | None:

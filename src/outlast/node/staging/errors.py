@@ -34,6 +34,8 @@ class ErrorKind(str, Enum):
     UNTRUSTED = "untrusted"  # the certificate could not be verified
     DISK_FULL = "disk full"
     BAD_ARCHIVE = "bad archive"
+    # New kinds are added at the end: HTCondor's plugin reports them by their position.
+    PROXY_REFUSED = "proxy refused"  # 407: the proxy's user or password is missing or wrong
 
 
 #: Retrying the same source cannot help: it is not used again.
@@ -57,6 +59,7 @@ OUTCOMES = {
     ErrorKind.SERVER_ERROR: Outcome.NETWORK,
     ErrorKind.BUSY: Outcome.NETWORK,
     ErrorKind.REFUSED: Outcome.NETWORK,
+    ErrorKind.PROXY_REFUSED: Outcome.NETWORK,
     ErrorKind.MISSING_FOR_NOW: Outcome.NOT_FOUND,
     ErrorKind.MISSING: Outcome.NOT_FOUND,
     ErrorKind.CHANGED: Outcome.CORRUPT_INPUT,
@@ -95,6 +98,10 @@ class SourceError(Exception):
         """The detail, preceded by the source's name unless the detail names the source's host."""
         host = _HOST.match(self.source)
         return self.detail if host and host.group(1) in self.detail else str(self)
+
+
+class BeyondTheEnd(SourceError):
+    """The source has no byte at the requested position, and does not report the size of its file."""
 
 
 class FetchFailed(Exception):

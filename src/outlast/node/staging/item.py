@@ -33,6 +33,8 @@ class DataItem:
     to: str = ""
     #: "auto", "http", "osdf", "native" or "shared".
     method: str = "auto"
+    #: Each attempt gets a copy of its own, which it may change.
+    writable: bool = False
 
     @property
     def name(self) -> str:
@@ -56,7 +58,10 @@ class DataItem:
         return bool(self.digests) and self.strongest_algorithm not in CHECKSUMS
 
     def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "urls": list(self.urls), "digests": dict(self.digests)}
+        raw = {**asdict(self), "urls": list(self.urls), "digests": dict(self.digests)}
+        if not self.writable:
+            del raw["writable"]  # node programs of earlier versions do not know it
+        return raw
 
     @staticmethod
     def from_dict(raw: Mapping[str, Any]) -> DataItem:

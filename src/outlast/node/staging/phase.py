@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 #: Seconds between two updates of the progress file.
 _PROGRESS_INTERVAL = 3.0
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class StagingFailed(Exception):
@@ -55,7 +56,7 @@ class StagePhase:
         from outlast.node.staging.cache.data_cache import DataCache
         from outlast.node.staging.stager import Stager
 
-        cache = DataCache(self._plan.cache, self._plan.cache_size)
+        cache = DataCache(self._plan.cache, self._plan.cache_size, self._events.warn)
         self._stager = Stager(
             self._plan, self._directory, cache, pulse, self._report_progress, self._report_wait
         )
@@ -126,7 +127,7 @@ class StagePhase:
         line = {"event": "fetching", "at": time.time(), "mono": now, "name": item.name, **details}
         temporary = self._progress_path + ".tmp"
         try:
-            with open(temporary, "w", encoding="ascii") as file:
+            with open(os.open(temporary, _NEW_FILE, 0o644), "w", encoding="ascii") as file:
                 file.write(json.dumps(line) + "\n")
             os.replace(temporary, self._progress_path)
         except OSError:

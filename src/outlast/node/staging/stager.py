@@ -1,7 +1,8 @@
 """Staging of one item: from its sources through the cache to links in the data directory.
 
 The content is kept in the cache and only linked from the data directory, so that the next attempt, and any
-other on the same node or file system, finds it there, complete or unfinished.
+other on the same node or file system, finds it there, complete or unfinished. Only an item that is requested
+as writable is copied, to a directory beside the data directory.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from outlast.node.archives.unpacking import UnpackingSink
 from outlast.node.pulse import no_pulse
 from outlast.node.staging import plugin_receipt
 from outlast.node.staging.cache import in_place
-from outlast.node.staging.cache.data_cache import DataCache, HeldEntry
+from outlast.node.staging.cache.data_cache import DataCache
 from outlast.node.staging.cache.entry import total_size, write_entry
 from outlast.node.staging.cache.evicting_sink import EvictingSink
+from outlast.node.staging.cache.held_entry import HeldEntry
 from outlast.node.staging.fetch.fetch import fetch, identify
 from outlast.node.staging.fetch.fetch_settings import FetchSettings
 from outlast.node.staging.fetch.part_file import PartFile
@@ -28,9 +30,10 @@ from outlast.node.staging.http.http_settings import HttpSettings
 from outlast.node.staging.item import DataItem
 from outlast.node.staging.plan import DataPlan
 from outlast.node.staging.sources.base import Source
-from outlast.node.staging.sources.file_source import FileSource, path_of
+from outlast.node.staging.sources.file_source import path_of
 from outlast.node.staging.sources.resolve import sources_for
 from outlast.node.staging.sources.tokens import Tokens
+from outlast.node.staging.writable_copy import make_copy
 
 
 def sources_from_plan(plan: DataPlan, item: DataItem) -> list[Source]:
@@ -91,7 +94,7 @@ class Stager:
         plugin_costs = plugin_receipt.read(path_of(item.urls[0])) if item.method == "native" else None
         if item.method in ("shared", "native") and item.unpack == "no":
             path = in_place.verify(item, self.cache, self.pulse)
-            self._link_item(item, path)
+            self._link_item(item, self._copy_path(item, path) if item.writable else path)
             return StagedItem(item, path, None, plugin_costs)
         sources = sources_from_plan(self.plan, item)
         receipts: list[Receipt | None] = []
@@ -104,7 +107,8 @@ class Stager:
         key = _cache_key(item, identity)
         held = self.cache.obtain(key, fill, self.pulse, lambda who: self.on_wait(item, who))
         self._held.append(held)
-        self._link_item(item, held.content)
+        self._link_item(item, self._copy_held(item, key, held) if item.writable else held.content)
+        held.verify()
         return StagedItem(item, held.content, receipts[0] if receipts else None, plugin_costs)
 
     def refresh(self) -> None:
@@ -140,12 +144,12 @@ class Stager:
             unpacking.recover(identity)
         if os.path.lexists(content):  # it got this name only when it was complete and verified
             sink.close()
-            write_entry(place, total_size(content, pulse), sources[0].name)
+            write_entry(place, total_size(content, pulse), sources[0].name, pulse)
             return None
         # The copy of another user saves network traffic and is verified like any other source.
         copies: list[Source] = []
         if item.is_named_by_digest:
-            copies += [FileSource(path) for path in self.cache.copies_of_other_users(key)]
+            copies += self.cache.copies_of_other_users(key)
         evicting = EvictingSink(sink, self.cache, settings.margin, pulse)
         on_progress = self._progress_callback(item)
         try:
@@ -153,8 +157,30 @@ class Stager:
         finally:
             sink.close()
         main_source = max(receipt.sources, default="", key=lambda name: receipt.sources[name].bytes)
-        write_entry(place, receipt.bytes, main_source)
+        write_entry(place, receipt.bytes, main_source, pulse)
         return receipt
+
+    def _copy_held(self, item: DataItem, key: str, held: HeldEntry) -> str:
+        """Return the path of a private copy of a cache entry."""
+        target = self._copy_target(item, key)
+        with held.open() as entry:
+            make_copy(entry, os.path.basename(held.content), target, self.pulse)
+        return target
+
+    def _copy_path(self, item: DataItem, path: str) -> str:
+        """Return the path of a private copy of a file or folder that the node can read."""
+        folder, name = os.path.split(os.path.realpath(path))
+        target = self._copy_target(item, _sha256(path))
+        parent = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            make_copy(parent, name, target, self.pulse)
+        finally:
+            os.close(parent)
+        return target
+
+    def _copy_target(self, item: DataItem, key: str) -> str:
+        # One for each place: what is changed in one of them stays as it is in the others.
+        return os.path.join(self.directory + _COPIES, "%s-%s" % (key, _sha256([item.to, item.name])[:16]))
 
     def _progress_callback(self, item: DataItem) -> Callable[[FetchProgress], None]:
         return lambda progress: self.on_progress(item, progress)
@@ -195,6 +221,8 @@ def _cache_key(item: DataItem, identity: str) -> str:
     return key if item.unpack == "no" else "%s-%s" % (key, _UNPACKED[item.unpack])
 
 
+#: Added to the path of the data directory: private copies are beside it, in the attempt's scratch.
+_COPIES = "-writable"
 _UNPACKED = {"yes": "unpacked", "nested": "nested"}
 
 

@@ -6,6 +6,7 @@ is pending; queue and history are also used for jobs that the log does not cover
 
 from __future__ import annotations
 
+import glob
 import importlib.util
 import json
 import sys
@@ -32,6 +33,7 @@ from outlast.schedulers.command_runner import CommandNotRun, CommandTimeout, run
 from outlast.schedulers.htcondor.job_event_log import JobEventLog
 from outlast.schedulers.htcondor.job_history import JobHistory
 from outlast.schedulers.htcondor.listing import parse_ads
+from outlast.schedulers.htcondor.spool import save_spooled
 from outlast.schedulers.htcondor.states import parse_submit_response
 from outlast.schedulers.htcondor.submit import (
     JobCluster,
@@ -43,6 +45,7 @@ from outlast.schedulers.htcondor.submit import (
 from outlast.schedulers.htcondor.views import build_views
 from outlast.schedulers.profile import Profile
 from outlast.schedulers.unreadable_output import UnreadableOutput
+from outlast.untrusted_files import is_plain_name
 
 #: Seconds for which the list of the pool's slots is cached.
 _SLOTS_LIFETIME = 600.0
@@ -74,6 +77,10 @@ class HTCondorScheduler(Scheduler):
         self.timeout = timeout
         self.patience = patience
         self.interval = interval
+        self._place = place
+        #: HTCondor's spool directory, once it is known.
+        self._spool: Path | None = None
+        self._notes: list[str] = []
         #: The log in `place` is read from the start: it also has jobs that have left queue and history.
         self._logs: dict[Path, JobEventLog] = {}
         if place is not None:
@@ -187,7 +194,8 @@ class HTCondorScheduler(Scheduler):
             self._slots, self._slots_expire = response["offer"], time.monotonic() + _SLOTS_LIFETIME
 
     def pop_notes(self) -> Sequence[str]:
-        return self._unreadable.pop_notes()
+        notes, self._notes = self._notes, []
+        return [*self._unreadable.pop_notes(), *notes]
 
     def forget(self, tokens: Sequence[str]) -> None:
         self._forgotten.update(tokens)
@@ -197,7 +205,29 @@ class HTCondorScheduler(Scheduler):
     # Cancel and release.
 
     def cancel(self, views: Sequence[JobView]) -> None:
+        for view in views:
+            self._save_spooled(view)
         self._act("remove", views)
+
+    def _save_spooled(self, view: JobView) -> None:
+        """Copy what the job has saved into its directory: with the job it would be deleted."""
+        home = self._home_of(view.token)
+        if home is None:
+            return
+        if self._spool is None:
+            self._spool = Path(self._query("spool")["spool"])
+        try:
+            save_spooled(self._spool, view.job, home, self.heartbeat)
+        except (OSError, ValueError) as error:
+            self._notes.append("what job %s had saved could not be kept: %s" % (view.job, error))
+
+    def _home_of(self, token: str) -> Path | None:
+        """Return the directory of an attempt that is not over; None if there is none."""
+        if self._place is None or not is_plain_name(token):
+            return None
+        # Once an attempt is over, its work order has another name.
+        orders = list(self._place.glob("runs/*/*-%s/order.json" % glob.escape(token)))
+        return orders[0].parent if len(orders) == 1 else None
 
     def release(self, views: Sequence[JobView]) -> None:
         self._act("release", views)

@@ -148,7 +148,8 @@ def _resource_settings(request: JobRequest, profile: Profile) -> dict[str, str]:
         settings["requirements"] = " && ".join("(%s)" % expression for expression in requirements)
     if profile.project:
         settings["My.ProjectName"] = '"%s"' % _checked(profile.project)
-    if profile.commit in ("auto", "chirp"):
+    if profile.commit == "chirp":
+        # Whoever runs the job can then do on the access point whatever its owner can: only on request.
         settings["My.WantIOProxy"] = "true"
     return {**settings, **_container_settings(profile.container)}
 

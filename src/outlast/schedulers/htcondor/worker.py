@@ -128,6 +128,11 @@ def offer(request: Mapping[str, Any]) -> dict[str, Any]:
     return {"offer": _to_json(slots)}
 
 
+def spool(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the path of HTCondor's spool directory on this access point."""
+    return {"spool": htcondor2.param["SPOOL"]}
+
+
 def act(request: Mapping[str, Any]) -> dict[str, Any]:
     """Remove or release jobs; return the number of those for which permission was denied."""
     constraint = "%s && %s" % (_in_group(request["group"]), one_of("OutlastToken", request["tokens"]))
@@ -167,6 +172,7 @@ OPERATIONS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "submit": submit,
     "poll": poll,
     "offer": offer,
+    "spool": spool,
     "act": act,
 }
 

@@ -30,16 +30,19 @@ from outlast.schedulers.slurm.listing import (
     SINFO_FORMAT,
     SQUEUE_FORMAT,
     Row,
+    SlurmLimits,
+    parse_limits,
     parse_sacct,
     parse_sinfo,
     parse_squeue,
 )
-from outlast.schedulers.slurm.states import is_unreachable, parse_sbatch_output
+from outlast.schedulers.slurm.states import RETRYING, is_no_room, is_unreachable, parse_sbatch_output
 from outlast.schedulers.slurm.submit import (
     LIMIT_SIGNAL,
     SlurmArray,
     batch_script,
     group_into_arrays,
+    make_array,
     sbatch_command,
 )
 from outlast.schedulers.slurm.views import build_views, restore_task_numbers
@@ -49,8 +52,9 @@ from outlast.schedulers.unreadable_output import UnreadableOutput
 _PLAIN_OUTPUT = {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
 #: The most waiting tasks to hold one by one before they are cancelled.
 _MOST_HELD = 50
-#: Seconds for which the list of nodes is cached.
+#: Seconds for which the list of nodes, and the limits of the cluster, are cached.
 _HOSTS_LIFETIME = 600.0
+_LIMITS_LIFETIME = 600.0
 #: Seconds by which the clocks of database and login node may differ.
 _CLOCK_SKEW = 3600.0
 
@@ -76,6 +80,8 @@ class SlurmScheduler(Scheduler):
         self.interval = interval
         #: When the hosts were queried, and their names.
         self._hosts: tuple[float, tuple[str, ...]] = (0.0, ())
+        #: When the limits were queried, and what they are.
+        self._limits: tuple[float, SlurmLimits] | None = None
         #: Starts that are over, from accounting; each is queried once.
         self._accounted: dict[tuple[str, str, float | None], Row] = {}
         self._has_accounting = True
@@ -92,11 +98,58 @@ class SlurmScheduler(Scheduler):
                 parts.append("%s <<'END'\n%sEND" % (command, batch_script(array, self.profile)))
         return "\n\n".join(parts)
 
+    def largest_batch(self) -> int:
+        largest = self._query_limits().largest_array
+        return self.batch if largest is None else max(1, min(self.batch, largest))
+
     def submit(self, requests: Sequence[JobRequest]) -> Mapping[str, Submission]:
         results: dict[str, Submission] = {}
         for array in group_into_arrays(requests, self.group):
-            results.update(self._submit_array(array))
+            results.update(self._submit_parts(array))
         return results
+
+    def _submit_parts(self, array: SlurmArray) -> dict[str, Submission]:
+        """Submit an array, in smaller and smaller parts if Slurm has no room for all of it."""
+        results: dict[str, Submission] = {}
+        pending = sorted(array.requests, key=lambda one: one.index)
+        size = len(pending)
+        while pending:
+            part = make_array(pending[:size], self.group)
+            submitted = self._submit_array(part)
+            refusal = submitted[part.first.token]
+            if not is_no_room(refusal):
+                results.update(submitted)
+                pending = pending[size:]
+            elif len(part.requests) > 1:
+                size = (len(part.requests) + 1) // 2
+            else:
+                # There is no room for a single job, and so for none of the others.
+                refusal = self._explain_no_room(refusal)
+                results.update({one.token: refusal for one in pending})
+                break
+        return results
+
+    def _explain_no_room(self, refusal: Submission) -> Submission:
+        """Return the rejection of a single job, with what it waits for."""
+        self._limits = None  # they may have been changed
+        limits, cause = self._query_limits(), refusal.reason.replace(", %s" % RETRYING, "")
+        if limits.array_size is not None and limits.array_size <= 1 and "array" in cause.lower():
+            reason = "%s: this cluster has MaxArraySize=%d, and Outlast needs at least 2"
+            return Submission(SubmitStatus.REJECTED, reason=reason % (cause, limits.array_size))
+        if cause != refusal.reason and limits.jobs is not None:
+            cause += " (it allows %d jobs of all users, MaxJobCount)" % limits.jobs
+        reason = "no room for another job: %s. The run waits until there is" % cause
+        return Submission(SubmitStatus.REJECTED, reason=reason, transient=True)
+
+    def _query_limits(self) -> SlurmLimits:
+        """Return the limits of the cluster; without any if Slurm does not respond."""
+        if self._limits is None or time.monotonic() - self._limits[0] >= _LIMITS_LIFETIME:
+            try:
+                limits = parse_limits(self._run("scontrol", "show", "config").out)
+            except SchedulerUnavailable:
+                return self._limits[1] if self._limits else SlurmLimits()
+            self._limits = (time.monotonic(), limits)
+        return self._limits[1]
 
     def _submit_array(self, array: SlurmArray) -> dict[str, Submission]:
         """Submit one array, or all jobs of a chain. A chain that breaks off is accepted, and shorter."""
@@ -124,7 +177,9 @@ class SlurmScheduler(Scheduler):
         self.heartbeat()
         try:
             script = batch_script(array, self.profile)
-            return parse_sbatch_output(command_runner.run_command(command, self.timeout, script))
+            return parse_sbatch_output(
+                command_runner.run_command(command, self.timeout, script, final_words=RETRYING)
+            )
         except CommandNotRun as error:
             return Submission(SubmitStatus.REJECTED, reason=str(error), transient=True)
         except CommandTimeout:

@@ -30,6 +30,8 @@ SQUEUE_FORMAT = ",".join(
 )
 SACCT_FORMAT = "JobID,State,ExitCode,NodeList,Start,End,ElapsedRaw,MaxRSS,JobName"
 SINFO_FORMAT = "%N|%P|%T"
+_SETTING = re.compile(r"^(\w+)\s*= *(.*?)\s*$")
+_MAX_ARRAY_TASKS = re.compile(r"\bmax_array_tasks=(\d{1,9})\b")
 
 #: What squeue prints in place of a missing task number or host.
 _NO_TASK = ("N/A", "(null)", "")
@@ -38,6 +40,37 @@ _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _HIGHEST_SIGNAL = 64
 #: Prefixes of the states of nodes that start no jobs.
 _UNUSABLE = ("down", "drain", "fail", "error", "unknown", "inval", "maint", "future", "reboot", "perfctrs")
+
+
+@dataclass(frozen=True)
+class SlurmLimits:
+    """The limits of a cluster on submissions, as far as they are known."""
+
+    #: The index of an array's task must be below this; 0 or 1: no arrays.
+    array_size: int | None = None
+    #: The most tasks of one array.
+    array_tasks: int | None = None
+    #: The most jobs of all users at once; each task is one.
+    jobs: int | None = None
+
+    @property
+    def largest_array(self) -> int | None:
+        """The most tasks of an array that is counted from 1; None if that is not known."""
+        size = self.array_size - 1 if self.array_size is not None else None
+        known = [limit for limit in (size, self.array_tasks, self.jobs) if limit is not None]
+        return max(0, min(known)) if known else None
+
+
+def parse_limits(text: str) -> SlurmLimits:
+    """Parse the output of `scontrol show config`."""
+    found = [match for match in map(_SETTING.match, text.splitlines()) if match]
+    settings = {match.group(1): match.group(2) for match in found}
+    tasks = _MAX_ARRAY_TASKS.search(settings.get("SchedulerParameters", ""))
+    return SlurmLimits(
+        array_size=number_or_none(settings.get("MaxArraySize", "")),
+        array_tasks=int(tasks.group(1)) if tasks else None,
+        jobs=number_or_none(settings.get("MaxJobCount", "")),
+    )
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ here; any other is shown as Slurm prints it.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from outlast.node.protocol import Outcome
@@ -156,6 +157,8 @@ def _describe_reason(state: str, reason: str) -> str:
         sentence = _HOLDS[reason][1]
     elif reason in _PENDING_REASONS or plain in _PENDING_REASONS:
         sentence = _PENDING_REASONS.get(reason) or _PENDING_REASONS[plain]
+    elif _LIMIT_PER_JOB.search(plain):
+        sentence = "requests more than its account or quality of service allows for one job"
     else:
         sentence = next((text for prefix, text in _LIMIT_REASONS if plain.startswith(prefix)), "pending")
     native = state if reason in ("", "None") else reason
@@ -183,6 +186,15 @@ _PERMANENT = (
     *("more processors", "requested time limit", "requested partition", "unspecified error", "no partition"),
     *("not supported", "unsupported", "dependency", "does not match", "must be", "must specify", "missing"),
 )
+#: A limit on the number of jobs is reached: fewer may be accepted, or the same later.
+_NO_ROOM = (
+    *("invalid job array specification", "accounting/qos policy", "resource temporarily unavailable"),
+    *("submitjob", "job queue full", "temporarily unable to accept job"),
+)
+#: A limit on each single job, which Slurm names before "accounting/QOS policy": fewer jobs are no remedy.
+_LIMIT_PER_JOB = re.compile(r"\b(?:Assoc|QOS)\w*(?:PerJob|WallDuration|PerNode)\w*")
+#: sbatch prints this before it waits and submits again, for two minutes.
+RETRYING = "sleeping and retrying"
 #: Without this, sbatch failed before it contacted Slurm: an option or a line of the script is wrong.
 _SUBMISSION_FAILED = "batch job submission failed:"
 
@@ -190,6 +202,16 @@ _SUBMISSION_FAILED = "batch job submission failed:"
 def is_unreachable(message: str) -> bool:
     """Return True if a program's error means that it could not reach Slurm's controller."""
     return any(words in message.lower() for words in _UNREACHABLE)
+
+
+def is_no_room(result: Submission) -> bool:
+    """Return True if a job was rejected for a limit on the number of jobs, or on the size of an array."""
+    reason = result.reason.lower()
+    return (
+        result.status is SubmitStatus.REJECTED
+        and any(words in reason for words in _NO_ROOM)
+        and not _LIMIT_PER_JOB.search(result.reason)
+    )
 
 
 def parse_sbatch_output(output: CommandOutput) -> Submission:
@@ -201,13 +223,18 @@ def parse_sbatch_output(output: CommandOutput) -> Submission:
         if last.isdigit():
             return Submission(SubmitStatus.ACCEPTED, job=last)
         return Submission(SubmitStatus.UNKNOWN, reason="sbatch printed no job id: %s" % message)
+    if RETRYING in message and _SUBMISSION_FAILED not in message.lower():
+        # It was ended before it submitted the job again.
+        return Submission(SubmitStatus.REJECTED, reason=_without_prefix(message), transient=True)
     if output.code < 0 or is_unreachable(message):
         return Submission(SubmitStatus.UNKNOWN, reason=message)
     if output.code in (126, 127):
         # `env` could not start sbatch.
         return Submission(SubmitStatus.REJECTED, reason=message, transient=True)
     cause = message.lower().rpartition(_SUBMISSION_FAILED)[2]
-    if any(words in cause for words in _TRANSIENT):
+    if _LIMIT_PER_JOB.search(message):
+        return Submission(SubmitStatus.REJECTED, reason=_without_prefix(message))
+    if any(words in cause for words in (*_TRANSIENT, *_NO_ROOM)):
         return Submission(SubmitStatus.REJECTED, reason=_without_prefix(message), transient=True)
     if _SUBMISSION_FAILED not in message.lower() or any(words in cause for words in _PERMANENT):
         return Submission(SubmitStatus.REJECTED, reason=_without_prefix(message))

@@ -44,14 +44,15 @@ def group_into_arrays(requests: Sequence[JobRequest], group: str) -> list[SlurmA
         members = alike.setdefault((one.batch, needs, chain), [])
         if one not in members:
             members.append(one)
-    return [_make_array(tuple(members), group) for members in alike.values()]
+    return [make_array(members, group) for members in alike.values()]
 
 
-def _make_array(members: tuple[JobRequest, ...], group: str) -> SlurmArray:
+def make_array(members: Sequence[JobRequest], group: str) -> SlurmArray:
+    """Return the array of requests that differ in nothing but their order and log."""
     name = make_job_name(members, group)
     # Slurm forgets the task number of an array that is cancelled before any task started, and the rest of a
     # chain is cancelled by its name alone.
-    return SlurmArray(members, "%s.%d" % (name, members[0].index) if len(members) == 1 else name)
+    return SlurmArray(tuple(members), "%s.%d" % (name, members[0].index) if len(members) == 1 else name)
 
 
 def sbatch_command(

@@ -1,14 +1,16 @@
 """Staged data, kept under its digest for later attempts: on the disk of a node, or on shared scratch.
 
     objects/KEY/content     a file or a tree of files; always complete, since it was moved there by one rename
-    objects/KEY/entry.json  its size and its source
+    objects/KEY/entry.json  its size, its source, and the state in which it was stored
     objects/KEY/uses/       markers of the jobs that use it
     arriving/KEY/           an unfinished entry; if its process dies, the next one resumes it
     turns/KEY               the lock of the process that fetches it; all others wait and take over if it dies
     doomed/                 entries that are being removed
     notes/                  records of files outside the cache that have been verified
 
-Each user has a directory of their own, so that nobody has to trust what another user has written.
+Each user has a directory of their own, so that nobody has to trust what another user has written. Content is
+read-only, and compared with its recorded state before each use: a training script that alters its data costs
+a new fetch, not the results of others.
 """
 
 from __future__ import annotations
@@ -18,7 +20,6 @@ import errno
 import hashlib
 import json
 import os
-import stat
 import time
 from dataclasses import dataclass
 from typing import Callable
@@ -27,9 +28,20 @@ from outlast.node import files
 from outlast.node.pulse import no_pulse
 from outlast.node.quantities import show_size
 from outlast.node.staging.cache import in_use
-from outlast.node.staging.cache.entry import free_space, is_intact, read_entry, read_json, total_size
+from outlast.node.staging.cache.entry import (
+    CONTENT,
+    FORMAT,
+    find_alteration,
+    free_space,
+    read_entry,
+    read_json,
+    total_size,
+)
 from outlast.node.staging.cache.fetch_lock import FetchLock
+from outlast.node.staging.cache.held_entry import HeldEntry, identity_of
+from outlast.node.staging.cache.user_directory import UnsafeCache, UserDirectory, names_of_users
 from outlast.node.staging.errors import ErrorKind, FetchFailed, SourceError
+from outlast.node.staging.sources.file_source import FileSource
 
 #: Seconds between two polls of an entry that another process is fetching.
 _POLL_INTERVAL = 0.5
@@ -37,7 +49,9 @@ _POLL_INTERVAL = 0.5
 _FROZEN_AFTER = 600.0
 #: With fewer free inodes than this, and fewer than a hundredth of all, entries are removed.
 _MIN_FREE_INODES = 10_000
-_USER_PREFIX = "of-"
+#: How often an entry may vanish while it is being opened.
+_TRIES = 10
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 #: Suffix of the file beside a lock that records why its last holder gave up.
 _GAVE_UP = ".gave-up"
 
@@ -61,6 +75,8 @@ class CacheEntry:
     #: When it was last taken into use, by the file system's clock.
     used: float
     in_use: bool
+    #: True if a newer version of Outlast made it; it is left alone.
+    newer: bool = False
 
 
 @dataclass(frozen=True)
@@ -71,17 +87,6 @@ class UnfinishedEntry:
     size: int
     #: The process that fetches it, or did last; empty if unknown.
     by: str
-
-
-@dataclass(frozen=True)
-class HeldEntry:
-    """An entry in use. `content` is not removed before `release`."""
-
-    content: str
-    marker: in_use.UseMarker
-
-    def release(self) -> None:
-        self.marker.remove()
 
 
 #: Creates `content` and, with `write_entry`, `entry.json` in the given directory, calling the given pulse at
@@ -95,55 +100,87 @@ class DataCache:
     `limit` is the maximum size of all entries in bytes; None leaves it to the disk.
     """
 
-    def __init__(self, root: str, limit: int | None = None) -> None:
-        """Raises PermissionError if this user's directory in `root` could be written by others."""
+    def __init__(
+        self, root: str, limit: int | None = None, warn: Callable[[str], None] = lambda text: None
+    ) -> None:
+        """`warn` is called with texts for the user: what is unsafe, what was altered.
+
+        Raises UnsafeCache if other users could write to this user's directory in `root`, or exchange it.
+        """
         self._shared_root = root
-        self.root = os.path.join(root, f"{_USER_PREFIX}{os.getuid()}")
         self._limit = limit
-        os.makedirs(root, exist_ok=True)
-        # Users who can read the cache directory can read its entries.
-        self._mode = stat.S_IMODE(os.stat(root).st_mode) & 0o755 | 0o700
-        for place in (
-            self.root,
-            *(self._at(name) for name in ("objects", "arriving", "turns", "doomed", "notes")),
-        ):
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(place, self._mode)
-        status = os.lstat(self.root)
-        if status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode) or status.st_mode & 0o022:
-            raise PermissionError(errno.EACCES, "not a directory that only its owner can write to", self.root)
+        self._warn = warn
+        self._directory = UserDirectory(root, ("objects", "arriving", "turns", "doomed", "notes"))
+        self.root = self._directory.path
+        #: The entries that were found altered, by key, and that are reported only once.
+        self._altered: dict[str, tuple[int, int]] = {}
+        self._reported: set[str] = set()
+        for text in self._directory.warnings:
+            self._warn_once(text)
 
-    def copies_of_other_users(self, key: str) -> list[str]:
-        """Return the files that other users have under this key. They are unverified sources."""
+    def copies_of_other_users(self, key: str) -> list[FileSource]:
+        """Return the files that other users have under this key, as sources. They are not verified."""
         found = []
-        for name in sorted(os.listdir(self._shared_root)):
-            path = os.path.join(self._shared_root, name, "objects", key, "content")
-            with contextlib.suppress(OSError):  # other users decide what can be read
-                if (
-                    name.startswith(_USER_PREFIX)
-                    and stat.S_ISREG(os.lstat(path).st_mode)
-                    and os.access(path, os.R_OK)
-                ):
-                    found.append(path)
-        return [path for path in found if not path.startswith(os.path.join(self.root, ""))]
+        for name in names_of_users(self._shared_root):
+            source = FileSource(
+                os.path.join(self._shared_root, name, "objects", key, CONTENT), self._shared_root
+            )
+            # Other users decide what can be read.
+            with contextlib.suppress(SourceError):
+                if name != os.path.basename(self.root):
+                    source.version()
+                    found.append(source)
+        return found
 
-    def find(self, key: str) -> HeldEntry | None:
-        """Return the entry, marked as in use, or None if there is none or its file was modified."""
-        place = self._at("objects", key)
-        for _ in range(10):
+    def find(self, key: str, pulse: Callable[[], None] = no_pulse) -> HeldEntry | None:
+        """Return the entry, marked as in use, or None if there is none or its content was altered.
+
+        Raises UnsafeCache, OSError, and what the pulse raises.
+        """
+        self._directory.verify()
+        name = self._object_name(key)
+        for _ in range(_TRIES):
             try:
-                before = os.lstat(place)
-                marker = in_use.UseMarker(os.path.join(place, "uses"))
+                with self._directory.open("objects", name) as entry:
+                    held = self._hold(name, entry, pulse)
             except FileNotFoundError:
                 return None
-            # Another process may have been removing the entry while it was marked.
-            with contextlib.suppress(FileNotFoundError):
-                if os.lstat(place).st_ino == before.st_ino and is_intact(place):
-                    with contextlib.suppress(OSError):  # the time only decides the order of eviction
-                        os.utime(place)
-                    return HeldEntry(os.path.join(place, "content"), marker)
-            marker.remove()
+            if held is not None or name in self._altered:
+                return held
             time.sleep(0.05)
+        return None
+
+    def _hold(self, name: str, entry: int, pulse: Callable[[], None]) -> HeldEntry | None:
+        """Mark an open entry as in use, and compare its content.
+
+        Return None if it was altered, which is remembered, or if it is being removed.
+        """
+        found, place = identity_of(os.fstat(entry)), self._at("objects", name)
+        if self._altered.get(name) == found:
+            return None
+        self._altered.pop(name, None)
+        marker = in_use.UseMarker(os.path.join(place, "uses"))
+        try:
+            # Another process may have been removing the entry while it was marked.
+            if identity_of(os.stat(place, follow_symlinks=False)) != found:
+                marker.remove()
+                return None
+            altered = find_alteration(entry, pulse)
+            if altered is None:
+                content = identity_of(os.stat(CONTENT, dir_fd=entry, follow_symlinks=False))
+                with contextlib.suppress(OSError):  # the time only decides the order of eviction
+                    os.utime(entry)
+                return HeldEntry(os.path.join(place, CONTENT), marker, content, self._directory)
+        except BaseException:
+            marker.remove()
+            raise
+        marker.remove()
+        self._altered[name] = found
+        self._warn_once(
+            "%s in the data cache was altered after it was stored: the data is fetched again. Write derived "
+            "files elsewhere, or give the entry of `data:` the key `writable: yes`"
+            % os.path.join(place, altered)
+        )
         return None
 
     def obtain(
@@ -162,7 +199,7 @@ class DataCache:
         try:
             place, waited_for = self._at("arriving", key), ""
             while True:
-                held = self.find(key)
+                held = self.find(key, pulse)
                 if held is not None:
                     return held
                 if lock.acquire():
@@ -178,20 +215,21 @@ class DataCache:
                 waiting(str(holder) or "another job")
                 pulse()
                 time.sleep(_POLL_INTERVAL)
-            held = self.find(key)  # it may have been completed just before the lock was acquired
+            # It may have been completed just before the lock was acquired.
+            held = self.find(key, pulse)
             if held is not None:
                 return held
             self._raise_if_given_up(key, waited_for)
-            os.makedirs(place, mode=0o700, exist_ok=True)
+            self._make_unfinished(os.path.basename(place))
             try:
                 fill(place, lambda: _refresh(lock, pulse))
             except FetchFailed as failed:
                 self._record_given_up(key, lock.owner_id, failed)
                 raise
-            self._add(place, key)
+            self._add(os.path.basename(place), key, pulse)
         finally:
             lock.release()
-        held = self.find(key)
+        held = self.find(key, pulse)
         if held is None:
             raise FileNotFoundError(f"{self._at('objects', key)} was removed as soon as it was complete")
         return held
@@ -205,6 +243,7 @@ class DataCache:
 
         Entries in use are never removed. Raises CacheFull.
         """
+        self._directory.verify()
         self._sweep(pulse)
         entries = self.entries()
         total = sum(entry.size for entry in entries)
@@ -225,14 +264,14 @@ class DataCache:
             )
 
     def remove(self, entry: CacheEntry, pulse: Callable[[], None] = no_pulse) -> bool:
-        """Remove an entry. Return False if it is in use or already gone."""
-        if self._is_in_use(entry.path):
+        """Remove an entry. Return False if it is in use, of a newer version, or already gone."""
+        if entry.newer or self._is_in_use(entry.path):
             return False
-        doomed = self._move_to_doomed(entry.path)
+        doomed = self._move_to_doomed("objects", entry.key)
         # A process that marked it just before the rename must not lose it; later ones do not find it.
-        if doomed and self._is_in_use(doomed):
+        if doomed and self._is_in_use(self._at("doomed", doomed)):
             with contextlib.suppress(OSError):
-                os.rename(doomed, entry.path)
+                self._directory.rename(("doomed", doomed), ("objects", entry.key))
             return False
         self._sweep(pulse)
         return bool(doomed)
@@ -243,11 +282,14 @@ class DataCache:
         found = []
         for key in os.listdir(self._at("objects")):
             place = self._at("objects", key)
-            with contextlib.suppress(FileNotFoundError):
-                used = os.lstat(place).st_mtime
-                size, source = read_entry(place)
+            # Something else than a directory, or one that is gone, is no entry.
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                with self._directory.open("objects", key) as entry:
+                    used, record = os.fstat(entry).st_mtime, read_entry(entry)
                 is_used = in_use.is_in_use(os.path.join(place, "uses"), now)
-                found.append(CacheEntry(key, place, size, source, used, is_used))
+                found.append(
+                    CacheEntry(key, place, record.size, record.source, used, is_used, record.is_newer)
+                )
         return sorted(found, key=lambda entry: (entry.used, entry.key))
 
     def unfinished(self) -> list[UnfinishedEntry]:
@@ -267,7 +309,7 @@ class DataCache:
             try:
                 if lock.acquire():  # so that no other process can resume it meanwhile
                     dropped.append(UnfinishedEntry(key, total_size(place, pulse), begun_by))
-                    self._move_to_doomed(place)
+                    self._move_to_doomed("arriving", key)
             finally:
                 lock.release()
         self._sweep(pulse)
@@ -275,31 +317,91 @@ class DataCache:
 
     def _record_given_up(self, key: str, owner_id: str, failed: FetchFailed) -> None:
         record = {"mark": owner_id, "kind": failed.cause.kind.value, "detail": str(failed)}
-        path = self._at("turns", key + _GAVE_UP)
         # If it cannot be written, each waiting process tries for itself.
-        with contextlib.suppress(OSError), open(path, "w", encoding="utf-8") as file:
-            json.dump(record, file)
+        with contextlib.suppress(OSError):
+            descriptor = os.open(self._at("turns", key + _GAVE_UP), _NEW_FILE, 0o644)
+            with open(descriptor, "w", encoding="utf-8") as file:
+                json.dump(record, file)
 
     def _raise_if_given_up(self, key: str, waited_for: str) -> None:
         record = read_json(self._at("turns", key + _GAVE_UP))
         if waited_for and record.get("mark") == waited_for:
             detail = "%s (reported by another job that was fetching the same data)" % record.get("detail")
-            raise FetchFailed(detail, SourceError(ErrorKind(record.get("kind")), detail))
+            try:
+                kind = ErrorKind(record.get("kind"))
+            except ValueError:
+                return  # written by another version: this process tries for itself
+            raise FetchFailed(detail, SourceError(kind, detail))
 
     def _at(self, *names: str) -> str:
         return os.path.join(self.root, *names)
 
-    def _add(self, place: str, key: str) -> None:
-        """Move a filled directory to `objects/`, durably."""
-        os.chmod(place, self._mode)
-        files.sync_directory(place)
-        target = self._at("objects", key)
-        if os.path.isdir(target):
-            # Either another process was faster, or that entry was modified and is replaced.
-            self._move_to_doomed(place if is_intact(target) else target)
-        if os.path.isdir(place):
-            os.rename(place, target)
-        files.sync_directory(self._at("objects"))
+    def _object_name(self, key: str) -> str:
+        """Return the name of the entry: the key, or another name if a newer version uses that."""
+        try:
+            with self._directory.open("objects", key) as entry:
+                record = read_entry(entry)
+        except OSError:
+            return key
+        if not record.is_newer:
+            return key
+        self._warn_once(
+            "%s was made by a newer version of Outlast (its format is %d, this version reads formats up to "
+            "%d): it is left alone, and the data is kept a second time"
+            % (self._at("objects", key), record.format, FORMAT)
+        )
+        return "%s.format-%d" % (key, FORMAT)
+
+    def _make_unfinished(self, name: str) -> None:
+        """Create a directory in `arriving/`, or find that of an earlier process. Raises OSError."""
+        self._directory.verify()
+        with self._directory.open("arriving") as arriving, contextlib.suppress(FileExistsError):
+            os.mkdir(name, 0o700, dir_fd=arriving)
+        with self._directory.open("arriving", name):
+            pass  # it is a directory, not a link
+
+    def _add(self, name: str, key: str, pulse: Callable[[], None]) -> None:
+        """Move a filled directory from `arriving/` to `objects/`, durably.
+
+        An altered entry is replaced. Jobs that still use it find the new content in its place.
+        """
+        self._directory.verify()
+        with self._directory.open("arriving", name) as filled:
+            if read_entry(filled).state is None:
+                raise UnsafeCache("what was fetched is not there", self._at("arriving", name))
+            os.fchmod(filled, self._directory.mode)
+            files.sync_directory(os.curdir, filled)
+        target = self._object_name(key)
+        try:
+            with self._directory.open("objects", target) as present:
+                is_intact = self._altered.get(target) != identity_of(os.fstat(present)) and (
+                    find_alteration(present, pulse) is None
+                )
+        except FileNotFoundError:
+            is_intact = None
+        if is_intact:
+            self._move_to_doomed("arriving", name)  # another process was faster
+        else:
+            if is_intact is not None:
+                self._keep_markers(target, name)
+                self._move_to_doomed("objects", target)
+            self._directory.rename(("arriving", name), ("objects", target))
+        with self._directory.open("objects") as objects:
+            files.sync_directory(os.curdir, objects)
+
+    def _keep_markers(self, old: str, new: str) -> None:
+        """Move the markers of the jobs that use an entry to the one that replaces it."""
+        place = self._directory
+        # Without markers there is no such directory.
+        with contextlib.suppress(OSError), place.open("objects", old) as source, place.open(
+            "arriving", new
+        ) as target:
+            os.rename("uses", "uses", src_dir_fd=source, dst_dir_fd=target)
+
+    def _warn_once(self, text: str) -> None:
+        if text not in self._reported:
+            self._reported.add(text)
+            self._warn(text)
 
     def _fits(self, need: int, total: int) -> bool:
         if self._limit is not None and total + need > self._limit:
@@ -309,27 +411,21 @@ class DataCache:
     def _is_in_use(self, place: str) -> bool:
         return in_use.is_in_use(os.path.join(place, "uses"), in_use.file_system_time(self.root))
 
-    def _move_to_doomed(self, place: str) -> str:
-        """Move a directory to `doomed/` under a new name. Return its path there, or "" if it is gone."""
-        target = self._at("doomed", "%s.%s" % (os.path.basename(place), os.urandom(6).hex()))
+    def _move_to_doomed(self, folder: str, name: str) -> str:
+        """Move a directory to `doomed/` under a new name, and return that, or "" if it is gone."""
+        target = "%s.%s" % (name, os.urandom(6).hex())
         try:
-            os.rename(place, target)
+            self._directory.rename((folder, name), ("doomed", target))
         except FileNotFoundError:
             return ""
         return target
 
     def _sweep(self, pulse: Callable[[], None]) -> None:
-        """Delete everything in `doomed/`. The pulse is called for each file: there may be a million."""
-        for place, folders, names in os.walk(self._at("doomed"), topdown=False):
-            # `folders` includes links to directories; the real directories have been removed already.
-            for name in (*names, *folders):
-                pulse()
-                # Another process may be sweeping too; what cannot be removed is tried again next time.
-                with contextlib.suppress(OSError):
-                    os.unlink(os.path.join(place, name))
-            if place != self._at("doomed"):
-                with contextlib.suppress(OSError):
-                    os.rmdir(place)
+        """Delete everything in `doomed/`."""
+        for name in os.listdir(self._at("doomed")):
+            # Another process may be sweeping too; what cannot be removed is tried again next time.
+            with contextlib.suppress(OSError):
+                files.remove_tree(self._at("doomed", name), pulse, ignore_errors=True)
 
 
 def _refresh(lock: FetchLock, pulse: Callable[[], None]) -> None:

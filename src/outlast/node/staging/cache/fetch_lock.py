@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Callable
 
 from outlast.node.locks import try_lock, unlock
+from outlast.untrusted_files import parse_json, read_file
 
 #: Seconds between two refreshes.
 REFRESH_INTERVAL = 10.0
@@ -112,10 +113,9 @@ class FetchLock:
         """Return the holder named in the file; empty if there is none or the file cannot be read."""
         # The file is opened anew: that is when a network file system asks the server for changes.
         try:
-            with open(self.path, "rb") as file:
-                raw = json.loads(file.read(_MAX_BYTES))
+            raw = parse_json(read_file(self.path, _MAX_BYTES))
             return LockHolder(str(raw["host"]), int(raw["pid"]), str(raw["mark"]), int(raw["count"]))
-        except (OSError, ValueError, TypeError, KeyError):
+        except (OSError, ValueError, TypeError, KeyError, OverflowError):
             return LockHolder()
 
     def _observe(self) -> float:

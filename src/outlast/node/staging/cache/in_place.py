@@ -16,6 +16,7 @@ from outlast.node.staging.errors import ErrorKind, FetchFailed, SourceError
 from outlast.node.staging.fetch.digests import PINNED, Digests, choose_check, normalise_digest
 from outlast.node.staging.item import DataItem
 from outlast.node.staging.sources.file_source import FileSource, path_of
+from outlast.untrusted_files import parse_json, read_file
 
 _BLOCK = 1 << 20
 _MAX_BYTES = 65536
@@ -45,7 +46,10 @@ def verify(item: DataItem, cache: DataCache, pulse: Callable[[], None] = no_puls
 def _compare_digests(item: DataItem, source: FileSource, cache: DataCache, pulse: Callable[[], None]) -> None:
     pinned = {name: normalise_digest(name, value) for name, value in item.digests.items()}
     status = os.stat(source.name)
-    state = [status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, sorted(pinned.items())]
+    state = [
+        *(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns),
+        sorted(pinned.items()),
+    ]
     record = cache.verification_record(os.path.realpath(source.name))
     if _read(record) == json.loads(json.dumps(state)):
         return
@@ -80,7 +84,6 @@ def _compute_digests(
 
 def _read(record: str) -> object:
     try:
-        with open(record, "rb") as file:
-            return json.loads(file.read(_MAX_BYTES))
+        return parse_json(read_file(record, _MAX_BYTES))
     except (OSError, ValueError):
         return None

@@ -21,11 +21,15 @@ QUIET_SECONDS = 5.0
 
 
 class RestartFetch(Exception):
-    """The bytes so far are wrong, or the file has changed: all of them must be discarded."""
+    """The bytes so far are wrong, or the file has changed: all of them must be discarded.
 
-    def __init__(self, error: SourceError) -> None:
+    `is_wrong` is False if they may be right, but could not be told from those of another file.
+    """
+
+    def __init__(self, error: SourceError, is_wrong: bool = True) -> None:
         super().__init__(str(error))
         self.error = error
+        self.is_wrong = is_wrong
 
 
 class FetchContext:
@@ -88,7 +92,7 @@ class FetchContext:
             if state.last_error is not None and str(state.last_error) != str(error)
         )
         counts = ", ".join("%s %d×" % (kind.value, cost.count) for kind, cost in costs.by_kind.items())
-        detail = "%s did not arrive: %s%s%s%s" % (
+        detail = "%s could not be fetched: %s%s%s%s" % (
             self.item.name,
             reason,
             error,

@@ -110,7 +110,7 @@ class _Fetch:
             try:
                 return self._run_pass(transfer)
             except RestartFetch as restart:
-                self._restart(restart.error, transfer, resumed)
+                self._restart(restart, transfer, resumed)
 
     def _prepare(self) -> tuple[int, Transfer]:
         """Return the number of bytes left by an earlier process, and the transfer of the rest."""
@@ -149,7 +149,8 @@ class _Fetch:
         """Transfer the file once and verify it. Raises RestartFetch if the bytes are wrong."""
         context = self._context
         try:
-            transfer.run()
+            if not transfer.has_all_bytes():
+                transfer.run()
         finally:
             self._peak_connections = max(self._peak_connections, transfer.peak_connections)
         results = transfer.digests.results()
@@ -193,9 +194,9 @@ class _Fetch:
         names = [self._context.selector.names[index] for index in transfer.contributors]
         return names[0] if len(names) == 1 else ""
 
-    def _restart(self, error: SourceError, transfer: Transfer, resumed: int) -> None:
+    def _restart(self, restart: RestartFetch, transfer: Transfer, resumed: int) -> None:
         """Discard all bytes and prepare the next pass. Raises FetchFailed after too many restarts."""
-        context = self._context
+        context, error = self._context, restart.error
         if error is not context.last_error:
             context.cost_log.add_error(error.kind, context.clock.now())
             context.last_error = error
@@ -207,7 +208,7 @@ class _Fetch:
         # The file's description may come from the source that delivered the wrong bytes.
         context.file.reset()
         context.selector.readmit_changed()
-        if error.kind is not ErrorKind.CHANGED:
+        if restart.is_wrong and error.kind is not ErrorKind.CHANGED:
             self._blame(error, transfer, resumed)
         context.raise_if_hopeless()
 

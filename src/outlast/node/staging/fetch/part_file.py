@@ -14,6 +14,7 @@ from typing import Callable
 
 from outlast.node.archives.sink import Block
 from outlast.node.locks import try_lock
+from outlast.untrusted_files import parse_json, read_file
 
 _BLOCK = 1 << 20
 _MAX_NOTE_BYTES = 65536
@@ -145,17 +146,11 @@ class PartFile:
     def _read_note(self) -> str:
         """Return the identity in the note; empty if there is no readable note."""
         try:
-            descriptor = os.open(self._note, os.O_RDONLY | _FLAGS, dir_fd=self._directory)
-        except OSError:
-            return ""  # absent, a link, or of another user: the part's identity is unknown
-        try:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                return ""
-            return str(json.loads(os.read(descriptor, _MAX_NOTE_BYTES))["identity"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return ""
-        finally:
-            os.close(descriptor)
+            note = parse_json(read_file(self._note, _MAX_NOTE_BYTES, self._directory))
+        except (OSError, ValueError):
+            return ""  # absent, a link, of another user, or torn: the part's identity is unknown
+        identity = note.get("identity") if isinstance(note, dict) else None
+        return identity if isinstance(identity, str) else ""
 
     def _write_note(self, identity: str) -> None:
         temporary = self._note + ".tmp"  # no other process writes it: we have the lock

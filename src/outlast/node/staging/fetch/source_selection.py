@@ -15,7 +15,7 @@ from outlast.node.staging.errors import FINAL, ErrorKind, SourceError
 from outlast.node.staging.fetch.fetch_settings import FetchClock, FetchSettings
 
 #: The source does not deliver the file now, but may later.
-_REFUSALS = frozenset({ErrorKind.MISSING_FOR_NOW, ErrorKind.REFUSED})
+_REFUSALS = frozenset({ErrorKind.MISSING_FOR_NOW, ErrorKind.REFUSED, ErrorKind.PROXY_REFUSED})
 #: Errors that do not count as failures of the source.
 _NOT_COUNTED = frozenset({ErrorKind.NO_RANGES, ErrorKind.CRAWL})
 #: Failures in a row after which a source is no longer preferred: one that starts at byte 0 may replace it.

@@ -90,6 +90,8 @@ class ThroughputMonitor:
             )
             due.interrupt(SourceError(ErrorKind.CRAWL, detail, due.name))
             return
+        if not context.file.is_distinguishable:
+            return  # the parts that several connections fetch may be of different files
         size = context.file.size
         left = None if size is None else size - stream.position
         target = self._scaler.recommend(now, stream.received, stream.seconds_waited, left)

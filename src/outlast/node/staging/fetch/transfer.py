@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from outlast.node.archives.sink import BadArchive, Sink
-from outlast.node.staging.errors import ErrorKind, SourceError
+from outlast.node.staging.errors import BeyondTheEnd, ErrorKind, SourceError
 from outlast.node.staging.fetch import disk_space
 from outlast.node.staging.fetch.context import POLL_INTERVAL, FetchContext, RestartFetch
 from outlast.node.staging.fetch.digests import Digests
@@ -24,7 +24,7 @@ from outlast.node.staging.fetch.throughput import SlowSourceDetector, Throughput
 from outlast.node.staging.sources.base import Body
 
 #: Errors after the last byte which suggest that the bytes before it are wrong.
-_SUSPICIOUS = frozenset({ErrorKind.SERVER_ERROR, ErrorKind.WRONG_LENGTH})
+_SUSPICIOUS = frozenset({ErrorKind.SERVER_ERROR, ErrorKind.WRONG_LENGTH, ErrorKind.NONSENSE})
 
 
 class Transfer:
@@ -210,11 +210,30 @@ class Transfer:
         if size is not None and failed.position >= size > 0:
             self._handle_failure_at_end(slot, error)
             return
+        if isinstance(error, BeyondTheEnd) and self.has_all_bytes():
+            slot.pending = None
+            self._record_error(error)
+            context.file.set_size_if_unknown(failed.position)
+            return
         self._idle_slots.append(slot)
         if error.kind is ErrorKind.CHANGED:
             self._handle_change(index, error)
         else:
             context.record_failure(index, error, failed.receiver.gained, slow_seconds)
+        if self._stream.position and not context.file.is_distinguishable:
+            # The file may be another one at the next request, and nothing would show it.
+            raise RestartFetch(error, is_wrong=False)
+
+    def has_all_bytes(self) -> bool:
+        """Return True if a pinned digest proves that the bytes so far are the whole file of unknown size."""
+        context = self.context
+        return (
+            self._stream.position > 0
+            and not self._stream.connections
+            and context.file.size is None
+            and context.item.is_named_by_digest
+            and not context.digest_check.mismatch(self.digests.results())
+        )
 
     def _handle_failure_at_end(self, slot: Slot, error: SourceError) -> None:
         """Accept all bytes although an error followed the last one: the digest decides, if there is one.

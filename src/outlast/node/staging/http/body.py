@@ -6,7 +6,7 @@ import re
 import socket
 import ssl
 
-from outlast.node.staging.errors import ErrorKind, SourceError
+from outlast.node.staging.errors import BeyondTheEnd, ErrorKind, SourceError
 from outlast.node.staging.file_version import FileVersion
 from outlast.node.staging.http.http_settings import HttpSettings
 from outlast.node.staging.http.request import Response
@@ -162,11 +162,12 @@ def size_from_empty_range(response: Response, start: int) -> int | None:
 def make_empty_body(response: Response, start: int, settings: HttpSettings) -> HttpBody:
     """Return an empty body for a 416 response at the end of the file.
 
-    Raises SourceError if the file ends before `start`, or if the server does not report its size.
+    Raises SourceError if the file ends before `start`, and BeyondTheEnd if the server does not report its
+    size.
     """
     found = _UNSATISFIED_RANGE.fullmatch(response.head.headers.get("content-range", ""))
     if found is None:
-        raise SourceError(
+        raise BeyondTheEnd(
             ErrorKind.NONSENSE,
             "%s has no byte %d and does not report the size of the file" % (response.peer, start),
         )

@@ -6,6 +6,7 @@ All addresses of a host are tried, staggered; the first that accepts wins.
 from __future__ import annotations
 
 import errno
+import ipaddress
 import os
 import queue
 import selectors
@@ -41,7 +42,7 @@ def open_connection(url: Url, settings: HttpSettings) -> tuple[Connection, Proxy
         proxy = proxy_for(url)
     except BadProxy as error:
         raise SourceError(ErrorKind.NO_ANSWER, str(error)) from None
-    connection = _connect_to(url, proxy, deadline)
+    connection = _connect_to(url, proxy, deadline, settings.redirected_by)
     try:
         if url.is_tls:
             if proxy is not None:
@@ -54,14 +55,18 @@ def open_connection(url: Url, settings: HttpSettings) -> tuple[Connection, Proxy
     return connection, proxy
 
 
-def _connect_to(url: Url, proxy: Proxy | None, deadline: float) -> Connection:
+def _connect_to(url: Url, proxy: Proxy | None, deadline: float, redirected_by: str) -> Connection:
     if proxy is None:
-        return Connection(connect(url.host, url.port, deadline), url.authority)
+        return Connection(connect(url.host, url.port, deadline, redirected_by), url.authority)
+    if redirected_by and is_local_host(
+        url.host
+    ):  # the proxy resolves names, so only an address can be judged
+        raise _local_error(url.host, redirected_by)
     try:
         plain = connect(proxy.host, proxy.port, deadline)
     except SourceError as error:
         raise SourceError(error.kind, "the proxy for %s: %s" % (url.authority, error.detail)) from None
-    return Connection(plain, "%s (through the proxy %s)" % (url.authority, proxy.name))
+    return Connection(plain, "%s (through the proxy %s)" % (url.authority, proxy.name), via_proxy=True)
 
 
 def _open_tunnel(
@@ -79,11 +84,9 @@ def _open_tunnel(
         raise SourceError(ErrorKind.NO_ANSWER, "the proxy %s broke the connection" % proxy.name) from None
     reader = ConnectionReader(connection)
     status = read_head(reader, settings.connect_timeout, deadline).status
-    if status == 407:
-        raise SourceError(
-            ErrorKind.REFUSED,
-            "the proxy %s requires a valid user and password in $https_proxy" % proxy.name,
-        )
+    refused = proxy.error_if_refused(status)
+    if refused is not None:
+        raise refused
     if status != 200 or reader.has_buffered:
         raise SourceError(
             ErrorKind.NO_ANSWER,
@@ -91,10 +94,17 @@ def _open_tunnel(
         )
 
 
-def connect(host: str, port: int, deadline: float) -> socket.socket:
-    """Return a connected, non-blocking socket. `deadline` is a time.monotonic() value. Raises SourceError."""
+def connect(host: str, port: int, deadline: float, redirected_by: str = "") -> socket.socket:
+    """Return a connected, non-blocking socket. `deadline` is a time.monotonic() value. Raises SourceError.
+
+    `redirected_by` is explained in `HttpSettings`.
+    """
     started = time.monotonic()
     waiting = resolve(host, port, deadline)[::-1]
+    if redirected_by:
+        waiting = [(family, address) for family, address in waiting if not is_local_address(str(address[0]))]
+        if not waiting:
+            raise _local_error(host, redirected_by)
     reason = ""
     opened: list[socket.socket] = []
     winner = None
@@ -128,6 +138,27 @@ def connect(host: str, port: int, deadline: float) -> socket.socket:
     elapsed = time.monotonic() - started
     detail = "%s does not respond: no connection within %.3g s" % (address, elapsed)
     raise SourceError(ErrorKind.NO_ANSWER, detail)
+
+
+def is_local_address(text: str) -> bool:
+    """Return True for an address of only this machine or its link: loopback, link-local, unspecified."""
+    try:
+        address = ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    address = mapped or address
+    return address.is_loopback or address.is_link_local or address.is_unspecified
+
+
+def is_local_host(host: str) -> bool:
+    """Return True for such an address, and for the name localhost."""
+    return is_local_address(host) or host == "localhost" or host.endswith(".localhost")
+
+
+def _local_error(host: str, redirected_by: str) -> SourceError:
+    detail = "%s leads to %s, an address of this machine or its link, where it is not followed"
+    return SourceError(ErrorKind.UNTRUSTED, detail % (redirected_by, host))
 
 
 def _start_connecting(address: _Address, reason: str) -> tuple[socket.socket | None, str]:

@@ -19,7 +19,7 @@ class Connection:
     `close` wakes a thread that is reading, which then closes the descriptor itself.
     """
 
-    def __init__(self, plain: socket.socket, peer: str) -> None:
+    def __init__(self, plain: socket.socket, peer: str, via_proxy: bool = False) -> None:
         self._socket = plain
         self._lock = threading.Lock()
         self._is_reading = False
@@ -30,6 +30,15 @@ class Connection:
         self._deferred_error: OSError | None = None
         self._poller = select.poll()
         self.peer = peer
+        self.via_proxy = via_proxy
+
+    @property
+    def address(self) -> str:
+        """The IP address at the other end; empty if the connection is broken."""
+        try:
+            return str(self._socket.getpeername()[0])
+        except OSError:
+            return ""
 
     def receive_into(self, buffer: memoryview, seconds: float) -> int:
         """Read at least one byte and return the count; 0 at the end of the connection.

@@ -20,7 +20,7 @@ REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _KIND_BY_STATUS = {
     401: ErrorKind.REFUSED,
     403: ErrorKind.REFUSED,
-    407: ErrorKind.REFUSED,
+    407: ErrorKind.PROXY_REFUSED,
     410: ErrorKind.MISSING,
     429: ErrorKind.BUSY,
 }

@@ -27,3 +27,6 @@ class HttpSettings:
     #: Accept a body of unannounced length that ends when the connection closes. It may be truncated, so this
     #: is only for files whose digest is checked.
     allow_unknown_length: bool = False
+    #: The server on another machine that led here, if any. It must not make a node read its own services, as
+    #: the credentials that clouds have at 169.254.169.254: no loopback or link-local address is used.
+    redirected_by: str = ""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Mapping
 from urllib.parse import unquote, urlsplit
 
+from outlast.node.staging.errors import ErrorKind, SourceError
 from outlast.node.staging.http.url import Url
 
 
@@ -22,10 +23,23 @@ class Proxy:
     port: int
     #: The value of Proxy-Authorization, or empty.
     authorization: str = field(default="", repr=False)
+    #: The name of the environment variable that selects it.
+    variable: str = ""
 
     @property
     def name(self) -> str:
         return "%s:%d" % (self.host, self.port)
+
+    def error_if_refused(self, status: int) -> SourceError | None:
+        """Return the error for a response in which the proxy requires a user and a password, else None."""
+        if status != 407:
+            return None
+        problem = "does not accept the" if self.authorization else "requires a"
+        return SourceError(
+            ErrorKind.PROXY_REFUSED,
+            "the proxy %s %s user and password in $%s: set it to http://USER:PASSWORD@%s"
+            % (self.name, problem, self.variable, self.name),
+        )
 
 
 def proxy_for(url: Url, environment: Mapping[str, str] = os.environ) -> Proxy | None:
@@ -54,7 +68,7 @@ def _parse(variable: str, value: str) -> Proxy:
     if parts.username is not None:
         pair = "%s:%s" % (unquote(parts.username), unquote(parts.password or ""))
         authorization = "Basic " + base64.b64encode(pair.encode()).decode()
-    return Proxy(parts.hostname, 80 if port is None else port, authorization)
+    return Proxy(parts.hostname, 80 if port is None else port, authorization, variable)
 
 
 def _is_exempt(url: Url, environment: Mapping[str, str]) -> bool:

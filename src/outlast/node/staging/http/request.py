@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Mapping
 
 from outlast.node.staging.errors import ErrorKind, SourceError
-from outlast.node.staging.http.connect import open_connection
+from outlast.node.staging.http.connect import is_local_address, is_local_host, open_connection
 from outlast.node.staging.http.http_settings import HttpSettings
 from outlast.node.staging.http.response import (
     BodyFraming,
@@ -35,9 +35,9 @@ class Response:
 
     @property
     def content_length(self) -> int | None:
-        """The value of Content-Length; None if it is absent. Raises SourceError if it is invalid."""
+        """The value of Content-Length; None if it is absent or overridden. Raises SourceError if invalid."""
         text = self.head.headers.get("content-length")
-        if text is None:
+        if text is None or "transfer-encoding" in self.head.headers:
             return None
         values = {value.strip() for value in text.split(",")}
         if len(values) > 1 or not _DIGITS.fullmatch(min(values)):
@@ -47,6 +47,13 @@ class Response:
     def framing(self) -> BodyFraming:
         """Return a reader of the body that knows where it ends. Raises SourceError."""
         coding = self.head.headers.get("transfer-encoding", "").strip().lower()
+        if "transfer-encoding" in self.head.headers and "content-length" in self.head.headers:
+            # RFC 9112, 6.3: it ought to be handled as an error. Which of the two is right is not known.
+            raise SourceError(
+                ErrorKind.NONSENSE,
+                "%s sends both Content-Length and Transfer-Encoding, so the end of its response is not known"
+                % self.peer,
+            )
         if coding == "chunked":
             return ChunkedFraming(self.reader)
         if coding not in ("", "identity"):
@@ -85,6 +92,14 @@ class Response:
                 ErrorKind.NONSENSE, "%s sends more than the expected %d bytes" % (self.peer, limit)
             )
         raise SourceError(ErrorKind.STALL, "%s takes too long to send a short response" % self.peer)
+
+    @property
+    def is_local(self) -> bool:
+        """True if it comes from this machine or its link."""
+        connection = self.reader.connection
+        return is_local_host(self.url.host) or (
+            not connection.via_proxy and is_local_address(connection.address)
+        )
 
     @property
     def peer(self) -> str:
@@ -130,7 +145,11 @@ def send_request(
                 ErrorKind.NO_ANSWER, "%s did not accept the request: %s" % (connection.peer, reason)
             ) from None
         reader = ConnectionReader(connection)
-        return Response(url, read_head(reader, settings.first_byte_timeout, deadline), reader)
+        head = read_head(reader, settings.first_byte_timeout, deadline)
+        refused = proxy.error_if_refused(head.status) if proxy is not None else None
+        if refused is not None:
+            raise refused
+        return Response(url, head, reader)
     except BaseException:
         connection.close()
         raise

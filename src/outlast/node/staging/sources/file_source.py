@@ -10,6 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from outlast.node.staging.errors import ErrorKind, SourceError
 from outlast.node.staging.file_version import FileVersion
+from outlast.untrusted_files import open_below
 
 _KIND_BY_ERRNO = {
     errno.ENOENT: ErrorKind.MISSING,
@@ -38,8 +39,10 @@ class FileSource:
     Reads have no timeout: a file system that hangs blocks them.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, top: str = "") -> None:
+        """Below the directory `top`, if given, no part of the path may be a link: others write there."""
         self.name = path
+        self._top = top
 
     def open(self, start: int, stop: int | None = None) -> FileBody:
         descriptor = self._open()
@@ -64,6 +67,9 @@ class FileSource:
 
     def _open(self) -> int:
         try:
+            if self._top:
+                with open_below(self._top, os.path.relpath(self.name, self._top)) as file:
+                    return os.dup(file.fileno())
             # Without O_NONBLOCK, opening a pipe without a writer would block. Regular files ignore the flag.
             descriptor = os.open(self.name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:

@@ -100,14 +100,16 @@ class HttpSource:
 
     def _follow(self, method: str, headers: Mapping[str, str]) -> tuple[Response, str]:
         """Send a request and follow redirects. Return the final response and a clause about its token."""
-        url = self._url
+        url, settings = self._url, self._settings
         for _ in range(MAX_REDIRECTS + 1):
             # Looked up for each host: the target of a redirect must not get the token of the first host.
             token = self._tokens.token_for(url.host, url.port) if url.is_tls else None
             secret = token.authorization if token is not None else ""
-            response = send_request(method, url, {**self._headers, **headers}, self._settings, secret)
+            response = send_request(method, url, {**self._headers, **headers}, settings, secret)
             if response.head.status not in REDIRECTS:
                 return response, token.describe(time.time()) if token is not None else self._why_no_token(url)
+            if not response.is_local:
+                settings = replace(settings, redirected_by=response.peer)
             response.close()
             url = _redirect_target(response)
         raise SourceError(
@@ -125,6 +127,10 @@ class HttpSource:
     def _body(self, response: Response, token: str, start: int, stop: int | None) -> HttpBody:
         head = response.head
         if head.status == 416:
+            if not start and stop is None:
+                raise SourceError(
+                    ErrorKind.NONSENSE, "%s responds with 416, but no range was requested" % response.peer
+                )
             return make_empty_body(response, start, self._settings)
         if head.status not in (200, 206):
             raise error_for_status(response, self.name, token)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from typing import Callable, Mapping
 from urllib.parse import urlsplit
 
@@ -54,6 +55,10 @@ class Federation:
         name = "federation %s" % self.host
         for _ in range(MAX_REDIRECTS + 1):
             response = _send_get(url, self.settings, name)
+            if not response.is_local:
+                # A federation elsewhere must not lead to services of this node: neither its director nor the
+                # servers that it names.
+                self.settings = replace(self.settings, redirected_by=response.peer)
             status, headers = response.head.status, response.head.headers
             if status in REDIRECTS:
                 response.close()

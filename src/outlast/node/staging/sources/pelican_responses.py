@@ -7,12 +7,12 @@ origins     DIRECTOR/api/v1.0/director/origin/PATH does the same with the server
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from typing import Mapping
 
 from outlast.node.staging.http.url import BadUrl, Url
+from outlast.untrusted_files import parse_json
 
 DISCOVERY = "/.well-known/pelican-configuration"
 ORIGINS = "/api/v1.0/director/origin"
@@ -40,8 +40,8 @@ class Directions:
 def parse_discovery(body: bytes) -> str:
     """Return the director's URL, without a trailing slash. Raises MalformedResponse."""
     try:
-        configuration = json.loads(body.decode("utf-8"))
-    except (ValueError, RecursionError):
+        configuration = parse_json(body)
+    except ValueError:
         raise MalformedResponse("its description of the federation is not JSON") from None
     endpoint = configuration.get("director_endpoint") if isinstance(configuration, dict) else None
     if not isinstance(endpoint, str) or not endpoint:

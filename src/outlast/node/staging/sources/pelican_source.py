@@ -10,7 +10,6 @@ from urllib.parse import urlsplit
 
 from outlast.node.staging.errors import ErrorKind, SourceError
 from outlast.node.staging.file_version import FileVersion
-from outlast.node.staging.http.http_settings import HttpSettings
 from outlast.node.staging.http.url import Url
 from outlast.node.staging.sources.base import Body
 from outlast.node.staging.sources.http_source import HttpSource
@@ -69,7 +68,7 @@ class PelicanSource:
         role = "the origin" if choice >= CACHES else "choice %d" % (choice + 1)
         self.name = "%s (%s)" % (address.name, role)
         self._federation = Url.parse("https://" + address.federation)
-        self._settings: HttpSettings = federation.settings
+        self._access = federation
         self._route = route
         self._choice = choice
         self._tokens = tokens
@@ -109,7 +108,7 @@ class PelicanSource:
 
     def _resolve(self) -> tuple[ObjectServer, HttpSource]:
         server = self._route.server(self._choice)
-        source = HttpSource(server.url, self._settings, self._tokens_for(server), trailers=True)
+        source = HttpSource(server.url, self._access.settings, self._tokens_for(server), trailers=True)
         self.name = source.name
         return server, source
 

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 import os
 import re
 import signal
 import stat
 import subprocess
 import time
-from dataclasses import dataclass, field, replace
-from typing import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Callable, Iterator, Mapping, Sequence
 
 from outlast.node.quantities import show_rounded_duration
 from outlast.node.staging.errors import ErrorKind, SourceError
+from outlast.untrusted_files import parse_json
 
 #: Seconds that a command may take to print a token.
 COMMAND_TIMEOUT = 60.0
@@ -76,10 +76,6 @@ class Tokens:
     file: str = ""
     command: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
-
-    def with_hosts(self, hosts: Iterable[str]) -> Tokens:
-        """Return a copy that is for these hosts, too."""
-        return replace(self, hosts=(*self.hosts, *hosts))
 
     def is_for(self, host: str, port: int) -> bool:
         """Return True if the host may get the token."""
@@ -218,8 +214,8 @@ def _parse(text: str, origin: str) -> Token:
     value = text.strip()
     if value.startswith("{"):  # HTCondor's .use files
         try:
-            value = str(json.loads(value)["access_token"])
-        except (ValueError, KeyError):
+            value = str(parse_json(value)["access_token"])
+        except (ValueError, KeyError, TypeError):
             raise TokenRejected("%s is JSON without an access_token" % origin) from None
     if not _TOKEN.fullmatch(value):
         problem = "is empty" if not value else "does not contain a bearer token"
@@ -233,9 +229,9 @@ def _expiry_time(value: str) -> float | None:
     if len(parts) != 3:
         return None
     try:
-        claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+        claims = parse_json(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
         return float(claims["exp"])
-    except (binascii.Error, ValueError, KeyError, TypeError):
+    except (binascii.Error, ValueError, KeyError, TypeError, OverflowError):
         return None  # not a JSON Web Token, or one without an expiry time
 
 
