@@ -69,6 +69,13 @@ def open_to_append(path: str | os.PathLike[str]) -> int:
     return descriptor
 
 
+def create_file(path: str | os.PathLike[str], dir_fd: int | None = None) -> BinaryIO:
+    """Create a file for writing; replace a file, link or pipe of that name, which is never written to."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path, dir_fd=dir_fd)
+    return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_FOLLOW, 0o644, dir_fd=dir_fd), "wb")
+
+
 @contextlib.contextmanager
 def open_below(top: str | os.PathLike[str], relative: str) -> Iterator[BinaryIO]:
     """Open the regular file `relative` below `top` for reading; no component of it may be a link."""

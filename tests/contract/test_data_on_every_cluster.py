@@ -72,7 +72,7 @@ def test_jobs_killed_while_data_arrives_and_is_unpacked_resume_the_transfer(
     cache, scratch = experiment.lab.root / "cache", experiment.lab.root / "scratch"
     for place in (cache, scratch):
         place.mkdir()
-        place.chmod(0o777)  # a pool may run jobs as another user
+        place.chmod(0o1777)  # a pool may run jobs as another user
     places = {"cache": str(cache), "scratch": str(scratch)}
     if experiment.cluster.name == "htcondor":
         del places["scratch"]  # HTCondor gives jobs a directory of their own

@@ -29,6 +29,7 @@ from support import clusters
 
 #: Timeout in seconds for everything here, generous for a busy machine.
 PATIENCE = 120.0
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 #: Importing `torch` leaves out what the first optimizer imports.
 _OF_TORCH = ("torch", "torch._dynamo")
 #: Seed of all random choices.
@@ -93,21 +94,21 @@ class Several(Parent):
     """Attempts of several processes each, started as torchrun does: one forked from each parent."""
 
     def __init__(self, *parents: Parent) -> None:
-        self._parents = parents
+        self.parents = parents
 
     def fork(self, script: Path, log: Path, environment: Mapping[str, str]) -> Ended:
         with socket.create_server(("127.0.0.1", 0)) as server:
             rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(server.getsockname()[1])}
-        rendezvous.update(TORCHELASTIC_RUN_ID="attempt", WORLD_SIZE=str(len(self._parents)))
+        rendezvous.update(TORCHELASTIC_RUN_ID="attempt", WORLD_SIZE=str(len(self.parents)))
 
         def one(rank: int) -> Ended:
             place = {"RANK": str(rank), "LOCAL_RANK": str(rank), **rendezvous}
-            return self._parents[rank].fork(
+            return self.parents[rank].fork(
                 script, log.with_suffix(".%d.log" % rank), {**environment, **place}
             )
 
-        with ThreadPoolExecutor(len(self._parents)) as pool:
-            ended = list(pool.map(one, range(len(self._parents))))
+        with ThreadPoolExecutor(len(self.parents)) as pool:
+            ended = list(pool.map(one, range(len(self.parents))))
         printed = "\n".join(each.printed for each in ended)
         assert len({each.code for each in ended}) == 1, printed
         return Ended(ended[0].code, printed)
@@ -153,6 +154,8 @@ class Run:
             "OUTLAST_TOKEN": uuid.uuid4().hex,
             "OUTLAST_ATTEMPT": str(self._attempts),
             "OUTLAST_DEADLINE": str(time.time() + seconds),
+            "OUTLAST_TIME_LEFT": str(seconds),
+            "OUTLAST_CLOCK": "%s %f" % (_BOOT_ID, time.monotonic()),
             "OUTLAST_GRACE": "1",
             "OUTLAST_SAVE_EVERY": "0",
             "OUTLAST_CHECKPOINT_DIR": str(self._place / "checkpoints"),

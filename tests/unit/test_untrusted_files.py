@@ -18,6 +18,7 @@ from outlast.untrusted_files import (
     parse_json,
     read_below,
     read_file,
+    remove,
     walk,
 )
 
@@ -83,6 +84,17 @@ def test_a_name_that_leads_out_or_is_not_in_its_shortest_form_is_refused(top: Pa
     with pytest.raises(OSError) as caught:
         read_below(top, name, 100)
     assert caught.value.errno == errno.EINVAL
+
+
+def test_a_created_file_replaces_a_link_or_a_pipe_and_writes_nothing_through_it(top: Path) -> None:
+    for kind in ("link", "pipe", "socket"):
+        path = top / "a" / "new"
+        KINDS[kind](path)
+        with untrusted_files.create_file(path) as file:
+            file.write(b"ours")
+        assert path.is_file() and not path.is_symlink() and path.read_bytes() == b"ours"
+        path.unlink()
+    assert (top.parent / "outside" / "secret").read_bytes() == b"secret"
 
 
 def test_a_file_over_the_size_is_refused_and_one_that_grows_is_not_read_for_ever(top: Path) -> None:
@@ -153,3 +165,19 @@ def test_no_descriptor_is_left_open(top: Path) -> None:
     with directory_below(top) as descriptor:
         list(walk(descriptor))
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_removal_follows_no_link_and_ends_at_a_depth(top: Path) -> None:
+    outside = top.parent / "outside"
+    (top / "a" / "b" / "link").symlink_to(outside)
+    (top / "link").symlink_to(outside)
+    descriptor = open_directory(top)
+    try:
+        for name in ("a", "link", "missing"):
+            remove(name, descriptor)
+        assert list(top.iterdir()) == [] and (outside / "secret").exists()
+        (top / "/".join(["d"] * (untrusted_files.DEEPEST + 5))).mkdir(parents=True)
+        with pytest.raises(OSError, match="nested deeper"):
+            remove("d", descriptor)
+    finally:
+        os.close(descriptor)

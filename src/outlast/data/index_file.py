@@ -7,6 +7,7 @@ otherwise it is written again. Two processes that write it at the same time writ
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import stat
@@ -82,8 +83,14 @@ def read(path: str, archive: Fingerprint, nested: bool, owner: int) -> Table | N
 
 
 def write(path: str, table: Table, archive: Fingerprint, nested: bool) -> None:
-    """Write the index atomically, without a sync: `read` detects a damaged one. Raises OSError."""
-    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    """Write the index atomically, without a sync: `read` detects a damaged one. Raises OSError.
+
+    A directory that is read-only, such as one in a data cache, is not written to, not even by root.
+    """
+    folder = os.path.dirname(path)
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    if not os.stat(folder).st_mode & 0o222:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), folder)
     parts = [bytes(memoryview(getattr(table, name))) for name, _ in _PARTS]
     body = b"".join(parts)
     fields = (_MAGIC, _BYTE_ORDER, nested, archive.size, archive.modified, *map(len, parts))

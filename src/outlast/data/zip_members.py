@@ -1,4 +1,4 @@
-"""The files in a zip: listed by the standard library, with offsets checked against their headers."""
+"""The files in a zip: listed by the standard library, part by part, with offsets checked against headers."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import zlib
 from typing import BinaryIO, Iterator
 
 from outlast.data.item_table import NOT_COMPRESSED, FoundItem
+from outlast.node.archives import zip_table
+from outlast.node.archives.limits import ArchiveLimits
 from outlast.node.archives.sink import BadArchive
 from outlast.node.archives.tar_headers import printable
 
@@ -21,14 +23,15 @@ _ENCRYPTED = 1
 def walk(content: mmap.mmap, file: BinaryIO) -> Iterator[FoundItem]:
     """Yield the files of the zip `content`, which is `file` mapped. Raises BadArchive."""
     try:
-        with zipfile.ZipFile(file) as archive:
-            members = archive.infolist()
+        for archive in zip_table.parts(file, ArchiveLimits().members):
+            for info in archive.infolist():
+                if not info.is_dir():
+                    name = info.filename.encode("utf-8", "surrogateescape")
+                    yield (name, *_locate(content, info, name))
+    except BadArchive:
+        raise
     except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error, EOFError) as error:
         raise BadArchive("it begins like a zip but cannot be read as one: %s" % error) from None
-    for info in members:
-        if not info.is_dir():
-            name = info.filename.encode("utf-8", "surrogateescape")
-            yield (name, *_locate(content, info, name))
 
 
 def _locate(content: mmap.mmap, info: zipfile.ZipInfo, name: bytes) -> tuple[int, int, int]:

@@ -14,13 +14,14 @@ from outlast.node.files import copy_tree, remove_tree
 from outlast.node.locks import try_lock
 from outlast.node.outputs.output_tree import BadOutputDirectory, find_content
 from outlast.node.pulse import no_pulse
-from outlast.untrusted_files import is_plain_name, read_file
+from outlast.untrusted_files import create_file, is_plain_name, read_file
 
 #: A limit for the number of attempts in a row that were killed before they had copied earlier outputs.
 _MAX_HOPS = 100
 #: The attempt that works in a directory on the node locks this file in it.
 _ALIVE = ".alive"
 _LONGEST_PATH = 4096
+_LOCK_FILE = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 #: Seconds after which a directory on the node that has no such lock counts as abandoned.
 _ABANDONED_AFTER = 86400.0
 
@@ -60,7 +61,7 @@ class Scratch:
         """Create the directories, and record the earlier scratch `previous`. Raises OSError."""
         os.makedirs(self.top, exist_ok=True)
         if previous is not None:
-            with open(self.carried_from, "wb") as file:
+            with create_file(self.carried_from) as file:
                 file.write(os.fsencode(previous))
         os.makedirs(self.working, exist_ok=True)
         os.makedirs(self.data, exist_ok=True)
@@ -69,7 +70,7 @@ class Scratch:
         """Protect the directory on the node from other attempts until the returned descriptor is closed."""
         if self.on_node is None:
             return None
-        descriptor = os.open(os.path.join(self.on_node, _ALIVE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(os.path.join(self.on_node, _ALIVE), _LOCK_FILE, 0o600)
         with contextlib.suppress(OSError):  # no locks here: its age protects it for a day
             try_lock(descriptor)
         return descriptor

@@ -46,7 +46,7 @@ def read_data(
     for index, keys in enumerate(entries):
         reader.read_entry(index, keys)
     reader.check_collisions()
-    pinned = sum(item.size or 0 for item in found.items if needs_disk(item))
+    pinned = sum((item.size or 0) * copies_on_disk(item) for item in found.items)
     if pinned > disk:
         text = f"{show_size(pinned)} do not fit into resources.disk, {show_size(disk)}"
         found.warnings.append(document.mistake(("data",), text, "request more disk"))
@@ -55,7 +55,12 @@ def read_data(
 
 def needs_disk(item: DataItem) -> bool:
     """Return True if the item takes space on the node; data that is read in place does not."""
-    return not (item.method == "shared" and item.unpack == "no")
+    return copies_on_disk(item) > 0
+
+
+def copies_on_disk(item: DataItem) -> int:
+    """Return how often the item is on the node's disk: in the cache, and as a copy that may be changed."""
+    return (not (item.method == "shared" and item.unpack == "no")) + item.writable
 
 
 class _DataReader:
@@ -94,6 +99,7 @@ class _DataReader:
             keys.unpack,
             to,
             keys.method,
+            keys.writable == "yes",
         )
         self._warnings(index, item)
         if self._scheduler:

@@ -243,6 +243,7 @@ class DataKeys(Strict):
     unpack: Annotated[Literal["no", "yes", "nested"], BeforeValidator(_yes_or_no)] = "no"
     to: Line = ""
     method: Literal["auto", "http", "osdf", "native", "shared"] = "auto"
+    writable: Annotated[Literal["no", "yes"], BeforeValidator(_yes_or_no)] = "no"
 
 
 class LimitsKeys(Strict):

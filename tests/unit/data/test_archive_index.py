@@ -221,3 +221,15 @@ def test_many_threads_can_write_the_index_at_once(archive: Path) -> None:
         thread.join(timeout=30)
     assert found == [CONTENTS] * 8
     assert names_in(archive.parent) == [".a.tar.index", "a.tar"]
+
+
+def test_an_index_is_not_written_into_a_read_only_directory_not_even_by_root(
+    archive: Path, cache: Path
+) -> None:
+    archive.parent.chmod(0o555)
+    before = archive.parent.stat().st_ctime_ns
+    assert list(Archive(archive, nested=True)) == CONTENTS
+    assert names_in(archive.parent) == ["a.tar"]
+    assert archive.parent.stat().st_ctime_ns == before
+    assert len(list((cache / "outlast" / "indexes").iterdir())) == 1
+    archive.parent.chmod(0o755)

@@ -88,7 +88,7 @@ def test_a_file_that_the_command_uses_and_code_lacks_is_a_mistake(
 ) -> None:
     sweep = "sweep: {model: [a, b]}\n" if "{" in command else ""
     found = only_mistake(directory, f"command: {command}\ncode: [helper.py]\n{sweep}")
-    expected = f"{path} is used by the command but would not travel with the job; add {path} to code"
+    expected = f"{path} is used by the command but is not sent with the job; add {path} to code"
     assert found == f"params.yaml:1: command: {expected}"
 
 
@@ -96,9 +96,7 @@ def test_a_file_that_a_check_uses_and_code_lacks_is_a_mistake(directory: Path) -
     found = only_mistake(
         directory, "command: python3 -c 1\ncode: []\noutputs:\n  - {path: a, check: python3 helper.py}\n"
     )
-    assert found.startswith(
-        "params.yaml:4: outputs[1].check: helper.py is used by a check but would not travel"
-    )
+    assert found.startswith("params.yaml:4: outputs[1].check: helper.py is used by a check but is not sent")
 
 
 @pytest.mark.parametrize(
@@ -124,7 +122,7 @@ def test_code_that_is_not_listed_is_found_from_the_command_the_checks_and_their_
 def test_a_neighbour_that_is_imported_and_does_not_travel_is_a_warning(directory: Path) -> None:
     (directory / "train.py").write_text("import helper\n")
     (warning,) = parsed(directory, "command: python3 train.py\ncode: [train.py]\n").warnings
-    assert str(warning) == "params.yaml:2: code: helper.py is imported but does not travel with the job"
+    assert str(warning) == "params.yaml:2: code: helper.py is imported but is not sent with the job"
 
 
 def test_a_script_that_cannot_be_parsed_imports_nothing(directory: Path) -> None:

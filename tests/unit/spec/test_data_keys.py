@@ -54,7 +54,7 @@ def test_every_key_of_an_entry_is_read(directory: Path) -> None:
         directory,
         f"  - url: [osdf:///a/train.tar, pelican://f.org/a/train.tar]\n    sha256: {SHA.upper()}\n"
         "    md5: q83vASNFZ4mrze8BI0VniQ==\n    size: 147897477120\n    unpack: nested\n    to: ./data/\n"
-        "    method: osdf\nresources: {disk: 1TB}\n",
+        "    method: osdf\n    writable: yes\nresources: {disk: 1TB}\n",
     )
     assert found == DataItem(
         ("osdf:///a/train.tar", "pelican://f.org/a/train.tar"),
@@ -63,6 +63,7 @@ def test_every_key_of_an_entry_is_read(directory: Path) -> None:
         "nested",
         "data",
         "osdf",
+        writable=True,
     )
 
 
@@ -228,6 +229,13 @@ def test_data_larger_than_the_requested_disk_is_warned_about(directory: Path) ->
     (found,) = warnings(directory, entry)
     assert found.endswith("data: 6 GB do not fit into resources.disk, 5 GB; request more disk")
     assert warnings(directory, entry + "resources: {disk: 6GB}\n") == []
+
+
+def test_a_writable_copy_needs_disk_beside_the_data(directory: Path) -> None:
+    entry = f"  - {{url: https://a.org/x, sha256: {SHA}, size: 3000000000, writable: true}}\n"
+    (found,) = warnings(directory, entry)
+    assert "data: 6 GB do not fit into resources.disk, 5 GB" in found
+    assert warnings(directory, entry.replace("writable: true", "writable: no")) == []
 
 
 # The method

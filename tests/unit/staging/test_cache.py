@@ -122,6 +122,7 @@ def test_a_file_that_was_changed_since_it_came_is_fetched_again(tmp_path: Path) 
     cache = DataCache(str(tmp_path))
     put(cache, "key")
     content = tmp_path / f"of-{os.getuid()}" / "objects" / "key" / "content"
+    content.chmod(0o644)
     content.write_bytes(b"y" * 10)
     os.utime(content, (1.0, 1.0))
     assert cache.find("key") is None
@@ -159,10 +160,10 @@ def test_a_marker_made_during_the_removal_restores_the_entry(
     (entry,) = cache.entries()
     rename = os.rename
 
-    def mark_just_before(source: str, target: str) -> None:
-        if "doomed" in str(target):
-            in_use.UseMarker(os.path.join(source, "uses"))
-        rename(source, target)
+    def mark_just_before(source: str, target: str, **directories: int) -> None:
+        if target != "key":
+            in_use.UseMarker(os.path.join(entry.path, "uses"))
+        rename(source, target, **directories)
 
     monkeypatch.setattr(os, "rename", mark_just_before)
     assert not cache.remove(entry)
@@ -228,11 +229,12 @@ def test_files_of_other_users_are_sources_and_links_are_not(tmp_path: Path) -> N
     theirs = tmp_path / "of-99999" / "objects" / "key"
     theirs.mkdir(parents=True)
     assert cache.copies_of_other_users("key") == []
-    (theirs / "content").symlink_to("/etc/passwd")
+    (tmp_path / "diary").write_text("mine")
+    (theirs / "content").symlink_to(tmp_path / "diary")
     assert cache.copies_of_other_users("key") == []
     (theirs / "content").unlink()
     (theirs / "content").write_bytes(b"rubbish")
-    assert cache.copies_of_other_users("key") == [str(theirs / "content")]
+    assert [source.name for source in cache.copies_of_other_users("key")] == [str(theirs / "content")]
 
 
 class Clock:
@@ -366,7 +368,7 @@ def test_an_entry_in_use_is_not_moved_even_for_a_moment(
     (entry,) = cache.entries()
     held = cache.find("key")
     assert held is not None
-    monkeypatch.setattr(os, "rename", lambda *args: pytest.fail("the entry was moved"))
+    monkeypatch.setattr(os, "rename", lambda *args, **more: pytest.fail("the entry was moved"))
     assert not cache.remove(entry)
 
 

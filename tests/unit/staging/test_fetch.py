@@ -674,3 +674,102 @@ def test_a_source_that_crawls_is_left_for_one_that_was_faster(two: Scene) -> Non
     assert receipt.costs.by_kind[ErrorKind.CRAWL].count == 1
     assert receipt.costs.by_kind[ErrorKind.CRAWL].bytes == 0
     assert len(two.starts(0)) == 2
+
+
+#: A range beyond the end, and no word about the size of the file.
+NO_SUCH_RANGE = Behaviour(status=416)
+
+
+def test_a_complete_part_with_the_pinned_digest_needs_no_response(scene: Scene) -> None:
+    server = scene.servers[0]
+    server.plan(Behaviour(chunked=True, no_last_chunk=True))
+    server.always(Behaviour(status=503))
+    with pytest.raises(FetchFailed):
+        scene.fetch(PINNED)
+    before = len(server.requests)
+    server.always(NO_SUCH_RANGE)
+    receipt = scene.fetch(PINNED)
+    assert receipt.resumed_from == len(CONTENT)
+    assert len(server.requests) == before
+    _assert_whole(scene)
+
+
+def test_a_server_that_has_no_more_bytes_ends_the_fetch_if_the_pinned_digest_fits(scene: Scene) -> None:
+    scene.servers[0].plan(Behaviour(chunked=True, no_last_chunk=True), NO_SUCH_RANGE)
+    scene.fetch(PINNED)
+    assert scene.starts() == [0, len(CONTENT)]
+    _assert_whole(scene)
+
+
+def test_a_server_that_has_no_more_bytes_ends_no_fetch_whose_digest_does_not_fit(scene: Scene) -> None:
+    scene.servers[0].plan(Behaviour(chunked=True, close_after=50_000))
+    scene.servers[0].always(NO_SUCH_RANGE)
+    with pytest.raises(FetchFailed, match="does not report the size"):
+        scene.fetch(PINNED)
+    scene.servers[0].always(Behaviour())
+    scene.fetch(PINNED)
+    _assert_whole(scene)
+
+
+def test_a_416_without_a_range_is_no_empty_file(scene: Scene) -> None:
+    no_content = Behaviour(status=416, headers=(("Content-Range", "bytes */0"),))
+    scene.servers[0].always(no_content)
+    with pytest.raises(FetchFailed):
+        scene.fetch()
+    assert not scene.target.exists()
+
+
+def test_an_empty_file_is_fetched(scene: Scene) -> None:
+    scene.servers[0].put(PATH, b"")
+    scene.fetch()
+    _assert_whole(scene, b"")
+
+
+def test_a_response_with_two_lengths_is_not_a_short_file(scene: Scene) -> None:
+    scene.servers[0].always(Behaviour(chunked=True, headers=(("Content-Length", "5"),)))
+    with pytest.raises(FetchFailed, match="both Content-Length and Transfer-Encoding"):
+        scene.fetch()
+    assert not scene.target.exists()
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Iterator[Scene]:
+    """Yield a scene whose server sends neither ETag nor Last-Modified nor digests."""
+    with Misbehaving({PATH: CONTENT}, etag=False) as server:
+        yield Scene(tmp_path / "data", [server])
+
+
+def test_without_validators_a_broken_transfer_begins_anew_and_joins_no_two_files(plain: Scene) -> None:
+    server = plain.servers[0]
+    server.plan(Behaviour(), Behaviour(close_after=50_000))
+
+    def exchange(progress: FetchProgress) -> None:
+        if progress.error:
+            server.put(PATH, OTHER)
+
+    plain.fetch(on_progress=exchange)
+    assert plain.starts()[-1] == 0
+    assert plain.target.read_bytes() in (CONTENT, OTHER)
+
+
+def test_without_validators_a_transfer_that_always_breaks_is_given_up(plain: Scene) -> None:
+    plain.servers[0].always(Behaviour(close_after=50_000))
+    with pytest.raises(FetchFailed, match="restarted 5 times"):
+        plain.fetch()
+    assert set(plain.starts()) == {0}
+
+
+def test_without_validators_a_pinned_digest_allows_to_resume(plain: Scene) -> None:
+    plain.servers[0].plan(Behaviour(close_after=50_000))
+    plain.fetch(PINNED)
+    assert plain.starts() == [0, 50_000]
+    _assert_whole(plain)
+
+
+def test_without_validators_one_connection_fetches_all(plain: Scene) -> None:
+    content = seeded(1_500_000)
+    plain.servers[0].put(PATH, content)
+    plain.servers[0].always(Behaviour(rate=1_000_000))
+    receipt = plain.fetch(connections=4, check_interval=0.05, block_size=8192, segment_blocks=8)
+    assert receipt.connections == 1
+    _assert_whole(plain, content)

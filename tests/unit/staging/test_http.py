@@ -9,16 +9,21 @@ import threading
 import time
 from collections.abc import Iterator
 from email.utils import formatdate
+from typing import Any
 
 import pytest
 
 from outlast.node.staging.errors import ErrorKind, SourceError
 from outlast.node.staging.file_version import FileVersion
+from outlast.node.staging.http import connect
 from outlast.node.staging.http.body import HttpBody
+from outlast.node.staging.http.connect import is_local_address
 from outlast.node.staging.http.http_settings import MAX_REDIRECTS, HttpSettings
+from outlast.node.staging.http.request import Response
 from outlast.node.staging.sources.http_source import HttpSource
 from servers.behaviour import PELICAN, Behaviour, digest_bytes, rfc3230, rfc9530, seeded
 from servers.misbehaving import Misbehaving
+from servers.proxy import Proxy
 from support.clusters import not_here
 
 CONTENT = seeded(300_000)
@@ -498,3 +503,72 @@ def test_closing_from_another_thread_wakes_a_read(server: Misbehaving) -> None:
     assert not reader.is_alive() and len(woken) == 1
     with pytest.raises(SourceError):
         body.read_into(memoryview(bytearray(10)))
+
+
+@pytest.fixture
+def elsewhere(server: Misbehaving, monkeypatch: pytest.MonkeyPatch) -> Misbehaving:
+    """Let the server count as one on another machine."""
+    port = int(server.url("/").rsplit(":", 1)[1].strip("/"))
+    monkeypatch.setattr(Response, "is_local", property(lambda response: response.url.port != port))
+    return server
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "localhost", "127.1", "[::1]", "[::ffff:127.0.0.1]", "0.0.0.0"]
+)
+def test_a_redirect_from_another_machine_to_this_one_is_not_followed(
+    elsewhere: Misbehaving, host: str
+) -> None:
+    with Misbehaving({"/b": b"secret"}) as private:
+        port = private.url("/").rsplit(":", 1)[1].strip("/")
+        error = error_when_opened(elsewhere, Behaviour(redirect="http://%s:%s/b" % (host, port)))
+        assert error.kind is ErrorKind.UNTRUSTED
+        assert "this machine" in str(error)
+        assert private.requests == []
+
+
+def test_a_redirect_from_another_machine_to_its_link_is_not_followed(
+    elsewhere: Misbehaving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = connect._start_connecting
+
+    def only_to_the_server(address: Any, reason: str) -> Any:
+        # Something may respond at a link-local address of the machine that runs the tests.
+        return real(address, reason) if address[1][0] == "127.0.0.1" else (None, "blocked by the test")
+
+    monkeypatch.setattr(connect, "_start_connecting", only_to_the_server)
+    for host in ("169.254.169.254", "[fe80::1]"):
+        error = error_when_opened(elsewhere, Behaviour(redirect="http://%s/latest" % host))
+        assert error.kind is ErrorKind.UNTRUSTED
+
+
+def test_a_redirect_of_a_server_on_this_machine_may_lead_to_this_machine(server: Misbehaving) -> None:
+    with Misbehaving({"/b": CONTENT}) as other:
+        assert read(source(server, Behaviour(redirect=other.url("/b"))).open(0)) == CONTENT
+
+
+def test_a_redirect_through_a_proxy_to_this_machine_is_not_followed(
+    elsewhere: Misbehaving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("no_proxy")
+    with Proxy() as proxy:
+        monkeypatch.setenv("http_proxy", proxy.address)
+        error = error_when_opened(elsewhere, Behaviour(redirect="http://127.0.0.1:9/b"))
+    assert error.kind is ErrorKind.UNTRUSTED
+    assert len(proxy.requests) == 1
+
+
+def test_addresses_of_this_machine_and_its_link_are_recognised() -> None:
+    local = [
+        "127.0.0.1",
+        "127.8.9.10",
+        "::1",
+        "169.254.1.1",
+        "fe80::1%eth0",
+        "::ffff:127.0.0.1",
+        "0.0.0.0",
+        "::",
+    ]
+    others = ["10.0.0.1", "192.168.1.1", "8.8.8.8", "2001:db8::1", "example.org", ""]
+    assert [is_local_address(address) for address in local] == [True] * len(local)
+    assert [is_local_address(address) for address in others] == [False] * len(others)

@@ -232,7 +232,8 @@ def test_a_token_is_not_passed_on_to_a_redirects_other_host(
         assert authorizations(other) == ["", ""]
         assert set(authorizations(server)) == {"Bearer " + SECRET}
 
-        read(HttpSource(server.url("/a.bin"), settings, tokens.with_hosts(["localhost"])))
+        both = Tokens((*tokens.hosts, "localhost"), file=str(token_file))
+        read(HttpSource(server.url("/a.bin"), settings, both))
         assert authorizations(other)[-1] == "Bearer " + SECRET
 
 
@@ -332,7 +333,7 @@ def test_plain_http_requests_the_full_url_from_the_proxy(monkeypatch: pytest.Mon
     assert [request.line for request in proxy.requests] == ["GET %s HTTP/1.1" % plain.url("/a.bin")]
 
 
-@pytest.mark.parametrize(("status", "kind"), [(407, ErrorKind.REFUSED), (502, ErrorKind.NO_ANSWER)])
+@pytest.mark.parametrize(("status", "kind"), [(407, ErrorKind.PROXY_REFUSED), (502, ErrorKind.NO_ANSWER)])
 def test_a_proxy_that_refuses_is_named_without_its_password(
     server: Misbehaving, settings: HttpSettings, monkeypatch: pytest.MonkeyPatch, status: int, kind: ErrorKind
 ) -> None:
@@ -341,6 +342,28 @@ def test_a_proxy_that_refuses_is_named_without_its_password(
         with pytest.raises(SourceError, match="the proxy " + proxy.address) as caught:
             HttpSource(server.url("/a.bin"), settings).open(0)
     assert caught.value.kind is kind
+    assert "sesame" not in str(caught.value)
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+@pytest.mark.parametrize(("user", "problem"), [("", "requires a"), ("user:sesame@", "does not accept the")])
+def test_a_proxy_that_requires_a_password_is_answered_with_how_to_set_it(
+    server: Misbehaving,
+    settings: HttpSettings,
+    monkeypatch: pytest.MonkeyPatch,
+    scheme: str,
+    user: str,
+    problem: str,
+) -> None:
+    with Misbehaving({"/a.bin": CONTENT}) as plain, Proxy(refuses=407) as proxy:
+        monkeypatch.setenv(f"{scheme}_proxy", f"http://{user}{proxy.address}")
+        url = (server if scheme == "https" else plain).url("/a.bin")
+        with pytest.raises(SourceError) as caught:
+            HttpSource(url, settings).open(0)
+        advice = f"user and password in ${scheme}_proxy: set it to http://USER:PASSWORD@{proxy.address}"
+    assert caught.value.kind is ErrorKind.PROXY_REFUSED
+    assert f"{problem} {advice}" in str(caught.value)
+    assert "token" not in str(caught.value)
     assert "sesame" not in str(caught.value)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import shutil
 import tarfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from outlast.node.staging.cache.data_cache import DataCache
+from outlast.node.staging.cache.user_directory import UnsafeCache
 from outlast.node.staging.errors import ErrorKind, FetchFailed
 from outlast.node.staging.fetch.fetch_settings import FetchSettings
 from outlast.node.staging.item import DataItem
@@ -295,7 +297,7 @@ def test_data_that_was_complete_when_the_process_was_killed_is_not_fetched_again
 ) -> None:
     item = DataItem((server.url("/other.tar"),), pin("/other.tar"), unpack=unpack, to="x")
 
-    def killed(place: str, size: int, source: str) -> None:
+    def killed(*args: object) -> None:
         raise InterruptedError
 
     with monkeypatch.context() as patch, pytest.raises(InterruptedError):
@@ -306,3 +308,112 @@ def test_data_that_was_complete_when_the_process_was_killed_is_not_fetched_again
     assert gets(server) == before == 1
     expected = {"x/z.txt": b"z"} if unpack == "yes" else {"x/other.tar": OTHER}
     assert content(tmp_path / "next") == expected
+
+
+@pytest.mark.parametrize("unpack", ["no", "yes"])
+def test_a_writable_item_is_a_private_copy_and_the_cache_stays_as_it_is(
+    tmp_path: Path, cache: DataCache, server: Misbehaving, unpack: str
+) -> None:
+    item = DataItem((server.url("/train.tar"),), pin("/train.tar"), unpack=unpack, to="train", writable=True)
+    make_stager(tmp_path, cache).stage(item)
+    before = content(tmp_path / "data")
+    path = tmp_path / "data" / "train" / ("deep/b.txt" if unpack == "yes" else "train.tar")
+    assert path.stat().st_mode & 0o200
+    path.write_bytes(b"changed")
+    (path.parent / "derived.npy").write_bytes(b"derived")
+    assert make_stager(tmp_path, cache, "later").stage(item).receipt is None
+    assert content(tmp_path / "later") == before
+    assert gets(server) == 1
+
+
+def test_a_later_leg_finds_its_private_copy_as_it_left_it(
+    tmp_path: Path, cache: DataCache, server: Misbehaving
+) -> None:
+    item = DataItem((server.url("/other.tar"),), pin("/other.tar"), unpack="yes", to="x", writable=True)
+    make_stager(tmp_path, cache).stage(item)
+    (tmp_path / "data" / "x" / "z.txt").write_bytes(b"changed")
+    make_stager(tmp_path, cache).stage(item)
+    assert content(tmp_path / "data") == {"x/z.txt": b"changed"}
+
+
+def test_a_private_copy_that_was_interrupted_is_made_anew(
+    tmp_path: Path, cache: DataCache, server: Misbehaving
+) -> None:
+    item = DataItem((server.url("/train.tar"),), pin("/train.tar"), unpack="yes", writable=True)
+    staging, count = make_stager(tmp_path, cache), 0
+    staging.stage(item)
+    before = content(tmp_path / "data")
+
+    def stop() -> None:
+        nonlocal count
+        count += "later-writable" in [path.name for path in tmp_path.iterdir()]
+        if count == 3:
+            raise InterruptedError
+
+    interrupted = make_stager(tmp_path, cache, "later")
+    interrupted.pulse = stop
+    with pytest.raises(InterruptedError):
+        interrupted.stage(item)
+    make_stager(tmp_path, cache, "later").stage(item)
+    assert content(tmp_path / "later") == before
+
+
+def test_a_shared_folder_and_a_shared_file_can_be_requested_as_writable(
+    tmp_path: Path, cache: DataCache
+) -> None:
+    folder = tmp_path / "images"
+    folder.mkdir()
+    (folder / "a.png").write_bytes(b"a")
+    (folder / "latest").symlink_to("a.png")
+    staging = make_stager(tmp_path, cache)
+    staging.stage(DataItem((str(folder),), method="shared", writable=True))
+    staging.stage(DataItem((str(folder / "a.png"),), method="shared", to="one", writable=True))
+    for path in ("images/a.png", "one/a.png"):
+        (tmp_path / "data" / path).write_bytes(b"changed")
+    names = ("images/a.png", "images/latest", "one/a.png")
+    assert content(tmp_path / "data") == dict.fromkeys(names, b"changed")
+    assert (folder / "a.png").read_bytes() == b"a"
+
+
+def test_a_pinned_item_is_not_linked_if_its_cache_was_exchanged_during_the_fetch(
+    tmp_path: Path, cache: DataCache, server: Misbehaving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    item = DataItem((server.url("/other.tar"),), pin("/other.tar"), unpack="yes", to="x")
+    own, linked = Path(cache.root), tmp_path / "data" / "x"
+    real = Stager._link_item
+
+    def exchange_and_link(*args: Any) -> None:
+        own.rename(tmp_path / "aside")
+        shutil.copytree(tmp_path / "aside", own)
+        real(*args)
+
+    monkeypatch.setattr(Stager, "_link_item", exchange_and_link)
+    with pytest.raises(UnsafeCache):
+        make_stager(tmp_path, cache).stage(item)
+    assert linked.exists()
+
+
+def test_a_training_that_alters_its_data_does_not_alter_it_for_the_next_run(
+    tmp_path: Path, cache: DataCache, server: Misbehaving
+) -> None:
+    item = DataItem((server.url("/train.tar"),), pin("/train.tar"), unpack="yes", to="train")
+    first = make_stager(tmp_path, cache)
+    first.stage(item)
+    before = content(tmp_path / "data")
+    path = tmp_path / "data" / "train" / "deep" / "b.txt"
+    stored = path.stat().st_ctime_ns
+    while path.stat().st_ctime_ns == stored:
+        path.chmod(0o644)
+    path.write_bytes(b"B" * 3000)
+    first.release()
+    staged = make_stager(tmp_path, cache, "next").stage(item)
+    assert staged.receipt is not None
+    assert content(tmp_path / "next") == before
+
+
+def test_only_a_writable_item_has_that_key_in_a_work_order() -> None:
+    item = DataItem(("/a",))
+    assert "writable" not in item.to_dict()
+    assert DataItem.from_dict(item.to_dict()) == item
+    writable = DataItem(("/a",), writable=True)
+    assert DataItem.from_dict(writable.to_dict()) == writable

@@ -113,6 +113,8 @@ def _count_entries(number: int) -> str:
 def _show_state(one: Mapping[str, Any]) -> str:
     if "by" in one:
         return "unfinished, fetched by %s" % one["by"] if one["by"] else "unfinished"
+    if one["newer"]:
+        return "made by a newer version of Outlast"
     return "in use" if one["in_use"] else ""
 
 

@@ -15,6 +15,7 @@ from outlast.exchange.experiment import Experiment
 from outlast.journal.journal import Journal
 from outlast.node.sandbox import layout
 from outlast.text import counted
+from outlast.untrusted_files import open_file
 
 CHUNK = 65536
 
@@ -87,7 +88,7 @@ def _follow(experiment: Experiment, journal: Journal, name: str, only: int | Non
 def _copy(path: Path, offset: int) -> int:
     """Copy a file to stdout from this offset; return the offset of its end."""
     out = sys.stdout.buffer
-    with path.open("rb") as file:
+    with open_file(path) as file:
         file.seek(offset)
         while chunk := file.read(CHUNK):
             out.write(chunk)

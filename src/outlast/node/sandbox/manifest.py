@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 import os
 import stat
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Iterator
 
-from outlast.untrusted_files import open_file
+from outlast.untrusted_files import create_file, directory_below, open_file, parse_json, walk
 
 NAME = "manifest.json"
 _VERSION = 1
@@ -63,18 +64,17 @@ def list_files(top: str, parts: list[str], serial: int) -> DirectoryManifest:
 
 def _walk(top: str, part: str) -> Iterator[str]:
     """Yield the names of files and links, relative to `top`, except those with a leading dot."""
-    for directory, names, files in os.walk(os.path.join(top, part)):
-        names[:] = [name for name in sorted(names) if not name.startswith(".")]
-        linked = [name for name in names if os.path.islink(os.path.join(directory, name))]
-        for name in [*linked, *sorted(files)]:
-            if not name.startswith("."):
-                yield os.path.relpath(os.path.join(directory, name), top)
+    with suppress(FileNotFoundError), directory_below(top, part) as descriptor:
+        for entry in walk(descriptor):
+            hidden = any(name.startswith(".") for name in entry.path.split("/"))
+            if not entry.is_directory and not hidden:
+                yield f"{part}/{entry.path}"
 
 
 def write(directory: str, manifest: DirectoryManifest) -> None:
     """Write the manifest of a directory, durably and at once. Raises OSError."""
     temporary = os.path.join(directory, f".{NAME}.tmp")
-    with open(temporary, "wb") as file:
+    with create_file(temporary) as file:
         file.write(manifest.to_json())
         file.flush()
         os.fsync(file.fileno())
@@ -88,7 +88,7 @@ def read(directory: str) -> DirectoryManifest | None:
     """
     try:
         with open_file(os.path.join(directory, NAME)) as file:
-            raw = json.loads(file.read(_MAX_BYTES))
+            raw = parse_json(file.read(_MAX_BYTES))
         files, links = raw["files"], raw["links"]
         plain = all(isinstance(size, int) and _is_plain(name) for name, size in files.items())
         inside = all(_stays_inside(name, target, name.split("/")[0]) for name, target in links.items())
@@ -97,7 +97,7 @@ def read(directory: str) -> DirectoryManifest | None:
         if _has_collisions(files, links):
             return None
         return DirectoryManifest(raw["serial"], files, links)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 
 

@@ -353,7 +353,7 @@ class DataCache:
         return "%s.format-%d" % (key, FORMAT)
 
     def _make_unfinished(self, name: str) -> None:
-        """Create a directory in `arriving/`, or find that of an earlier process. Raises OSError."""
+        """Create a directory in `arriving/`, unless an earlier process has left it. Raises OSError."""
         self._directory.verify()
         with self._directory.open("arriving") as arriving, contextlib.suppress(FileExistsError):
             os.mkdir(name, 0o700, dir_fd=arriving)
@@ -388,6 +388,7 @@ class DataCache:
             self._directory.rename(("arriving", name), ("objects", target))
         with self._directory.open("objects") as objects:
             files.sync_directory(os.curdir, objects)
+        self._sweep(pulse)
 
     def _keep_markers(self, old: str, new: str) -> None:
         """Move the markers of the jobs that use an entry to the one that replaces it."""
