@@ -3,8 +3,10 @@
 OutlastError                      shown as one clear line, exit code 2
 ├── BadInput                      a mistake in a file or on the command line, with file and line
 ├── JournalHeld                   another controller supervises this experiment
+│   └── JournalLocked             another process has locked the journal's file for a while
 ├── JournalDamaged                the journal cannot be read
 ├── NotWritable                   no permission, no space, no such directory
+│   └── JournalUnavailable        the journal's disk is full, read-only or does not respond
 └── SchedulerUnavailable          (schedulers.base) the scheduler did not respond
 """
 
@@ -28,9 +30,17 @@ class JournalHeld(OutlastError):
         self.supervises = supervises
 
 
+class JournalLocked(JournalHeld):
+    """Another process has locked the journal's file for longer than a transaction takes."""
+
+
 class JournalDamaged(OutlastError):
     """The journal cannot be read."""
 
 
 class NotWritable(OutlastError):
     """A file or directory cannot be written."""
+
+
+class JournalUnavailable(NotWritable):
+    """The journal can neither be read nor written now: its disk is full, read-only or does not respond."""

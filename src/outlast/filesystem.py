@@ -1,13 +1,14 @@
-"""Durable writes, and whether a directory is on a local file system."""
+"""Durable writes, lost directories, errors in words, and whether a directory is on a local file system."""
 
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 from outlast.node.files import sync_directory
 
-__all__ = ["LOCAL", "is_local", "sync_directory", "write_durably"]
+__all__ = ["LOCAL", "describe_error", "is_gone", "is_local", "sync_directory", "write_durably"]
 
 #: File systems on which locks and shared memory work between all processes that see a file.
 LOCAL = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "jfs", "bcachefs"}) | frozenset(
@@ -33,6 +34,36 @@ def is_local(directory: Path) -> bool:
         if inside and len(mount) >= len(longest):
             longest, kind = mount, rest[0]
     return kind in LOCAL
+
+
+def is_gone(directory: Path) -> bool:
+    """Return True if there is certainly no such directory: what is above it can be listed and lacks it.
+
+    False if that cannot be known: a directory above is not readable, or is a link to a place that is missing,
+    such as a file system that is not mounted.
+    """
+    try:
+        mode = directory.lstat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        parent = directory.parent
+        try:
+            # The listing, because a network file system may remember for a while that a name was missing.
+            return parent != directory and directory.name not in {entry.name for entry in os.scandir(parent)}
+        except (FileNotFoundError, NotADirectoryError):
+            return is_gone(parent)
+        except OSError:
+            return False
+    except OSError:
+        return False
+    return not stat.S_ISDIR(mode) and not stat.S_ISLNK(mode)
+
+
+def describe_error(error: OSError) -> str:
+    """Return `PATH: CAUSE`, for a rename `PATH -> PATH: CAUSE`; without a path, the error's own text."""
+    if error.filename is None or not error.strerror:
+        return str(error)
+    paths = [str(path) for path in (error.filename, error.filename2) if path is not None]
+    return "%s: %s" % (" -> ".join(paths), error.strerror)
 
 
 def write_durably(path: Path, content: bytes) -> None:

@@ -10,6 +10,8 @@ def counted(number: int, noun: str) -> str:
 
 def printable(text: str) -> str:
     """Replace control characters other than tabs, which a terminal would execute."""
+    if text.isprintable():
+        return text
     return "".join(
         character if character.isprintable() or character == "\t" else "\N{REPLACEMENT CHARACTER}"
         for character in text

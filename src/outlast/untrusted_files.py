@@ -100,14 +100,30 @@ def read_below(top: str | os.PathLike[str], relative: str, most: int) -> bytes:
         return read_file(name, most, parent)
 
 
-def parse_json(content: bytes | str) -> Any:
+def parse_json(content: bytes | str, too_long: float | None = None) -> Any:
     """Return what the JSON text holds. Raise ValueError for anything that cannot be used safely.
 
     Numbers that no clock, counter or measurement has, and nesting deeper than the interpreter can follow, are
-    errors like any other: neither OverflowError nor RecursionError leaves this function.
+    errors like any other: neither OverflowError nor RecursionError leaves this function. If `too_long` is
+    given, it takes the place of such a number.
     """
+
+    def parse_int(text: str) -> int | float:
+        if len(text) <= _LONGEST_NUMBER:
+            return int(text)
+        if too_long is None:
+            raise ValueError("a number of %d digits" % len(text))
+        return too_long
+
+    def parse_float(text: str) -> float:
+        if len(text) <= 10 * _LONGEST_NUMBER:
+            return float(text)
+        if too_long is None:
+            raise ValueError("a number of %d characters" % len(text))
+        return too_long
+
     try:
-        return json.loads(content, parse_int=_parse_int, parse_float=_parse_float)
+        return json.loads(content, parse_int=parse_int, parse_float=parse_float)
     except RecursionError:
         raise ValueError("nested too deeply") from None
 
@@ -221,15 +237,3 @@ def _require_regular(descriptor: int, path: str | os.PathLike[str]) -> None:
 def _split(relative: str) -> tuple[str, str]:
     *folders, name = _components(relative) or [""]
     return "/".join(folders), name
-
-
-def _parse_int(text: str) -> int:
-    if len(text) > _LONGEST_NUMBER:
-        raise ValueError("a number of %d digits" % len(text))
-    return int(text)
-
-
-def _parse_float(text: str) -> float:
-    if len(text) > 10 * _LONGEST_NUMBER:
-        raise ValueError("a number of %d characters" % len(text))
-    return float(text)

@@ -37,7 +37,12 @@ class HTCondorHarness(SchedulerHarness):
     short_time = 2.0
     short_grace = 1.0
     patience = 90.0
-    profile_keys = {"scheduler": "htcondor", "interval": "1s", "commit_every": "2s"}  # noqa: RUF012 - read only
+    profile_keys = {  # noqa: RUF012 - read only
+        "scheduler": "htcondor",
+        "interval": "1s",
+        "commit": "chirp",
+        "commit_every": "2s",
+    }
     impossible_resources = {"cpus": 64}  # noqa: RUF012 - read only
     impossible_reason = "requests 64 cpus"
     #: A submission whose sender has gone is undone.

@@ -20,6 +20,7 @@ PATIENCE = 300.0
 RUNS = {
     ("run.py", "--only", "throughput"): ["local no-op runs per second", "ratio (median of 1 rounds)"],
     ("run.py", "--only", "scale"): ["5 runs in one experiment", "controller pass, 5 running", "journal: "],
+    ("run.py", "--only", "growth"): ["2 to 4 runs in one experiment", "cancel --all", "report --json"],
     ("reading.py",): ["opening a tar of 2 tars with 20 members", "shuffled reads of 20 items"],
     ("images.py", "--json"): ["images"],
     ("checkpoints.py", "--json"): ["1 MB"],

@@ -13,7 +13,7 @@ import pytest
 from contract.htcondor_harness import HTCondorHarness
 from outlast.domain import outcomes
 from outlast.domain.model import Attempt, AttemptState, Outcome, Resources, Run, RunState, Spec
-from outlast.domain.observation import JobPhase, Report
+from outlast.domain.observation import JobPhase, JobView, Report
 from outlast.exchange import zipapp
 from outlast.exchange.experiment import Experiment
 from outlast.exchange.sandbox_exchange import SandboxExchange
@@ -72,7 +72,7 @@ class SteppedAttempt:
         self.exchange = SandboxExchange(
             self.experiment, program, Profile(commit=commit, commit_every=every, python=sys.executable)
         )
-        pool.scheduler = pool.another_adapter(profile=self.exchange.site)
+        pool.scheduler = pool.another_adapter(profile=self.exchange.site, place=self.experiment.params)
         self.spec = Spec(
             name="course",
             command="%s %s %s" % (sys.executable, script, self.control),
@@ -128,6 +128,12 @@ class SteppedAttempt:
 
     def evict(self, fast: bool) -> None:
         self.pool.evict(self.attempt.token, fast)
+
+    def view(self) -> JobView:
+        return self.pool.scheduler.poll([JobRef(self.attempt.token, "", time.time())])[self.attempt.token]
+
+    def cancel(self) -> None:
+        self.pool.scheduler.cancel([self.view()])
 
     def end(self) -> Report:
         """Wait until the job has ended, and return its report."""
@@ -226,16 +232,38 @@ def test_without_chirp_the_job_restarts_in_place_so_that_its_checkpoints_are_tra
 def test_the_next_job_resumes_from_what_a_cancelled_one_had_committed(
     tmp_path: Path, pool: HTCondorHarness
 ) -> None:
-    stepped = SteppedAttempt(tmp_path, pool, "auto")
+    stepped = SteppedAttempt(tmp_path, pool, "chirp")
     stepped.go(1, 2)
     stepped.wait_for(lambda: stepped.committed() == 2, "a commit")
-    views = pool.scheduler.poll([JobRef(stepped.attempt.token, "", time.time())])
-    pool.scheduler.cancel([views[stepped.attempt.token]])
+    stepped.cancel()
     report = stepped.end()
     assert outcomes.of_leg(report) is None, "only what it had committed is here"
     assert stepped.checkpoints() == [1, 2]
     stepped.attempt = stepped.send(2)
     stepped.await_start(2)
     assert stepped.resumed() == [0, 2]
+    stepped.go(3, 4)
+    assert outcomes.of_leg(stepped.end()) is Outcome.FINISHED
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_the_next_job_resumes_from_the_last_restart_of_a_cancelled_one(
+    tmp_path: Path, pool: HTCondorHarness, held: bool
+) -> None:
+    stepped = SteppedAttempt(tmp_path, pool, "auto")
+    stepped.go(1)
+    stepped.await_start(2)
+    stepped.go(2)
+    stepped.await_start(3)
+    if held:
+        pool.tool("condor_hold", pool.job(stepped.attempt.token))
+        stepped.wait_for(lambda: stepped.view().phase is not JobPhase.RUNNING, "the hold")
+    stepped.cancel()
+    report = stepped.end()
+    assert outcomes.of_leg(report.legs[0]) is Outcome.CONTINUE
+    assert set(stepped.checkpoints()) == {1, 2}
+    stepped.attempt = stepped.send(2)
+    stepped.await_start(4)
+    assert stepped.resumed() == [0, 1, 2, 2]
     stepped.go(3, 4)
     assert outcomes.of_leg(stepped.end()) is Outcome.FINISHED

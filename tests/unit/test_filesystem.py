@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from outlast.filesystem import sync_directory, write_durably
+from outlast.filesystem import describe_error, is_gone, sync_directory, write_durably
 from outlast.local_cluster.job_log import JobLog, JobLogState
 
 
@@ -119,3 +119,34 @@ def test_a_failed_sync_of_a_directory_is_an_error(tmp_path: Path, monkeypatch: p
         write_durably(tmp_path / "file", b"new")
     with pytest.raises(OSError, match="Input/output"):
         JobLog(tmp_path / "jobs.jsonl").rewrite(JobLogState())
+
+
+def test_a_directory_is_gone_if_it_or_one_above_it_is_missing_or_a_file(tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "file").touch()
+    assert not is_gone(tmp_path / "a" / "b")
+    for path in ("c", "a/c", "c/d/e", "file", "file/a", "file/a/b"):
+        assert is_gone(tmp_path / path), path
+
+
+def test_a_directory_behind_a_link_or_an_error_is_not_known_to_be_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "not mounted")
+    assert not is_gone(tmp_path / "link") and not is_gone(tmp_path / "link" / "a" / "b")
+
+    def scandir(path: Path) -> Any:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert not is_gone(tmp_path / "missing")
+
+
+def test_an_error_is_described_by_its_path_and_cause() -> None:
+    assert (
+        describe_error(PermissionError(errno.EACCES, "Permission denied", "/a/b"))
+        == "/a/b: Permission denied"
+    )
+    renaming = IsADirectoryError(errno.EISDIR, "Is a directory", "/a", None, "/b")
+    assert describe_error(renaming) == "/a -> /b: Is a directory"
+    assert describe_error(OSError("unforeseen")) == "unforeseen"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 from pathlib import Path
 
@@ -113,6 +114,15 @@ def test_a_file_over_the_size_is_refused_and_one_that_grows_is_not_read_for_ever
 def test_json_that_cannot_be_used_is_a_value_error(text: str) -> None:
     with pytest.raises(ValueError):
         parse_json(text)
+
+
+def test_an_infinite_number_takes_the_place_of_one_that_is_too_long_if_wanted() -> None:
+    long = "9" * 400
+    assert parse_json('{"a": %s, "b": 1.%s, "c": 1}' % (long, long), too_long=math.inf) == {
+        "a": math.inf,
+        "b": math.inf,
+        "c": 1,
+    }
 
 
 def test_ordinary_json_is_parsed() -> None:

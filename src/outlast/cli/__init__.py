@@ -13,6 +13,7 @@ source_probe      checks of the data sources;  data_common, data_progress: share
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from typing import Any, TextIO, cast
@@ -28,6 +29,9 @@ from outlast.errors import OutlastError
 FAILED, ERROR, INTERRUPTED = 1, 2, 130
 #: The reader of our output closed it early; the code that a shell shows for a program that SIGPIPE ended.
 OUTPUT_CLOSED = 141
+
+#: Objects between two searches for cyclic garbage. Records have no cycles, and there are millions of them.
+GARBAGE_THRESHOLD = 200_000
 
 _COMMANDS = {
     "init": ("init", "Create an experiment that runs as it is."),
@@ -77,6 +81,7 @@ def group() -> None:
 
 def main() -> None:
     """Run the command line and exit. Every error becomes a message; no traceback is printed."""
+    gc.set_threshold(GARBAGE_THRESHOLD)
     if _SUPERVISING & set(sys.argv[1:2]) and sys.stdout is not None:
         sys.stdout = cast(TextIO, _ClosableOutput(sys.stdout))
     for name in ("stdout", "stderr"):

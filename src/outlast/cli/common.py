@@ -11,6 +11,7 @@ import textwrap
 import time
 from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 #: Seconds to wait for another command that holds the experiment for a moment, and for one pass.
 LONGEST_WAIT = 15.0
 LONGEST_PASS = 3.0
+#: The parts of a JSON text that are printed at a time.
+JSON_PARTS = 50_000
 #: Columns that wrapped text has at least.
 NARROWEST_TEXT = 24
 
@@ -185,8 +188,11 @@ def join_names(names: Sequence[str], most: int = 8) -> str:
 
 
 def write_json(value: object) -> None:
-    """Print a value as indented JSON."""
-    click.echo(json.dumps(value, indent=2, default=str))
+    """Print a value as indented JSON, in parts: the whole text may take more memory than all else."""
+    parts = json.JSONEncoder(indent=2, default=str).iterencode(value)
+    while part := "".join(islice(parts, JSON_PARTS)):
+        click.echo(part, nl=False)
+    click.echo()
 
 
 def add_colour(word: str, text: str | None = None) -> str:

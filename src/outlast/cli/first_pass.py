@@ -43,7 +43,7 @@ class FirstPass:
         before = journal.last_entry()
         self._scheduler_error = session.step(budget=self._budget).scheduler_error
         self.live = bool(journal.live())
-        for row in journal.entries(after=before):
+        for row in journal.entries(after=before, kinds=(EntryKind.QUEUED, EntryKind.FAILED)):
             entry = row.entry
             if entry.kind is EntryKind.QUEUED:
                 self.jobs[entry.run] = entry.data["job"]

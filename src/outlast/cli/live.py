@@ -100,6 +100,13 @@ class Display:
             self._print(time.time(), "scheduler", message, "yellow")
         self.refresh()
 
+    def print_journal_error(self, message: str) -> None:
+        """Print that the journal cannot be written, or can be again; also if quiet, then to stderr."""
+        if self._quiet:
+            click.echo("journal: %s" % message, err=True)
+        else:
+            self._print(time.time(), "journal", message, "yellow")
+
     def _explain_error(self, error: str) -> str:
         """Return which of the scheduler's programs are missing on this machine; if none are, the error."""
         spec = self._journal.newest_spec() if error and self._journal is not None else None

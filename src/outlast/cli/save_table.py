@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from outlast.cli.common import table
@@ -16,8 +15,8 @@ from outlast.units import show_duration
 
 def as_json(bookings: Sequence[Booking]) -> dict[str, Any]:
     """Return the save costs of these attempts together, and the work lost after the last save."""
-    sums = asdict(save_costs.total(booking.saving for booking in bookings))
-    return {**sums, "lost": total(bookings)[Use.LOST_WORK]}
+    sums = save_costs.total(booking.saving for booking in bookings)
+    return {**vars(sums), "lost": total(bookings)[Use.LOST_WORK]}
 
 
 def attempt_lines(step: int | None, costs: SaveCosts) -> list[tuple[str, str]]:

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from outlast.controller import crashpoints
 from outlast.controller.dispatch import Dispatch
-from outlast.domain import admission, engine
+from outlast.domain import admission, engine, file_errors
 from outlast.domain.decision import Decision, DecisionKind
 from outlast.domain.model import Attempt, EntryKind, JournalEntry, Outcome
 from outlast.domain.observation import JobPhase, JobView, Report, Seen
-from outlast.exchange.base import Exchange, ResultGone
+from outlast.exchange.base import Exchange, FilesGone, ResultGone
+from outlast.filesystem import describe_error
 from outlast.journal.records import Records
 from outlast.schedulers.base import JobRef, Scheduler, SchedulerUnavailable
 
@@ -35,8 +37,11 @@ class Pass:
     jobs: int | None = 0
     scheduler_error: str = ""
     entries: int = 0
-    #: Starts that were postponed because the pass had used up its budget.
-    put_off: int = 0
+    #: Runs that were due and not submitted: the budget of the pass was used up; a limit on jobs or runs was
+    #: reached; or data was unavailable, and one run, the scout, tests whether it is back.
+    put_off: list[str] = field(default_factory=list)
+    over_limit: list[str] = field(default_factory=list)
+    held_back: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
@@ -75,31 +80,35 @@ class Controller:
     # One pass.
 
     def step(self, budget: float = float("inf"), jobs: int = 1) -> Pass:
-        """Observe, decide, act. After `budget` seconds, submit no further jobs in this pass.
+        """Observe, decide, act. Submit jobs for `budget` seconds at most; the next pass submits the others.
 
         Each new attempt is submitted as a chain of `jobs` jobs.
         """
-        began = time.monotonic()
         done = Pass()
         self._heartbeat()
         seen = self._observe(done)
         starts = self._settle(seen, done)
         if seen.jobs is None:
             return done  # nothing is submitted to a scheduler that does not respond
-        admitted = self._dispatch.admit(self._hold_back(starts), jobs)
-        size = self._scheduler.batch
+        free = self._hold_back(starts)
+        done.held_back = _names_without(starts, free)
+        admitted = self._dispatch.admit(free, jobs)
+        done.over_limit = _names_without(free, admitted)
+        size = self._scheduler.largest_batch() if admitted else 1
+        # From here on: with many runs, all before may take longer, and each pass must submit something.
+        began = time.monotonic()
         for begin in range(0, len(admitted), size):
-            if time.monotonic() - began > budget:
-                done.put_off = len(admitted) - begin
+            if time.monotonic() - began >= budget:
+                done.put_off = [start.run for start in admitted[begin:]]
                 break
             self._dispatch.send(
                 admitted[begin : begin + size], jobs, lambda entries: self._append(entries, done)
             )
             self._heartbeat()
         # Runs whose jobs were rejected for good end now, not in the next pass.
-        submitted = {start.run for start in admitted}
-        idle = [name for name, run in self._records.live().items() if run.current is None]
-        self._settle(Seen(None), done, [name for name in idle if name in submitted])
+        live = self._records.live()
+        sent = (start.run for start in admitted[: len(admitted) - len(done.put_off)])
+        self._settle(Seen(None), done, [run for run in sent if run in live and live[run].current is None])
         return done
 
     def _hold_back(self, starts: Sequence[Decision]) -> Sequence[Decision]:
@@ -122,20 +131,26 @@ class Controller:
         done.notes.extend(self._scheduler.pop_notes())
         crashpoints.reach("observe.polled")
         reports: dict[str, Report] = {}
+        gone: dict[str, str] = {}
         for attempt in attempts:
             self._heartbeat()
             view = jobs.get(attempt.token)
             if view is None or view.phase is JobPhase.ENDED or self._should_read(attempt, view):
-                report = self._report(attempt)
+                report = self._report(attempt, gone)
                 if report is not None:
                     reports[attempt.token] = report
         crashpoints.reach("observe.read")
         self._deal_with_strays(jobs.values(), done)
-        return Seen(jobs, reports)
+        return Seen(jobs, reports, gone)
 
-    def _report(self, attempt: Attempt) -> Report | None:
+    def _report(self, attempt: Attempt, gone: dict[str, str] | None = None) -> Report | None:
+        """Return the report of an attempt, None if there is none; add a lost directory to `gone`."""
         try:
             return self._exchange.report(attempt)
+        except FilesGone as error:
+            if gone is not None:
+                gone[attempt.token] = error.path
+            return None
         except OSError:
             return None  # the job is writing the files, or they are not readable now: a later pass reads them
 
@@ -164,8 +179,9 @@ class Controller:
         for _ in range(MOST_ROUNDS):
             now = self._clock()
             decisions: list[Decision] = []
+            live = self._records.live()
             for name in names:
-                run = self._records.live().get(name)
+                run = live.get(name)
                 if run is None:
                     continue
                 limits = self._records.spec(run.spec).limits
@@ -207,7 +223,8 @@ class Controller:
                 run = self._records.run(entry.run)
                 if run is not None:
                     self._exchange.retire(run)
-        return [entry.run for entry in entries]
+        # What is blocked waits for the next pass.
+        return [entry.run for entry in entries if entry.kind is not EntryKind.BLOCKED]
 
     # Actions.
 
@@ -216,18 +233,26 @@ class Controller:
 
         Return no entry if it cannot be published now: the other runs must not wait for it.
         """
+        run = self._records.live()[decision.run]
         attempt = self._records.attempt(decision.token or "")
         assert attempt is not None
+        now, patience = self._clock(), self._scheduler.patience
+        blocked = [self._entry(file_errors.unblocked(run, attempt))] if attempt.blocked else []
         try:
             self._exchange.publish(attempt)
         except ResultGone as error:
-            return [JournalEntry(self._clock(), decision.run, EntryKind.FAILED, None, {"reason": str(error)})]
+            reason = "%s; `outlast retry %s` computes it again" % (error, run.name)
+            return [*blocked, JournalEntry(now, run.name, EntryKind.FAILED, None, {"reason": reason})]
         except OSError as error:
-            done.notes.append("the results of %s cannot be published yet: %s" % (decision.run, error))
-            return []
+            text, place = describe_error(error), self._exchange.place(attempt)
+            done.notes.append("the results of %s cannot be published yet: %s" % (run.name, text))
+            verdict = file_errors.decide_when_unpublished(run, attempt, text, place, patience, now)
+            if verdict is None or verdict.kind is EntryKind.BLOCKED:
+                return [self._entry(verdict)] if verdict else []
+            return [*blocked, self._entry(verdict)]
         crashpoints.reach("accept.published")
         reason = "finished with attempt %d" % attempt.number
-        return [JournalEntry(self._clock(), decision.run, EntryKind.FINISHED, None, {"reason": reason})]
+        return [*blocked, JournalEntry(now, run.name, EntryKind.FINISHED, None, {"reason": reason})]
 
     def _fence(self, decision: Decision, done: Pass) -> list[JournalEntry]:
         """Fence a missing attempt and return the entry that ends it; none if it may still be running."""
@@ -236,19 +261,41 @@ class Controller:
         assert attempt is not None
         try:
             won = self._exchange.fence(attempt)
+            report = None if won else self._exchange.report(attempt)
         except OSError as error:
-            done.notes.append("the missing attempt of %s cannot be fenced yet: %s" % (decision.run, error))
-            return []
+            planned = file_errors.plan_end(run, attempt, self._report(attempt), self._clock())
+            return self._without_files(attempt, error, planned.data, done)
         crashpoints.reach("fence.claimed")
-        report = None if won else self._report(attempt)
         now = self._clock()
         verdict = engine.after_fence(run, attempt, report, won, self._scheduler.patience, now)
+        if verdict is None and attempt.blocked:
+            verdict = file_errors.unblocked(run, attempt)
         return [self._entry(verdict)] if verdict is not None else []
+
+    def _without_files(
+        self, attempt: Attempt, error: OSError, planned: Mapping[str, Any], done: Pass
+    ) -> list[JournalEntry]:
+        """Return the entry for an attempt that cannot be ended because of its files; none: wait.
+
+        `planned` is the data of the entry that would have ended it.
+        """
+        run = self._records.live()[attempt.run]
+        verdict: Decision | None
+        if isinstance(error, FilesGone):
+            verdict = file_errors.decide_when_gone(run, attempt, error.path, planned)
+        else:
+            text, patience = describe_error(error), self._scheduler.patience
+            verdict = file_errors.decide_when_blocked(run, attempt, text, planned, patience, self._clock())
+            if verdict is None or verdict.kind is EntryKind.BLOCKED:
+                what = "attempt %d of %s" % (attempt.number, run.name)
+                done.notes.append("%s cannot be settled yet: %s" % (what, text))
+        return [self._entry(verdict)] if verdict else []
 
     def _settle_ended(self, entries: Sequence[JournalEntry], done: Pass) -> list[JournalEntry]:
         """Shut and settle the attempts that are about to end; return the entries that can be recorded.
 
-        When the end of an attempt is recorded, no job works on it and its files are in place.
+        When the end of an attempt is recorded, no job works on it and its files are in place, unless they are
+        lost (see `file_errors`).
         """
         kept = []
         for entry in entries:
@@ -262,7 +309,8 @@ class Controller:
                     self._exchange.settle(attempt)
                 kept.append(entry)
             except OSError as error:
-                done.notes.append("the end of %s cannot be settled yet: %s" % (entry.run, error))
+                assert attempt is not None
+                kept += self._without_files(attempt, error, entry.data, done)
         return kept
 
     def _request(
@@ -330,6 +378,14 @@ class Controller:
         if any(entry.kind is EntryKind.ENDED and entry.data["outcome"] == Outcome.LOST for entry in entries):
             crashpoints.reach("fence.recorded")
         self._listener(entries)
+
+
+def _names_without(starts: Sequence[Decision], rest: Sequence[Decision]) -> list[str]:
+    """Return the names of the runs in `starts` that are not in `rest`, a subset of it."""
+    if len(starts) == len(rest):
+        return []
+    kept = {start.run for start in rest}
+    return [start.run for start in starts if start.run not in kept]
 
 
 _POINTS = {

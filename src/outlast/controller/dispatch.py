@@ -13,6 +13,7 @@ from outlast.domain import admission, attempt_end
 from outlast.domain.decision import Decision
 from outlast.domain.model import EntryKind, JournalEntry, RunState
 from outlast.exchange.base import Exchange
+from outlast.filesystem import describe_error
 from outlast.journal.records import Records
 from outlast.schedulers.base import JobRequest, Scheduler, Submission, SubmitStatus
 
@@ -94,6 +95,7 @@ class Dispatch:
         crashpoints.reach("start.intended")
         requests: list[JobRequest] = []
         submissions: dict[str, Submission] = {}
+        blocked: set[str] = set()
         for intent, token in zip(intents, tokens, strict=True):
             self._heartbeat()
             run = before[intent.run]
@@ -103,8 +105,9 @@ class Dispatch:
             try:
                 self._exchange.write_order(run, attempt, spec)
             except OSError as error:
-                why = "the work order could not be written: %s" % error
+                why = "the files of the job could not be written: %s" % describe_error(error)
                 submissions[token] = Submission(SubmitStatus.REJECTED, reason=why, transient=True)
+                blocked.add(token)
                 continue
             requests.append(self._exchange.request(run, attempt, spec))
         crashpoints.reach("start.ordered")
@@ -112,7 +115,7 @@ class Dispatch:
         submissions.update({token: self._fence_rejected(token, result) for token, result in results.items()})
         crashpoints.reach("start.submitted")
         now = self._clock()
-        append([_entry(now, intent.run, intent.token or "", submissions) for intent in intents])
+        append([_entry(now, intent.run, intent.token or "", submissions, blocked) for intent in intents])
         crashpoints.reach("start.recorded")
 
     def _fence_rejected(self, token: str, result: Submission) -> Submission:
@@ -130,7 +133,9 @@ class Dispatch:
         return result if fenced else Submission(SubmitStatus.UNKNOWN, reason="rejected: %s" % result.reason)
 
 
-def _entry(now: float, run: str, token: str, submissions: dict[str, Submission]) -> JournalEntry:
+def _entry(
+    now: float, run: str, token: str, submissions: dict[str, Submission], blocked: set[str]
+) -> JournalEntry:
     """Return the entry for the result of a submission."""
     unmentioned = Submission(SubmitStatus.UNKNOWN, reason="the scheduler's response does not mention it")
     result = submissions.get(token, unmentioned)
@@ -141,5 +146,5 @@ def _entry(now: float, run: str, token: str, submissions: dict[str, Submission])
         case SubmitStatus.UNKNOWN:
             return JournalEntry(now, run, EntryKind.UNSURE, token, {"reason": result.reason})
         case _:
-            data = attempt_end.rejection(result.reason, result.transient)
+            data = attempt_end.rejection(result.reason, result.transient, token in blocked)
             return JournalEntry(now, run, EntryKind.ENDED, token, data)

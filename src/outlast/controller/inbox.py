@@ -6,7 +6,9 @@ the name of the request, then removes the file; processing it twice changes noth
 
 from __future__ import annotations
 
+import errno
 import json
+import re
 import secrets
 import time
 from collections.abc import Iterator, Mapping
@@ -17,12 +19,16 @@ from typing import Any
 from outlast.controller.crashpoints import reach
 from outlast.domain.model import EntryKind, JournalEntry, RunPlan, RunState, Spec
 from outlast.errors import NotWritable
-from outlast.filesystem import write_durably
+from outlast.filesystem import describe_error, write_durably
 from outlast.journal.codec import dump, read_spec
 from outlast.journal.journal import Journal
+from outlast.untrusted_files import parse_json, read_file
 
 #: A larger file is not read as a request.
 MOST_BYTES = 256 * 2**20
+_NAME = re.compile(r"[0-9].*\.json", re.DOTALL)
+#: Errors that are no fault of the file.
+_PASSING = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 @dataclass(frozen=True)
@@ -76,27 +82,36 @@ class Inbox:
 
     def names(self) -> list[str]:
         """Return the names of the waiting requests, oldest first."""
-        return sorted(path.name for path in self.directory.glob("[0-9]*.json") if path.exists())
+        try:
+            found = [path for path in self.directory.iterdir() if _NAME.fullmatch(path.name)]
+            # Another controller may have removed it meanwhile.
+            return sorted(path.name for path in found if path.exists())
+        except OSError:
+            return []  # there is none yet, or it cannot be read now
 
     def read(self) -> Iterator[tuple[str, Request | None]]:
         """Yield name and content of the requests, oldest first; None for a file that is not a request."""
         for name in self.names():
             path = self.directory / name
             try:
-                if path.stat().st_size > MOST_BYTES:
-                    yield name, None
-                    continue
-                yield name, _parse(json.loads(path.read_bytes()))
+                yield name, _parse(parse_json(read_file(path, MOST_BYTES)))
             except FileNotFoundError:
                 continue
-            except (ValueError, TypeError, KeyError, IsADirectoryError, PermissionError):
+            except (ValueError, TypeError, KeyError):
                 yield name, None
+            except OSError as error:
+                if error.errno not in _PASSING:  # a later pass reads it
+                    yield name, None
 
     def remove(self, name: str) -> None:
+        """Remove a request. Raise OSError."""
         (self.directory / name).unlink(missing_ok=True)
 
     def put_aside(self, name: str) -> Path:
-        """Rename a file that is not a request, so that the user can inspect it; return the new path."""
+        """Rename a file that is not a request, so that the user can inspect it; return the new path.
+
+        Raise OSError.
+        """
         target = self.directory / (name + ".unreadable")
         (self.directory / name).replace(target)
         return target
@@ -126,19 +141,28 @@ def process_requests(journal: Journal, inbox: Inbox, now: float) -> list[str]:
     """Record the waiting requests in the journal; return notes about refused and unreadable ones."""
     notes: list[str] = []
     for name, request in inbox.read():
-        if request is None:
-            notes.append("%s could not be read as a request" % inbox.put_aside(name))
-            continue
-        if not journal.has_request(name):
-            elsewhere = "" if isinstance(request, Cancel) else under_way_elsewhere(journal, request.spec)
-            if elsewhere:
-                notes.append("a request was refused: %s" % elsewhere)
-            entries = [] if elsewhere else _entries_for(journal, request, now)
-            journal.record_request(name, now, entries)
-            reach("submit.recorded")
-        inbox.remove(name)
-        reach("submit.removed")
+        try:
+            if request is None:
+                notes.append("%s could not be read as a request" % inbox.put_aside(name))
+                continue
+            if not journal.has_request(name):
+                elsewhere = "" if isinstance(request, Cancel) else under_way_elsewhere(journal, request.spec)
+                if elsewhere:
+                    notes.append("a request was refused: %s" % elsewhere)
+                entries = [] if elsewhere else _entries_for(journal, request, now)
+                journal.record_request(name, now, entries)
+                reach("submit.recorded")
+            inbox.remove(name)
+            reach("submit.removed")
+        except OSError as error:
+            # It stays where it is. If it was recorded, the journal knows its name, and it has no effect.
+            notes.append("a request cannot be removed from the inbox: %s" % describe_error(error))
     return notes
+
+
+def cancel_without_inbox(journal: Journal, request: Cancel, now: float) -> None:
+    """Record a cancellation that could not be put into the inbox."""
+    journal.append(_entries_for(journal, request, now))
 
 
 def under_way_elsewhere(journal: Journal, spec: Spec) -> str:
@@ -174,7 +198,7 @@ def _entries_for(journal: Journal, request: Request, now: float) -> list[Journal
             return [
                 JournalEntry(now, run.name, EntryKind.CANCEL_ASKED, None, {"reason": reason})
                 for run in map(journal.run, chosen)
-                if run is not None and run.state in (RunState.WAITING, RunState.ACTIVE)
+                if run is not None and not run.state.over
             ]
         case Retry(spec, names):
             number = journal.add_spec(spec)

@@ -18,6 +18,7 @@ from outlast.errors import BadInput, NotWritable
 from outlast.exchange.experiment import Experiment
 from outlast.filesystem import sync_directory
 from outlast.job_environment import filter_environment
+from outlast.journal.ownership import check_owner
 from outlast.node import code_archive
 
 if TYPE_CHECKING:
@@ -62,8 +63,9 @@ def prepare(experiment: Experiment, parsed: Parsed, *, keep: bool = True) -> Spe
 def submit(experiment: Experiment, parsed: Parsed, journal: Journal | None) -> Submitted:
     """Request new runs durably; known runs are left alone. `journal` is None before the first submission.
 
-    Raise BadInput if runs are under way on another cluster.
+    Raise BadInput if runs are under way on another cluster, NotWritable if another user has the experiment.
     """
+    check_owner(experiment.journal)
     spec = prepare(experiment, parsed)
     new, known, changed = [], [], []
     for plan in parsed.runs:
@@ -84,8 +86,9 @@ def submit(experiment: Experiment, parsed: Parsed, journal: Journal | None) -> S
 def retry(experiment: Experiment, parsed: Parsed, journal: Journal, runs: tuple[Run, ...]) -> Spec:
     """Request durably that these runs are retried with the current `params.yaml` and code; return the spec.
 
-    Raise BadInput if runs are under way on another cluster.
+    Raise BadInput if runs are under way on another cluster, NotWritable if another user has the experiment.
     """
+    check_owner(experiment.journal)
     spec = prepare(experiment, parsed)
     _refuse_other_cluster(journal, spec)
     Inbox(experiment.inbox).put(Retry(spec, tuple(run.name for run in runs)))

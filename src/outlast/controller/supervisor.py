@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from outlast.controller.controller import Controller, Listener, Pass
 from outlast.controller.inbox import Inbox, process_requests
-from outlast.errors import JournalDamaged, JournalHeld, NotWritable
+from outlast.domain.model import JournalEntry
+from outlast.errors import (
+    JournalDamaged,
+    JournalHeld,
+    JournalLocked,
+    JournalUnavailable,
+    NotWritable,
+    OutlastError,
+)
 from outlast.exchange import exchange_for, zipapp
 from outlast.exchange.experiment import Experiment
 from outlast.journal.journal import Journal
@@ -16,6 +24,7 @@ from outlast.journal.lease import Lease
 from outlast.journal.sqlite_file import is_blank
 from outlast.schedulers import connect
 from outlast.schedulers.base import Scheduler
+from outlast.units import show_duration
 
 #: Seconds between two polls of the scheduler while jobs keep notifying: the more live runs, the longer.
 SHORTEST_POLL_INTERVAL = 2.0
@@ -23,6 +32,14 @@ LONGEST_POLL_INTERVAL = 15.0
 RUNS_PER_SECOND_OF_INTERVAL = 60
 #: Seconds between two checks of the inbox while `up` waits.
 INBOX_INTERVAL = 1.0
+#: Seconds for which a journal that cannot be written is waited for, and between two tries: doubled each time.
+LONGEST_OUTAGE = 600.0
+FIRST_PAUSE = 1.0
+LONGEST_PAUSE = 60.0
+
+
+def _ignore(entries: Sequence[JournalEntry]) -> None:
+    """The listener of commands that print no entries."""
 
 
 class Supervisor:
@@ -47,11 +64,14 @@ class Supervisor:
         #: The state of the bell at the last poll, and when that was (monotonic clock).
         self._bell_seen = 0
         self._polled = 0.0
+        #: Since when (monotonic clock) no pass was completed because the journal cannot be written.
+        self._unwritable_since: float | None = None
+        self._pause = FIRST_PAUSE
 
     @property
     def done(self) -> bool:
-        """True if all runs are over and no request waits."""
-        return not self.journal.live() and not self._inbox.names()
+        """True if all runs are over and no request waits, except in an inbox that cannot be written."""
+        return not self.journal.live() and all(map(self.journal.has_request, self._inbox.names()))
 
     def step(self, budget: float = float("inf"), jobs: int = 1) -> Pass:
         """Process the requests in the inbox and make one pass (see `Controller.step`)."""
@@ -62,8 +82,10 @@ class Supervisor:
         if self.journal.last_entry() != before:
             # The request may be for another cluster, or retry runs with other code.
             self._controller = None
-            self._listener([row.entry for row in self.journal.entries(after=before)])
+            if self._listener is not _ignore:
+                self._listener([row.entry for row in self.journal.entries(after=before)])
         if not self.journal.live():
+            self._unwritable_since = None
             return Pass(notes=notes)
         if self._controller is None:
             self._controller = self._connect()
@@ -71,7 +93,35 @@ class Supervisor:
         self._polled = time.monotonic()
         done = self._controller.step(budget, jobs)
         done.notes[:0] = notes
+        self._unwritable_since = None
         return done
+
+    def recover(self, error: OutlastError, report: Callable[[str], None]) -> None:
+        """Wait until the journal can be written, and forget all that is not in it: no decision counts before.
+
+        `report` is called with a message before each pause, and afterwards. Raise the last error if no pass
+        was completed for LONGEST_OUTAGE seconds.
+        """
+        self._controller = None
+        self.journal.forget()
+        if self._unwritable_since is None:
+            self._unwritable_since, self._pause = time.monotonic(), FIRST_PAUSE
+        while True:
+            left = self._unwritable_since + LONGEST_OUTAGE - time.monotonic()
+            if left <= 0:
+                raise error
+            pause = min(self._pause, left)
+            self._pause = min(2 * self._pause, LONGEST_PAUSE)
+            report("%s. Jobs continue; next try in %s" % (error, show_duration(pause)))
+            time.sleep(pause)
+            try:
+                self.journal.reopen()
+                self._lease.renew_now()
+            except (JournalUnavailable, JournalLocked) as again:
+                error = again
+                continue
+            report("it can be written again; continuing from what is in it")
+            return
 
     def wait(self, tick: Callable[[], None] = lambda: None) -> None:
         """Wait until something may have changed; `tick` is called about once a second meanwhile."""
@@ -110,11 +160,9 @@ class Supervisor:
         if self._timeout is not None:
             self._scheduler.timeout = min(self._timeout, self._scheduler.timeout)
         program = self.experiment.zipapp(zipapp.digest())
-        if not program.exists():
-            try:
+        if not program.is_file():
+            with suppress(OSError):  # the exchange builds it before a job is submitted, and reports the error
                 zipapp.build(program)
-            except OSError as error:
-                raise NotWritable("%s: %s" % (program, error.strerror)) from error
         return Controller(
             self.journal,
             self._scheduler,
@@ -128,7 +176,7 @@ class Supervisor:
 def control(
     experiment: Experiment,
     purpose: str,
-    listener: Listener = lambda entries: None,
+    listener: Listener = _ignore,
     timeout: float | None = None,
 ) -> Iterator[Supervisor]:
     """Hold the lease of the experiment. Raise JournalHeld if another controller holds it.

@@ -224,20 +224,22 @@ class AttemptAccount(LegAccount):
 
 def read_account(raw: Mapping[str, Any]) -> AttemptAccount:
     """Read the JSON form of an attempt's account."""
-    slot = raw.get("slot")
-    return AttemptAccount(
-        **_leg_fields(raw),
+    slot, earlier = raw.get("slot"), raw.get("earlier")
+    account = object.__new__(AttemptAccount)  # the constructor of a frozen class takes longer
+    account.__dict__.update(
+        _leg_fields(raw),
         slot=None if slot is None else float(slot),
         tail=tuple(raw.get("tail", ())),
         memory=raw.get("memory"),
         bringing=float(raw.get("bringing") or 0.0),
         in_vain=float(raw.get("in_vain") or 0.0),
-        earlier=tuple(LegAccount(**_leg_fields(leg)) for leg in raw.get("earlier", ())),
+        earlier=tuple(LegAccount(**_leg_fields(leg)) for leg in earlier) if earlier else (),
     )
+    return account
 
 
 def _leg_fields(raw: Mapping[str, Any]) -> dict[str, Any]:
-    outcome, saved = raw.get("outcome"), raw.get("saved")
+    outcome, saved, data = raw.get("outcome"), raw.get("saved"), raw.get("data")
     return {
         "host": raw.get("host", ""),
         "outcome": Outcome(outcome) if outcome else None,
@@ -250,7 +252,7 @@ def _leg_fields(raw: Mapping[str, Any]) -> dict[str, Any]:
         "code": raw.get("code"),
         "signal": raw.get("signal"),
         "notes": tuple(raw.get("notes", ())),
-        "data": tuple(ItemAccount.from_dict(item) for item in raw.get("data", ())),
+        "data": tuple(ItemAccount.from_dict(item) for item in data) if data else (),
     }
 
 

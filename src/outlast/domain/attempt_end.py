@@ -48,6 +48,8 @@ def end_attempt(
             computed=sum(any(phase is Phase.COMPUTE for phase, _ in leg.spans) for leg in report.legs),
         )
     data.update(_failure(attempt, view, report, outcome, detail))
+    if report is not None and outcomes.is_blocked(report):
+        data["blocked"] = True
     if outcomes.is_lasting(outcome, data.get("signature")):
         data["transient"] = False
     if attempt.cause is not None and attempt.condemned is not None and outcome is attempt.condemned[0]:
@@ -60,9 +62,13 @@ def end_attempt(
     return record(run, EntryKind.ENDED, attempt.token, detail, data)
 
 
-def rejection(reason: str, transient: bool) -> Mapping[str, Any]:
-    """Return the data of the entry for an attempt whose job the scheduler did not accept."""
-    return {"outcome": Outcome.REJECTED.value, "detail": reason, "transient": transient}
+def rejection(reason: str, transient: bool, blocked: bool = False) -> Mapping[str, Any]:
+    """Return the data of the entry for an attempt whose job the scheduler did not accept.
+
+    `blocked`: it was not submitted, because its files could not be written.
+    """
+    data = {"outcome": Outcome.REJECTED.value, "detail": reason, "transient": transient}
+    return {**data, "blocked": True, "cause": Cause.ACCESS_POINT.value} if blocked else data
 
 
 def _slot(attempt: Attempt, view: JobView | None, legs: Sequence[Report]) -> float:

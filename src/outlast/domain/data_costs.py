@@ -61,8 +61,13 @@ class DataCost:
     lost: float
 
 
+_NOTHING = DataCost(0.0, 0.0)
+
+
 def cost_in_leg(leg: LegAccount, most: float) -> DataCost:
     """Return what data cost one leg in its stage phase, which took `most` seconds."""
+    if not leg.data:
+        return _NOTHING
     waited = min(most, sum(item.waited for item in leg.data))
     lost = min(waited, _lost(item for item in leg.data if not item.carried))
     return DataCost(waited - lost, lost)
@@ -70,6 +75,8 @@ def cost_in_leg(leg: LegAccount, most: float) -> DataCost:
 
 def cost_before_start(account: AttemptAccount) -> DataCost:
     """Return what the scheduler's own transfers cost before the job began, over all its starts."""
+    if not account.in_vain and not account.bringing:
+        return _NOTHING
     slot = account.slot_seconds
     failed = min(slot, account.in_vain)
     brought = min(slot - failed, account.bringing)

@@ -23,9 +23,9 @@ def _sentence(entry: JournalEntry, attempt: Attempt | None) -> str:
         case EntryKind.ADDED:
             return "submitted"
         case EntryKind.RETRIED:
-            return "to be retried"
+            return "retry requested"
         case EntryKind.CANCEL_ASKED:
-            return "to be cancelled: %s" % reason
+            return "cancellation requested: %s" % reason
         case EntryKind.INTENDED:
             # The entry before shows how the last attempt ended. Older journals have only the whole reason.
             decided = data.get("decided") or reason
@@ -50,6 +50,10 @@ def _sentence(entry: JournalEntry, attempt: Attempt | None) -> str:
             return "%s is listed again" % number
         case EntryKind.CANCEL_SENT:
             return "%s is being cancelled: %s" % (number, reason)
+        case EntryKind.BLOCKED:
+            if not reason:
+                return "%s: its files can be read and written again" % number
+            return "%s cannot be settled: %s" % (number, reason)
         case EntryKind.ENDED:
             return "%s ended as %s: %s%s" % (number, data["outcome"], data["detail"], _saved(data))
         case EntryKind.TWIN_FOUND:
@@ -69,5 +73,5 @@ def _sentence(entry: JournalEntry, attempt: Attempt | None) -> str:
 def _saved(data: Mapping[str, Any]) -> str:
     step = data.get("step")
     resumed = read_account(data.get("account", {})).resumed
-    text = " (from step %d)" % resumed if resumed is not None else ""
+    text = "; resumed from step %d" % resumed if resumed is not None else ""
     return text + ("; step %d is saved" % step if step is not None else "")

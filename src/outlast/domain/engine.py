@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from outlast.domain import outcomes
+from outlast.domain import outcomes, untrusted
 from outlast.domain.attempt_end import count_failures, end_attempt, end_by_report
 from outlast.domain.decision import Decision, DecisionKind, record
-from outlast.domain.model import Attempt, AttemptState, EntryKind, Limits, Outcome, Run, RunState
+from outlast.domain.model import Attempt, AttemptState, Cause, EntryKind, Limits, Outcome, Run, RunState
 from outlast.domain.observation import JobPhase, JobView, Patience, Report, Seen
 from outlast.domain.policy import CLUSTER_PATIENCE, Action, judge
 from outlast.node.failure_streak import FailureStreak
@@ -48,7 +48,8 @@ def decide(
         return record(run, EntryKind.FAILED, None, verdict.reason)
     if now < verdict.due:
         return None
-    avoid = [host for host, at in run.sour_hosts if 0 <= now - at < AVOID_HOST_FOR]
+    recent = (host for host, at in run.sour_hosts if 0 <= now - at < AVOID_HOST_FOR)
+    avoid = [host for host in recent if untrusted.host(host)]  # older versions recorded any name
     data = {"avoid": avoid, "decided": verdict.decided or verdict.happened}
     return Decision(DecisionKind.START, run.name, verdict.reason, data=data)
 
@@ -126,7 +127,7 @@ def _watch(
         return record(run, EntryKind.WAITS, attempt.token, view.reason)
     if view.phase is JobPhase.HELD and not run.cancel_asked:
         return _decide_hold(run, attempt, view, patience, now)
-    return _watch_alive(run, attempt, view, report, limits, now)
+    return _watch_alive(run, attempt, view, report, seen.gone.get(attempt.token), limits, now)
 
 
 def _ended_long_ago(report: Report, view: JobView, patience: Patience, now: float) -> bool:
@@ -144,7 +145,13 @@ def _ended_long_ago(report: Report, view: JobView, patience: Patience, now: floa
 
 
 def _watch_alive(
-    run: Run, attempt: Attempt, view: JobView, report: Report | None, limits: Limits, now: float
+    run: Run,
+    attempt: Attempt,
+    view: JobView,
+    report: Report | None,
+    gone: str | None,
+    limits: Limits,
+    now: float,
 ) -> Decision | None:
     """Return the decision to cancel a job that waits or runs; None if there is no reason to."""
     if _sent_recently(attempt, now):
@@ -153,9 +160,13 @@ def _watch_alive(
     if not reason and view.phase is not JobPhase.RUNNING and now - run.since > limits.total:
         reason = "limits.total passed while the job was waiting"
     data: dict[str, Any] = {}
-    if not reason and report is not None:
-        reason, outcome = _why_hopeless(run, attempt, report, limits)
-        data = {"outcome": outcome.value} if outcome else {}
+    if not reason and gone:
+        # It could deliver nothing any more. It is cancelled first, so that the next attempt has no rival.
+        outcome, reason = outcomes.when_gone(run, attempt, gone)
+        data = {"outcome": outcome.value, "cause": Cause.UNKNOWN.value}
+    elif not reason and report is not None:
+        reason, hopeless = _why_hopeless(run, attempt, report, limits)
+        data = {"outcome": hopeless.value} if hopeless else {}
     if not reason:
         return None
     return Decision(DecisionKind.CANCEL_JOB, run.name, reason, attempt.token, EntryKind.CANCEL_SENT, data)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from outlast.domain.accounts import AttemptAccount, read_account
 from outlast.domain.model import (
@@ -25,12 +24,22 @@ from outlast.domain.model import (
 from outlast.domain.save_costs import of_attempt
 from outlast.node.failure_streak import FailureStreak
 
+_Record = TypeVar("_Record", Run, Attempt)
+
 #: Hosts that a run remembers as having caused attempts to fail.
 MOST_AVOIDED_HOSTS = 5
 
 
 class ImpossibleStep(Exception):
     """An entry is impossible in the current state: a bug, or a journal that something else wrote."""
+
+
+def replace(record: _Record, **changes: Any) -> _Record:
+    """Return a copy with these changes, in a fifth of the time that `dataclasses.replace` takes."""
+    copy = object.__new__(type(record))
+    copy.__dict__.update(record.__dict__)
+    copy.__dict__.update(changes)
+    return copy
 
 
 def apply(run: Run | None, attempt: Attempt | None, entry: JournalEntry) -> tuple[Run, Attempt | None]:
@@ -111,10 +120,15 @@ def _apply_attempt(attempt: Attempt | None, entry: JournalEntry) -> Attempt:
             if outcome:
                 cause = Cause(data["cause"]) if "cause" in data else None
             return replace(attempt, cancel_sent=entry.at, condemned=condemned, lasting=lasting, cause=cause)
+        case EntryKind.BLOCKED:
+            why = data.get("reason", "")
+            return replace(attempt, blocked=why, blocked_since=entry.at if why else None)
         case EntryKind.ENDED:
             return replace(
                 attempt,
                 state=state,
+                blocked="",
+                blocked_since=None,
                 outcome=Outcome(data["outcome"]),
                 detail=data["detail"],
                 host=data.get("host") or attempt.host,
@@ -162,15 +176,18 @@ def _apply_run(run: Run | None, attempt: Attempt | None, entry: JournalEntry, ch
                 failure=None,
                 failures=0,
                 troubles=0,
+                blocked_since=None,
                 sour_hosts=(),
                 save_blocked=None,  # the model may have changed, and with it the cost of a save
                 save_durable=None,
                 cancel_asked="",
-                last=None,
+                # A result that could not be published is still there: it is accepted again.
+                last=run.last if run.unpublished else None,
+                unpublished=False,
                 reason="",
             )
         case _:  # FINISHED, FAILED, CANCELLED
-            changes.update(reason=data.get("reason", ""))
+            changes.update(reason=data.get("reason", ""), unpublished=bool(data.get("unpublished")))
     return replace(run, **changes)
 
 
@@ -212,6 +229,7 @@ def _after_ending(run: Run, attempt: Attempt, entry: JournalEntry) -> Mapping[st
         # An attempt that was turned back does not count as a try.
         "ran": run.ran + (1 if account.slot_seconds and not last.turned_back else 0),
         "best_step": best_step,
+        "blocked_since": (run.blocked_since or entry.at) if data.get("blocked") else None,
         **_save_history(run, outcome, account),
     }
     if progressed:

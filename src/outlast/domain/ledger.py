@@ -86,6 +86,9 @@ def total(bookings: Iterable[Booking]) -> dict[Use, float]:
     return sums
 
 
+_NO_USES = dict.fromkeys(Use, 0.0)
+
+
 @dataclass(frozen=True)
 class _LedgerLeg:
     """A start of an attempt's job, with its share of the slot time."""
@@ -112,6 +115,8 @@ def _legs(run: Run, attempt: Attempt) -> list[_LedgerLeg]:
     they logged more than the sum (a start may outlive its job's listing), the earliest get less.
     """
     left = _in_program(attempt)
+    if not attempt.account.earlier:
+        return [_LedgerLeg(attempt.account, left, accepted=run.accepted == attempt.token)]
     last = _LedgerLeg(attempt.account, 0.0, accepted=run.accepted == attempt.token)
     earlier = [_LedgerLeg(account, 0.0, accepted=False) for account in attempt.account.earlier]
     legs: list[_LedgerLeg] = []
@@ -141,7 +146,7 @@ class _Horizon:
 
 
 def _book(run: Run, attempt: Attempt, horizon: _Horizon) -> Booking:
-    uses = dict.fromkeys(Use, 0.0)
+    uses = _NO_USES.copy()
     for leg in reversed(_legs(run, attempt)):
         _book_leg(run, leg, horizon, uses)
         horizon.pass_over(leg)

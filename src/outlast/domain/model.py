@@ -86,7 +86,7 @@ class Spec:
     command: str
     code: tuple[str, ...] = ()
     cluster: str = "local"
-    #: The cluster's profile at the time of submission (see `spec.clusters`).
+    #: The cluster's profile at the time of submission (see `schedulers.profile`).
     profile: Mapping[str, Any] = field(default_factory=dict)
     resources: Resources = field(default_factory=Resources)
     #: The most runs that are active at the same time; None: no limit.
@@ -118,14 +118,14 @@ def attempts_needed(spec: Spec) -> int:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """One run that `params.yaml` defines. `params` holds the values as they were written."""
+    """A run that `params.yaml` defines. `params` holds the values as they were written."""
 
     name: str
     params: Mapping[str, str] = field(default_factory=dict)
 
 
 class Cause(str, Enum):
-    """Who caused the end of an attempt. The engine is more patient with causes outside the training."""
+    """The cause of the end of an attempt. The engine is more patient with causes outside the training."""
 
     TRAINING = "training"  # the user's code or its outputs
     LIMIT = "limit"  # the time limit; the next attempt continues
@@ -214,6 +214,7 @@ class EntryKind(str, Enum):
     REQUEUED = "requeued"
     RELEASED = "released"
     CANCEL_SENT = "cancel-sent"
+    BLOCKED = "blocked"
     ENDED = "ended"
     TWIN_FOUND = "twin-found"
     TWIN_ENDED = "twin-ended"
@@ -222,7 +223,10 @@ class EntryKind(str, Enum):
 _RUN, _AT = RunState, AttemptState
 _LIVE = (_AT.INTENDED, _AT.UNSURE, _AT.QUEUED, _AT.RUNNING)
 #: Entries that add a fact about an attempt and do not change its state.
-_ALONGSIDE = (EntryKind.MISSED, EntryKind.SEEN, EntryKind.WAITS, EntryKind.RELEASED, EntryKind.CANCEL_SENT)
+_ALONGSIDE = (
+    *(EntryKind.MISSED, EntryKind.SEEN, EntryKind.WAITS, EntryKind.RELEASED, EntryKind.CANCEL_SENT),
+    EntryKind.BLOCKED,
+)
 
 #: The state of a run after an entry, by the state before it; pairs that are missing here are impossible.
 RUN_STEPS: Mapping[tuple[RunState | None, EntryKind], RunState] = {
@@ -236,6 +240,9 @@ RUN_STEPS: Mapping[tuple[RunState | None, EntryKind], RunState] = {
     (_RUN.WAITING, EntryKind.CANCELLED): _RUN.CANCELLED,
     (_RUN.WAITING, EntryKind.CANCEL_ASKED): _RUN.WAITING,
     (_RUN.ACTIVE, EntryKind.CANCEL_ASKED): _RUN.ACTIVE,
+    # For a result that cannot be published; else the run finishes in the next pass.
+    (_RUN.ACCEPTED, EntryKind.CANCEL_ASKED): _RUN.ACCEPTED,
+    (_RUN.ACCEPTED, EntryKind.CANCELLED): _RUN.CANCELLED,
     (_RUN.FAILED, EntryKind.RETRIED): _RUN.WAITING,
     (_RUN.CANCELLED, EntryKind.RETRIED): _RUN.WAITING,
 }
@@ -254,6 +261,7 @@ ATTEMPT_STEPS: Mapping[tuple[AttemptState | None, EntryKind], AttemptState] = {
     (_AT.QUEUED, EntryKind.REQUEUED): _AT.QUEUED,
     **{(state, kind): state for state in _LIVE for kind in _ALONGSIDE},
     **{(state, EntryKind.ENDED): _AT.ENDED for state in _LIVE},
+    (_AT.ENDED, EntryKind.BLOCKED): _AT.ENDED,  # its result cannot be published
     (_AT.ENDED, EntryKind.TWIN_FOUND): _AT.ENDED,
     (_AT.ENDED, EntryKind.TWIN_ENDED): _AT.ENDED,
 }
@@ -264,7 +272,7 @@ ATTEMPT_KINDS = frozenset(kind for _, kind in ATTEMPT_STEPS)
 
 @dataclass(frozen=True)
 class JournalEntry:
-    """One row of the journal."""
+    """An entry of the journal: an event of a run or of one of its attempts."""
 
     at: float
     run: str
@@ -288,7 +296,7 @@ class Ending:
     progressed: bool = False
     #: Its job got as far as the training.
     computed: bool = False
-    #: A retry may succeed. Set for rejected jobs, data that did not arrive, and errors of the access point.
+    #: A retry may succeed. Set for rejected jobs, data that was not fetched, and errors of the access point.
     transient: bool = True
     cause: Cause | None = None
     removed: Removal = Removal.NO
@@ -321,6 +329,8 @@ class Run:
     current: str | None = None
     cancel_asked: str = ""
     accepted: str | None = None
+    #: It ended with an accepted result that could not be published.
+    unpublished: bool = False
     last: Ending | None = None
     best_step: int | None = None
     #: In a row without progress: attempts that the training or its limit ended, and all starts that computed.
@@ -331,6 +341,8 @@ class Run:
     failures: int = 0
     #: Attempts in a row that ended for a cause outside the training; each one lengthens the pause.
     troubles: int = 0
+    #: When the first attempt ended of those in a row whose files could not be read or written.
+    blocked_since: float | None = None
     #: The hosts that caused attempts to fail, and when; newest last.
     sour_hosts: tuple[tuple[str, float], ...] = ()
     #: Seconds that the training computed, in all attempts, and how often the cluster interrupted it.
@@ -378,6 +390,9 @@ class Attempt:
     #: How often its held job was released, and when last.
     releases: int = 0
     released: float | None = None
+    #: Why its files cannot be read or written, so that it cannot be ended or published, and since when.
+    blocked: str = ""
+    blocked_since: float | None = None
     outcome: Outcome | None = None
     detail: str = ""
     account: AttemptAccount = AttemptAccount()  # noqa: RUF009 - frozen

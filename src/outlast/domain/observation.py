@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from outlast.domain import untrusted
 from outlast.domain.accounts import ItemAccount, Save, Saved
 from outlast.domain.model import Cause, Outcome, Phase, Removal
 
@@ -17,7 +18,7 @@ __all__ = ["JobPhase", "JobView", "Patience", "Removal", "Report", "Save", "Save
 
 
 class JobPhase(Enum):
-    """What a job is doing, according to its scheduler."""
+    """The phase of a job, according to its scheduler."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -28,12 +29,13 @@ class JobPhase(Enum):
 
 @dataclass(frozen=True)
 class JobView:
-    """One job as the scheduler lists it. Times are the scheduler's clock, seconds since the epoch."""
+    """A job as the scheduler lists it. Times are the scheduler's clock, seconds since the epoch."""
 
     token: str
     job: str
     phase: JobPhase
-    #: Where it runs, or ran last: the name that `JobRequest.avoid` would use.
+    #: Where it runs, or ran last: the name that `JobRequest.avoid` would use. Sites choose their names: one
+    #: that could be more than a name in a request is left out.
     host: str = ""
     #: When it was started, for the last time if the scheduler started it again.
     started: float | None = None
@@ -65,10 +67,13 @@ class JobView:
     #: The most memory it used, in bytes, where the scheduler knows.
     memory: int | None = None
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "host", untrusted.host(self.host))
+
 
 @dataclass(frozen=True)
 class Patience:
-    """Seconds to wait for this kind of scheduler before silence about a job counts as its end."""
+    """Seconds to wait for a kind of scheduler: for news of a job, and between retries."""
 
     #: A submission whose outcome is unknown, or a job missing from a complete listing.
     missing: float
@@ -83,7 +88,7 @@ class Patience:
 
 @dataclass(frozen=True)
 class Report:
-    """What node program and training logged in one leg. Durations are by the node's monotonic clock."""
+    """The record of a leg, from its logs. Durations are by the node's monotonic clock."""
 
     claimed: float | None = None
     host: str = ""
@@ -152,3 +157,5 @@ class Seen:
 
     jobs: Mapping[str, JobView] | None
     reports: Mapping[str, Report] = field(default_factory=dict)
+    #: By token: the directory of an attempt that is gone.
+    gone: Mapping[str, str] = field(default_factory=dict)

@@ -17,7 +17,7 @@ from outlast.node.protocol import EXIT_BAD_ORDER, EXIT_NOT_CLAIMED, EXIT_NOT_PRE
 
 
 class Conclusion(NamedTuple):
-    """How an attempt ended, and a sentence about it without a full stop."""
+    """The outcome of an attempt, and a sentence about it without a full stop."""
 
     outcome: Outcome
     detail: str
@@ -76,8 +76,8 @@ def did_nothing(view: JobView) -> bool:
 
 def of_useless_job(view: JobView) -> Conclusion:
     """Decide for a job of which `did_nothing` is true."""
-    claimed = view.exit_code == EXIT_NOT_CLAIMED
-    why = "another holds its claim" if claimed else "its work order was unreadable"
+    superseded = view.exit_code == EXIT_NOT_CLAIMED
+    why = "another holds its claim" if superseded else "its work order was unreadable"
     return Conclusion(Outcome.LOST, "the job did nothing: " + why)
 
 
@@ -139,6 +139,25 @@ def when_fenced(run: Run, attempt: Attempt) -> Conclusion:
 def when_silent() -> Conclusion:
     """Decide for a job that ran, left the queue, and has logged nothing since."""
     return Conclusion(Outcome.LOST, "the job vanished from the queue without logging an outcome")
+
+
+def when_gone(run: Run, attempt: Attempt, path: str) -> Conclusion:
+    """Decide for an attempt whose directory is gone, with everything that its job logged and delivered."""
+    if run.cancel_asked:
+        return when_cancelled(run, attempt)
+    return Conclusion(Outcome.LOST, "its directory %s is gone" % path)
+
+
+def when_blocked(run: Run, attempt: Attempt, error: str) -> Conclusion:
+    """Decide for an attempt whose files could not be read or written for too long."""
+    if run.cancel_asked:
+        return when_cancelled(run, attempt)
+    return Conclusion(Outcome.NODE_TROUBLE, "its files cannot be read or written: %s" % error)
+
+
+def is_blocked(report: Report) -> bool:
+    """Return True if the node program could not use a file of the experiment, which other nodes see too."""
+    return report.logged_outcome is Outcome.NODE_TROUBLE and bool(report.signature)
 
 
 def is_lasting(outcome: Outcome, signature: str | None) -> bool:

@@ -80,7 +80,7 @@ def judge(run: Run, limits: Limits, patience: Patience, now: float) -> Verdict:
     action = POLICY[last.outcome]
     if action is Action.ACCEPT:
         return Verdict(action, "attempt %d finished and its outputs passed their checks" % last.number)
-    hopeless = _hopeless(run, last, limits, now)
+    hopeless = _hopeless(run, last, limits, patience, now)
     if hopeless:
         return Verdict(Action.FAIL, hopeless)
     happened, decided = _what_happened(run, last, limits), _what_follows(last)
@@ -102,8 +102,10 @@ def _overdue(run: Run, limits: Limits, now: float) -> str:
     return ""
 
 
-def _hopeless(run: Run, last: Ending, limits: Limits, now: float) -> str:
+def _hopeless(run: Run, last: Ending, limits: Limits, patience: Patience, now: float) -> str:
     """Return why another attempt would be useless; empty if it would not."""
+    if run.blocked_since is not None and last.at - run.blocked_since >= patience.longest_pause:
+        return "%s. Repair this, then `outlast retry %s`" % (last.detail, run.name)
     if last.cause is Cause.ACCESS_POINT and not last.transient:
         repair = "Another site would fail too: repair this, then `outlast retry %s`" % run.name
         return "%s. %s" % (last.detail, repair)
@@ -152,5 +154,5 @@ def _what_follows(last: Ending) -> str:
         case Action.RETRY_ONCE:
             return "retrying once; an identical failure will fail the run"
         case _:
-            unseen = last.outcome is Outcome.LOST and not last.computed
+            unseen = last.outcome is Outcome.LOST and not last.computed and last.cause is not Cause.UNKNOWN
             return "retrying after a pause" + (_IF_REMOVED if unseen else "")

@@ -52,6 +52,8 @@ def total(parts: Iterable[SaveCosts]) -> SaveCosts:
 
 def of_attempt(outcome: Outcome | None, account: AttemptAccount) -> SaveCosts:
     """Return the save costs of an attempt with this outcome, all starts of its job included."""
+    if not account.earlier:
+        return _of_leg(outcome, account)
     return total([*(_of_leg(leg.outcome, leg) for leg in account.earlier), _of_leg(outcome, account)])
 
 

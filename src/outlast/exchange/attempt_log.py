@@ -29,9 +29,9 @@ MOST_BYTES = 16 * 2**20
 LEAST_BYTES = 8192
 MOST_LINES = 150_000
 LEAST_LINES = 100
-#: The legs of an attempt that are kept, and of all but the last the saves and the data: the journal has them.
-#: The time of legs that are left out is counted as not logged.
+#: The legs of an attempt that are kept: of more than these, the oldest are added up.
 MOST_LEGS = 40
+#: The saves and the items of data that are kept of each leg but the last.
 MOST_EARLIER_SAVES = 2
 MOST_EARLIER_DATA = 3
 #: The names and sources of the data of all legs that are kept, in characters.
@@ -96,16 +96,51 @@ def read_attempt(exchange: Path) -> Report | None:
         claimed_legs.append(leg)
     budget = _ReadBudget()
     reports = []
-    for leg in reversed(claimed_legs[-MOST_LEGS:]):  # the last one is the most important
+    for leg in reversed(claimed_legs):  # the last one is the most important
         paths = Path(leg.events_path), Path(leg.progress_path)
         report = _read_leg(*paths, budget) or _claimed(Path(leg.claim_path))
         if report is not None:
             reports.append(report)
     if not reports:
         return None
-    last, *earlier = _limit_data(reports)
     last_logged = max(report.last_logged for report in reports)
-    return replace(last, earlier=tuple(map(_shorten, reversed(earlier))), last_logged=last_logged)
+    last, *earlier = _limit_data(reports)
+    oldest_first = [_shorten(report) for report in reversed(earlier)]
+    while len(oldest_first) >= MOST_LEGS:
+        oldest_first[:2] = [_merge(*oldest_first[:2])]
+    return replace(last, earlier=tuple(oldest_first), last_logged=last_logged)
+
+
+def _merge(first: Report, second: Report) -> Report:
+    """Return two legs, one after the other, as one: their seconds added up, the end of the second."""
+    spans = dict(first.spans)
+    for phase, seconds in second.spans:
+        spans[phase] = spans.get(phase, 0.0) + seconds
+    # What a leg computed after its last save is lost: the saves of the next one are counted from there.
+    kept = first.saves[-1].offset if first.saves else 0.0
+    saves = (*first.saves[-1:], *(replace(save, offset=save.offset + kept) for save in second.saves))
+    return replace(
+        second,
+        spans=tuple(spans.items()),
+        saves=saves[-MOST_EARLIER_SAVES:],
+        saved=_add_totals(first.saved, second.saved),
+        saving=first.saving + second.saving,
+        loaded=first.loaded,
+        resumed=first.resumed,
+        changed=first.changed or second.changed,
+        data=(first.data + second.data)[-MOST_EARLIER_DATA:],
+    )
+
+
+def _add_totals(first: Saved | None, second: Saved | None) -> Saved | None:
+    if first is None or second is None:
+        return first or second
+    return Saved(
+        first.times + second.times,
+        first.seconds + second.seconds,
+        max(first.slowest, second.slowest),
+        second.why or first.why,
+    )
 
 
 def _limit_data(reports: list[Report]) -> Iterator[Report]:

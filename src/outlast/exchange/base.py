@@ -17,8 +17,24 @@ class ResultGone(Exception):
     """An accepted result had disappeared before it was published."""
 
 
+class FilesGone(OSError):
+    """The directory of an attempt is gone, with its claims, logs and deliveries."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__("its directory %s is gone" % path)
+        self.path = path
+
+
 class Exchange(Protocol):
-    """The files of one experiment, as the controller uses them."""
+    """The files of one experiment, as the controller uses them.
+
+    `fence`, `shut`, `settle` and `report` raise FilesGone if the attempt's directory is gone, and other
+    errors as OSError with the path.
+    """
+
+    def place(self, attempt: Attempt) -> str:
+        """Return the path of the attempt's directory, for messages."""
+        ...
 
     def write_order(self, run: Run, attempt: Attempt, spec: Spec) -> None:
         """Write the work order of an attempt. Raise OSError."""

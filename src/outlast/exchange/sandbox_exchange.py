@@ -8,14 +8,16 @@ running job adds to `committed/`.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from outlast.domain.model import Attempt, Run, Spec
 from outlast.domain.observation import Report
 from outlast.exchange import attempt_log, sandbox_results
+from outlast.exchange.base import FilesGone
 from outlast.exchange.shared_files import SharedFilesExchange
-from outlast.filesystem import write_durably
+from outlast.filesystem import is_gone, write_durably
 from outlast.node import legs
 from outlast.node.order import WorkOrder
 from outlast.node.sandbox import layout, manifest
@@ -73,6 +75,7 @@ class SandboxExchange(SharedFilesExchange):
 
     def write_order(self, run: Run, attempt: Attempt, spec: Spec) -> None:
         """Write the work order, after the files that the job needs."""
+        self.prepare_job(run)
         place = self.experiment.exchange_of(attempt)
         place.mkdir(parents=True, exist_ok=True)
         if not (place / layout.COMMITTED).exists():
@@ -91,12 +94,13 @@ class SandboxExchange(SharedFilesExchange):
         whole = [name for name in names if checkpoint_names.is_checkpoint(name)]
         for name in names:
             if not name.startswith(".") and name not in whole[:-LEAST_KEEP]:
-                sandbox_results.copy(source / name, commit / layout.CHECKPOINTS / name)
+                sandbox_results.copy(source, name, commit / layout.CHECKPOINTS / name)
         scratch = self._previous_scratch(attempt)
         if scratch is not None and (Path(scratch) / layout.OUTPUT).is_dir():
-            sandbox_results.copy(Path(scratch) / layout.OUTPUT, commit / layout.UNFINISHED / layout.OUTPUT)
+            sandbox_results.copy(Path(scratch), layout.OUTPUT, commit / layout.UNFINISHED / layout.OUTPUT)
         holds = manifest.list_files(str(commit), layout.PARTS, 0)
-        sandbox_results.remove_links(commit)  # no scheduler transfers links; the job creates them again
+        # No scheduler transfers links; the job creates them again.
+        sandbox_results.remove_links(temporary, layout.commit_name(0))
         manifest.write(str(commit), holds)
         temporary.rename(place / layout.COMMITTED)
 
@@ -123,30 +127,35 @@ class SandboxExchange(SharedFilesExchange):
         A claim cannot be written on another machine. Instead the work order is renamed: without that input
         the scheduler does not start the job.
         """
-        if legs.claimed(str(self.logged_in(attempt))):
-            return False
-        self.shut(attempt)
+        with self.accessing(attempt):
+            if legs.claimed(str(self.logged_in(attempt))):
+                return False
+            self.shut(attempt)
         return True
 
     def shut(self, attempt: Attempt) -> None:
         """Keep further jobs from starting. A running job is not stopped: the controller cancels it."""
         path = self.experiment.exchange_of(attempt) / "order.json"
-        try:
+        with self.accessing(attempt), suppress(FileNotFoundError):  # already renamed, or never written
             path.rename(path.with_name("order.withdrawn.json"))
-        except FileNotFoundError:
-            return  # already renamed, or never written
 
     def logged_in(self, attempt: Attempt) -> Path:
         """Return the directory with the files that came back with the job or, until then, that it sent."""
         return attempt_log.logged_in(self.experiment.exchange_of(attempt))
 
     def report(self, attempt: Attempt) -> Report | None:
-        sandbox_results.remove_links(self.logged_in(attempt))
+        with self.accessing(attempt):
+            place = self.experiment.exchange_of(attempt)
+            sandbox_results.remove_links(place, str(self.logged_in(attempt).relative_to(place)))
         return super().report(attempt)
 
     def settle(self, attempt: Attempt) -> None:
+        place = self.experiment.exchange_of(attempt)
+        if attempt.job and is_gone(place):  # without a job, it may never have been written
+            raise FilesGone(str(place))
         try:
-            sandbox_results.settle(self.experiment, attempt)
+            with self.accessing(attempt):
+                sandbox_results.settle(self.experiment, attempt)
         except OSError:
             raise  # an error of the local file system: the controller tries again
         except Exception as error:

@@ -1,34 +1,38 @@
 """Moves the files that came back from a job without a shared file system to their places.
 
 They come from another machine, and the transfer may have been cut anywhere: only regular files that a
-manifest lists with their size count; without a manifest, only checkpoints whose own checksums are right. All
-steps can be repeated after a crash.
+manifest lists with their size count; without a manifest, only checkpoints whose own checksums are right. The
+job may also have planted links: everything is opened relative to the attempt's directory, and no link is
+followed. All steps can be repeated after a crash.
 """
 
 from __future__ import annotations
 
+import errno
 import os
-import shutil
 import stat
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from outlast.domain.model import Attempt
 from outlast.exchange.experiment import Experiment
 from outlast.filesystem import sync_directory
 from outlast.node import legs
-from outlast.node.files import link_or_copy
+from outlast.node.files import link_or_copy, make_accessible, remove_tree
 from outlast.node.sandbox import layout, manifest
 from outlast.node.sandbox.manifest import DirectoryManifest
 from outlast.training.checkpoints import checkpoint
 from outlast.training.errors import CheckpointError, Damaged
+from outlast.untrusted_files import directory_below, open_below, open_directory, open_file, walk
 
 #: The most levels of directories, and bytes of a path: everything within them can be walked and copied.
 _DEEPEST = 200
 _LONGEST_PATH = 3000
 #: The longest name of a checkpoint: a temporary name is made from it.
 _LONGEST_NAME = 200
+_BLOCK_BYTES = 1 << 20
 #: stdout and stderr of the job itself, in its exchange directory.
 JOB_LOG = "job.log"
 #: The directory of files that came back and could not be used.
@@ -39,25 +43,35 @@ UNUSABLE = "unusable"
 class _ReturnedState:
     """A whole state of the run that came back; `unfinished` is its part with unfinished outputs."""
 
-    directory: Path
+    #: The attempt's directory, and the path of the state below it.
+    place: Path
+    relative: str
     holds: DirectoryManifest
     unfinished: str
 
-    def files(self, part: str) -> dict[str, str]:
-        """Return the paths of the files below one part, by their names in it."""
+    def bring(self, part: str, target: Path) -> None:
+        """Link or copy the files below one part to the directory `target`. Raise OSError."""
         inside = part + "/"
-        return {
-            name[len(inside) :]: str(self.directory / name)
-            for name in self.holds.files
-            if name.startswith(inside)
-        }
+        for name, size in self.holds.files.items():
+            if name.startswith(inside):
+                self._bring_file(name, target / name[len(inside) :], size)
+
+    def _bring_file(self, name: str, target: Path, size: int) -> None:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        folder, _, base = ("%s/%s" % (self.relative, name)).rpartition("/")
+        with directory_below(self.place, folder) as directory:
+            link_or_copy(base, str(target), directory)
+        status = target.lstat()
+        if not stat.S_ISREG(status.st_mode) or status.st_size != size:
+            target.unlink()
+            raise OSError(errno.EINVAL, "it changed while it was moved to its place", name)
 
 
 def settle(experiment: Experiment, attempt: Attempt) -> None:
     """Move checkpoints, unfinished outputs and log of an attempt to their places. Raise OSError."""
     place = experiment.exchange_of(attempt)
     for part in (layout.TRAVEL, layout.COMMITTED):
-        remove_links(place / part)
+        remove_links(place, part)
     _bring_log(place, experiment.log(attempt.run, attempt.number))
     state = _newest(place)
     target = experiment.checkpoints(attempt.run)
@@ -66,25 +80,27 @@ def settle(experiment: Experiment, attempt: Attempt) -> None:
         scratch = experiment.scratch(attempt.run, attempt.number, attempt.token)
         _bring_unfinished(state, scratch / layout.OUTPUT)
     else:
-        _add_whole_ones(place / layout.TRAVEL / layout.CHECKPOINTS, target)
+        _add_whole_ones(place, target)
     _clear(place)
 
 
 def set_aside(experiment: Experiment, attempt: Attempt, error: Exception) -> None:
     """Move the files that `settle` could not use out of its way; log the reason. Raise OSError."""
     place = experiment.exchange_of(attempt)
-    aside = place / UNUSABLE
-    aside.mkdir(exist_ok=True)
-    for path in _returned_paths(place):
-        with suppress(FileNotFoundError):
-            layout.remove(str(aside / path.name))
-            path.rename(aside / path.name)
+    with directory_below(place) as top:
+        if not _keep_directory(UNUSABLE, top):
+            os.mkdir(UNUSABLE, dir_fd=top)
+    with directory_below(place, UNUSABLE) as aside:
+        for folder, name in _returned_names(place):
+            with suppress(FileNotFoundError), directory_below(place, folder) as source:
+                _remove(name, aside)
+                os.rename(name, name, src_dir_fd=source, dst_dir_fd=aside)
     log = experiment.log(attempt.run, attempt.number)
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a", encoding="utf-8", errors="replace") as file:
         why = "%s: %s" % (type(error).__name__, error)
         file.write("outlast: the files that the job brought back cannot be used (%s)" % why)
-        file.write("; they are in %s\n" % aside)
+        file.write("; they are in %s\n" % (place / UNUSABLE))
 
 
 def _newest(place: Path) -> _ReturnedState | None:
@@ -92,13 +108,15 @@ def _newest(place: Path) -> _ReturnedState | None:
     found: list[_ReturnedState] = []
     commit = layout.newest_commit(str(place))
     if commit is not None and commit[1].serial > 0:  # commit 0 is the input of the job
-        found.append(_ReturnedState(Path(commit[0]), commit[1], layout.UNFINISHED))
-    back = place / layout.TRAVEL
-    packed = manifest.read(str(back))
-    if packed is not None and manifest.is_whole(str(back), packed):
-        last = len(legs.claimed(str(back)))
-        # First, because of two states with the same serial this one includes work after the commit.
-        found.insert(0, _ReturnedState(back, packed, layout.scratch_name(last)))
+        relative = os.path.relpath(commit[0], place)
+        found.append(_ReturnedState(place, relative, commit[1], layout.UNFINISHED))
+    with suppress(FileNotFoundError), directory_below(place, layout.TRAVEL) as descriptor:
+        back = "/proc/self/fd/%d" % descriptor
+        packed = manifest.read(back)
+        if packed is not None and manifest.is_whole(back, packed):
+            last = len(legs.claimed(back))
+            # First, because of two states with the same serial this one includes work after the commit.
+            found.insert(0, _ReturnedState(place, layout.TRAVEL, packed, layout.scratch_name(last)))
     return max(found, key=lambda state: state.holds.serial, default=None)
 
 
@@ -107,8 +125,7 @@ def _replace_checkpoints(state: _ReturnedState, target: Path) -> None:
     coming, going = target.with_name("checkpoints.coming"), target.with_name("checkpoints.going")
     layout.remove(str(coming))
     coming.mkdir(parents=True)
-    for name, path in state.files(layout.CHECKPOINTS).items():
-        copy(Path(path), coming / name)
+    state.bring(layout.CHECKPOINTS, coming)
     for name, goal in state.holds.links.items():
         if name.startswith(layout.CHECKPOINTS + "/"):
             link = coming / name[len(layout.CHECKPOINTS) + 1 :]
@@ -117,7 +134,7 @@ def _replace_checkpoints(state: _ReturnedState, target: Path) -> None:
     if not any(_is_whole(path) for path in coming.iterdir()):
         # There is no whole checkpoint to resume from: keep the earlier ones.
         for before in (target, going):
-            _link_whole_ones(before, coming)
+            _link_whole_ones(before, "", coming)
     _sync(coming)
     if target.exists():
         layout.remove(str(going))
@@ -127,24 +144,25 @@ def _replace_checkpoints(state: _ReturnedState, target: Path) -> None:
     layout.remove(str(going))
 
 
-def _add_whole_ones(source: Path, target: Path) -> None:
-    """Add the whole checkpoints in `source` to `target`, durably."""
-    if not source.is_dir():
+def _add_whole_ones(place: Path, target: Path) -> None:
+    """Add the whole checkpoints that came back to `target`, durably."""
+    source = "%s/%s" % (layout.TRAVEL, layout.CHECKPOINTS)
+    if not _names_in(place, source):
         return
     target.mkdir(parents=True, exist_ok=True)
-    _link_whole_ones(source, target)
+    _link_whole_ones(place, source, target)
     _sync(target)
 
 
-def _link_whole_ones(source: Path, target: Path) -> None:
-    """Link or copy the whole checkpoints in `source` that `target` lacks."""
-    with suppress(FileNotFoundError):
-        for path in sorted(source.iterdir()):
-            if _is_whole(path) and not (target / path.name).exists():
-                temporary = target / (".%s.tmp" % path.name)
+def _link_whole_ones(top: Path, relative: str, target: Path) -> None:
+    """Link or copy the whole checkpoints in the directory `relative` below `top` that `target` lacks."""
+    with suppress(FileNotFoundError), directory_below(top, relative) as source:
+        for name in sorted(_names(source)):
+            if _is_whole(Path("/proc/self/fd/%d" % source, name)) and not (target / name).exists():
+                temporary = target / (".%s.tmp" % name)
                 layout.remove(str(temporary))
-                copy(path, temporary)
-                temporary.rename(target / path.name)
+                _copy(name, source, temporary)
+                temporary.rename(target / name)
 
 
 def _is_whole(path: Path) -> bool:
@@ -158,107 +176,184 @@ def _is_whole(path: Path) -> bool:
 
 
 def _bring_unfinished(state: _ReturnedState, target: Path) -> None:
-    files = state.files(state.unfinished + "/" + layout.OUTPUT)
-    if not files or target.exists():
+    if target.exists():
         return
     temporary = target.with_name(".%s.tmp" % target.name)
     layout.remove(str(temporary))
-    for name, path in files.items():
-        copy(Path(path), temporary / name)
-    temporary.rename(target)
+    state.bring(state.unfinished + "/" + layout.OUTPUT, temporary)
+    with suppress(FileNotFoundError):  # there is no such file
+        temporary.rename(target)
 
 
 def _bring_log(place: Path, target: Path) -> None:
     """Write the log of the training, followed by the output of the job itself, to `target`."""
-    back, news = place / layout.TRAVEL / layout.LOG, Path(layout.news_path(str(place))) / layout.LOG
-    longest = max(
-        (path for path in (back, news) if _is_file(path)), key=lambda path: path.stat().st_size, default=None
-    )
-    parts = [path for path in (longest, place / JOB_LOG) if path is not None and _is_file(path)]
-    if not parts:
-        return
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(".%s.tmp" % target.name)
-    with temporary.open("wb") as log:
-        for path in parts:
-            with path.open("rb") as part:
-                shutil.copyfileobj(part, log)
-    temporary.replace(target)
+    with ExitStack() as stack:
+
+        def open_log(relative: str) -> list[BinaryIO]:
+            try:
+                return [stack.enter_context(open_below(place, relative))]
+            except OSError:
+                return []  # it is missing, or it is no log
+
+        logs = open_log(layout.TRAVEL + "/" + layout.LOG)
+        logs += open_log("%s/%s/%s" % (layout.COMMITTED, layout.NEWS, layout.LOG))
+        parts = [*sorted(logs, key=_size)[-1:], *open_log(JOB_LOG)]
+        if not parts:
+            return
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = target.with_name(".%s.tmp" % target.name)
+        layout.remove(str(temporary))
+        with temporary.open("xb") as log:
+            for part in parts:
+                _copy_content(part, log, _size(part))
+        temporary.replace(target)
+
+
+def _copy_content(source: BinaryIO, target: BinaryIO, size: int) -> None:
+    """Copy the first `size` bytes: the file may grow meanwhile."""
+    while size > 0 and (block := source.read(min(size, _BLOCK_BYTES))):
+        target.write(block)
+        size -= len(block)
+
+
+def _size(file: BinaryIO) -> int:
+    return os.fstat(file.fileno()).st_size
 
 
 def _clear(place: Path) -> None:
     """Remove the files that have been moved: links to them would keep old checkpoints on disk."""
-    for path in _returned_paths(place):
-        layout.remove(str(path))
+    for folder, name in _returned_names(place):
+        with suppress(FileNotFoundError), directory_below(place, folder) as directory:
+            _remove(name, directory)
 
 
-def _returned_paths(place: Path) -> list[Path]:
-    """Return the paths that `settle` moves to their places, the manifest first."""
-    back = place / layout.TRAVEL
-    commits = (place / layout.COMMITTED).glob("commit-*")
-    parts = [path for part in layout.PARTS for path in (*back.glob(part), *back.glob(part + ".*"))]
-    return [back / manifest.NAME, *commits, *parts]
+def _returned_names(place: Path) -> list[tuple[str, str]]:
+    """Return directory and name of everything that `settle` moves to its place, the manifest first."""
+    commits = [name for name in _names_in(place, layout.COMMITTED) if name.startswith("commit-")]
+    parts = [name for name in _names_in(place, layout.TRAVEL) if name.partition(".")[0] in layout.PARTS]
+    return [
+        (layout.TRAVEL, manifest.NAME),
+        *((layout.COMMITTED, name) for name in commits),
+        *((layout.TRAVEL, name) for name in parts),
+    ]
 
 
-def remove_links(directory: Path) -> None:
+def _names_in(top: Path, relative: str) -> list[str]:
+    """Return the names in a directory; none if it is missing, or no directory."""
+    with suppress(FileNotFoundError, NotADirectoryError), directory_below(top, relative) as directory:
+        return _names(directory)
+    return []
+
+
+def _names(directory: int) -> list[str]:
+    with os.scandir(directory) as entries:
+        return [entry.name for entry in entries]
+
+
+def remove_links(top: Path, relative: str) -> None:
     """Remove everything but regular files and directories, and directories nested too deep to be walked.
 
-    Links from another machine are not trusted; `directory` itself is removed if it is not a directory. The
-    files that stay are made readable. Raise OSError.
+    Links from another machine are not trusted. This applies to all names in the path `relative` below `top`,
+    and to everything inside. The files that stay are made readable. Raise OSError.
     """
-    pending = [(directory, 0)]
-    while pending:
-        path, depth = pending.pop()
+    with ExitStack() as stack:
+        stack.enter_context(
+            suppress(FileNotFoundError)
+        )  # a name that is removed meanwhile, or never was there
+        directory = stack.enter_context(directory_below(top))
+        for name in relative.split("/"):
+            if not _keep_directory(name, directory):
+                return
+            directory = open_directory(name, directory)
+            stack.callback(os.close, directory)
+        _remove_links(directory, 0, len(os.fsencode(top / relative)))
+
+
+def _remove_links(directory: int, depth: int, length: int) -> None:
+    """Clean an open directory; its path has `length` bytes."""
+    for name in _names(directory):
+        longer = length + 1 + len(os.fsencode(name))
         with suppress(FileNotFoundError):  # a running job renames what it sends
-            mode = path.lstat().st_mode
-            if stat.S_ISREG(mode) and depth:
-                _permit(path, mode, stat.S_IRUSR)
-            elif not stat.S_ISDIR(mode) or depth > _DEEPEST or len(os.fsencode(path)) > _LONGEST_PATH:
-                layout.remove(str(path))
+            mode = os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode
+            if stat.S_ISREG(mode):
+                _permit(name, stat.S_IRUSR, directory)
+            elif not stat.S_ISDIR(mode) or depth >= _DEEPEST or longer > _LONGEST_PATH:
+                _remove(name, directory)
             else:
-                _permit(path, mode, stat.S_IRWXU)
-                pending += [(inner, depth + 1) for inner in path.iterdir()]
+                _permit(name, stat.S_IRWXU, directory)
+                inner = open_directory(name, directory)
+                try:
+                    _remove_links(inner, depth + 1, longer)
+                finally:
+                    os.close(inner)
 
 
-def _permit(path: Path, mode: int, required: int) -> None:
-    """Add the permissions `required` to those in `mode`, if some are missing."""
-    if mode & required != required:
-        with suppress(PermissionError):  # it belongs to another user: a later read fails
-            path.chmod(stat.S_IMODE(mode) | required)
+def _keep_directory(name: str, dir_fd: int) -> bool:
+    """Return True if `name` is a directory, which is made accessible; remove anything else."""
+    try:
+        if stat.S_ISDIR(os.stat(name, dir_fd=dir_fd, follow_symlinks=False).st_mode):
+            _permit(name, stat.S_IRWXU, dir_fd)
+            return True
+        os.unlink(name, dir_fd=dir_fd)
+    except FileNotFoundError:
+        pass
+    return False
 
 
-def copy(source: Path, target: Path) -> None:
-    """Copy a file, link or directory without hidden entries; files are hard-linked where possible."""
-    if source.is_symlink():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.symlink_to(source.readlink())
-    elif source.is_dir():
+def _remove(name: str, dir_fd: int) -> None:
+    """Remove a file, a link or a directory tree, if it exists."""
+    with suppress(FileNotFoundError):
+        if stat.S_ISDIR(os.stat(name, dir_fd=dir_fd, follow_symlinks=False).st_mode):
+            remove_tree(name, dir_fd=dir_fd)
+        else:
+            os.unlink(name, dir_fd=dir_fd)
+
+
+def _permit(name: str, required: int, dir_fd: int) -> None:
+    """Add the permissions `required`, if some are missing."""
+    with suppress(PermissionError):  # it belongs to another user: a later read fails
+        make_accessible(name, required, dir_fd)
+
+
+def copy(top: Path, relative: str, target: Path) -> None:
+    """Copy a file, link or directory below `top`, without hidden entries; no link is followed.
+
+    Files are hard-linked where possible. Raise OSError.
+    """
+    folder, _, name = relative.rpartition("/")
+    with directory_below(top, folder) as directory:
+        _copy(name, directory, target)
+
+
+def _copy(name: str, dir_fd: int, target: Path) -> None:
+    mode = os.stat(name, dir_fd=dir_fd, follow_symlinks=False).st_mode
+    if stat.S_ISDIR(mode):
         target.mkdir(parents=True, exist_ok=True)
-        for entry in source.iterdir():
-            if not entry.name.startswith("."):
-                copy(entry, target / entry.name)
-    elif _is_file(source):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        link_or_copy(str(source), str(target))
+        inner = open_directory(name, dir_fd)
+        try:
+            for each in _names(inner):
+                if not each.startswith("."):
+                    _copy(each, inner, target / each)
+        finally:
+            os.close(inner)
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if stat.S_ISLNK(mode):
+        target.symlink_to(os.readlink(name, dir_fd=dir_fd))
+    elif stat.S_ISREG(mode):
+        link_or_copy(name, str(target), dir_fd)
 
 
 def _sync(directory: Path) -> None:
     """Sync all files and directories: the job's own copies are about to be removed."""
-    for place, _, files in os.walk(directory):
-        for name in files:
-            path = Path(place) / name
-            if path.is_symlink():
-                continue
-            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-        sync_directory(place)
-
-
-def _is_file(path: Path) -> bool:
+    top = open_directory(directory)
     try:
-        return stat.S_ISREG(path.lstat().st_mode)
-    except OSError:
-        return False
+        for entry in walk(top):
+            if entry.is_file:
+                with open_file(entry.name, entry.dir_fd) as file:
+                    os.fsync(file.fileno())
+            elif entry.is_directory:
+                sync_directory(directory / entry.path)
+    finally:
+        os.close(top)
+    sync_directory(directory)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import errno
-import shutil
-import stat
+import os
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,12 @@ from outlast.domain import untrusted
 from outlast.domain.model import Attempt, Outcome, Run, Spec
 from outlast.domain.observation import Report
 from outlast.exchange.attempt_log import read_attempt
-from outlast.exchange.base import ResultGone
+from outlast.exchange.base import FilesGone, ResultGone
 from outlast.exchange.experiment import Experiment
-from outlast.filesystem import sync_directory, write_durably
+from outlast.exchange.zipapp import build as build_zipapp
+from outlast.filesystem import is_gone, sync_directory, write_durably
 from outlast.node import claim, legs
+from outlast.node.files import copy_tree, remove_tree
 from outlast.node.order import SaveSettings, WorkOrder
 from outlast.node.outputs.delivery import deliver
 from outlast.node.scratch import Scratch
@@ -27,9 +29,12 @@ from outlast.node.staging.plan import DataPlan
 from outlast.schedulers.base import JobRequest
 from outlast.schedulers.profile import Profile
 from outlast.spec.command import arguments
+from outlast.untrusted_files import open_directory, walk
 
 #: The most characters of a delivered file's name in a message.
 LONGEST_NAME = 200
+#: In place of a size: a directory, and what is neither a file nor a directory.
+_DIRECTORY, _ODD = -1, -2
 #: Seconds that cleaning up after one run may delay a pass.
 LONGEST_CLEANUP = 2.0
 
@@ -45,6 +50,10 @@ class SharedFilesExchange:
     limit_signal: str | None = None
     #: Jobs notify the controller when they begin and end, so that it need not poll all the time.
     notifies: bool = False
+
+    def place(self, attempt: Attempt) -> str:
+        """Return the path of the attempt's directory, for messages."""
+        return str(self.experiment.exchange_of(attempt))
 
     def order(self, run: Run, attempt: Attempt, spec: Spec) -> WorkOrder:
         """Return the work order of an attempt."""
@@ -95,9 +104,19 @@ class SharedFilesExchange:
 
     def write_order(self, run: Run, attempt: Attempt, spec: Spec) -> None:
         """Write the work order, without fsync: a job that finds none, or half of one, does nothing."""
+        self.prepare_job(run)
         path = self.experiment.exchange_of(attempt)
         path.mkdir(parents=True, exist_ok=True)
         (path / "order.json").write_text(self.order(run, attempt, spec).to_json(), encoding="utf-8")
+
+    def prepare_job(self, run: Run) -> None:
+        """Provide what a job needs to start and to write its log. Raise OSError if that is not possible."""
+        if not self.zipapp.is_file():
+            build_zipapp(self.zipapp)
+        logs = self.experiment.log(run.name, 1).parent
+        logs.mkdir(parents=True, exist_ok=True)
+        if not os.access(logs, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(logs))
 
     def request(self, run: Run, attempt: Attempt, spec: Spec) -> JobRequest:
         """Return the request for the scheduler."""
@@ -118,13 +137,34 @@ class SharedFilesExchange:
             jobs=attempt.jobs,
         )
 
+    @contextmanager
+    def accessing(self, attempt: Attempt) -> Iterator[None]:
+        """Turn an OSError into FilesGone if the attempt's directory is gone; else add the path to it."""
+        path = self.experiment.exchange_of(attempt)
+        try:
+            yield
+        except FilesGone:
+            raise
+        except OSError as error:
+            if is_gone(path):
+                raise FilesGone(str(path)) from error
+            if error.filename is None:
+                error.filename = str(path)
+            raise
+
     def fence(self, attempt: Attempt) -> bool:
         path = self.experiment.exchange_of(attempt)
-        path.mkdir(parents=True, exist_ok=True)
-        return claim.fence(str(path / "claim.json"), by="controller")
+        with self.accessing(attempt):
+            path.mkdir(parents=True, exist_ok=True)
+            return claim.fence(str(path / "claim.json"), by="controller")
 
     def shut(self, attempt: Attempt) -> None:
-        legs.fence(str(self.experiment.exchange_of(attempt)), by="controller")
+        path = self.experiment.exchange_of(attempt)
+        with self.accessing(attempt):
+            if is_gone(path):
+                _fence_anew(path, max(attempt.restarts + 1, attempt.jobs))
+                raise FilesGone(str(path))
+            legs.fence(str(path), by="controller")
 
     def settle(self, attempt: Attempt) -> None:
         """Do nothing: the next attempt sees the same directories."""
@@ -136,12 +176,17 @@ class SharedFilesExchange:
     def report(self, attempt: Attempt) -> Report | None:
         path = self.logged_in(attempt)
         try:
-            return self._checked_report(path)
+            with self.accessing(attempt):
+                report = self._checked_report(path)
         except OSError:
             raise
         except Exception as error:
             # Nothing that a node writes may stop the controller: an unreadable report counts as none.
             raise OSError("the files of the job in %s cannot be read: %s" % (path, error)) from error
+        place = self.experiment.exchange_of(attempt)
+        if report is None and is_gone(place):
+            raise FilesGone(str(place))
+        return report
 
     def _checked_report(self, path: Path) -> Report | None:
         report = read_attempt(path)
@@ -151,14 +196,22 @@ class SharedFilesExchange:
 
     def publish(self, attempt: Attempt) -> None:
         """Move the delivery to `results/`. Repeatable: once the mark exists, the result is complete."""
+        try:
+            self._publish(attempt)
+        except OSError as error:
+            if error.filename is None:
+                error.filename = str(self.experiment.result(attempt.run))
+            raise
+
+    def _publish(self, attempt: Attempt) -> None:
         delivered = _delivery(self.logged_in(attempt))
         mark = self.experiment.exchange_of(attempt) / "published"
         target = self.experiment.result(attempt.run)
         target.parent.mkdir(parents=True, exist_ok=True)
         if mark.exists() and target.exists():
-            shutil.rmtree(delivered, ignore_errors=True)
+            _remove(delivered)
             return
-        if not delivered.exists():
+        if not delivered.is_dir() or delivered.is_symlink():
             raise ResultGone("%s was accepted and has disappeared" % delivered)
         if target.exists():
             # Earlier results of this name are kept under another one.
@@ -172,6 +225,8 @@ class SharedFilesExchange:
         until = time.monotonic() + LONGEST_CLEANUP
         place = self.experiment.workdir / run.name
         with suppress(OSError):
+            if place.is_symlink():
+                return  # what it leads to is not ours
             for scratch in place.iterdir():
                 Scratch(str(scratch)).clear(keep_output=False, until=until)
             place.rmdir()
@@ -190,10 +245,27 @@ def _saving(run: Run, spec: Spec) -> SaveSettings:
     )
 
 
+def _fence_anew(exchange: Path, starts: int) -> None:
+    """Fence all legs of an attempt whose directory is gone.
+
+    A job that starts late finds the first fence. A running one looks for the next leg, and ends itself.
+    """
+    with suppress(OSError):  # a precaution: the journal keeps the results of such a job from being accepted
+        for leg in islice(legs.possible_legs(str(exchange)), starts + 1):
+            Path(leg.directory).mkdir(parents=True, exist_ok=True)
+            claim.fence(leg.claim_path, by="controller")
+
+
 def _delivery(exchange: Path) -> Path:
     """Return the delivery of the last leg that delivered anything."""
     held = [Path(leg.delivery_path) for leg, holder in legs.claimed(str(exchange)) if not holder.fenced]
     return next((place for place in reversed(held) if place.exists()), exchange / "output")
+
+
+def _remove(directory: Path) -> None:
+    """Remove a directory of ours, as far as that is possible: what stays only takes space."""
+    with suppress(OSError):
+        remove_tree(str(directory), ignore_errors=True)
 
 
 def _leg_of(scratch: str) -> int:
@@ -209,26 +281,47 @@ def _move(source: Path, target: Path) -> None:
         if error.errno != errno.EXDEV:
             raise
         temporary = target.with_name(".%s.tmp" % target.name)
-        shutil.rmtree(temporary, ignore_errors=True)
-        deliver(str(shutil.copytree(source, temporary)), str(target))
-        shutil.rmtree(source, ignore_errors=True)
+        _remove(temporary)
+        copy_tree(str(source), str(temporary))
+        deliver(str(temporary), str(target))
+        _remove(source)
     sync_directory(target.parent)
 
 
 def _find_delivery_error(directory: Path, delivered: Mapping[str, Any]) -> str:
     """Compare a delivery with its manifest, seen from this side; return the difference, empty if none."""
+    for name in delivered:
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            return "the delivery names a file outside of itself: %s" % untrusted.text(name, LONGEST_NAME)
+    try:
+        found = _list_delivery(directory)
+    except FileNotFoundError:
+        found = {}
+    except OSError as error:
+        return "the delivery cannot be read: %s" % error.strerror
     for name, facts in delivered.items():
         size = untrusted.integer(facts.get("size")) if isinstance(facts, dict) else None
-        path, short = directory / name, untrusted.text(name, LONGEST_NAME)
-        if Path(name).is_absolute() or ".." in Path(name).parts:
-            return "the delivery names a file outside of itself: %s" % short
-        try:
-            found = path.lstat()
-        except (OSError, ValueError):  # not there, or a name that no file can have
+        short = untrusted.text(name, LONGEST_NAME)
+        if name not in found:
             return "the delivered file %s is missing" % short
-        if not stat.S_ISREG(found.st_mode):
+        if found[name] < 0:
             return "the delivered file %s is not a regular file" % short
-        if found.st_size != size:
+        if found[name] != size:
             expected = "an unknown number" if size is None else size
-            return "the delivered file %s has %d bytes instead of %s" % (short, found.st_size, expected)
+            return "the delivered file %s has %d bytes instead of %s" % (short, found[name], expected)
+    odd = next((name for name, size in found.items() if size == _ODD), None)
+    if odd is not None:
+        return "the delivered file %s is not a regular file" % untrusted.text(odd, LONGEST_NAME)
     return "" if directory.is_dir() else "nothing was delivered"
+
+
+def _list_delivery(directory: Path) -> dict[str, int]:
+    """Return the size of each file in a delivery, or `_DIRECTORY`, or `_ODD` for the rest. Raise OSError."""
+    top = open_directory(directory)
+    try:
+        return {
+            entry.path: entry.status.st_size if entry.is_file else _DIRECTORY if entry.is_directory else _ODD
+            for entry in walk(top)
+        }
+    finally:
+        os.close(top)

@@ -10,48 +10,40 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from outlast.domain.model import Attempt, EntryKind, JournalEntry, Run, RunState, Spec
-from outlast.errors import JournalDamaged, JournalHeld, NotWritable
+from outlast.errors import (
+    JournalDamaged,
+    JournalHeld,
+    JournalLocked,
+    JournalUnavailable,
+    NotWritable,
+)
 from outlast.filesystem import is_local
-from outlast.journal.codec import dump, read_attempt, read_run, read_spec
+from outlast.journal import format as journal_format
+from outlast.journal.codec import Parse, dump, parse_untrusted, read_attempt, read_run, read_spec
+from outlast.journal.private_copy import StepLimit, strange_definitions
 from outlast.journal.records import Records
 from outlast.journal.sqlite_file import (
     BUSY,
     LONGEST_PATH,
-    connect,
-    connect_to_read,
     describe_damage,
     file_identity,
+    file_state,
+    open_to_read,
+    open_to_write,
 )
+from outlast.text import printable
 
-FORMAT = 1
+#: No clock shows a later time than this, in seconds since the epoch.
+LATEST = 1e11
 
-_SCHEMA = """
-CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE entries (
-    number INTEGER PRIMARY KEY, at REAL NOT NULL, run TEXT NOT NULL, kind TEXT NOT NULL, token TEXT,
-    data TEXT NOT NULL);
-CREATE INDEX entries_of_run ON entries (run);
-CREATE TABLE specs (number INTEGER PRIMARY KEY, record TEXT NOT NULL UNIQUE);
-CREATE TABLE runs (
-    name TEXT PRIMARY KEY, position INTEGER NOT NULL, state TEXT NOT NULL,
-    record TEXT NOT NULL) WITHOUT ROWID;
-CREATE INDEX live_runs ON runs (state, position);
-CREATE TABLE attempts (
-    token TEXT PRIMARY KEY, run TEXT NOT NULL, number INTEGER NOT NULL, state TEXT NOT NULL,
-    record TEXT NOT NULL) WITHOUT ROWID;
-CREATE INDEX attempts_of_run ON attempts (run, number);
-CREATE TABLE requests (name TEXT PRIMARY KEY, at REAL NOT NULL) WITHOUT ROWID;
-CREATE TABLE lease (
-    only INTEGER PRIMARY KEY CHECK (only = 1), epoch INTEGER NOT NULL, holder TEXT NOT NULL);
-"""
-
+_Record = TypeVar("_Record")
 _OVER = tuple(state.value for state in RunState if state.over)
 
 
@@ -76,40 +68,94 @@ class Journal(Records):
         self.epoch: int | None = None
         self._loaded = False
         self._computed_known = False
+        #: Of a journal that other users could have changed: it is a copy (see `private_copy`).
+        self._limit: StepLimit | None = None
+        self._parse: Parse = json.loads
         if path.is_dir():
             raise JournalDamaged(describe_damage(path, "it is a directory"))
-        if not create and not path.exists():
+        if not create and not os.path.lexists(path):
             raise JournalDamaged("%s: no such journal; nothing has been submitted here yet" % path)
-        with self._translate_errors():
-            self._db = connect(path, "mode=rwc") if create else connect_to_read(path)
-            self._prepare(create)
-        self._place = file_identity(path)
-
-    def _prepare(self, create: bool) -> None:
-        self._db.execute("PRAGMA synchronous=FULL")
         if create:
-            # WAL needs shared memory between processes, which network file systems do not provide.
-            mode = "WAL" if is_local(self.path.parent) else "DELETE"
-            self._db.execute("PRAGMA journal_mode=%s" % mode)
-            with self._transaction(checked=False):
-                if not self._db.execute("SELECT 1 FROM sqlite_master WHERE name='about'").fetchone():
-                    for statement in _SCHEMA.split(";\n"):
-                        if statement.strip():
-                            self._db.execute(statement)
-                    self._db.execute("INSERT INTO about VALUES ('format', ?)", (str(FORMAT),))
-        found = self._db.execute("SELECT value FROM about WHERE key='format'").fetchone()
-        if found is None or found[0] != str(FORMAT):
-            raise JournalDamaged(
-                "%s: the journal has format %s; this version of Outlast reads format %d"
-                % (self.path, found[0] if found else "?", FORMAT)
-            )
+            with self._translate_errors():
+                self._db = open_to_write(path)
+                self._prepare()
+        else:
+            self._open_to_read()
+        self._place: tuple[int, int] | None = None
+        with suppress(OSError):  # `check_location` reports it
+            self._place = file_identity(path)
+
+    def _open_to_read(self) -> None:
+        self._state = file_state(self.path)
+        with self._translate_errors():
+            try:
+                opened = open_to_read(self.path)
+            except OSError as error:
+                raise JournalDamaged("%s: it cannot be read: %s" % (self.path, error.strerror)) from error
+            self._db, self._limit = opened.db, opened.limit
+            if self._limit is not None:
+                self._parse = parse_untrusted
+                self._check_copy()
+            self._check_format()
+
+    def _check_copy(self) -> None:
+        """Raise JournalDamaged unless the tables are ours and the file is sound: then queries do no harm."""
+        strange = strange_definitions(self._db, journal_format.SCHEMA)
+        if strange and "about" not in strange:
+            self._check_format()  # another version of Outlast may make other tables
+        if strange:
+            raise JournalDamaged(self._describe("its tables are not made by Outlast: %s" % strange[0][:100]))
+        self.check()
+
+    def _prepare(self) -> None:
+        if journal_format.has_tables(self._db):
+            self._check_format()
+        self._db.execute("PRAGMA synchronous=FULL")
+        # WAL needs shared memory between processes, which network file systems do not provide.
+        mode = "WAL" if is_local(self.path.parent) else "DELETE"
+        self._db.execute("PRAGMA journal_mode=%s" % mode)
+        with self._transaction(checked=False):
+            if not journal_format.has_tables(self._db):
+                journal_format.create_tables(self._db)
+
+    def _check_format(self) -> None:
+        error = journal_format.error_of_format(self._db)
+        if error:
+            raise JournalDamaged("%s: %s" % (self.path, error))
+
+    def refresh(self) -> None:
+        """Read what was written since; needed where other users could have changed the file."""
+        if self._limit is not None and file_state(self.path) != self._state:
+            self._db.close()
+            self.forget()
+            self._computed_known = False
+            self._open_to_read()
 
     def close(self) -> None:
         self._db.close()
 
+    def reopen(self) -> None:
+        """Open the file of a writer anew, after it could not be written; what is in memory is dropped.
+
+        The lease is kept, unless another controller has taken over meanwhile: the next write checks that.
+        """
+        self.forget()
+        self._computed.clear()
+        self._computed_known = False
+        with suppress(sqlite3.Error):
+            self._db.close()
+        self.check_location()
+        with self._translate_errors():
+            self._db = open_to_write(self.path)
+            self._prepare()
+
     def check_location(self) -> None:
         """Raise JournalDamaged if the file is no longer the one that was opened: writes would be lost."""
-        if file_identity(self.path) != self._place:
+        try:
+            place = file_identity(self.path)
+        except OSError as error:
+            raise JournalUnavailable("%s: %s" % (self.path, error.strerror)) from error
+        if place != self._place:
             raise JournalDamaged(
                 "%s: this journal was moved, removed or replaced while it was in use. Jobs continue; type "
                 "`outlast up` where the experiment is now" % self.path
@@ -120,7 +166,7 @@ class Journal(Records):
         with self._translate_errors():
             found = self._db.execute("PRAGMA quick_check(1)").fetchone()[0]
         if found != "ok":
-            raise JournalDamaged(describe_damage(self.path, found))
+            raise JournalDamaged(self._describe(found))
 
     # Reading.
 
@@ -131,10 +177,10 @@ class Journal(Records):
                 for (record,) in self._db.execute(
                     "SELECT record FROM runs WHERE state NOT IN (%s) ORDER BY position" % marks, _OVER
                 ):
-                    run = read_run(record)
+                    run = self._decode(read_run, record)
                     self._runs[run.name] = run
                 for (record,) in self._db.execute("SELECT record FROM attempts WHERE state != 'ended'"):
-                    attempt = read_attempt(record)
+                    attempt = self._decode(read_attempt, record)
                     self._attempts[attempt.token] = attempt
             self._loaded = True
         return self._runs
@@ -145,13 +191,13 @@ class Journal(Records):
             return known
         with self._translate_errors():
             row = self._db.execute("SELECT record FROM runs WHERE name=?", (name,)).fetchone()
-        return read_run(row[0]) if row else None
+        return self._decode(read_run, row[0]) if row else None
 
     def runs(self) -> Iterator[Run]:
         """Yield all runs in the order of their submission."""
         with self._translate_errors():
             for (record,) in self._db.execute("SELECT record FROM runs ORDER BY position"):
-                yield read_run(record)
+                yield self._decode(read_run, record)
 
     def last_computed(self, spec: int) -> float:
         if not self._computed_known:
@@ -169,17 +215,27 @@ class Journal(Records):
         )
         with self._translate_errors():
             rows = self._db.execute("SELECT record FROM runs ORDER BY %s, position LIMIT ?" % order, (most,))
-            return [read_run(record) for (record,) in rows]
+            return [self._decode(read_run, record) for (record,) in rows]
 
     def names(self) -> list[str]:
         """Return the names of all runs in the order of their submission."""
         with self._translate_errors():
             return [name for (name,) in self._db.execute("SELECT name FROM runs ORDER BY position")]
 
+    def live_names(self) -> list[str]:
+        """Return the names of the runs that are not over, in the order of their submission."""
+        marks = ",".join("?" * len(_OVER))
+        with self._translate_errors():
+            rows = self._db.execute(
+                "SELECT name FROM runs WHERE state NOT IN (%s) ORDER BY position" % marks, _OVER
+            )
+            return [name for (name,) in rows]
+
     def counts(self) -> Mapping[str, int]:
         """Return the number of runs by state."""
         with self._translate_errors():
-            return dict(self._db.execute("SELECT state, count(*) FROM runs GROUP BY state").fetchall())
+            counts = dict(self._db.execute("SELECT state, count(*) FROM runs GROUP BY state").fetchall())
+        return {self._decode(_read_state, state): number for state, number in counts.items()}
 
     def attempt(self, token: str) -> Attempt | None:
         known = super().attempt(token)
@@ -187,7 +243,7 @@ class Journal(Records):
             return known
         with self._translate_errors():
             row = self._db.execute("SELECT record FROM attempts WHERE token=?", (token,)).fetchone()
-        return read_attempt(row[0]) if row else None
+        return self._decode(read_attempt, row[0]) if row else None
 
     def attempts(self, run: str | None = None) -> Iterator[Attempt]:
         """Yield the attempts of one run, or of all runs by name, in order."""
@@ -196,17 +252,23 @@ class Journal(Records):
             for (record,) in self._db.execute(
                 "SELECT record FROM attempts %s ORDER BY run, number" % where, arguments
             ):
-                yield read_attempt(record)
+                yield self._decode(read_attempt, record)
 
-    def entries(self, run: str | None = None, after: int = 0) -> Iterator[EntryRow]:
-        """Yield the entries of one run, or of all, whose number is greater than `after`."""
-        where = "WHERE number > ?" + (" AND run=?" if run is not None else "")
-        arguments = (after, run) if run is not None else (after,)
+    def entries(
+        self, run: str | None = None, after: int = 0, kinds: Sequence[EntryKind] = ()
+    ) -> Iterator[EntryRow]:
+        """Yield the entries of one run, or of all, after the number `after`; `kinds`: only of these kinds."""
+        where, arguments = "WHERE number > ?", [after, *([run] if run is not None else []), *kinds]
+        if run is not None:
+            where += " AND run=?"
+        if kinds:
+            where += " AND kind IN (%s)" % ",".join("?" * len(kinds))
         with self._translate_errors():
             for number, at, name, kind, token, data in self._db.execute(
                 "SELECT number, at, run, kind, token, data FROM entries %s ORDER BY number" % where, arguments
             ):
-                yield EntryRow(number, JournalEntry(at, name, EntryKind(kind), token, json.loads(data)))
+                facts = self._decode(_read_data, data)
+                yield EntryRow(number, JournalEntry(at, name, self._decode(_read_kind, kind), token, facts))
 
     def last_entry(self) -> int:
         """Return the number of the newest entry; 0 if there is none."""
@@ -217,7 +279,7 @@ class Journal(Records):
         if number not in self._specs:
             with self._translate_errors():
                 row = self._db.execute("SELECT record FROM specs WHERE number=?", (number,)).fetchone()
-            self._specs[number] = read_spec(row[0])
+            self._specs[number] = self._decode(read_spec, row[0] if row else "")
         return self._specs[number]
 
     def newest_spec(self) -> Spec | None:
@@ -234,7 +296,22 @@ class Journal(Records):
         """Return the epoch and the holder of the lease; the holder is empty if there is none."""
         with self._translate_errors():
             row = self._db.execute("SELECT epoch, holder FROM lease").fetchone()
-        return (row[0], json.loads(row[1])) if row else (0, {})
+            if row is None:
+                return 0, {}
+            if self._limit is None:
+                return row[0], json.loads(row[1])
+        return row[0], _read_holder(row[1])
+
+    def _decode(self, read: Callable[[str, Parse], _Record], record: str) -> _Record:
+        """Return the record. Raise JournalDamaged: a newer version of Outlast wrote it, or it is damaged."""
+        try:
+            return read(record, self._parse)
+        except (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError) as error:
+            newer = journal_format.error_of_record(self._db)
+            if newer:
+                raise JournalDamaged("%s: %s" % (self.path, newer)) from error
+            why = "a record cannot be read: %s: %s" % (type(error).__name__, printable(str(error))[:200])
+            raise JournalDamaged(self._describe(why)) from error
 
     # Writing.
 
@@ -247,6 +324,7 @@ class Journal(Records):
             self._db.execute(
                 "INSERT OR REPLACE INTO lease VALUES (1, ?, ?)", (expected + 1, json.dumps(holder))
             )
+            journal_format.note_writer(self._db)
         self.epoch = expected + 1
         self.forget()
         return True
@@ -304,6 +382,8 @@ class Journal(Records):
 
     @contextmanager
     def _transaction(self, checked: bool = True) -> Iterator[None]:
+        if self._limit is not None:
+            raise NotWritable("%s: other users can change this journal; it was opened to read it" % self.path)
         if self._db.in_transaction:
             yield
             return
@@ -315,15 +395,22 @@ class Journal(Records):
                 yield
                 self._db.execute("COMMIT")
             except BaseException:
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
                 self.forget()
+                if self._db.in_transaction:
+                    with suppress(sqlite3.Error):  # nothing was committed; `reopen` rolls it back
+                        self._db.execute("ROLLBACK")
                 raise
 
     def _check_lease(self) -> None:
         row = self._db.execute("SELECT epoch FROM lease").fetchone()
         if self.epoch is None or row is None or row[0] != self.epoch:
             raise JournalHeld("%s: another controller has taken over this experiment" % self.path)
+
+    def _describe(self, why: str) -> str:
+        """Return the message for a journal that cannot be read."""
+        if self._limit is None:
+            return describe_damage(self.path, why)
+        return "%s: the journal cannot be read (%s)" % (self.path, why)
 
     def _remedy(self) -> str:
         if len(os.fsencode(self.path.absolute())) > LONGEST_PATH:
@@ -335,18 +422,49 @@ class Journal(Records):
     @contextmanager
     def _translate_errors(self) -> Iterator[None]:
         """Turn SQLite's errors into errors that name the remedy."""
+        if self._limit is not None:
+            self._limit.restart()
         try:
             yield
         except sqlite3.OperationalError as error:
             text = str(error)
             if "full" in text or "readonly" in text or "unable to open" in text or "disk I/O" in text:
-                raise NotWritable(
+                raise JournalUnavailable(
                     "%s: %s; nothing was lost, %s" % (self.path, text, self._remedy())
                 ) from error
             if "locked" in text:
-                raise JournalHeld(
+                raise JournalLocked(
                     "%s: another process has kept it locked for %d s" % (self.path, BUSY)
                 ) from error
-            raise JournalDamaged(describe_damage(self.path, text)) from error
+            if "interrupted" in text:
+                raise JournalDamaged("%s: reading it takes too long" % self.path) from error
+            raise JournalDamaged(self._describe(text)) from error
         except (sqlite3.DatabaseError, UnicodeDecodeError, json.JSONDecodeError) as error:
-            raise JournalDamaged(describe_damage(self.path, str(error))) from error
+            raise JournalDamaged(self._describe(str(error))) from error
+
+
+def _read_data(record: str, parse: Parse) -> Mapping[str, Any]:
+    facts = parse(record)
+    if not isinstance(facts, dict):
+        raise TypeError("not an object")
+    return facts
+
+
+def _read_kind(kind: str, parse: Parse) -> EntryKind:
+    return EntryKind(kind)
+
+
+def _read_state(state: str, parse: Parse) -> str:
+    return RunState(state).value
+
+
+def _read_holder(record: str) -> Mapping[str, Any]:
+    """Return the holder that another user wrote; empty if it is none."""
+    try:
+        holder = parse_untrusted(record)
+        names = all(isinstance(holder[key], str) for key in ("host", "boot", "purpose"))
+        times = all(0 <= float(holder[key]) < LATEST for key in ("since", "beat"))
+        numbers = int(holder["pid"]) > 0 and (holder["born"] is None or int(holder["born"]) >= 0)
+    except (ValueError, TypeError, KeyError, IndexError, OverflowError):
+        return {}
+    return holder if names and times and numbers else {}

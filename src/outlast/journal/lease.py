@@ -49,9 +49,13 @@ class Lease:
     def renew(self) -> None:
         """Store a heartbeat, at most every RENEW_INTERVAL seconds. Raise JournalHeld if it was taken over."""
         if time.monotonic() - self._renewed >= RENEW_INTERVAL:
-            self._holder["beat"] = time.time()
-            self._journal.renew_lease(self._holder)
-            self._renewed = time.monotonic()
+            self.renew_now()
+
+    def renew_now(self) -> None:
+        """Store a heartbeat. Raise JournalHeld if it was taken over."""
+        self._holder["beat"] = time.time()
+        self._journal.renew_lease(self._holder)
+        self._renewed = time.monotonic()
 
     def release(self) -> None:
         """Give the lease up. Raise JournalHeld if it was taken over."""

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from outlast.domain.fold import apply
 from outlast.domain.model import ATTEMPT_KINDS, Attempt, EntryKind, JournalEntry, Run, Spec
+from outlast.journal.entry_limit import limit
 
 
 class Records:
@@ -63,6 +64,7 @@ class Records:
 
     def append(self, entries: Sequence[JournalEntry]) -> None:
         """Apply all entries (and make them durable), or none. Raise ImpossibleStep."""
+        entries = [limit(entry) for entry in entries]
         runs: dict[str, Run] = {}
         attempts: dict[str, Attempt] = {}
         for entry in entries:

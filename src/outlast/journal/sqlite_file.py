@@ -4,14 +4,29 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from dataclasses import dataclass
 from pathlib import Path
 
 from outlast.errors import JournalDamaged
+from outlast.journal import ownership
+from outlast.journal.private_copy import StepLimit, open_copy
+from outlast.text import printable
 
 #: Seconds that a reader or writer waits for a lock.
 BUSY = 20.0
 #: In bytes. SQLite's own limit is 512, which includes the suffixes of its auxiliary files.
 LONGEST_PATH = 500
+#: A journal of this many bytes is not blank.
+_NOT_BLANK = 2**20
+
+
+@dataclass(frozen=True)
+class ReadConnection:
+    """A connection to read a journal."""
+
+    db: sqlite3.Connection
+    #: The limit of a query, if other users could have changed the journal: it is a copy, with safe text.
+    limit: StepLimit | None = None
 
 
 def is_blank(path: Path) -> bool:
@@ -19,10 +34,13 @@ def is_blank(path: Path) -> bool:
 
     Raise JournalDamaged if the file is blank although the experiment had runs.
     """
+    file = ownership.resolve_own_link(path)
     try:
-        db = connect_to_read(path)
-    except sqlite3.Error:
-        return not path.exists()  # opening it as a journal raises an error with the cause
+        if not ownership.is_private(file) and file.lstat().st_size >= _NOT_BLANK:
+            return False  # a copy takes a while
+        db = open_to_read(file).db
+    except (sqlite3.Error, OSError, JournalDamaged):
+        return not os.path.lexists(path)  # opening it as a journal raises an error with the cause
     try:
         blank = db.execute("SELECT 1 FROM sqlite_master").fetchone() is None
     except sqlite3.Error:
@@ -32,6 +50,30 @@ def is_blank(path: Path) -> bool:
     if blank and (path.parent / "params" / "runs").exists():
         raise JournalDamaged(describe_damage(path, "it is empty, although this experiment had runs"))
     return blank
+
+
+def open_to_write(path: Path) -> sqlite3.Connection:
+    """Open or create the file for writing. Raise NotWritable or JournalDamaged if that is not safe."""
+    file = ownership.resolve_own_link(path)
+    ownership.check_owner(file)
+    ownership.check_rollback_journal(file)
+    return connect(file, "mode=rwc")
+
+
+def open_to_read(path: Path) -> ReadConnection:
+    """Open the file for reading: as it is if only this user can change it, else a copy of it.
+
+    Raise OSError or JournalDamaged if it cannot be copied, or is not safe to open.
+    """
+    file = ownership.resolve_own_link(path)
+    if not ownership.is_private(file):
+        return ReadConnection(*open_copy(file, _decode_safely))
+    ownership.check_rollback_journal(file)
+    return ReadConnection(connect_to_read(file))
+
+
+def _decode_safely(text: bytes) -> str:
+    return printable(text.decode("utf-8", "replace"))
 
 
 def connect(path: Path, mode: str) -> sqlite3.Connection:
@@ -46,7 +88,7 @@ def connect(path: Path, mode: str) -> sqlite3.Connection:
 
 
 def connect_to_read(path: Path) -> sqlite3.Connection:
-    """Open the file for reading, also without write permission and on a full disk."""
+    """Open a file that only this user can change, also without write permission and on a full disk."""
     modes = ["mode=rw", "mode=ro"]  # rw first: a killed writer may have left changes to roll back
     if not os.access(path, os.W_OK) or not os.access(path.parent, os.W_OK):
         modes.remove("mode=rw")
@@ -66,12 +108,24 @@ def connect_to_read(path: Path) -> sqlite3.Connection:
 
 
 def file_identity(path: Path) -> tuple[int, int] | None:
-    """Return device and inode of the file; None if there is none."""
+    """Return device and inode of the file; None if there is none. Raise OSError if that is not known."""
     try:
         status = path.stat()
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     return status.st_dev, status.st_ino
+
+
+def file_state(path: Path) -> tuple[object, ...]:
+    """Return what changes when something is written to the journal."""
+    found: list[object] = []
+    for file in (path, *(Path(str(path) + suffix) for suffix in ownership.AUXILIARY)):
+        try:
+            status = file.stat()
+            found.append((status.st_ino, status.st_size, status.st_mtime_ns))
+        except OSError:
+            found.append(None)
+    return tuple(found)
 
 
 def describe_damage(path: Path, why: str) -> str:

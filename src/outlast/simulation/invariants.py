@@ -157,6 +157,8 @@ def _given_up_rightly(
     truth = history.truths[run.name]
     if truth.refused or truth.held_for_good or ended - run.since > limits.total:
         return True
+    if run.blocked_since is not None:  # files failed again and again, for as long as the controller waits
+        return True
     if sum(_held_a_slot(history.jobs, attempt) for attempt in since) >= limits.attempts:
         return True
     own, any_cause = _without_progress(history.exchange.last_reports, history.jobs, attempts)

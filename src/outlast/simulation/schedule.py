@@ -265,13 +265,16 @@ class _Schedule:
         if entry.kind is not EntryKind.ENDED or entry.token is None:
             return
         self.exchange.given_up.add(entry.token)
+        if entry.data.get("blocked"):
+            self.exchange.blocked.add(entry.token)
         job = self.cluster.jobs.get(entry.token)
         # One listing may be stale: at least two must lack a running job before it may be given up.
         if job is not None and (job.missing_listings >= 2 or self._is_misled(entry.token)):
             self.excused.add(entry.token)
         elif job is not None and job.computing and entry.data["outcome"] != Outcome.FINISHED.value:
             self._report_violation(entry.run, "%s was given up while it was listed" % entry.token)
-        if "account" in entry.data and entry.token not in self.exchange.settled:
+        collected = self.exchange.settled | self.exchange.blocked
+        if "account" in entry.data and entry.token not in collected:
             self._report_violation(
                 entry.run, "the end of %s was recorded before it was settled" % entry.token
             )
@@ -288,6 +291,7 @@ class _Schedule:
         """Return True if the controller could not have ended the job: the scheduler had lost it."""
         attempt = self.records.attempt(program.leg[0])
         lost = attempt is not None and attempt.outcome is Outcome.LOST
+        lost = lost or program.leg[0] in self.exchange.blocked
         return lost or program.log.cut_off or program.leg[0] in self.excused
 
     def _is_misled(self, token: str) -> bool:

@@ -60,6 +60,8 @@ class SimulatedExchange:
         self.given_up: set[str] = set()
         #: Attempts whose remains were collected.
         self.settled: set[str] = set()
+        #: Attempts that were ended although their files failed for too long: they may have no fence.
+        self.blocked: set[str] = set()
         #: Called when a leg is claimed or fenced while the one before it may still be running.
         self.on_takeover: Callable[[str], None] = lambda token: None
         self.weather = weather
@@ -75,7 +77,7 @@ class SimulatedExchange:
         legs = self._legs.setdefault(token, [])
         if legs and legs[-1].holder != job:
             return 0
-        if token in self.given_up:
+        if token in self.given_up - self.blocked:
             self._report_violation(self.orders[token].run, "a job claimed %s, which was given up" % token)
         self._add(token, job)
         return len(legs)
@@ -102,6 +104,9 @@ class SimulatedExchange:
         self.delivered[leg] = steps
 
     # The controller's side.
+
+    def place(self, attempt: Attempt) -> str:
+        return attempt.token
 
     def write_order(self, run: Run, attempt: Attempt, spec: Spec) -> None:
         if self._rng.random() < self.weather.order_fails:

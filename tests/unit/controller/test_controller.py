@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 
@@ -91,6 +92,9 @@ class FakeExchange:
     shut_out: list[str] = field(default_factory=list)
     published: list[str] = field(default_factory=list)
     retired: list[str] = field(default_factory=list)
+
+    def place(self, attempt: Attempt) -> str:
+        return "params/%s" % attempt.token
 
     def write_order(self, run: Run, attempt: Attempt, spec: Spec) -> None:
         if self.order_fails:
@@ -364,9 +368,30 @@ def test_after_its_budget_a_pass_starts_nothing_more() -> None:
     world = World(runs=5)
     world.scheduler.batch = 2
     done = world.controller.step(budget=-1.0)
-    assert (done.put_off, world.scheduler.submitted) == (5, [])
+    assert (done.put_off, world.scheduler.submitted) == (["r0", "r1", "r2", "r3", "r4"], [])
     world.controller.step()
     assert [len(batch) for batch in world.scheduler.submitted] == [2, 2, 1]
+
+
+def test_a_pass_submits_jobs_even_if_all_before_took_longer_than_its_budget(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(runs=5)
+    world.scheduler.batch = 2
+    now = [0.0]
+    monkeypatch.setattr("outlast.controller.controller.time.monotonic", lambda: now[0])
+
+    def slow(act: Callable[..., Any], seconds: float) -> Callable[..., Any]:
+        def take_long(*arguments: Any) -> Any:
+            now[0] += seconds
+            return act(*arguments)
+
+        return take_long
+
+    monkeypatch.setattr(world.scheduler, "poll", slow(world.scheduler.poll, 100.0))
+    monkeypatch.setattr(world.scheduler, "submit", slow(world.scheduler.submit, 2.0))
+    done = world.controller.step(budget=3.0)
+    assert (done.put_off, [len(batch) for batch in world.scheduler.submitted]) == (["r4"], [2, 2])
 
 
 def test_a_pass_iterates_over_the_starts_as_often_for_many_runs_as_for_few(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -81,6 +82,23 @@ def test_garbage_is_renamed_and_the_other_requests_are_processed(
     assert "1-garbage.json.unreadable" in note
     assert (inbox.directory / "1-garbage.json.unreadable").read_bytes() == content
     assert journal.names() == ["a", "b"] and inbox.names() == []
+
+
+@pytest.mark.parametrize("method", ["unlink", "replace"])
+def test_an_inbox_that_cannot_be_written_does_not_stop_the_controller_and_a_request_counts_once(
+    inbox: Inbox, journal: Journal, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    name = inbox.put(SUBMIT)
+    (inbox.directory / "9-garbage.json").write_bytes(b"{")
+
+    def refuse(path: Path, *_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, method, refuse)
+    for _ in range(2):
+        notes = process_requests(journal, inbox, 1.0)
+        assert any("Permission denied" in note for note in notes)
+    assert journal.names() == ["a", "b"] and journal.has_request(name)
 
 
 def test_half_written_and_unrelated_files_are_no_requests(inbox: Inbox) -> None:

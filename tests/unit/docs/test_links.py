@@ -17,7 +17,7 @@ from outlast import job_environment
 from outlast.cli import group
 from outlast.domain.ledger import Use
 from outlast.domain.model import AttemptState, EntryKind, Outcome, Phase, RunState
-from outlast.journal import journal
+from outlast.journal import format as journal_format
 from outlast.node.protocol import Variable
 from outlast.spec.schema import ParamsKeys, ProfileKeys
 
@@ -181,7 +181,7 @@ def test_every_variable_that_a_training_finds_is_explained(variable: str) -> Non
 def test_every_state_phase_kind_and_table_is_named() -> None:
     states = {state.value for state in (*RunState, *AttemptState)}
     assert states <= words("reference/commands.md")
-    tables = set(re.findall(r"CREATE TABLE (\w+)", journal._SCHEMA))
+    tables = set(re.findall(r"CREATE TABLE (\w+)", journal_format.SCHEMA))
     assert {phase.value for phase in Phase} | {kind.value for kind in EntryKind} | tables <= words(
         "reference/files.md"
     )

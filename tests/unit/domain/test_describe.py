@@ -47,7 +47,7 @@ def test_a_new_attempt_in_an_older_journal_shows_the_whole_reason() -> None:
 
 def test_an_end_shows_the_outcome_and_the_steps() -> None:
     text = sentence(EntryKind.ENDED, step=9, account={"slot": 1.0, "loaded": True, "resumed": 4})
-    assert text == "attempt 2 ended as evicted: gone (from step 4); step 9 is saved"
+    assert text == "attempt 2 ended as evicted: gone; resumed from step 4; step 9 is saved"
 
 
 def test_control_characters_of_other_machines_are_not_printed() -> None:

@@ -93,6 +93,12 @@ def test_the_next_attempt_avoids_hosts_that_failed_and_waits_for_its_pause() -> 
     assert decision is not None and decision.kind is EntryKind.FAILED
 
 
+@pytest.mark.parametrize("name", ['a"}) || true', "a'b", "n[1-4]", "a b", "x" * 300])
+def test_a_host_whose_name_is_more_than_a_name_is_not_avoided(name: str) -> None:
+    decision = between_attempts(Outcome.EVICTED, sour_hosts=((name, NOW), ("node1", NOW)))
+    assert decision is not None and decision.data["avoid"] == ["node1"]
+
+
 def test_an_intent_without_a_response_becomes_unsure() -> None:
     decision = next_for(attempt=replace(ATTEMPT, state=AttemptState.INTENDED, job=""))
     assert decision is not None and decision.kind is EntryKind.UNSURE

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from outlast.domain.attempt_end import end_by_report
-from outlast.domain.model import Attempt, AttemptState, Run, RunState
+from outlast.domain.model import Attempt, AttemptState, Phase, Run, RunState
+from outlast.domain.observation import Save
 from outlast.exchange import attempt_log
 from outlast.exchange.attempt_log import read_attempt
 from outlast.node import jsonl
@@ -126,3 +127,32 @@ def test_repeated_phases_are_added_up(tmp_path: Path) -> None:
     assert report is not None
     assert [phase.value for phase, _ in report.spans] == PHASES
     assert sum(seconds for _, seconds in report.spans) == pytest.approx(29_999)
+
+
+def test_of_many_legs_the_oldest_are_added_up_and_no_second_is_lost(tmp_path: Path) -> None:
+    legs = 100
+    for number in range(1, legs + 1):
+        leg = tmp_path if number == 1 else tmp_path / f"leg-{number}"
+        leg.mkdir(exist_ok=True)
+        (leg / "claim.json").write_text('{"host": "node"}')
+        events = [
+            {"event": "claimed", "at": 1, "mono": 0, "host": "node"},
+            {"event": "phase", "phase": "stage", "mono": 0},
+            {"event": "phase", "phase": "compute", "mono": 1},
+            {"event": "phase", "phase": "clean-up", "mono": 11},
+            {"event": "end", "outcome": "continue", "mono": 12, "code": 85},
+        ]
+        (leg / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+        saved = {"event": "saved", "mono": 10, "step": number, "seconds": 0.5, "blocked": 0.5}
+        loaded = {"event": "loaded", "mono": 1, "step": number - 1 or None}
+        (leg / "progress.jsonl").write_text(json.dumps(loaded) + "\n" + json.dumps(saved) + "\n")
+    report = read_attempt(tmp_path)
+    assert report is not None
+    assert len(report.legs) == attempt_log.MOST_LEGS
+    first, merged = report.legs[0], legs - attempt_log.MOST_LEGS + 1
+    assert dict(first.spans)[Phase.COMPUTE] == pytest.approx(10 * merged)
+    assert first.saves[-1] == Save(pytest.approx(9 * merged), merged)
+    assert first.saved is not None and (first.saved.times, first.saving) == (merged, 0.5 * merged)
+    assert sum(dict(leg.spans)[Phase.COMPUTE] for leg in report.legs) == pytest.approx(10 * legs)
+    entry = end_by_report(RUN, ATTEMPT, None, report, 2000.0)
+    assert len(json.dumps(dict(entry.data))) < 30_000

@@ -100,8 +100,8 @@ def test_a_fence_after_the_claim_fails(exchange: SharedFilesExchange) -> None:
 
 
 def test_a_claim_without_a_log_is_a_sign_of_life_and_a_fence_is_none(exchange: SharedFilesExchange) -> None:
-    assert exchange.report(ATTEMPT) is None
     path = str(place(exchange) / "claim.json")
+    assert exchange.report(ATTEMPT) is None
     assert claim.acquire(path, "tok", "17", "node1")
     report = exchange.report(ATTEMPT)
     assert report is not None
@@ -152,6 +152,31 @@ def test_a_link_in_a_delivery_is_not_followed(exchange: SharedFilesExchange, tmp
     (tmp_path / "secret").write_text("abc")
     deliver(exchange, {"model.npz": {"size": 3}})
     (place(exchange) / "output" / "model.npz").symlink_to(tmp_path / "secret")
+    assert outcome(exchange) is Outcome.WRONG_OUTPUT
+
+
+def test_a_delivery_that_is_a_link_is_a_wrong_output_and_is_never_published(
+    exchange: SharedFilesExchange, tmp_path: Path
+) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "model.npz").write_text("abc")
+    deliver(exchange, {"model.npz": {"size": 3}})
+    (place(exchange) / "output").rmdir()
+    (place(exchange) / "output").symlink_to(tmp_path / "home")
+    assert outcome(exchange) is Outcome.WRONG_OUTPUT
+    with pytest.raises(ResultGone):
+        exchange.publish(ATTEMPT)
+    assert not exchange.experiment.result("a").exists()
+    assert (tmp_path / "home" / "model.npz").read_text() == "abc"
+
+
+def test_a_link_on_the_way_to_a_delivered_file_is_not_followed(
+    exchange: SharedFilesExchange, tmp_path: Path
+) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "model.npz").write_text("abc")
+    deliver(exchange, {"models/model.npz": {"size": 3}})
+    (place(exchange) / "output" / "models").symlink_to(tmp_path / "home")
     assert outcome(exchange) is Outcome.WRONG_OUTPUT
 
 

@@ -27,16 +27,13 @@ from outlast.domain.model import (
     Cause,
     EntryKind,
     JournalEntry,
-    OutputRule,
     Run,
-    Spec,
 )
 from outlast.errors import JournalDamaged, JournalHeld, NotWritable
 from outlast.journal.codec import dump, read_attempt
 from outlast.journal.journal import Journal
 from outlast.simulation import carry_out, draw_scenario
-
-SPEC = Spec("digits", "train", outputs=(OutputRule("m", check=("true", "x")),))
+from support.journals import SPEC, added, ended, intended, writer
 
 
 @pytest.fixture
@@ -49,32 +46,6 @@ def journal(path: Path) -> Iterator[Journal]:
     journal = writer(path)
     yield journal
     journal.close()
-
-
-def writer(path: Path) -> Journal:
-    journal = Journal(path, create=True)
-    epoch, _ = journal.lease()
-    assert journal.acquire_lease(epoch, {"pid": 1})
-    return journal
-
-
-def added(name: str, position: int = 0) -> JournalEntry:
-    return JournalEntry(
-        1.0, name, EntryKind.ADDED, None, {"position": position, "spec": 1, "params": {"lr": "1e-3"}}
-    )
-
-
-def intended(name: str, token: str, number: int = 1) -> JournalEntry:
-    return JournalEntry(
-        2.0, name, EntryKind.INTENDED, token, {"number": number, "reason": "first", "avoid": ["bad"]}
-    )
-
-
-def ended(name: str, token: str, outcome: str = "evicted") -> JournalEntry:
-    account = {"slot": 9.5, "spans": [["compute", 8.0]], "tail": ["ü"]}
-    return JournalEntry(
-        3.0, name, EntryKind.ENDED, token, {"outcome": outcome, "detail": "why", "account": account}
-    )
 
 
 def folded(journal: Journal) -> tuple[dict[str, Run], dict[str, Attempt]]:

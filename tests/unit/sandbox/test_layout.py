@@ -234,7 +234,7 @@ def make_order(home: Path, **changes: Any) -> WorkOrder:
         "checkpoints": str(back / "checkpoints"),
         "log": str(back / "training.log"),
         "sandbox": True,
-        "commit": "auto",
+        "commit": "chirp",
         "commit_every": 100.0,
     }
     return WorkOrder(**{**plain, **changes})
@@ -518,6 +518,16 @@ def test_without_chirp_checkpoints_are_committed_by_restarts_in_place(
     assert job.commits.wants_restart()
     job.commits.note_stopped(saved=True)
     assert job.commits.restarts
+
+
+def test_by_default_checkpoints_are_committed_by_restarts_although_chirp_is_offered(
+    tmp_path: Path, pool: Pool
+) -> None:
+    job = Job(tmp_path / "sandbox", pool, commit="auto")
+    job.poll(changed=True)
+    job.poll(after=101)
+    assert pool.requests == [] and job.commits.wants_restart()
+    assert job.events("warning") == []
 
 
 def test_a_training_that_did_not_save_for_a_restart_is_not_restarted_again(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 from outlast.domain import outcomes
 from outlast.domain.model import Attempt, AttemptState, Outcome, Run, RunState, Spec
+from outlast.exchange import sandbox_results
 from outlast.exchange.experiment import Experiment
 from outlast.exchange.sandbox_exchange import SandboxExchange
 from outlast.node.order import read_order
@@ -323,6 +325,96 @@ def test_links_from_another_machine_are_not_followed(exchange: SandboxExchange, 
     assert not exchange.experiment.log("run", 1).exists()
     assert not list(exchange.experiment.checkpoints("run").glob("**/key"))
     assert (secret / "key").read_text() == "secret"
+
+
+def belongings(tmp_path: Path) -> Path:
+    """Return a directory of the user with the same names as one that came back, and a longer log."""
+    mine = tmp_path / "mine"
+    save(mine / "checkpoints", 9)
+    (mine / "unfinished/output").mkdir(parents=True)
+    (mine / "commit-000009").mkdir()
+    (mine / "training.log").write_text("secret " * 1000)
+    manifest.write(str(mine), manifest.list_files(str(mine), ["checkpoints"], 9))
+    return mine
+
+
+def all_below(place: Path) -> dict[str, tuple[int, bytes]]:
+    return {
+        str(path.relative_to(place)): (path.stat().st_mode, path.read_bytes() if path.is_file() else b"")
+        for path in place.rglob("*")
+    }
+
+
+@pytest.mark.parametrize(
+    "name, goal",
+    [
+        ("travel", ""),
+        ("travel/training.log", "training.log"),
+        ("travel/checkpoints", "checkpoints"),
+        ("travel/manifest.json", "manifest.json"),
+        ("committed", ""),
+        ("committed/news", ""),
+        ("committed/commit-000009", ""),
+        ("job.log", "training.log"),
+    ],
+)
+def test_links_that_appear_while_files_are_moved_to_their_places_are_not_followed(
+    exchange: SandboxExchange, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, goal: str
+) -> None:
+    mine = belongings(tmp_path)
+    before = all_below(mine)
+    of = attempt()
+    exchange.write_order(RUN, of, spec())
+    back = home(exchange, of) / "travel"
+    save(back / "checkpoints", 2)
+    (back / "training.log").write_text("step 2\n")
+    manifest.write(str(back), manifest.list_files(str(back), ["checkpoints"], 5))
+    real = sandbox_results._bring_log
+
+    def plant_and_bring(place: Path, target: Path) -> None:
+        layout.remove(str(place / name))
+        (place / name).parent.mkdir(exist_ok=True)
+        (place / name).symlink_to(mine / goal)
+        real(place, target)
+
+    monkeypatch.setattr(sandbox_results, "_bring_log", plant_and_bring)
+    with suppress(OSError):  # the controller tries again
+        exchange.settle(of)
+    assert all_below(mine) == before
+    log = exchange.experiment.log("run", 1)
+    assert not log.exists() or "secret" not in log.read_text()
+    assert set(steps(exchange.experiment.checkpoints("run"))) <= {2}
+
+
+def test_an_attempt_whose_directory_was_never_written_is_settled(exchange: SandboxExchange) -> None:
+    exchange.settle(attempt())
+    assert not home(exchange, attempt()).exists()
+
+
+def test_files_that_cannot_be_used_are_not_moved_through_a_link(
+    exchange: SandboxExchange, tmp_path: Path
+) -> None:
+    mine = belongings(tmp_path)
+    before = all_below(mine)
+    of = attempt()
+    exchange.write_order(RUN, of, spec())
+    save(home(exchange, of) / "travel/checkpoints", 2)
+    (home(exchange, of) / "unusable").symlink_to(mine)
+    sandbox_results.set_aside(exchange.experiment, of, ValueError("x"))
+    assert all_below(mine) == before
+    assert steps(home(exchange, of) / "unusable/checkpoints") == [2]
+
+
+def test_a_report_is_not_looked_for_behind_a_link(exchange: SandboxExchange, tmp_path: Path) -> None:
+    mine = belongings(tmp_path)
+    (mine / "news").mkdir()
+    (mine / "news/link").symlink_to(tmp_path)
+    of = attempt()
+    exchange.write_order(RUN, of, spec())
+    layout.remove(str(home(exchange, of) / "committed"))
+    (home(exchange, of) / "committed").symlink_to(mine)
+    assert exchange.report(of) is None
+    assert (mine / "news/link").is_symlink() and mine.is_dir()
 
 
 def test_the_token_file_travels_with_the_job_only_if_there_is_data_to_fetch(

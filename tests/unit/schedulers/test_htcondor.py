@@ -269,6 +269,16 @@ def test_all_files_are_transferred_and_one_directory_is_transferred_back(tmp_pat
     assert "mkdir -p travel" in one.script
 
 
+@pytest.mark.parametrize(
+    "commit, wanted", [("auto", None), ("restart", None), ("never", None), ("chirp", "true")]
+)
+def test_a_job_gets_access_to_the_files_of_the_access_point_only_on_request(
+    tmp_path: Path, commit: str, wanted: str | None
+) -> None:
+    assert settings_of(Profile(), request(tmp_path)).get("My.WantIOProxy") is None
+    assert settings_of(Profile(commit=commit), request(tmp_path)).get("My.WantIOProxy") == wanted
+
+
 def test_resources_are_requested_in_htcondors_units(tmp_path: Path) -> None:
     settings = settings_of(Profile(gpus="Capability >= 8"), request(tmp_path, gpus=1, time=90.5))
     assert (settings["request_memory"], settings["request_disk"]) == ("3815", "976563")

@@ -41,9 +41,9 @@ def command(runs: tuple[str, ...], directory: Path, everything: bool, as_json: b
     experiment, _ = locate(runs[0] if runs else None, directory)
     journal = open_journal(experiment)
     try:
-        found = list(journal.live().values()) if everything else find_runs(journal, runs, directory, "--all")
+        found = [] if everything else find_runs(journal, runs, directory, "--all")
         over = [run.name for run in found if run.state.over]
-        names = tuple(run.name for run in found if not run.state.over)
+        names = tuple(journal.live_names() if everything else (r.name for r in found if not r.state.over))
     finally:
         journal.close()
     request = Cancel(None if everything else names, "cancelled by the user")

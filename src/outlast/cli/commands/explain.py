@@ -26,15 +26,19 @@ from outlast.domain.accounts import ItemAccount, LegAccount, sum_errors
 from outlast.domain.model import Attempt, AttemptState, JournalEntry, Run
 from outlast.domain.save_costs import SaveCosts
 from outlast.journal.journal import Journal
-from outlast.text import printable
+from outlast.text import counted, printable
 from outlast.units import show_duration, show_size
+
+#: Attempts shown when there are many; `--all` shows the rest.
+SHOWN = 20
 
 
 @click.command()
 @click.argument("run", required=False)
 @here_option
+@click.option("--all", "everything", is_flag=True, help="Show all attempts, not only the last %d." % SHOWN)
 @json_option
-def command(run: str | None, directory: Path, as_json: bool) -> None:
+def command(run: str | None, directory: Path, everything: bool, as_json: bool) -> None:
     """Show what happened in each attempt of a run, what was decided, and why."""
     experiment, name = locate(run, directory)
     journal = open_journal(experiment)
@@ -44,7 +48,7 @@ def command(run: str | None, directory: Path, as_json: bool) -> None:
         if as_json:
             write_json(_as_json(journal, found, attempts))
         else:
-            click.echo(_text(journal, found, attempts, experiment.root, directory))
+            click.echo(_text(journal, found, attempts, everything, experiment.root, directory))
     finally:
         journal.close()
 
@@ -64,7 +68,9 @@ def _as_json(journal: Journal, run: Run, attempts: list[Attempt]) -> dict[str, A
     }
 
 
-def _text(journal: Journal, run: Run, attempts: list[Attempt], root: Path, directory: Path) -> str:
+def _text(
+    journal: Journal, run: Run, attempts: list[Attempt], everything: bool, root: Path, directory: Path
+) -> str:
     spec = journal.spec(run.spec)
     why = " — %s" % printable(run.reason) if run.state.over else ""
     lines = [wrap_line("%s: %s%s" % (run.name, add_colour(run.state.value), why), 2)]
@@ -72,9 +78,15 @@ def _text(journal: Journal, run: Run, attempts: list[Attempt], root: Path, direc
     if run.params:
         lines.append("  with " + ", ".join("%s=%s" % item for item in run.params.items()))
     bookings = {booking.number: booking for booking in ledger.book(run, attempts)}
-    entries = [row.entry for row in journal.entries(run.name)]
-    for attempt in attempts:
-        own_entries = [entry for entry in entries if entry.token == attempt.token]
+    entries: dict[str | None, list[JournalEntry]] = {}
+    for row in journal.entries(run.name):
+        entries.setdefault(row.entry.token, []).append(row.entry)
+    shown = attempts if everything else attempts[-SHOWN:]
+    if len(shown) < len(attempts):
+        left_out = counted(len(attempts) - len(shown), "earlier attempt")
+        lines += ["", "… %s not shown; --all shows them" % left_out]
+    for attempt in shown:
+        own_entries = entries.get(attempt.token, [])
         lines += ["", *_attempt_lines(attempt, own_entries, bookings.get(attempt.number))]
     hint = suggest_retry(journal, run, root, directory)
     if hint:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
@@ -185,24 +186,23 @@ def _data_errors_table(bookings: list[Booking]) -> str:
 
 def _table_by_host(bookings: list[Booking]) -> str:
     """Return the time and outcomes by host or site; empty if there is only one."""
-    hosts = sorted({booking.host for booking in bookings if booking.host})
+    hosts: dict[str, list[Booking]] = {}
+    for booking in bookings:
+        if booking.host:
+            hosts.setdefault(booking.host, []).append(booking)
     if len(hosts) < 2:
         return ""
     rows = []
-    for host in hosts:
-        here = [booking for booking in bookings if booking.host == host]
+    for host, here in sorted(hosts.items()):
         slot, useful = sum(b.slot for b in here), total(here)[Use.USEFUL]
-        outcomes = sorted({b.outcome.value for b in here if b.outcome})
+        outcomes = Counter(b.outcome.value for b in here if b.outcome)
         rows.append(
             (
                 host,
                 str(len(here)),
                 show_duration(slot),
                 "%.0f %%" % (100 * useful / slot if slot else 0),
-                ", ".join(
-                    "%d %s" % (sum(bool(b.outcome) and b.outcome.value == o for b in here), o)  # type: ignore[union-attr]
-                    for o in outcomes
-                ),
+                ", ".join("%d %s" % (number, outcome) for outcome, number in sorted(outcomes.items())),
             )
         )
     return table(("HOST", "ATTEMPTS", "SLOT", "USEFUL", "OUTCOMES"), rows, right=(1, 2, 3), most_lines=9)

@@ -20,6 +20,7 @@ from outlast.cli.common import (
 )
 from outlast.controller.inbox import Inbox
 from outlast.domain.model import RunState
+from outlast.errors import JournalLocked, JournalUnavailable
 from outlast.exchange.experiment import Experiment
 from outlast.journal.sqlite_file import is_blank
 
@@ -51,10 +52,13 @@ def supervise(experiment: Experiment, directory: Path, as_json: bool, purpose: s
     try:
         with control(experiment, purpose, display.print_entries) as session, display.showing(session.journal):
             while True:
-                display.after_pass(session.step())
-                if session.done:
-                    break
-                session.wait(display.refresh)
+                try:
+                    display.after_pass(session.step())
+                    if session.done:
+                        break
+                    session.wait(display.refresh)
+                except (JournalUnavailable, JournalLocked) as error:
+                    session.recover(error, display.print_journal_error)
             counts = session.journal.counts()
             failed = [run.name for run in session.journal.runs() if run.state is RunState.FAILED]
     except KeyboardInterrupt:

@@ -159,7 +159,9 @@ class _ReplayVisitor:
         if current.is_kept and not current.done:
             self._writer.begin_archive(current.path, current.executable)
         kept = self._writer.kept
-        descriptor = os.open(kept.file, os.O_RDONLY) if kept else self._writer.tree.open(current.path)
+        descriptor = (
+            os.open(kept.file, os.O_RDONLY | os.O_NOFOLLOW) if kept else self._writer.tree.open(current.path)
+        )
         try:
             self._read(descriptor, current.done, count)
         finally:

@@ -26,7 +26,7 @@ from typing import Any, Callable
 from outlast.node.files import remove_tree, sync_directory
 from outlast.node.locks import try_lock
 from outlast.node.pulse import no_pulse
-from outlast.untrusted_files import is_plain_name, parse_json, read_file
+from outlast.untrusted_files import create_file, is_plain_name, parse_json, read_file
 
 #: A line for each of a hundred thousand nested archives.
 _MAX_STATE = 64 << 20
@@ -121,8 +121,8 @@ class Workspace:
         if moving is not None:
             state["moving"] = [asdict(move) for move in moving]
         temporary = self._state + ".tmp"
-        with open(temporary, "w", encoding="utf-8") as file:
-            json.dump(state, file)
+        with create_file(temporary) as file:
+            file.write(json.dumps(state).encode("ascii"))
             file.flush()
             if moving is not None:
                 os.fsync(file.fileno())

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import errno
 import os
-import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Callable, Tuple
 
-from outlast.node.files import link_or_copy
+from outlast.node.files import link_or_copy, remove_tree
 from outlast.node.legs import Leg, possible_legs
 from outlast.node.progress_file import newest_progress_path
 from outlast.node.sandbox import layout, manifest
 from outlast.node.sandbox.chirp import Chirp, ChirpError
 from outlast.node.sandbox.manifest import DirectoryManifest
+from outlast.untrusted_files import read_file
 
 #: How often to try a snapshot of a directory that changes meanwhile.
 _SNAPSHOT_TRIES = 5
 #: A log larger than this is not sent while the training runs.
 _MAX_LOG_BYTES = 16 * 2**20
 _MANIFEST = manifest.NAME
+#: Errors of a file that is missing, too large, a link or no file at all.
+_NOT_SENT = (errno.ENOENT, errno.EFBIG, errno.ELOOP, errno.EINVAL, errno.ENXIO)
 
 #: Inode, size and modification time: equal for a file that has not changed on this machine.
 FileStamp = Tuple[int, int, int]
@@ -98,7 +102,7 @@ def send_state(
         _send_by_rename(chirp, listed.to_json(), place, _MANIFEST)
         return SentCommit(layout.commit_name(serial), stamps), sent
     finally:
-        shutil.rmtree(sandbox.snapshot, ignore_errors=True)
+        _remove_snapshot(sandbox)
 
 
 def remove_older(chirp: Chirp, newest: SentCommit) -> None:
@@ -130,12 +134,12 @@ def send_news(chirp: Chirp, sandbox: Sandbox, leg: Leg, *, earlier: bool) -> Non
 def _send_small(chirp: Chirp, path: str, place: str) -> None:
     """Send a file to the directory `place`, unless it is missing or too large."""
     try:
-        with open(path, "rb") as file:
-            content = file.read(_MAX_LOG_BYTES + 1)
-    except FileNotFoundError:
-        return
-    if len(content) <= _MAX_LOG_BYTES:
-        _send_by_rename(chirp, content, place, os.path.basename(path))
+        content = read_file(path, _MAX_LOG_BYTES)
+    except OSError as error:
+        if error.errno in _NOT_SENT:
+            return
+        raise
+    _send_by_rename(chirp, content, place, os.path.basename(path))
 
 
 def _send_by_rename(chirp: Chirp, content: bytes, place: str, name: str) -> None:
@@ -170,7 +174,7 @@ def _link(chirp: Chirp, before: SentCommit, name: str, place: str) -> bool:
 def _take_snapshot(sandbox: Sandbox, serial: int) -> DirectoryManifest:
     """Link all files into the snapshot, so that they stay if the training removes or replaces them."""
     for _ in range(_SNAPSHOT_TRIES):
-        shutil.rmtree(sandbox.snapshot, ignore_errors=True)
+        _remove_snapshot(sandbox)
         try:
             _mirror(
                 os.path.join(sandbox.travel, layout.CHECKPOINTS),
@@ -182,6 +186,11 @@ def _take_snapshot(sandbox: Sandbox, serial: int) -> DirectoryManifest:
             continue  # part of a checkpoint must not count as the whole
         return manifest.list_files(sandbox.snapshot, layout.PARTS, serial)
     raise FilesChanged("files are removed faster than they can be listed")
+
+
+def _remove_snapshot(sandbox: Sandbox) -> None:
+    with suppress(OSError):  # there is none, or it stays; the next one has the same name and would fail
+        remove_tree(sandbox.snapshot)
 
 
 def _mirror(source: str, target: str) -> None:

@@ -20,6 +20,7 @@ from outlast.node.progress_file import newest_step
 from outlast.node.sandbox import commit, layout
 from outlast.node.sandbox.chirp import Chirp, ChirpError
 from outlast.node.sandbox.commit import Sandbox
+from outlast.untrusted_files import create_file
 
 #: Seconds between two updates of the job's ad; the starter forwards them every few minutes.
 AD_UPDATE_INTERVAL = 60.0
@@ -114,8 +115,7 @@ class Committer:
         """Record that the training was stopped for a restart. If it did not save, it is the last restart."""
         self.restarts = True
         if not saved:
-            with open(self._no_restart_path, "w", encoding="ascii"):
-                pass
+            create_file(self._no_restart_path).close()
 
     def finish(self) -> None:
         """Cancel a commit under way and wait until its thread has ended, at most a few seconds."""

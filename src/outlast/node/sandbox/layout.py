@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import stat
 from contextlib import suppress
 from typing import Iterable, Tuple
@@ -24,7 +23,7 @@ from outlast.node.files import copy_file, copy_link_target, make_accessible, rem
 from outlast.node.legs import Leg
 from outlast.node.sandbox import manifest
 from outlast.node.sandbox.manifest import DirectoryManifest
-from outlast.untrusted_files import directory_below, open_directory, parse_json, read_below, walk
+from outlast.untrusted_files import create_file, directory_below, open_directory, parse_json, read_below, walk
 
 #: The directory that HTCondor transfers back at the end of a job, at an eviction and for a restart in place.
 TRAVEL = "travel"
@@ -117,8 +116,8 @@ def restore_newest(home: str) -> Commit | None:
 def write_serial(home: str, serial: int) -> None:
     """Set the serial of `travel`: it is newer than every state with a lower serial."""
     path = os.path.join(home, TRAVEL, _SERIAL)
-    with open(path + ".tmp", "w", encoding="ascii") as file:
-        file.write(str(serial))
+    with create_file(path + ".tmp") as file:
+        file.write(b"%d" % serial)
     os.replace(path + ".tmp", path)
 
 
@@ -178,7 +177,7 @@ def _restore_commit(home: str, commit: Commit) -> None:
     if os.path.isdir(source):
         # The next leg expects the outputs of the last one there.
         target = os.path.join(travel, scratch_name(len(legs.claimed(travel))), OUTPUT)
-        shutil.rmtree(target, ignore_errors=True)
+        remove(target)
         os.makedirs(os.path.dirname(target), exist_ok=True)
         os.rename(source, target)
     _restore_links(travel, [item for item in holds.links.items() if item[0].startswith(CHECKPOINTS + "/")])

@@ -149,7 +149,7 @@ def _resource_settings(request: JobRequest, profile: Profile) -> dict[str, str]:
     if profile.project:
         settings["My.ProjectName"] = '"%s"' % _checked(profile.project)
     if profile.commit == "chirp":
-        # Whoever runs the job can then do on the access point whatever its owner can: only on request.
+        # The sites can then do on the access point everything that the owner of the job can: only on request.
         settings["My.WantIOProxy"] = "true"
     return {**settings, **_container_settings(profile.container)}
 

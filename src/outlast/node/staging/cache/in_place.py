@@ -16,7 +16,7 @@ from outlast.node.staging.errors import ErrorKind, FetchFailed, SourceError
 from outlast.node.staging.fetch.digests import PINNED, Digests, choose_check, normalise_digest
 from outlast.node.staging.item import DataItem
 from outlast.node.staging.sources.file_source import FileSource, path_of
-from outlast.untrusted_files import parse_json, read_file
+from outlast.untrusted_files import create_file, parse_json, read_file
 
 _BLOCK = 1 << 20
 _MAX_BYTES = 65536
@@ -61,8 +61,8 @@ def _compare_digests(item: DataItem, source: FileSource, cache: DataCache, pulse
         raise SourceError(ErrorKind.WRONG_DIGEST, contradiction, source.name)
     temporary = "%s.%s" % (record, os.urandom(4).hex())
     with contextlib.suppress(OSError):  # the record only saves time
-        with open(temporary, "w", encoding="ascii") as file:
-            json.dump(state, file)
+        with create_file(temporary) as file:
+            file.write(json.dumps(state).encode("ascii"))
         os.replace(temporary, record)
 
 
