@@ -1,7 +1,7 @@
 BEGIN TRANSACTION;
 CREATE TABLE about (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 INSERT INTO "about" VALUES('format','2');
-INSERT INTO "about" VALUES('version','0.2.0');
+INSERT INTO "about" VALUES('version','0.3.0.dev0');
 CREATE TABLE attempts (
     token TEXT PRIMARY KEY, run TEXT NOT NULL, number INTEGER NOT NULL, state TEXT NOT NULL,
     record TEXT NOT NULL) WITHOUT ROWID;
