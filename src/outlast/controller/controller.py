@@ -17,7 +17,7 @@ from outlast.controller.dispatch import Dispatch
 from outlast.domain import admission, engine, file_errors
 from outlast.domain.decision import Decision, DecisionKind
 from outlast.domain.model import Attempt, EntryKind, JournalEntry, Outcome
-from outlast.domain.observation import JobPhase, JobView, Report, Seen
+from outlast.domain.observation import JobPhase, JobView, Observations, Report
 from outlast.exchange.base import Exchange, FilesGone, ResultGone
 from outlast.filesystem import describe_error
 from outlast.journal.records import Records
@@ -108,7 +108,9 @@ class Controller:
         # Runs whose jobs were rejected for good end now, not in the next pass.
         live = self._records.live()
         sent = (start.run for start in admitted[: len(admitted) - len(done.put_off)])
-        self._settle(Seen(None), done, [run for run in sent if run in live and live[run].current is None])
+        self._settle(
+            Observations(None), done, [run for run in sent if run in live and live[run].current is None]
+        )
         return done
 
     def _hold_back(self, starts: Sequence[Decision]) -> Sequence[Decision]:
@@ -119,14 +121,14 @@ class Controller:
         live = self._records.live().values()
         return admission.hold_back(starts, live, self._records, has_data, self._clock()) if starts else starts
 
-    def _observe(self, done: Pass) -> Seen:
+    def _observe(self, done: Pass) -> Observations:
         current = [self._records.current(run) for run in self._records.live().values()]
         attempts = [attempt for attempt in current if attempt is not None]
         try:
             jobs = self._scheduler.poll([JobRef(a.token, a.job, a.intended) for a in attempts])
         except SchedulerUnavailable as error:
             done.jobs, done.scheduler_error = None, str(error)
-            return Seen(None)
+            return Observations(None)
         done.jobs = len(jobs)
         done.notes.extend(self._scheduler.pop_notes())
         crashpoints.reach("observe.polled")
@@ -141,7 +143,7 @@ class Controller:
                     reports[attempt.token] = report
         crashpoints.reach("observe.read")
         self._deal_with_strays(jobs.values(), done)
-        return Seen(jobs, reports, gone)
+        return Observations(jobs, reports, gone)
 
     def _report(self, attempt: Attempt, gone: dict[str, str] | None = None) -> Report | None:
         """Return the report of an attempt, None if there is none; add a lost directory to `gone`."""
@@ -169,7 +171,7 @@ class Controller:
         self._read[attempt.token] = now
         return True
 
-    def _settle(self, seen: Seen, done: Pass, only: Sequence[str] | None = None) -> list[Decision]:
+    def _settle(self, seen: Observations, done: Pass, only: Sequence[str] | None = None) -> list[Decision]:
         """Decide and act until only starts of attempts are left, and return these.
 
         `only` limits this to the runs of these names.
@@ -198,7 +200,7 @@ class Controller:
         live = self._records.live()
         return sorted(starts, key=lambda start: (live[start.run].attempts == 0, live[start.run].position))
 
-    def _act(self, decisions: Sequence[Decision], seen: Seen, done: Pass) -> list[str]:
+    def _act(self, decisions: Sequence[Decision], seen: Observations, done: Pass) -> list[str]:
         """Carry out decisions, and return the names of the runs that may need another one."""
         entries: list[JournalEntry] = []
         for decision in decisions:
@@ -314,7 +316,11 @@ class Controller:
         return kept
 
     def _request(
-        self, act: Callable[[Sequence[JobView]], None], decisions: Sequence[Decision], seen: Seen, done: Pass
+        self,
+        act: Callable[[Sequence[JobView]], None],
+        decisions: Sequence[Decision],
+        seen: Observations,
+        done: Pass,
     ) -> list[JournalEntry]:
         """Cancel or release the jobs of these decisions in one call; return the entries for them."""
         jobs = seen.jobs or {}
@@ -351,7 +357,7 @@ class Controller:
                 entries = [entry for entry in entries if entry.kind is not EntryKind.TWIN_FOUND]
         self._append(entries, done)
 
-    def _forget_ended(self, seen: Seen) -> None:
+    def _forget_ended(self, seen: Observations) -> None:
         current = {run.current for run in self._records.live().values()}
         jobs = (seen.jobs or {}).values()
         self._read = {token: at for token, at in self._read.items() if token in current}

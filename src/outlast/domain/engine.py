@@ -13,7 +13,7 @@ from outlast.domain import outcomes, untrusted
 from outlast.domain.attempt_end import count_failures, end_attempt, end_by_report
 from outlast.domain.decision import Decision, DecisionKind, record
 from outlast.domain.model import Attempt, AttemptState, Cause, EntryKind, Limits, Outcome, Run, RunState
-from outlast.domain.observation import JobPhase, JobView, Patience, Report, Seen
+from outlast.domain.observation import JobPhase, JobView, Observations, Patience, Report
 from outlast.domain.policy import CLUSTER_PATIENCE, Action, judge
 from outlast.node.failure_streak import FailureStreak
 
@@ -29,7 +29,7 @@ WAITS_AGAIN = 60.0
 
 
 def decide(
-    run: Run, attempt: Attempt | None, seen: Seen, limits: Limits, patience: Patience, now: float
+    run: Run, attempt: Attempt | None, seen: Observations, limits: Limits, patience: Patience, now: float
 ) -> Decision | None:
     """Return the next decision about `run`, whose current attempt is `attempt`; None: wait."""
     if run.state.over:
@@ -92,7 +92,7 @@ def _finished(report: Report | None) -> bool:
 
 
 def _watch(
-    run: Run, attempt: Attempt, seen: Seen, limits: Limits, patience: Patience, now: float
+    run: Run, attempt: Attempt, seen: Observations, limits: Limits, patience: Patience, now: float
 ) -> Decision | None:
     if attempt.state is AttemptState.INTENDED:
         # Only a controller that died in between leaves this behind.

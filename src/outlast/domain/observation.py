@@ -14,7 +14,7 @@ from outlast.domain import untrusted
 from outlast.domain.accounts import ItemAccount, Save, Saved
 from outlast.domain.model import Cause, Outcome, Phase, Removal
 
-__all__ = ["JobPhase", "JobView", "Patience", "Removal", "Report", "Save", "Saved", "Seen"]
+__all__ = ["JobPhase", "JobView", "Patience", "Removal", "Report", "Save", "Saved", "Observations"]
 
 
 class JobPhase(Enum):
@@ -152,7 +152,7 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Seen:
+class Observations:
     """The observations of one pass. `jobs` is None if the scheduler did not respond: nothing is known."""
 
     jobs: Mapping[str, JobView] | None

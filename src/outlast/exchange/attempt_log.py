@@ -48,7 +48,7 @@ MOST_SAVES = 20
 LONGEST_WHY = 300
 
 
-def logged_in(exchange: Path) -> Path:
+def log_directory(exchange: Path) -> Path:
     """Return the directory with the files of an attempt's job.
 
     Without a shared file system these came back with the job or, until then, were sent by it while it ran.
@@ -81,7 +81,7 @@ def fetching_of(exchange: Path) -> Mapping[str, Any] | None:
 
 def _last_leg(exchange: Path) -> Leg | None:
     try:
-        held = [leg for leg, holder in claimed(str(logged_in(exchange))) if not holder.fenced]
+        held = [leg for leg, holder in claimed(str(log_directory(exchange))) if not holder.fenced]
     except OSError:
         return None  # unreadable now; the next poll tries again
     return held[-1] if held else None

@@ -128,7 +128,7 @@ class SandboxExchange(SharedFilesExchange):
         the scheduler does not start the job.
         """
         with self.accessing(attempt):
-            if legs.claimed(str(self.logged_in(attempt))):
+            if legs.claimed(str(self.log_directory(attempt))):
                 return False
             self.shut(attempt)
         return True
@@ -139,14 +139,14 @@ class SandboxExchange(SharedFilesExchange):
         with self.accessing(attempt), suppress(FileNotFoundError):  # already renamed, or never written
             path.rename(path.with_name("order.withdrawn.json"))
 
-    def logged_in(self, attempt: Attempt) -> Path:
+    def log_directory(self, attempt: Attempt) -> Path:
         """Return the directory with the files that came back with the job or, until then, that it sent."""
-        return attempt_log.logged_in(self.experiment.exchange_of(attempt))
+        return attempt_log.log_directory(self.experiment.exchange_of(attempt))
 
     def report(self, attempt: Attempt) -> Report | None:
         with self.accessing(attempt):
             place = self.experiment.exchange_of(attempt)
-            sandbox_results.remove_links(place, str(self.logged_in(attempt).relative_to(place)))
+            sandbox_results.remove_links(place, str(self.log_directory(attempt).relative_to(place)))
         return super().report(attempt)
 
     def settle(self, attempt: Attempt) -> None:

@@ -169,12 +169,12 @@ class SharedFilesExchange:
     def settle(self, attempt: Attempt) -> None:
         """Do nothing: the next attempt sees the same directories."""
 
-    def logged_in(self, attempt: Attempt) -> Path:
+    def log_directory(self, attempt: Attempt) -> Path:
         """Return the directory with the claims, event logs and deliveries of its job."""
         return self.experiment.exchange_of(attempt)
 
     def report(self, attempt: Attempt) -> Report | None:
-        path = self.logged_in(attempt)
+        path = self.log_directory(attempt)
         try:
             with self.accessing(attempt):
                 report = self._checked_report(path)
@@ -204,7 +204,7 @@ class SharedFilesExchange:
             raise
 
     def _publish(self, attempt: Attempt) -> None:
-        delivered = _delivery(self.logged_in(attempt))
+        delivered = _delivery(self.log_directory(attempt))
         mark = self.experiment.exchange_of(attempt) / "published"
         target = self.experiment.result(attempt.run)
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -21,7 +21,7 @@ from outlast.domain.model import (
     Run,
     RunState,
 )
-from outlast.domain.observation import JobPhase, JobView, Patience, Report, Save, Seen
+from outlast.domain.observation import JobPhase, JobView, Observations, Patience, Report, Save
 from outlast.node.protocol import EXIT_BAD_ORDER, EXIT_NOT_CLAIMED, EXIT_NOT_PREPARED
 
 NOW = 1000.0
@@ -48,7 +48,7 @@ def next_for(
     run: Run = RUN,
     now: float = NOW,
 ) -> Decision | None:
-    seen = Seen({view.token: view} if view else {}, {"a": report} if report else {})
+    seen = Observations({view.token: view} if view else {}, {"a": report} if report else {})
     return decide(run, attempt, seen, LIMITS, PATIENCE, now)
 
 
@@ -59,19 +59,19 @@ def ending(decision: Decision | None) -> dict[str, Any]:
 
 def test_a_run_that_is_over_needs_no_decision() -> None:
     for state in (RunState.FINISHED, RunState.FAILED, RunState.CANCELLED):
-        assert decide(replace(RUN, state=state), None, Seen({}), LIMITS, PATIENCE, NOW) is None
+        assert decide(replace(RUN, state=state), None, Observations({}), LIMITS, PATIENCE, NOW) is None
 
 
 def test_an_accepted_result_is_published_in_any_case() -> None:
     run = replace(RUN, state=RunState.ACCEPTED, accepted="a", cancel_asked="enough", current=None)
-    decision = decide(run, None, Seen(None), LIMITS, PATIENCE, 10**9)
+    decision = decide(run, None, Observations(None), LIMITS, PATIENCE, 10**9)
     assert decision is not None and (decision.do, decision.token) == (DecisionKind.PUBLISH, "a")
 
 
 def between_attempts(outcome: Outcome, **changes: Any) -> Decision | None:
     last = Ending(1, "a", outcome, "detail", at=NOW)
     run = replace(RUN, state=RunState.WAITING, current=None, last=last, **changes)
-    return decide(run, None, Seen(None), LIMITS, PATIENCE, NOW)
+    return decide(run, None, Observations(None), LIMITS, PATIENCE, NOW)
 
 
 def test_a_finished_attempt_is_accepted_even_if_a_cancellation_was_requested() -> None:
@@ -107,7 +107,7 @@ def test_an_intent_without_a_response_becomes_unsure() -> None:
 def test_a_failed_poll_leads_to_no_decision() -> None:
     for state in (AttemptState.UNSURE, AttemptState.QUEUED, AttemptState.RUNNING):
         attempt = replace(ATTEMPT, state=state, missed=0.0)
-        assert decide(RUN, attempt, Seen(None), LIMITS, PATIENCE, NOW) is None
+        assert decide(RUN, attempt, Observations(None), LIMITS, PATIENCE, NOW) is None
 
 
 def test_a_job_is_found_by_its_token() -> None:
@@ -342,7 +342,7 @@ def test_the_end_that_an_attempt_was_lost_by_is_no_twin() -> None:
 
 
 def test_where_files_lag_behind_the_scheduler_the_log_of_an_ended_job_is_waited_for() -> None:
-    killed = Seen({"a": replace(ENDED, exit_code=None, signal=9)})
+    killed = Observations({"a": replace(ENDED, exit_code=None, signal=9)})
     lagging = replace(PATIENCE, files=45.0)
     waits = decide(RUN, ATTEMPT, killed, LIMITS, lagging, NOW)
     assert waits is not None and waits.kind is EntryKind.MISSED

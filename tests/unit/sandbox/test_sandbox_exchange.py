@@ -140,9 +140,9 @@ def test_a_job_that_logged_nothing_can_be_fenced(exchange: SandboxExchange) -> N
 @pytest.mark.parametrize("place", ["travel", "committed/news"])
 def test_a_job_that_logged_its_claim_cannot_be_fenced(exchange: SandboxExchange, place: str) -> None:
     exchange.write_order(RUN, attempt(), spec())
-    logged_in = home(exchange, attempt()) / place
-    logged_in.mkdir(parents=True)
-    (logged_in / "claim.json").write_text('{"job": "7.0"}')
+    log_directory = home(exchange, attempt()) / place
+    log_directory.mkdir(parents=True)
+    (log_directory / "claim.json").write_text('{"job": "7.0"}')
     assert not exchange.fence(attempt())
     assert (home(exchange, attempt()) / "order.json").exists()
     exchange.shut(attempt())

@@ -20,7 +20,7 @@ from outlast.errors import BadInput
 if TYPE_CHECKING:
     from outlast.controller.supervisor import Supervisor
     from outlast.demo.compare import Comparison
-    from outlast.demo.stage import DemoStage
+    from outlast.demo.setup import DemoSetup
     from outlast.demo.trouble import DemoTrouble
 
 #: Seconds after which the disturbed training run is given up.
@@ -63,11 +63,11 @@ def command(ctx: click.Context, keep: Path | None, epochs: int | None) -> None:
     """
     if importlib.util.find_spec("numpy") is None:
         raise BadInput("the demo needs NumPy, which is not installed; type: pip install numpy")
-    from outlast.demo.stage import stage
+    from outlast.demo.setup import set_up
 
     click.echo(INTRODUCTION)
     try:
-        with stage(keep) as place:
+        with set_up(keep) as place:
             code = _run_demo(place, epochs)
     except KeyboardInterrupt:
         click.echo("\ninterrupted; all processes of the demo are stopped", err=True)
@@ -79,13 +79,13 @@ def command(ctx: click.Context, keep: Path | None, epochs: int | None) -> None:
     ctx.exit(code)
 
 
-def _run_demo(place: DemoStage, epochs: int | None) -> int:
+def _run_demo(place: DemoSetup, epochs: int | None) -> int:
     from outlast import spec
     from outlast.cli.commands.report import text
     from outlast.cli.commands.submit import submit_runs
     from outlast.demo import undisturbed
     from outlast.demo.compare import compare
-    from outlast.demo.stage import HOSTS, limit_attempts, make_experiment
+    from outlast.demo.setup import HOSTS, limit_attempts, make_experiment
     from outlast.demo.trouble import DemoTrouble
     from outlast.domain.ledger import book
 
@@ -115,7 +115,7 @@ def _run_demo(place: DemoStage, epochs: int | None) -> int:
     return FAILED if wrong else 0
 
 
-def _supervise(place: DemoStage, trouble: DemoTrouble) -> tuple[Run, list[Attempt]]:
+def _supervise(place: DemoSetup, trouble: DemoTrouble) -> tuple[Run, list[Attempt]]:
     """Supervise as `outlast up` does, with deliberate failures; return the run and its attempts."""
     from outlast.cli.live import Display
     from outlast.controller.supervisor import control

@@ -10,7 +10,7 @@ import click
 
 from outlast.cli.common import find_run, here_option, locate, open_journal
 from outlast.errors import BadInput
-from outlast.exchange.attempt_log import logged_in
+from outlast.exchange.attempt_log import log_directory
 from outlast.exchange.experiment import Experiment
 from outlast.journal.journal import Journal
 from outlast.node.sandbox import layout
@@ -55,7 +55,7 @@ def _find_log(experiment: Experiment, journal: Journal, name: str, number: int) 
     if path.exists():
         return path
     sent = [
-        logged_in(experiment.exchange_of(attempt)) / layout.LOG
+        log_directory(experiment.exchange_of(attempt)) / layout.LOG
         for attempt in journal.attempts(name)
         if attempt.number == number
     ]

@@ -26,7 +26,7 @@ from outlast.cli.common import (
 from outlast.cli.safe_output import unfiltered
 from outlast.controller.inbox import Inbox
 from outlast.domain.model import Attempt, AttemptState, Outcome, Run, RunState
-from outlast.exchange.attempt_log import logged_in, read_attempt
+from outlast.exchange.attempt_log import log_directory, read_attempt
 from outlast.exchange.experiment import Experiment
 from outlast.journal.journal import Journal
 from outlast.journal.lease import describe, living_holder
@@ -141,7 +141,7 @@ def _step(experiment: Experiment, run: Run, attempt: Attempt | None) -> int | No
     """Return the highest saved step, also of the running attempt; None if nothing is saved."""
     if attempt is None or attempt.state is not AttemptState.RUNNING:
         return run.best_step
-    report = read_attempt(logged_in(experiment.exchange_of(attempt)))
+    report = read_attempt(log_directory(experiment.exchange_of(attempt)))
     steps = [step for step in (run.best_step, report.step if report else None) if step is not None]
     return max(steps, default=None)
 

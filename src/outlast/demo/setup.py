@@ -28,7 +28,7 @@ _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 @dataclass(frozen=True)
-class DemoStage:
+class DemoSetup:
     """The directory of the demo and what is in it."""
 
     root: Path
@@ -51,13 +51,13 @@ class DemoStage:
 
 
 @contextmanager
-def stage(keep: Path | None) -> Iterator[DemoStage]:
+def set_up(keep: Path | None) -> Iterator[DemoSetup]:
     """Set up the demo; tear it down at the end.
 
     Inside, `cluster: local` is the demo's own cluster, and SIGTERM and SIGHUP raise KeyboardInterrupt.
     """
     with _directory(keep) as root, _signals_as_interrupts(), _environment(root):
-        place = DemoStage(root)
+        place = DemoSetup(root)
         try:
             place.scheduler.daemon_pid()
             yield place
