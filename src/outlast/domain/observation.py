@@ -14,7 +14,7 @@ from outlast.domain import untrusted
 from outlast.domain.accounts import ItemAccount, Save, Saved
 from outlast.domain.model import Cause, Outcome, Phase, Removal
 
-__all__ = ["JobPhase", "JobView", "Patience", "Removal", "Report", "Save", "Saved", "Observations"]
+__all__ = ["JobPhase", "JobView", "Observations", "Patience", "Removal", "Report", "Save", "Saved"]
 
 
 class JobPhase(Enum):
