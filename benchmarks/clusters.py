@@ -136,11 +136,11 @@ def counted() -> Iterator[list[str]]:
     """The programs by which a scheduler is asked in this process: all of them are started at one place."""
     made: list[str] = []
 
-    def run(arguments: list[str], **options: Any) -> subprocess.CompletedProcess[bytes]:
+    def start(arguments: list[str], **options: Any) -> subprocess.Popen[bytes]:
         made.append(arguments[0])
-        return subprocess.run(arguments, **options)  # noqa: PLW1510 - as it was called
+        return subprocess.Popen(arguments, **options)
 
-    wrapped = types.SimpleNamespace(run=run, TimeoutExpired=subprocess.TimeoutExpired)
+    wrapped = types.SimpleNamespace(**{**vars(subprocess), "Popen": start})
     before, command_runner.subprocess = command_runner.subprocess, wrapped  # type: ignore[attr-defined, assignment]
     try:
         yield made

@@ -141,8 +141,9 @@ class RandomWalk:
         tokens = self._tokens()
         if not tokens:
             return False
-        with contextlib.suppress(AssertionError, subprocess.CalledProcessError, ProcessLookupError):
-            act(self._random.choice(tokens))  # it may have ended meanwhile
+        gone = (AssertionError, KeyError, subprocess.CalledProcessError, ProcessLookupError)
+        with contextlib.suppress(*gone):  # it has ended meanwhile
+            act(self._random.choice(tokens))
         return True
 
     def _kill_controller(self) -> bool:

@@ -57,7 +57,7 @@ def test_the_demo_kills_a_job_damages_a_checkpoint_and_ends_with_the_same_weight
     story = [
         "demo: training undisturbed",
         "demo: done undisturbed after",
-        "digits: attempt 1 ended as %s: The training has saved" % first,
+        "digits: attempt 1 ended as %s: The training saved its state" % first,
         "demo: killing attempt",
         "ended as evicted: killed without warning",
         "demo: tearing the newest checkpoint",
