@@ -34,7 +34,7 @@ ALLOWED: dict[str, tuple[int, str]] = {
     "exchange/shared_files.py": (1, "lists names in scratch; the node refuses links there"),
     "exchange/zipapp.py": (2, "the installed package"),
     "frameworks/transformers.py": (2, "a directory that Transformers has just made, and " + OWN),
-    "journal/journal.py": (1, "values of the journal's own tables, after it was opened safely"),
+    "journal/journal_file.py": (1, "values of the journal's own tables, after it was opened safely"),
     "node/archives/resume.py": (1, NO_LINK),
     "node/archives/skeleton.py": (1, NO_LINK),
     "node/archives/tree.py": (4, HELD),
