@@ -25,7 +25,8 @@ else:
 #: Each example has its own test on the local cluster.
 REAL = (SlurmHarness, SgeHarness, HTCondorHarness)
 ARCHIVE = templates()["cifar10"] / "cifar-10-python.tar.gz"
-SMALL = "--epochs 8 --batch-size 32 --width 8"
+#: Long enough that the job still runs when the scheduler has been asked to kill it, also on a busy machine.
+SMALL = "--epochs 16 --batch-size 32 --width 8"
 
 
 def with_torch(cluster: str) -> dict[str, str]:
