@@ -33,9 +33,12 @@ def open_directory(path: str | os.PathLike[str], dir_fd: int | None = None) -> i
 
 
 @contextlib.contextmanager
-def directory_below(top: str | os.PathLike[str], relative: str = "") -> Iterator[int]:
-    """Yield a descriptor of the directory `relative` below `top`; no component of it may be a link."""
-    descriptor = os.open(top, _DIRECTORY)
+def directory_below(top: str | os.PathLike[str] | int, relative: str = "") -> Iterator[int]:
+    """Yield a descriptor of the directory `relative` below `top`; no component of it may be a link.
+
+    `top` is a path, or the descriptor of a directory, which stays open.
+    """
+    descriptor = os.dup(top) if isinstance(top, int) else os.open(top, _DIRECTORY)
     try:
         for name in _components(relative):
             inner = open_directory(name, descriptor)

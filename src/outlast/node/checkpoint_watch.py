@@ -38,7 +38,7 @@ class CheckpointWatch:
 
     @property
     def quiet_at(self) -> float:
-        """When a check can show that nothing is being written; past if the last check did."""
+        """The time from which a check can show that nothing is being written; past if the last one did."""
         quiet = self._last_change + _QUIET
         return -math.inf if self._checked >= quiet else quiet
 

@@ -18,9 +18,9 @@ def traceback(last: str, line: int = 7, prefix: str = "") -> str:
     """Return a traceback as a rank writes it."""
     lines = (
         "Traceback (most recent call last):",
-        '  File "/work/train.py", line 25, in <module>',
+        '  File "/home/me/train.py", line 25, in <module>',
         "    step()",
-        f'  File "/work/train.py", line {line}, in step',
+        f'  File "/home/me/train.py", line {line}, in step',
         "    fail()",
         last,
     )
@@ -198,7 +198,7 @@ def test_ranks_without_a_launchers_report_are_reported_apart_by_their_prefix() -
         (
             traceback(
                 "subprocess.CalledProcessError: Command '['x']' died with <Signals.SIGKILL: 9>."
-            ).replace("/work/train.py", "/lib/accelerate/commands/launch.py"),
+            ).replace("/home/me/train.py", "/lib/accelerate/commands/launch.py"),
             1,
             9,
         ),
@@ -218,7 +218,7 @@ def test_a_kill_is_recognised_in_the_log_of_every_launcher(log: str, code: int, 
         "srun: error: node1: task 1: Exited with exit code 1\n",
         "The first process to do so was:\n\n  Process name: [[61557,1],1]\n  Exit code:    1\n",
         traceback("subprocess.CalledProcessError: Command '['x']' returned non-zero exit status 1.").replace(
-            "/work/train.py", "/lib/accelerate/commands/launch.py"
+            "/home/me/train.py", "/lib/accelerate/commands/launch.py"
         ),
     ],
 )

@@ -36,7 +36,7 @@ class PendingCheckpoint:
 
 
 class CheckpointStore:
-    """One process's view of a checkpoint directory.
+    """A checkpoint directory as one process sees it.
 
     `head` returns information for the trailer of a file; `warn` prints a message for people; `report_bad` is
     called with the name of a checkpoint that cannot be used and the reason.

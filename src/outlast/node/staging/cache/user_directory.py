@@ -11,9 +11,9 @@ import contextlib
 import errno
 import os
 import stat
-from typing import Iterator
+from typing import ContextManager, Iterator
 
-from outlast.untrusted_files import open_directory
+from outlast.untrusted_files import directory_below, open_directory
 
 _PREFIX = "of-"
 _OTHERS_WRITE = 0o022
@@ -56,18 +56,9 @@ class UserDirectory:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    @contextlib.contextmanager
-    def open(self, *names: str) -> Iterator[int]:
-        """Yield a descriptor of a directory below this one; no name may be a link. Raises OSError."""
-        descriptor = os.dup(self._descriptor)
-        try:
-            for name in names:
-                inner = open_directory(name, descriptor)
-                os.close(descriptor)
-                descriptor = inner
-            yield descriptor
-        finally:
-            os.close(descriptor)
+    def open(self, *names: str) -> ContextManager[int]:
+        """Open a directory below this one for a `with` block; no name may be a link. Raises OSError."""
+        return directory_below(self._descriptor, "/".join(names))
 
     def rename(self, source: tuple[str, str], target: tuple[str, str]) -> None:
         """Rename `FOLDER/NAME` below this directory, wherever its path leads. Raises OSError."""
