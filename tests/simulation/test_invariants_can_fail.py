@@ -74,6 +74,11 @@ CUT_OFF = _restless(cut_off=1.0, blind=1.0)
 WITHOUT_PROGRESS = _restless(after=0.05)
 
 
+def _stuck(scenario: Scenario) -> Scenario:
+    """The host of every cancelled job dies, and the job is listed as running."""
+    return replace(scenario, weather=Weather(user_cancels=1.0, cancel_stuck=1.0))
+
+
 def _held_for_good(scenario: Scenario) -> Scenario:
     return replace(scenario, weather=Weather(held_for_good=1.0))
 
@@ -90,7 +95,8 @@ def _first_violation(promise: str, change: Change = _as_drawn, containing: str =
 
 
 @pytest.mark.parametrize(
-    "change", (HIDDEN, _late, REVIVED, CUT_OFF, WITHOUT_PROGRESS, _stranded, _changing, _held_for_good)
+    "change",
+    (HIDDEN, _late, REVIVED, CUT_OFF, WITHOUT_PROGRESS, _stranded, _changing, _held_for_good, _stuck),
 )
 def test_the_changed_scenarios_alone_break_no_promise(change: Change) -> None:
     for seed in range(60):
@@ -186,6 +192,12 @@ def test_waiting_for_ever_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "_watch_missing", lambda *arguments: None)
     monkeypatch.setattr("outlast.simulation.schedule.MOST_PASSES", 300)
     assert "not over" in _first_violation("1")
+
+
+def test_waiting_for_ever_for_a_cancelled_job_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "_give_up", lambda *arguments: None)
+    monkeypatch.setattr("outlast.simulation.schedule.MOST_PASSES", 300)
+    assert "not over" in _first_violation("1", _stuck)
 
 
 def test_failing_without_a_reason_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

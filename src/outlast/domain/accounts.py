@@ -5,7 +5,7 @@ None, zero, false and empty values are left out of the JSON and read back as the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -224,36 +224,50 @@ class AttemptAccount(LegAccount):
 
 def read_account(raw: Mapping[str, Any]) -> AttemptAccount:
     """Read the JSON form of an attempt's account."""
-    slot, earlier = raw.get("slot"), raw.get("earlier")
     account = object.__new__(AttemptAccount)  # the constructor of a frozen class takes longer
-    account.__dict__.update(
-        _leg_fields(raw),
-        slot=None if slot is None else float(slot),
-        tail=tuple(raw.get("tail", ())),
-        memory=raw.get("memory"),
-        bringing=float(raw.get("bringing") or 0.0),
-        in_vain=float(raw.get("in_vain") or 0.0),
-        earlier=tuple(LegAccount(**_leg_fields(leg)) for leg in earlier) if earlier else (),
-    )
+    account.__dict__.update(_DEFAULTS)
+    account.__dict__.update({key: _READERS[key](raw[key]) for key in _READERS.keys() & raw.keys()})
     return account
 
 
-def _leg_fields(raw: Mapping[str, Any]) -> dict[str, Any]:
-    outcome, saved, data = raw.get("outcome"), raw.get("saved"), raw.get("data")
-    return {
-        "host": raw.get("host", ""),
-        "outcome": Outcome(outcome) if outcome else None,
-        "spans": tuple((Phase(name), float(seconds)) for name, seconds in raw.get("spans", ())),
-        "saves": tuple(Save(float(offset), step) for offset, step in raw.get("saves", ())),
-        "saved": Saved.from_dict(saved) if saved else None,
-        "saving": float(raw.get("saving") or 0.0),
-        "loaded": bool(raw.get("loaded", False)),
-        "resumed": raw.get("resumed"),
-        "code": raw.get("code"),
-        "signal": raw.get("signal"),
-        "notes": tuple(raw.get("notes", ())),
-        "data": tuple(ItemAccount.from_dict(item) for item in data) if data else (),
-    }
+def _read_leg(raw: Mapping[str, Any]) -> LegAccount:
+    return LegAccount(**{key: _LEG_READERS[key](raw[key]) for key in _LEG_READERS.keys() & raw.keys()})
+
+
+def _read_spans(raw: Iterable[Any]) -> tuple[tuple[Phase, float], ...]:
+    return tuple([(_PHASES[name], float(seconds)) for name, seconds in raw])
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+_PHASES = {phase.value: phase for phase in Phase}
+_LEG_READERS: Mapping[str, Callable[[Any], Any]] = {
+    "host": _as_it_is,
+    "outcome": lambda raw: Outcome(raw) if raw else None,
+    "spans": _read_spans,
+    "saves": lambda raw: tuple([Save(float(offset), step) for offset, step in raw]),
+    "saved": lambda raw: Saved.from_dict(raw) if raw else None,
+    "saving": lambda raw: float(raw or 0.0),
+    "loaded": bool,
+    "resumed": _as_it_is,
+    "code": _as_it_is,
+    "signal": _as_it_is,
+    "notes": tuple,
+    "data": lambda raw: tuple(map(ItemAccount.from_dict, raw or ())),
+}
+#: How to read the value of each key; one that is missing has its default.
+_READERS: Mapping[str, Callable[[Any], Any]] = {
+    **_LEG_READERS,
+    "slot": lambda raw: None if raw is None else float(raw),
+    "tail": tuple,
+    "memory": _as_it_is,
+    "bringing": lambda raw: float(raw or 0.0),
+    "in_vain": lambda raw: float(raw or 0.0),
+    "earlier": lambda raw: tuple(map(_read_leg, raw or ())),
+}
+_DEFAULTS = vars(AttemptAccount())
 
 
 def sum_errors(items: Iterable[ItemAccount]) -> dict[str, ErrorTotal]:

@@ -21,6 +21,8 @@ from outlast.node.failure_streak import FailureStreak
 AVOID_HOST_FOR = 2 * 3600.0
 #: A cancellation without effect is sent again after this many seconds.
 CANCEL_AGAIN = 60.0
+#: A job is given up only after its cancellation was sent this often.
+CANCELS = 3
 #: A held job is released at most this often.
 MOST_RELEASES = 3
 #: A job may give another reason for waiting at each poll: the n-th is recorded n times this many seconds
@@ -84,7 +86,7 @@ def after_fence(
         return end_by_report(run, attempt, None, report, now)
     if report is None or _logged_recently(report, patience, now):
         return None
-    return end_attempt(run, attempt, None, report, outcomes.when_silent(), now)
+    return end_attempt(run, attempt, None, report, outcomes.when_silent(attempt), now)
 
 
 def _finished(report: Report | None) -> bool:
@@ -127,7 +129,10 @@ def _watch(
         return record(run, EntryKind.WAITS, attempt.token, view.reason)
     if view.phase is JobPhase.HELD and not run.cancel_asked:
         return _decide_hold(run, attempt, view, patience, now)
-    return _watch_alive(run, attempt, view, report, seen.gone.get(attempt.token), limits, now)
+    gone = seen.gone.get(attempt.token)
+    return _watch_alive(run, attempt, view, report, gone, limits, now) or _give_up(
+        run, attempt, report, patience, now
+    )
 
 
 def _ended_long_ago(report: Report, view: JobView, patience: Patience, now: float) -> bool:
@@ -170,6 +175,24 @@ def _watch_alive(
     if not reason:
         return None
     return Decision(DecisionKind.CANCEL_JOB, run.name, reason, attempt.token, EntryKind.CANCEL_SENT, data)
+
+
+def _give_up(
+    run: Run, attempt: Attempt, report: Report | None, patience: Patience, now: float
+) -> Decision | None:
+    """Return the decision to fence an attempt whose job is listed long after it was cancelled; None: wait.
+
+    A scheduler lists a job that it cannot end: one on a host that is down (`dr` in Grid Engine) until an
+    administrator deletes it. If it ends later, it is booked as a twin.
+    """
+    since = attempt.cancel_since
+    # The clock alone does not prove it: it may have been set.
+    if since is None or attempt.cancels < CANCELS or now - since < patience.longest_pause:
+        return None
+    if report is not None and _logged_recently(report, patience, now):
+        return None
+    reason = "still listed %.0f s after it was cancelled" % (now - since)
+    return Decision(DecisionKind.FENCE, run.name, reason, attempt.token)
 
 
 def _why_hopeless(run: Run, attempt: Attempt, report: Report, limits: Limits) -> tuple[str, Outcome | None]:

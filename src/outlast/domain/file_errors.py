@@ -32,7 +32,7 @@ def plan_end(run: Run, attempt: Attempt, report: Report | None, now: float) -> D
     """Return the entry that would end a missing attempt if its fence had not failed."""
     if report is not None and outcomes.is_final(report, attempt.restarts):
         return end_by_report(run, attempt, None, report, now)
-    return end_attempt(run, attempt, None, report, outcomes.when_silent(), now)
+    return end_attempt(run, attempt, None, report, outcomes.when_silent(attempt), now)
 
 
 def decide_when_gone(run: Run, attempt: Attempt, path: str, planned: Mapping[str, Any]) -> Decision:

@@ -119,7 +119,16 @@ def _apply_attempt(attempt: Attempt | None, entry: JournalEntry) -> Attempt:
             cause = attempt.cause
             if outcome:
                 cause = Cause(data["cause"]) if "cause" in data else None
-            return replace(attempt, cancel_sent=entry.at, condemned=condemned, lasting=lasting, cause=cause)
+            since = entry.at if attempt.cancel_since is None else attempt.cancel_since
+            return replace(
+                attempt,
+                cancel_sent=entry.at,
+                cancel_since=since,
+                cancels=attempt.cancels + 1,
+                condemned=condemned,
+                lasting=lasting,
+                cause=cause,
+            )
         case EntryKind.BLOCKED:
             why = data.get("reason", "")
             return replace(attempt, blocked=why, blocked_since=entry.at if why else None)
@@ -166,6 +175,8 @@ def _apply_run(run: Run | None, attempt: Attempt | None, entry: JournalEntry, ch
         case EntryKind.ACCEPTED:
             changes.update(accepted=entry.token)
         case EntryKind.RETRIED:
+            if run.accepted is not None and not run.unpublished:
+                changes.update(accepted=None, accepted_before=(*run.accepted_before, run.accepted))
             changes.update(
                 since=entry.at,
                 spec=data.get("spec", run.spec),

@@ -72,6 +72,10 @@ def book(run: Run, attempts: Sequence[Attempt]) -> list[Booking]:
     bookings = []
     horizon = _Horizon()
     for attempt in reversed(attempts):
+        if attempt.token in run.accepted_before:
+            # It gave a result of its own, whatever came of the one that the user asked for afterwards.
+            run = replace(run, accepted=attempt.token, state=RunState.FINISHED)
+            horizon = _Horizon()
         if attempt.state is AttemptState.ENDED:
             bookings.append(_book(run, attempt, horizon))
     return bookings[::-1]

@@ -98,6 +98,9 @@ class Spec:
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
     #: Variables such as PATH, copied at submission so that all attempts have the same ones.
     environment: Mapping[str, str] = field(default_factory=dict)
+    #: Variables under `env` in `params.yaml`, and for secrets the files with their values.
+    env: Mapping[str, str] = field(default_factory=dict)
+    env_files: Mapping[str, str] = field(default_factory=dict)
     #: SHA-256 of the archive of `code`, which is built at submission; empty before that.
     code_sha256: str = ""
 
@@ -180,7 +183,10 @@ class RunState(str, Enum):
     @property
     def over(self) -> bool:
         """True in the three final states."""
-        return self in (RunState.FINISHED, RunState.FAILED, RunState.CANCELLED)
+        return self in _OVER
+
+
+_OVER = frozenset({RunState.FINISHED, RunState.FAILED, RunState.CANCELLED})
 
 
 class AttemptState(str, Enum):
@@ -245,6 +251,8 @@ RUN_STEPS: Mapping[tuple[RunState | None, EntryKind], RunState] = {
     (_RUN.ACCEPTED, EntryKind.CANCELLED): _RUN.CANCELLED,
     (_RUN.FAILED, EntryKind.RETRIED): _RUN.WAITING,
     (_RUN.CANCELLED, EntryKind.RETRIED): _RUN.WAITING,
+    # The user asks for another result (`outlast retry --again`); the earlier one is kept.
+    (_RUN.FINISHED, EntryKind.RETRIED): _RUN.WAITING,
 }
 
 #: The same for an attempt.
@@ -329,6 +337,8 @@ class Run:
     current: str | None = None
     cancel_asked: str = ""
     accepted: str | None = None
+    #: The attempts whose results were accepted before the user asked for another one.
+    accepted_before: tuple[str, ...] = ()
     #: It ended with an accepted result that could not be published.
     unpublished: bool = False
     last: Ending | None = None
@@ -374,7 +384,10 @@ class Attempt:
     ended: float | None = None
     #: Since when its job is missing from complete listings of the scheduler.
     missed: float | None = None
+    #: When the cancellation of its job was sent last, and first, and how often.
     cancel_sent: float | None = None
+    cancel_since: float | None = None
+    cancels: int = 0
     #: The outcome and the reason for which the engine cancelled its job; None: not cancelled, or by the user.
     condemned: tuple[Outcome, str] | None = None
     #: The signature of that failure, if the next attempt would meet it again.

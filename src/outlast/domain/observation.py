@@ -117,7 +117,10 @@ class Report:
     saving: float = 0.0
     #: Something in the checkpoint directory changed.
     changed: bool = False
+    #: The files of the delivery; None if there is none, or if they are too many to be listed.
     delivered: Mapping[str, Any] | None = None
+    #: The number of its files, and their bytes; None if no delivery was logged, or by an older version.
+    delivered_total: tuple[int, int] | None = None
     #: The data it waited for.
     data: tuple[ItemAccount, ...] = ()
     notes: tuple[str, ...] = field(default=())

@@ -136,8 +136,11 @@ def when_fenced(run: Run, attempt: Attempt) -> Conclusion:
     return Conclusion(Outcome.LOST, "the job never reached the queue")
 
 
-def when_silent() -> Conclusion:
-    """Decide for a job that ran, left the queue, and has logged nothing since."""
+def when_silent(attempt: Attempt) -> Conclusion:
+    """Decide for a job that ran and has logged nothing since it left the queue, or since it was cancelled."""
+    if attempt.missed is None and attempt.cancel_since is not None:
+        host = attempt.host or "its host"
+        return Conclusion(Outcome.LOST, "cancelled, but still listed: %s does not end the job" % host)
     return Conclusion(Outcome.LOST, "the job vanished from the queue without logging an outcome")
 
 

@@ -57,14 +57,17 @@ def of_attempt(outcome: Outcome | None, account: AttemptAccount) -> SaveCosts:
     return total([*(_of_leg(leg.outcome, leg) for leg in account.earlier), _of_leg(outcome, account)])
 
 
+_NO_SAVES = Saved(0, 0.0, 0.0)
+
+
 def _of_leg(outcome: Outcome | None, leg: LegAccount) -> SaveCosts:
-    saved = leg.saved or Saved(0, 0.0, 0.0)
+    saved = leg.saved or _NO_SAVES
     return SaveCosts(
         saves=saved.times,
         blocked=leg.saving,
         seconds=saved.seconds,
         slowest=saved.slowest,
         computed=leg.computed,
-        interruptions=int(was_interruption(outcome, leg.code, {phase for phase, _ in leg.spans})),
+        interruptions=int(was_interruption(outcome, leg.code, [phase for phase, _ in leg.spans])),
         why=saved.why,
     )

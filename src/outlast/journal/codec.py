@@ -1,4 +1,7 @@
-"""The JSON form of runs, attempts and specs in the journal."""
+"""The JSON form of runs, attempts and specs in the journal.
+
+Fields that have their default are left out of runs and attempts; journals of earlier versions have them.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import json
 import json.encoder
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from typing import Any, TypeVar
 
 from outlast.domain.accounts import AttemptAccount, read_account
@@ -29,9 +32,11 @@ from outlast.node.staging.item import DataItem
 from outlast.text import printable
 from outlast.untrusted_files import parse_json
 
-_Record = TypeVar("_Record", Run, Attempt)
-#: Parses JSON text: `json.loads`, or `parse_untrusted`.
+_Record = TypeVar("_Record", Run, Attempt, Ending)
+#: Parses JSON text: `parse_own`, or `parse_untrusted`.
 Parse = Callable[[str], Any]
+
+_decode_first = json.JSONDecoder().raw_decode
 
 
 def dump(value: object) -> str:
@@ -40,6 +45,11 @@ def dump(value: object) -> str:
 
 
 def _plain(value: object) -> object:
+    known = _FIELDS.get(type(value))
+    if known is not None:
+        # With all of them, a record takes three times the space, and the time to read it.
+        defaults = known.defaults
+        return {name: field for name, field in value.__dict__.items() if field != defaults[name]}
     return value.to_dict() if isinstance(value, AttemptAccount) else value.__dict__
 
 
@@ -56,6 +66,14 @@ def _make_encoder() -> Callable[[object], Iterable[str]]:
 
 
 _encode = _make_encoder()
+
+
+def parse_own(text: str) -> Any:
+    """Parse JSON text that `dump` wrote, in three quarters of the time of `json.loads`. Raise ValueError."""
+    value, end = _decode_first(text)
+    if end != len(text):
+        raise ValueError("more than one JSON value")
+    return value
 
 
 def parse_untrusted(text: str) -> Any:
@@ -77,54 +95,87 @@ def _make_printable(value: Any) -> Any:
     return value
 
 
-def read_run(record: str, parse: Parse = json.loads) -> Run:
-    """Parse the JSON text of a run."""
+def read_run(record: str, parse: Parse = parse_own) -> Run:
+    """Parse the JSON text of a run. Raise ValueError, TypeError, KeyError or AttributeError if it is none."""
     raw = parse(record)
-    raw["state"] = RunState(raw["state"])
-    raw["sour_hosts"] = tuple(map(tuple, raw["sour_hosts"]))
-    if raw["last"] is not None:
-        raw["last"]["outcome"] = Outcome(raw["last"]["outcome"])
-        raw["last"]["cause"] = _cause(raw["last"])
-        raw["last"]["removed"] = Removal(raw["last"].get("removed", Removal.NO))
-        raw["last"] = Ending(**raw["last"])
-    return _build(Run, _RUN_FIELDS, raw)
+    raw["state"] = _RUN_STATES[raw["state"]]
+    if "sour_hosts" in raw:
+        raw["sour_hosts"] = tuple(map(tuple, raw["sour_hosts"]))
+    if "accepted_before" in raw:
+        raw["accepted_before"] = tuple(raw["accepted_before"])
+    last = raw.get("last")
+    if last is not None:
+        last["outcome"] = _OUTCOMES[last["outcome"]]
+        last["cause"] = _cause(last)
+        if "removed" in last:
+            last["removed"] = Removal(last["removed"])
+        raw["last"] = _build(Ending, _ENDING, last)
+    return _build(Run, _RUN, raw)
 
 
-def read_attempt(record: str, parse: Parse = json.loads) -> Attempt:
-    """Parse the JSON text of an attempt."""
+def read_attempt(record: str, parse: Parse = parse_own) -> Attempt:
+    """Parse the JSON text of an attempt; errors as of `read_run`."""
     raw = parse(record)
-    raw["state"] = AttemptState(raw["state"])
-    raw["avoid"] = tuple(raw["avoid"])
-    if raw["outcome"] is not None:
-        raw["outcome"] = Outcome(raw["outcome"])
-    if raw["condemned"] is not None:
+    raw["state"] = _ATTEMPT_STATES[raw["state"]]
+    if "avoid" in raw:
+        raw["avoid"] = tuple(raw["avoid"])
+    if raw.get("outcome") is not None:
+        raw["outcome"] = _OUTCOMES[raw["outcome"]]
+    if raw.get("condemned") is not None:
         outcome, reason = raw["condemned"]
         raw["condemned"] = Outcome(outcome), reason
     raw["cause"] = _cause(raw)
-    raw["account"] = read_account(raw["account"])
-    return _build(Attempt, _ATTEMPT_FIELDS, raw)
+    if "account" in raw:
+        raw["account"] = read_account(raw["account"])
+    return _build(Attempt, _ATTEMPT, raw)
 
 
-_RUN_FIELDS = {field.name: None for field in fields(Run)}
-_ATTEMPT_FIELDS = {field.name: None for field in fields(Attempt)}
+# A lookup takes a fifth of the time of a call of the class.
+_RUN_STATES = {state.value: state for state in RunState}
+_ATTEMPT_STATES = {state.value: state for state in AttemptState}
+_OUTCOMES = {outcome.value: outcome for outcome in Outcome}
+_CAUSES = {cause.value: cause for cause in Cause}
 
 
-def _build(cls: type[_Record], names: dict[str, None], raw: dict[str, Any]) -> _Record:
+class _Fields:
+    """The fields of a class of records, in order."""
+
+    def __init__(self, cls: type[Any]) -> None:
+        #: The default of each field; of one that has none, a value that no record has.
+        self.defaults: dict[str, Any] = {}
+        self.required: set[str] = set()
+        for field in fields(cls):
+            default = field.default
+            if field.default_factory is not MISSING:
+                default = field.default_factory()
+            elif default is MISSING:
+                default = object()
+                self.required.add(field.name)
+            self.defaults[field.name] = default
+
+
+_RUN, _ATTEMPT, _ENDING = map(_Fields, (Run, Attempt, Ending))
+_FIELDS = {Run: _RUN, Attempt: _ATTEMPT, Ending: _ENDING}
+
+
+def _build(cls: type[_Record], known: _Fields, raw: dict[str, Any]) -> _Record:
     """Return a record with these fields, without the constructor of a frozen class, which takes longer."""
-    if raw.keys() != names.keys():
-        return cls(**raw)  # by an older version, or a newer one: raises TypeError
+    # All records share the strings of the names; each parsed text has its own.
+    values = known.defaults.copy()
+    values.update(raw)
+    if len(values) != len(known.defaults) or not raw.keys() >= known.required:
+        return cls(**raw)  # raises TypeError: another version wrote it
     record = object.__new__(cls)
-    # All records share the strings of `names`; each parsed text has its own.
-    record.__dict__.update({name: raw[name] for name in names})
+    record.__dict__.update(values)
     return record
 
 
 def _cause(raw: Mapping[str, Any]) -> Cause | None:
     """Return the cause in a record; older versions wrote none."""
-    return Cause(raw["cause"]) if raw.get("cause") else None
+    return _CAUSES[raw["cause"]] if raw.get("cause") else None
 
 
-def read_spec(record: str, parse: Parse = json.loads) -> Spec:
+def read_spec(record: str, parse: Parse = parse_own) -> Spec:
     """Parse the JSON text of a spec. Raise ValueError, TypeError or KeyError if it is none."""
     raw = parse(record)
     raw["code"] = tuple(raw["code"])

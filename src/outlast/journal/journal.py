@@ -196,15 +196,15 @@ class Journal(JournalFile, Records):
         with self._transaction():
             self._db.executemany(
                 "INSERT INTO entries (at, run, kind, token, data) VALUES (?, ?, ?, ?, ?)",
-                [(e.at, e.run, e.kind.value, e.token, dump(e.data)) for e in entries],
+                ((e.at, e.run, e.kind.value, e.token, dump(e.data)) for e in entries),
             )
             self._db.executemany(
                 "INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?)",
-                [(run.name, run.position, run.state.value, dump(run)) for run in runs],
+                ((run.name, run.position, run.state.value, dump(run)) for run in runs),
             )
             self._db.executemany(
                 "INSERT OR REPLACE INTO attempts VALUES (?, ?, ?, ?, ?)",
-                [(a.token, a.run, a.number, a.state.value, dump(a)) for a in attempts],
+                ((a.token, a.run, a.number, a.state.value, dump(a)) for a in attempts),
             )
 
     def _dismiss(self, runs: Iterable[Run]) -> None:

@@ -23,7 +23,7 @@ from outlast.errors import (
 )
 from outlast.filesystem import is_local
 from outlast.journal import format as journal_format
-from outlast.journal.codec import Parse, parse_untrusted
+from outlast.journal.codec import Parse, parse_own, parse_untrusted
 from outlast.journal.private_copy import StepLimit, strange_definitions
 from outlast.journal.sqlite_file import (
     BUSY,
@@ -54,7 +54,7 @@ class JournalFile:
         self.epoch: int | None = None
         #: Of a journal that other users could have changed: it is a copy (see `private_copy`).
         self._limit: StepLimit | None = None
-        self._parse: Parse = json.loads
+        self._parse: Parse = parse_own
         if path.is_dir():
             raise JournalDamaged(describe_damage(path, "it is a directory"))
         if not create and not os.path.lexists(path):

@@ -34,6 +34,8 @@ def is_blank(path: Path) -> bool:
 
     Raise JournalDamaged if the file is blank although the experiment had runs.
     """
+    if not os.path.lexists(path):
+        return True  # asked first: a controller may create it while opening it fails
     file = ownership.resolve_own_link(path)
     try:
         if not ownership.is_private(file) and file.lstat().st_size >= _NOT_BLANK:

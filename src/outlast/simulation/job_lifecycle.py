@@ -54,7 +54,17 @@ class JobLifecycle:
     def cancel(self, job: SimulatedJob) -> None:
         self.trace("%s: cancelled" % job.token)
         job.cancelled, job.requeue_pending = True, False
-        if job.phase is JobPhase.RUNNING:
+        stuck = self.weather.cancel_stuck
+        if job.phase is JobPhase.RUNNING and stuck and self._rng.random() < stuck:
+            self.trace("%s: its host died, and does not end it" % job.token)
+            job.stuck = True
+            self._stop_program(job, Cause.CLUSTER)
+        elif job.stuck and not stuck:
+            job.stuck = False
+            self._end(job, reason="deleted by an administrator")
+        elif job.stuck:
+            return
+        elif job.phase is JobPhase.RUNNING:
             self._notify(job, Cause.USER)
         elif job.phase is not JobPhase.ENDED:
             self._end(job, reason="cancelled")
@@ -105,7 +115,7 @@ class JobLifecycle:
         start = job.starts
 
         def act() -> None:
-            if job.phase is JobPhase.RUNNING and job.starts == start:
+            if job.phase is JobPhase.RUNNING and job.starts == start and not job.stuck:
                 action()
 
         self._timeline.at(self._timeline.now + seconds, act)

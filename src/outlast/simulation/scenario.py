@@ -7,7 +7,7 @@ from most scenarios, so that each also occurs alone; some scenarios have nearly 
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from outlast.domain.model import Checkpoints, Limits, Outcome, Resources, Spec
@@ -100,6 +100,8 @@ class Weather:
     short_limit: float = 0.0
     cancel_fails: float = 0.0
     cancel_ignored: float = 0.0
+    #: The host of a job dies when the job is cancelled: it is listed as running for ever.
+    cancel_stuck: float = 0.0
     order_fails: float = 0.0
     #: Fencing, shutting or settling an attempt fails.
     files_fail: float = 0.0
@@ -164,7 +166,7 @@ def draw_scenario(seed: int) -> Scenario:
     )
     bad = hosts[1:2] if rng.random() < 0.2 else ()
     missing = rng.uniform(0.1, 0.5) * time
-    return Scenario(
+    scenario = Scenario(
         seed=seed,
         trainings=tuple(_training(rng, time, grace) for _ in range(rng.choice((1, 1, 1, 2, 2, 3, 4, 5)))),
         spec=spec,
@@ -185,6 +187,8 @@ def draw_scenario(seed: int) -> Scenario:
         most_jobs=rng.choice((None, None, None, None, 1, 2, 3)),
         submit_rate=rng.choice((None, None, None, None, 1, 2, 4)),
     )
+    stuck = rng.uniform(0.1, 1.0) if rng.random() < 0.1 else 0.0
+    return replace(scenario, weather=replace(weather, cancel_stuck=stuck))
 
 
 def _training(rng: random.Random, time: float, grace: float) -> TrainingModel:

@@ -43,6 +43,8 @@ class SimulatedJob:
     releasable: bool = False
     releases: int = 0
     cancelled: bool = False
+    #: Its host has died, and the scheduler lists it as running.
+    stuck: bool = False
     #: Started again after its end.
     revived: bool = False
     #: The journal has its end, so the scheduler need not list it.

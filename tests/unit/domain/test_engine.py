@@ -9,7 +9,7 @@ import pytest
 
 from outlast.domain.accounts import AttemptAccount
 from outlast.domain.decision import Decision, DecisionKind
-from outlast.domain.engine import AVOID_HOST_FOR, CANCEL_AGAIN, after_fence, decide, decide_twin
+from outlast.domain.engine import AVOID_HOST_FOR, CANCEL_AGAIN, CANCELS, after_fence, decide, decide_twin
 from outlast.domain.model import (
     Attempt,
     AttemptState,
@@ -232,6 +232,25 @@ def test_a_cancellation_without_effect_is_sent_again() -> None:
     for sent, again in ((None, True), (NOW - 1, False), (NOW - CANCEL_AGAIN, True), (NOW + 9999, True)):
         decision = next_for(RUNNING, run=asked, attempt=replace(ATTEMPT, cancel_sent=sent))
         assert (decision is not None and decision.do is DecisionKind.CANCEL_JOB) is again
+
+
+def test_a_job_that_is_listed_long_after_it_was_cancelled_is_given_up_unless_it_still_logs() -> None:
+    """A host that is down never ends its jobs, and Grid Engine lists them for ever."""
+    asked, long_ago = replace(RUN, cancel_asked="enough"), NOW - PATIENCE.longest_pause
+    for since, sent, logged, given_up in (
+        (long_ago, CANCELS, NOW - PATIENCE.heartbeat, True),
+        (long_ago, CANCELS, NOW - PATIENCE.heartbeat + 1, False),
+        (long_ago, CANCELS - 1, 0.0, False),
+        (long_ago + 1, CANCELS, 0.0, False),
+    ):
+        stuck = replace(ATTEMPT, host="node1", cancel_sent=NOW, cancel_since=since, cancels=sent)
+        report = replace(REPORT, last_logged=logged)
+        decision = next_for(RUNNING, report, run=asked, attempt=stuck)
+        assert (decision is not None and decision.do is DecisionKind.FENCE) is given_up
+    ended = ending(after_fence(asked, stuck, report, False, PATIENCE, NOW))
+    assert ended["outcome"] == "lost" and "node1 does not end the job" in ended["detail"]
+    never_began = ending(after_fence(asked, stuck, None, True, PATIENCE, NOW))
+    assert (never_began["outcome"], never_began["detail"]) == ("cancelled", "enough")
 
 
 def test_a_job_that_waits_beyond_the_total_time_is_cancelled_but_a_running_one_continues() -> None:

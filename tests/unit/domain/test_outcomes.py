@@ -97,7 +97,7 @@ def test_a_job_without_a_logged_end_is_described_by_its_exit_code_or_signal() ->
 
 def test_a_job_that_ran_and_vanished_has_a_sentence_of_its_own() -> None:
     detail = "the job vanished from the queue without logging an outcome"
-    assert outcomes.when_silent() == Conclusion(Outcome.LOST, detail)
+    assert outcomes.when_silent(ATTEMPT) == Conclusion(Outcome.LOST, detail)
 
 
 @pytest.mark.parametrize("removed", Removal)

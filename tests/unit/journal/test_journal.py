@@ -30,6 +30,7 @@ from outlast.domain.model import (
     Run,
 )
 from outlast.errors import JournalDamaged, JournalHeld, NotWritable
+from outlast.journal import sqlite_file
 from outlast.journal.codec import dump, read_attempt
 from outlast.journal.journal import Journal
 from outlast.simulation import carry_out, draw_scenario
@@ -94,7 +95,7 @@ def test_the_cause_of_an_end_is_there_after_opening_again(journal: Journal, path
 def test_a_record_of_an_older_version_has_no_cause() -> None:
     attempt = Attempt("a", 1, "t1", AttemptState.QUEUED, 1.0)
     record = json.loads(dump(attempt))
-    del record["cause"]
+    assert "cause" not in record
     assert read_attempt(json.dumps(record)) == attempt
 
 
@@ -221,6 +222,17 @@ def test_a_missing_journal_is_not_created_by_reading(path: Path) -> None:
     with pytest.raises(JournalDamaged, match="nothing has been submitted"):
         Journal(path)
     assert not path.exists()
+
+
+def test_a_journal_that_appears_while_it_is_looked_for_is_not_damaged(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_early(file: Path) -> None:
+        file.touch()
+        raise sqlite3.OperationalError("unable to open database file")
+
+    monkeypatch.setattr(sqlite_file, "open_to_read", too_early)
+    assert sqlite_file.is_blank(path)
 
 
 @pytest.mark.parametrize(
