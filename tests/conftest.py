@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
+from attack.summary import PROPERTY, summarize
 from servers.certificates import Authority
 from support import clusters
 from support.experiments import Lab
@@ -19,10 +20,16 @@ from support.experiments import Lab
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """What a random test began with, so that it can be run again. Workers of xdist print nothing."""
-    for report in terminalreporter.stats.get("passed", []):
-        for key, value in report.user_properties:
-            if key == "seeds":
-                terminalreporter.write_line("%s: %s" % (report.nodeid, value))
+    reports = [report for kind in ("passed", "failed") for report in terminalreporter.stats.get(kind, [])]
+    properties = [(report, key, value) for report in reports for key, value in report.user_properties]
+    for report, key, value in properties:
+        if key == "seeds":
+            terminalreporter.write_line("%s: %s" % (report.nodeid, value))
+    walks = [value for report, key, value in properties if key == PROPERTY and report.when == "call"]
+    if walks:
+        terminalreporter.section("random walks of attacks")
+        for line in summarize(walks):
+            terminalreporter.write_line(line)
 
 
 #: Their tests share a process that has imported a framework, which takes seconds.

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from attack.summary import Figures, describe
 from contract.experiment_runs import ClusterExperiment
 from outlast.domain.ledger import book
 from outlast.domain.model import EntryKind
@@ -45,20 +46,36 @@ _LOGS = ("claim.json", "events.jsonl", "progress.jsonl", "progress.json", "fetch
 class Account:
     """What a walk did and what came of it."""
 
+    cluster: str
     seed: int
     acts: Counter[str] = field(default_factory=Counter)
+    #: Seconds of attacks, and until all runs had ended.
+    attacked: float = 0.0
+    lasted: float = 0.0
     runs: int = 0
     retried: int = 0
     lost: list[str] = field(default_factory=list)
     doubled: list[str] = field(default_factory=list)
     open_ledgers: list[str] = field(default_factory=list)
+    #: Why the walk could not be judged; empty if it could.
+    failure: str = ""
+
+    @property
+    def is_clean(self) -> bool:
+        return not (self.lost or self.doubled or self.open_ledgers or self.failure)
+
+    def figures(self) -> Figures:
+        """Return the account as plain values, which pass from a worker of xdist to the summary."""
+        return {
+            **{"cluster": self.cluster, "seed": self.seed, "kinds": dict(self.acts)},
+            **{"attacked": round(self.attacked), "lasted": round(self.lasted)},
+            **{"acts": sum(self.acts.values()), "runs": self.runs, "retried": self.retried},
+            **{"lost": len(self.lost), "doubled": len(self.doubled)},
+            **{"ledgers open": len(self.open_ledgers), "failure": self.failure},
+        }
 
     def __str__(self) -> str:
-        kinds = ", ".join("%s %d" % item for item in sorted(self.acts.items()))
-        return "seed %d: acts %d (%s), runs %d, retried %d, lost %d, doubled %d, ledgers open %d" % (
-            *(self.seed, sum(self.acts.values()), kinds, self.runs, self.retried),
-            *(len(self.lost), len(self.doubled), len(self.open_ledgers)),
-        )
+        return describe(self.figures())
 
 
 class RandomWalk:
@@ -66,7 +83,8 @@ class RandomWalk:
 
     def __init__(self, experiment: ClusterExperiment, seed: int) -> None:
         self.experiment = experiment
-        self.account = Account(seed)
+        self.account = Account(experiment.cluster.name, seed)
+        self.history: list[str] = []
         self._random = random.Random(seed)
         self._controller: subprocess.Popen[str] | None = None
         self._steps = 0
@@ -93,17 +111,28 @@ class RandomWalk:
                 self._lie,
             ),
         ]
-        until = time.monotonic() + seconds
-        while time.monotonic() < until and not self._is_over():
-            self._start_controller()
-            act = self._random.choice(acts)
-            with contextlib.suppress(SchedulerUnavailable):  # it is frozen, or has not come back yet
-                if act():
-                    self.account.acts[act.__name__.lstrip("_").replace("_", " ")] += 1
-            time.sleep(self._random.uniform(0.05, 1.0))
-        self._finish()
-        self._check()
+        begun = time.monotonic()
+        try:
+            while time.monotonic() < begun + seconds and not self._is_over():
+                self._start_controller()
+                self._act(self._random.choice(acts), begun)
+                time.sleep(self._random.uniform(0.05, 1.0))
+            self.account.attacked = time.monotonic() - begun
+            self._finish()
+            self._check()
+        except BaseException as error:
+            self.account.failure = "%s: %s" % (type(error).__name__, str(error).partition("\n")[0][:200])
+            raise
+        finally:
+            self.account.lasted = time.monotonic() - begun
         return self.account
+
+    def _act(self, act: Callable[[], bool], begun: float) -> None:
+        name = act.__name__.lstrip("_").replace("_", " ")
+        self.history.append("%6.1f s  %s" % (time.monotonic() - begun, name))
+        with contextlib.suppress(SchedulerUnavailable):  # it is frozen, or has not come back yet
+            if act():
+                self.account.acts[name] += 1
 
     # The stage.
 
@@ -141,8 +170,9 @@ class RandomWalk:
         tokens = self._tokens()
         if not tokens:
             return False
-        gone = (AssertionError, KeyError, subprocess.CalledProcessError, ProcessLookupError)
-        with contextlib.suppress(*gone):  # it has ended meanwhile
+        # It has ended meanwhile, or has not quite started: Grid Engine has no files of it yet.
+        gone = (AssertionError, LookupError, subprocess.CalledProcessError, FileNotFoundError)
+        with contextlib.suppress(*gone, ProcessLookupError):
             act(self._random.choice(tokens))
         return True
 
@@ -273,5 +303,6 @@ class RandomWalk:
                 account.open_ledgers.append(run.name)
         kept = {str(path.relative_to(self.sentinels)) for path in self.sentinels.rglob("*")}
         assert kept == {"diary", "deep", "deep/key", "link"}
-        assert all((self.sentinels / name).read_text() == name for name in ("diary", "deep/key"))
+        for name in ("diary", "deep/key"):
+            assert (self.sentinels / name).read_text() == name
         experiment.assert_nothing_is_left()
