@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
@@ -47,10 +49,13 @@ def supervise(experiment: Experiment, directory: Path, as_json: bool, purpose: s
 
     if is_blank(experiment.journal) and not Inbox(experiment.inbox).names():
         raise nothing_submitted(experiment)
-    signal.signal(signal.SIGTERM, _raise_interrupt)
     display = Display(experiment, directory=directory, quiet=as_json)
     try:
-        with control(experiment, purpose, display.print_entries) as session, display.showing(session.journal):
+        with (
+            _sigterm_as_interrupt(),
+            control(experiment, purpose, display.print_entries) as session,
+            display.showing(session.journal),
+        ):
             while True:
                 try:
                     display.after_pass(session.step())
@@ -84,6 +89,16 @@ def _print_summary(counts: object, failed: list[str], directory: Path) -> None:
     if failed:
         click.echo("failed: %s; `outlast explain %s` shows why" % (join_names(failed), directory / failed[0]))
     click.echo("where the time went: `outlast report%s`" % show_argument(directory))
+
+
+@contextmanager
+def _sigterm_as_interrupt() -> Iterator[None]:
+    """Treat SIGTERM as Ctrl-C, and restore the handler that was there: callers may go on to fork."""
+    before = signal.signal(signal.SIGTERM, _raise_interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _raise_interrupt(number: int, frame: FrameType | None) -> None:
