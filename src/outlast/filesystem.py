@@ -7,6 +7,7 @@ import stat
 from pathlib import Path
 
 from outlast.node.files import sync_directory
+from outlast.untrusted_files import create_file
 
 __all__ = ["LOCAL", "describe_error", "is_gone", "is_local", "sync_directory", "write_durably"]
 
@@ -70,7 +71,7 @@ def write_durably(path: Path, content: bytes) -> None:
     """Write a file atomically and durably: it survives a power failure. Raises OSError."""
     temporary = path.with_name(".%s.%d.tmp" % (path.name, os.getpid()))
     try:
-        with temporary.open("wb") as file:
+        with create_file(temporary) as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

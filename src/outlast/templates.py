@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 from outlast.errors import BadInput, NotWritable
 
 DEFAULT = "hello"
+PARAMS = "params.yaml"
 
 
 def examples_directory() -> Path:
@@ -50,15 +53,13 @@ def copy_template(template: Path, directory: Path) -> list[str]:
         raise BadInput(f"{directory} exists and is not a directory; choose another one")
     there = [str(name) for name in names if os.path.lexists(directory / name)]
     if there:
-        raise BadInput(
-            f"{directory} already contains {', '.join(there)}; nothing was written. Choose another directory"
-        )
+        raise BadInput(_describe_conflict(directory, there))
     try:
         for name in names:
             target = directory / name
             target.parent.mkdir(parents=True, exist_ok=True)
             raw = (template / name).read_bytes()
-            if str(name) == "params.yaml":
+            if str(name) == PARAMS:
                 renamed = f"name: {default_name(directory.resolve().name)}"
                 raw = re.sub(r"(?m)^name:\s*\S+", renamed, raw.decode(), count=1).encode()
             # "x": a file that came to be in between is not overwritten either.
@@ -71,6 +72,35 @@ def copy_template(template: Path, directory: Path) -> list[str]:
             f"{directory} cannot be written: {reason}; choose a directory of your own"
         ) from error
     return [str(name) for name in names]
+
+
+def write_params(directory: Path, command: str) -> Path:
+    """Write a `params.yaml` that runs `command` with the code in the directory. Overwrites nothing."""
+    from outlast.spec.own_code import params_for
+    from outlast.spec.runs import default_name
+
+    if not directory.is_dir():
+        raise BadInput(f"{directory} is not a directory; --command is for a directory that has your code")
+    path = directory / PARAMS
+    text = params_for(default_name(directory.resolve().name), command)
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise BadInput(_describe_conflict(directory, [PARAMS])) from None
+    except OSError as error:
+        raise NotWritable(f"{path} cannot be written: {error.strerror or type(error).__name__}") from error
+    return path
+
+
+def _describe_conflict(directory: Path, names: Sequence[str]) -> str:
+    """Return why nothing is written over these files, and what to type instead."""
+    from outlast.spec.own_code import init_command
+
+    found = f"{directory} already contains {', '.join(names)}; nothing was written"
+    if PARAMS in names:
+        return f"{found}. `outlast check {shlex.quote(str(directory))}` says whether it can be run"
+    return f"{found}. For your own code there: {init_command(directory)}"
 
 
 def _belongs(path: Path, template: Path) -> bool:

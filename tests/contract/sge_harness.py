@@ -38,8 +38,9 @@ class SgeHarness(SchedulerHarness):
     impossible_reason = "gpus=50"
     short_time = 2.0
     short_grace = 1.0
-    #: Hosts find a restarted qmaster after 30 s, and a lost host is noticed after 25 s.
-    patience = 120.0
+    #: Hosts find a restarted qmaster after 30 s, and a lost host is noticed after 25 s. A deletion that did
+    #: not reach its host is sent again after 60 s.
+    patience = 180.0
     limit_signal = signal.SIGUSR2
     stop_signal = signal.SIGUSR2
     deduplicates_tokens = rejects_impossible_requests = False
@@ -160,12 +161,21 @@ class SgeHarness(SchedulerHarness):
             self._patch.setenv("SGE_QMASTER_PORT", self._port)
             self.restore_nodes()
             self.scheduler = self.another_adapter()
-            live = [view for view in self.scheduler.poll().values() if view.phase is not JobPhase.ENDED]
-            self.scheduler.cancel(live)
-            self.poll_until(lambda views: all(view.phase is JobPhase.ENDED for view in views.values()))
+            self._delete_all()
         finally:
             self._cleanup.close()
             super().close()
+
+    def _delete_all(self) -> None:
+        """Delete the jobs of this test; a job that keeps its slot would fail the tests that follow."""
+        live = [view for view in self.scheduler.poll().values() if view.phase is not JobPhase.ENDED]
+        self.scheduler.cancel(live)
+        try:
+            self.poll_until(lambda views: all(view.phase is JobPhase.ENDED for view in views.values()))
+        finally:
+            left = [task.job for tasks in self.scheduler._list_tasks().values() for task in tasks]
+            if left:
+                command_runner.run_command(["qdel", "-f", *left], 30.0)
 
 
 def _processes() -> list[int]:

@@ -12,6 +12,9 @@ from outlast.domain.model import EntryKind, Outcome
 from outlast.journal.sqlite_file import is_blank
 from support.experiments import open_journal, states
 
+#: A job may compute for about 12 s, and then has 5 s to save: less is too little on a busy machine.
+SHORT = {"time": "20s", "memory": "100MB"}
+
 
 def assert_one_interval_is_lost(experiment: ClusterExperiment, hurt: Callable[[str], object]) -> None:
     """Interrupt a job that saves at intervals; check that it resumes and ends with the same weights."""
@@ -32,7 +35,7 @@ def assert_one_interval_is_lost(experiment: ClusterExperiment, hurt: Callable[[s
 def test_a_training_run_continues_past_the_wall_time_limit_and_loses_no_step(
     experiment: ClusterExperiment,
 ) -> None:
-    experiment.write("python", "train.py", "60", "0.15", "0", resources={"time": "6s", "memory": "100MB"})
+    experiment.write("python", "train.py", "140", "0.15", "0", resources=SHORT)
     experiment.run()
     attempts = experiment.attempts()
     assert len(attempts) >= 2 and [a.outcome for a in attempts[:-1]] == [Outcome.CONTINUE] * (
@@ -41,7 +44,7 @@ def test_a_training_run_continues_past_the_wall_time_limit_and_loses_no_step(
     saved = [attempt.account.saved_step for attempt in attempts[:-1]]
     resumed = [attempt.account.resumed for attempt in attempts[1:]]
     assert saved == resumed
-    assert experiment.weights() == experiment.reference_weights("60")
+    assert experiment.weights() == experiment.reference_weights("140")
     experiment.assert_nothing_is_left()
 
 
@@ -168,13 +171,13 @@ def test_a_chain_of_six_jobs_that_needs_three_leaves_none_behind(experiment: Clu
         )
         assert done.returncode == 2 and "`outlast run" in done.output
         return
-    experiment.write("python", "train.py", "70", "0.15", "0", resources={"time": "6s", "memory": "100MB"})
+    experiment.write("python", "train.py", "190", "0.15", "0", resources=SHORT)
     sent = experiment.lab.outlast("chain", experiment.directory, "-n", "6")
     assert sent.returncode == 0, sent.output
     experiment.tick_until("finished")
     (attempt,) = experiment.attempts()
     assert attempt.jobs == 6 and 2 <= len(attempt.account.earlier) <= 4
-    assert experiment.weights() == experiment.reference_weights("70")
+    assert experiment.weights() == experiment.reference_weights("190")
     experiment.assert_nothing_is_left()
 
 
@@ -191,3 +194,29 @@ def test_a_chain_ends_with_the_second_identical_failure_of_the_training_script(
     assert attempt.outcome is Outcome.OUT_OF_MEMORY and len(attempt.account.earlier) == 1
     assert "the same failure twice: MemoryError" in experiment.explain()["reason"]
     experiment.assert_nothing_is_left()
+
+
+#: A training script that shows its variables; the length of the secret is enough to compare.
+SHOW_VARIABLES = """\
+import json, os
+
+found = {"mode": os.environ.get("WANDB_MODE"), "home": os.environ.get("HF_HOME")}
+found["key"] = len(os.environ.get("WANDB_API_KEY", ""))
+with open(os.path.join(os.environ["OUTLAST_OUTPUT_DIR"], "weights.json"), "w") as file:
+    json.dump(found, file)
+"""
+
+
+def test_variables_and_secrets_reach_the_training(experiment: ClusterExperiment) -> None:
+    key = experiment.lab.root / "wandb-key"
+    key.write_text("0123456789abcdef\n")
+    key.chmod(0o600)
+    experiment.lab.environment["HF_HOME"] = "/big/hf"
+    env = {"WANDB_MODE": "offline", "HF_HOME": {"from": "shell"}, "WANDB_API_KEY": {"file": str(key)}}
+    experiment.write("python", "train.py", files={"train.py": SHOW_VARIABLES}, env=env)
+    experiment.run()
+    found = json.loads((experiment.directory / "results/train/weights.json").read_text())
+    assert found == {"mode": "offline", "home": "/big/hf", "key": 16}
+    # In what was submitted there is the path of the secret, and not its content.
+    files = [path for path in experiment.directory.rglob("*") if path.is_file()]
+    assert [path for path in files if b"0123456789abcdef" in path.read_bytes()] == []

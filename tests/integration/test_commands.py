@@ -150,7 +150,7 @@ def test_cancel_and_retry_refuse_runs_that_have_ended_or_finished(mixed: Mixed) 
     over = lab.outlast("cancel", PLAIN, "-C", mix)
     assert over.returncode == 0 and "already ended: %s" % PLAIN in over.stdout
     refused = lab.outlast("retry", PLAIN, "-C", mix)
-    assert refused.returncode == 2 and "is finished; only a failed or cancelled run" in refused.stderr
+    assert refused.returncode == 2 and "is finished; `outlast retry --again" in refused.stderr
 
 
 # While something runs

@@ -111,9 +111,9 @@ def test_a_training_run_in_a_container_continues_past_the_wall_time_limit_and_lo
     experiment.use_image(
         experiment.place / ("image" if experiment.cluster.name == "htcondor" else "image.sif")
     )
-    experiment.write_training("50", "0.2", "0", resources={"time": "12s", "memory": "100MB", "disk": "200MB"})
+    experiment.write_training("90", "0.2", "0", resources={"time": "20s", "memory": "100MB", "disk": "200MB"})
     experiment.run()
-    assert len(experiment.legs()) >= 2 and experiment.logged_steps() == list(range(1, 51))
+    assert len(experiment.legs()) >= 2 and experiment.logged_steps() == list(range(1, 91))
     experiment.assert_was_inside()
     experiment.assert_nothing_is_left()
 

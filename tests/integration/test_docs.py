@@ -214,6 +214,10 @@ def test_every_params_yaml_in_the_docs_has_no_mistakes(
     for name in re.findall(r"[\w./-]+\.(?:py|sh)\b", block.text):
         (place / name).parent.mkdir(parents=True, exist_ok=True)
         (place / name).touch(mode=0o755)
+    for name in re.findall(r"\{file: ([\w.-]+)\}", block.text):
+        (place / name).touch(mode=0o600)
+    for name in re.findall(r"(\w+): \{from: shell\}", block.text):
+        monkeypatch.setenv(name, "x")
     for other in blocks(page):
         if other.file == "clusters.yaml":
             (place / other.file).write_text(other.text, encoding="utf-8")

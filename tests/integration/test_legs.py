@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,24 @@ def test_a_job_that_is_started_again_after_its_attempt_was_given_up_exits(bench:
 def test_a_job_that_is_started_again_after_it_has_finished_exits(bench: Bench) -> None:  # noqa: F811
     assert bench.run("sh", "-c", 'echo done >"$OUTLAST_OUTPUT_DIR/it"', variables=JOB) == 0
     assert bench.run("false", variables=JOB) == EXIT_NOT_CLAIMED
+    assert ends(bench) == ["finished"]
+
+
+@pytest.mark.parametrize(("files", "length", "listed"), [(700, 120, True), (1000, 250, False)])
+def test_a_job_that_is_started_again_after_it_has_delivered_many_files_exits(
+    bench: Bench,  # noqa: F811
+    files: int,
+    length: int,
+    listed: bool,
+) -> None:
+    script = "import os; os.chdir(os.environ['OUTLAST_OUTPUT_DIR'])\n"
+    script += "for n in range(%d): open(str(n).zfill(%d), 'w').write('x')" % (files, length)
+    assert bench.run(sys.executable, "-c", script, variables=JOB) == 0
+    assert bench.run("false", variables=JOB) == EXIT_NOT_CLAIMED
+    assert "has finished" in bench.stderr
+    report = read_attempt(bench.exchange)
+    assert report is not None and report.delivered_total == (files, files)
+    assert (report.delivered is not None) is listed
     assert ends(bench) == ["finished"]
 
 

@@ -64,11 +64,11 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--np
 def launch(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
     (tmp_path / "train.py").write_text(TRAIN)
 
-    def start(place: str, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+    def start(place: str, *arguments: str, processes: int = 2, **environment: str) -> subprocess.Popen[str]:
         (tmp_path / place).mkdir(exist_ok=True)
         path = os.pathsep.join([str(Path(__file__).parents[2] / "src"), os.environ.get("PYTHONPATH", "")])
         return subprocess.Popen(
-            [*TORCHRUN, str(tmp_path / "train.py"), *arguments],
+            [*TORCHRUN[:-1], str(processes), str(tmp_path / "train.py"), *arguments],
             cwd=tmp_path / place,
             env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, **environment},
             stdout=subprocess.PIPE,
@@ -124,6 +124,27 @@ def test_processes_killed_during_saves_resume_together_from_a_complete_checkpoin
     assert len(resumed) == 2 and len(set(resumed)) == 1, output
     assert 1 <= saved <= int(resumed[0]) <= min(newest) < 80, (printed, output)
     assert json.loads((tmp_path / "rough" / "weights.json").read_text())["steps"] == 80
+
+
+def test_a_run_that_is_resumed_with_more_ranks_fails_with_both_numbers_and_loses_nothing(
+    tmp_path: Path, launch: Callable[..., subprocess.Popen[str]]
+) -> None:
+    process = launch("run", "1", "0.05", OUTLAST_SAVE_EVERY="0", OUTLAST_TOKEN="a")
+    printed = until(process, "rank 1 step 5")
+    process.send_signal(signal.SIGTERM)
+    printed += finish(process)
+    saved = sorted(path.name for path in whole(tmp_path / "run"))
+    assert saved, printed
+    process = launch("run", "1", "0", processes=3, OUTLAST_TOKEN="b")
+    output = finish(process)
+    assert process.returncode != 0
+    found = failure.diagnose(output, process.returncode, None, False)
+    assert found.outcome is Outcome.CRASHED, output
+    assert "was saved by 2 processes, but this run has 3" in found.detail
+    assert sorted(path.name for path in whole(tmp_path / "run")) == saved
+    output = finish(launch("run", "1", "0", OUTLAST_TOKEN="c"))
+    assert re.findall(r"resumed [1-9]", output), output
+    assert json.loads((tmp_path / "run" / "weights.json").read_text())["steps"] == 8
 
 
 def children(pid: int) -> list[int]:

@@ -86,7 +86,9 @@ def stop_those_for_tests() -> None:
         if not _marker(name).exists():
             continue
         # Locked in the same order as in `environment`.
-        with contextlib.suppress(BlockingIOError), _locked(_lock_file(name)), _locked(_users_file(name)):
+        # A cluster that is locked, or that belongs to another user, is not ours to stop.
+        not_ours = contextlib.suppress(BlockingIOError, PermissionError)
+        with not_ours, _locked(_lock_file(name)), _locked(_users_file(name)):
             _run_script(name, "down")
             _marker(name).unlink()
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from outlast import filesystem
 from outlast.filesystem import describe_error, is_gone, sync_directory, write_durably
 from outlast.local_cluster.job_log import JobLog, JobLogState
 
@@ -79,15 +80,17 @@ def test_a_failed_durable_write_leaves_the_old_file(
     path = tmp_path / "file"
     if before is not None:
         path.write_bytes(before)
-    real = Path.open
+    real = filesystem.create_file
 
     def fail(*_: Any, **__: Any) -> Any:
         raise KeyboardInterrupt if failing == "interrupt" else OSError(errno.EIO, "broken")
 
     with monkeypatch.context() as patch:
         if failing == "write":
-            patch.setattr(Path, "open", lambda *args: NoSpace(real(*args)))
-        elif failing in ("open", "replace"):
+            patch.setattr(filesystem, "create_file", lambda *args: NoSpace(real(*args)))
+        elif failing == "open":
+            patch.setattr(filesystem, "create_file", fail)
+        elif failing == "replace":
             patch.setattr(Path, failing, fail)
         else:
             patch.setattr(os, "fsync", fail)
@@ -150,3 +153,12 @@ def test_an_error_is_described_by_its_path_and_cause() -> None:
     renaming = IsADirectoryError(errno.EISDIR, "Is a directory", "/a", None, "/b")
     assert describe_error(renaming) == "/a -> /b: Is a directory"
     assert describe_error(OSError("unforeseen")) == "unforeseen"
+
+
+def test_a_link_at_the_temporary_name_is_not_written_through(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    (tmp_path / (".note.%d.tmp" % os.getpid())).symlink_to(victim)
+    write_durably(tmp_path / "note", b"new")
+    assert victim.read_text() == "mine"
+    assert (tmp_path / "note").read_text() == "new" and not (tmp_path / "note").is_symlink()

@@ -13,28 +13,40 @@ from pathlib import Path
 import outlast
 
 PACKAGE = Path(outlast.__file__).parent
-ROOMS = ("controller", "data", "exchange", "frameworks", "journal", "node", "training")
+ROOMS = ("controller", "data", "exchange", "frameworks", "journal", "local_cluster", "node", "training")
 FUNCTIONS = {
     *("open", "os.open", "os.walk", "os.fwalk", "json.load", "json.loads", "pickle.load", "pickle.loads"),
     *("shutil.copy", "shutil.copy2", "shutil.copyfile", "shutil.copytree", "shutil.move", "shutil.rmtree"),
 }
-METHODS = {"read_text", "read_bytes", "rglob", "glob"}
+METHODS = {"read_text", "read_bytes", "write_text", "write_bytes", "rglob", "glob"}
+
+MODES = {"r", "rb", "w", "wb", "a", "ab", "x", "xb", "r+", "rb+"}
 
 KERNEL = "a file of the kernel or of the operating system"
 NEW = "creates a file that must not exist yet (O_EXCL)"
 NO_LINK = "refuses links (O_NOFOLLOW), and what it opens is a file or directory of ours"
 HELD = "relative to the descriptor of a directory that was checked before; links are refused"
 USER = "a file that the user names in params.yaml, clusters.yaml or the script: links are wanted"
+OURS = "the local cluster's directory, which belongs to this user alone"
 OWN = "a text of Outlast's own: nobody else could have changed it"
 
 #: How many such calls each module has, and why they are safe.
 ALLOWED: dict[str, tuple[int, str]] = {
     "data/archive_file.py": (1, USER + "; only regular files are read"),
     "data/index_file.py": (2, NEW + ", and reads one without following a link"),
+    "exchange/sandbox_results.py": (1, NEW),
     "exchange/shared_files.py": (1, "lists names in scratch; the node refuses links there"),
     "exchange/zipapp.py": (2, "the installed package"),
     "frameworks/transformers.py": (2, "a directory that Transformers has just made, and " + OWN),
     "journal/journal_file.py": (1, "values of the journal's own tables, after it was opened safely"),
+    "journal/private_copy.py": (1, NEW),
+    "local_cluster/daemon_main.py": (5, OURS),
+    "local_cluster/fingerprint.py": (1, "the installed package"),
+    "local_cluster/hosts.py": (1, KERNEL),
+    "local_cluster/job_log.py": (3, OURS),
+    "local_cluster/messages.py": (2, OURS + ", and what its socket sends"),
+    "local_cluster/processes.py": (3, KERNEL),
+    "local_cluster/spawn.py": (4, OURS + ", and /dev/null"),
     "node/archives/resume.py": (1, NO_LINK),
     "node/archives/skeleton.py": (1, NO_LINK),
     "node/archives/tree.py": (4, HELD),
@@ -85,8 +97,16 @@ def is_descriptor(call: ast.Call) -> bool:
     """Return True for `open(descriptor, …)`: it was opened before, by a call that counts itself."""
     first = call.args[0] if call.args else None
     return (isinstance(first, ast.Name) and first.id in ("descriptor", "fd")) or (
-        isinstance(first, ast.Call) and dotted(first.func) in ("os.open", "open_file", "os.dup")
+        isinstance(first, ast.Call)
+        and dotted(first.func) in ("os.open", "open_file", "open_to_append", "os.dup")
     )
+
+
+def is_path_open(call: ast.Call) -> bool:
+    """Return True for `path.open("rb")`: a method whose first argument is a mode."""
+    mode = call.args[0] if call.args else None
+    is_method = isinstance(call.func, ast.Attribute) and call.func.attr == "open"
+    return is_method and isinstance(mode, ast.Constant) and mode.value in MODES
 
 
 def raw_calls() -> Counter[str]:
@@ -98,7 +118,11 @@ def raw_calls() -> Counter[str]:
                     continue
                 name = dotted(node.func)
                 is_method = isinstance(node.func, ast.Attribute) and node.func.attr in METHODS
-                if is_method or (name in FUNCTIONS and not (name == "open" and is_descriptor(node))):
+                if (
+                    is_method
+                    or is_path_open(node)
+                    or (name in FUNCTIONS and not (name == "open" and is_descriptor(node)))
+                ):
                     found[path.relative_to(PACKAGE).as_posix()] += 1
     return found
 

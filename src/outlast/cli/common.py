@@ -76,9 +76,11 @@ def experiment_at(directory: Path) -> Experiment:
             "%s: no such directory; `outlast init %s` creates an experiment there" % (directory, directory)
         )
     if not (root / "params.yaml").exists() and not (root / "journal.sqlite").exists():
+        from outlast.spec.own_code import init_command
+
         raise BadInput(
-            "%s: not an experiment: there is no params.yaml in it; `outlast init %s` creates one"
-            % (root, directory)
+            "%s: not an experiment: there is no params.yaml in it; `%s` creates one"
+            % (root, init_command(directory))
         )
     return Experiment(root)
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from outlast.controller.crashpoints import reach
+from outlast.controller.type_check import check_types
 from outlast.domain.model import EntryKind, JournalEntry, RunPlan, RunState, Spec
 from outlast.errors import NotWritable
 from outlast.filesystem import describe_error, write_durably
@@ -50,10 +51,11 @@ class Cancel:
 
 @dataclass(frozen=True)
 class Retry:
-    """A request to retry failed or cancelled runs."""
+    """A request to retry failed or cancelled runs; with `again`, finished ones too."""
 
     spec: Spec
     runs: tuple[str, ...]
+    again: bool = False
 
 
 Request = Submit | Cancel | Retry
@@ -97,7 +99,7 @@ class Inbox:
                 yield name, _parse(parse_json(read_file(path, MOST_BYTES)))
             except FileNotFoundError:
                 continue
-            except (ValueError, TypeError, KeyError):
+            except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
                 yield name, None
             except OSError as error:
                 if error.errno not in _PASSING:  # a later pass reads it
@@ -118,6 +120,12 @@ class Inbox:
 
 
 def _parse(raw: Mapping[str, Any]) -> Request:
+    request = _build(raw)
+    check_types(request)
+    return request
+
+
+def _build(raw: Mapping[str, Any]) -> Request:
     match raw["kind"]:
         case "submit":
             plans = tuple(RunPlan(_text(plan["name"]), dict(plan["params"])) for plan in raw["runs"])
@@ -126,7 +134,8 @@ def _parse(raw: Mapping[str, Any]) -> Request:
             names = None if raw["runs"] is None else tuple(map(_text, raw["runs"]))
             return Cancel(names, str(raw["reason"]))
         case "retry":
-            return Retry(read_spec(json.dumps(raw["spec"])), tuple(map(_text, raw["runs"])))
+            names = tuple(map(_text, raw["runs"]))
+            return Retry(read_spec(json.dumps(raw["spec"])), names, again=raw.get("again") is True)
     raise ValueError("unknown kind of request")
 
 
@@ -200,10 +209,11 @@ def _entries_for(journal: Journal, request: Request, now: float) -> list[Journal
                 for run in map(journal.run, chosen)
                 if run is not None and not run.state.over
             ]
-        case Retry(spec, names):
+        case Retry(spec, names, again):
             number = journal.add_spec(spec)
+            states = (RunState.FAILED, RunState.CANCELLED, *([RunState.FINISHED] if again else []))
             return [
                 JournalEntry(now, run.name, EntryKind.RETRIED, None, {"spec": number})
                 for run in map(journal.run, names)
-                if run is not None and run.state in (RunState.FAILED, RunState.CANCELLED)
+                if run is not None and run.state in states
             ]

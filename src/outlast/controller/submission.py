@@ -67,12 +67,15 @@ def submit(experiment: Experiment, parsed: Parsed, journal: Journal | None) -> S
     """
     check_owner(experiment.journal)
     spec = prepare(experiment, parsed)
+    before = {run.name: (run.spec, run.params) for run in journal.runs()} if journal else {}
+    numbers = {number for number, _ in before.values()}
+    same = {number: _same(journal.spec(number), spec) for number in numbers} if journal else {}
     new, known, changed = [], [], []
     for plan in parsed.runs:
-        run = journal.run(plan.name) if journal else None
-        if run is None:
+        number, params = before.get(plan.name, (None, None))
+        if number is None:
             new.append(plan)
-        elif journal is not None and _same(journal.spec(run.spec), spec) and run.params == plan.params:
+        elif same[number] and params == plan.params:
             known.append(plan)
         else:
             changed.append(plan)
@@ -83,15 +86,18 @@ def submit(experiment: Experiment, parsed: Parsed, journal: Journal | None) -> S
     return Submitted(spec, tuple(new), tuple(known), tuple(changed))
 
 
-def retry(experiment: Experiment, parsed: Parsed, journal: Journal, runs: tuple[Run, ...]) -> Spec:
+def retry(
+    experiment: Experiment, parsed: Parsed, journal: Journal, runs: tuple[Run, ...], *, again: bool = False
+) -> Spec:
     """Request durably that these runs are retried with the current `params.yaml` and code; return the spec.
 
-    Raise BadInput if runs are under way on another cluster, NotWritable if another user has the experiment.
+    `again`: finished runs too. Raise BadInput if runs are under way on another cluster, NotWritable if
+    another user has the experiment.
     """
     check_owner(experiment.journal)
     spec = prepare(experiment, parsed)
     _refuse_other_cluster(journal, spec)
-    Inbox(experiment.inbox).put(Retry(spec, tuple(run.name for run in runs)))
+    Inbox(experiment.inbox).put(Retry(spec, tuple(run.name for run in runs), again))
     return spec
 
 

@@ -166,6 +166,7 @@ def _shorten(report: Report) -> Report:
         detail=report.detail[:LONGEST_WHY],
         tail=(),
         delivered=None,
+        delivered_total=None,
     )
 
 
@@ -346,7 +347,15 @@ def _ending(line: Mapping[str, Any]) -> dict[str, Any]:
         "tail": tuple(text[:500] for text in tail[-20:]),
         "changed": bool(line.get("progressed")),
         "delivered": delivered if isinstance(delivered, dict) else None,
+        "delivered_total": _read_total(line.get("delivered_total")),
     }
+
+
+def _read_total(value: object) -> tuple[int, int] | None:
+    if not isinstance(value, dict):
+        return None
+    files, size = untrusted.integer(value.get("files")), untrusted.integer(value.get("bytes"))
+    return None if files is None or size is None else (files, size)
 
 
 def _phase(value: object) -> Phase | None:

@@ -84,6 +84,10 @@ class Experiment:
     def scratch(self, run: str, number: int, token: str) -> Path:
         return self.workdir / run / ("%03d-%s" % (number, token))
 
+    def saved_state(self, run: str) -> tuple[Path, ...]:
+        """Return everything that the next attempt of a run would resume from."""
+        return self.checkpoints(run), self.workdir / run
+
     def log(self, run: str, number: int) -> Path:
         return self.logs / run / ("%03d.log" % number)
 

@@ -49,6 +49,7 @@ class SandboxExchange(SharedFilesExchange):
             zipapp=self.zipapp.name,
             # Search paths of this machine are not valid on another.
             environment={},
+            env_files={name: Path(path).name for name, path in spec.env_files.items()},
             bell=None,
             node_scratch=self.site.scratch or NODE_SCRATCH,
             sandbox=True,
@@ -116,10 +117,10 @@ class SandboxExchange(SharedFilesExchange):
         )
 
     def _carried(self, spec: Spec) -> tuple[str, ...]:
-        """Return the data that the scheduler transfers, and the token file for the other data."""
+        """Return the data that the scheduler transfers, the token file for the other data, and secrets."""
         native = [item.urls[0] for item in spec.data if item.method == "native"]
         token = self.site.token_file if spec.data else ""
-        return (*map(path_of, native), *([token] if token else ()))
+        return (*map(path_of, native), *([token] if token else ()), *dict.fromkeys(spec.env_files.values()))
 
     def fence(self, attempt: Attempt) -> bool:
         """Keep jobs from starting on this attempt; return False if one has started already.

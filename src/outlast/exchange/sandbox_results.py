@@ -25,7 +25,14 @@ from outlast.node.sandbox import layout, manifest
 from outlast.node.sandbox.manifest import DirectoryManifest
 from outlast.training.checkpoints import checkpoint
 from outlast.training.errors import CheckpointError, Damaged
-from outlast.untrusted_files import directory_below, open_below, open_directory, open_file, walk
+from outlast.untrusted_files import (
+    directory_below,
+    open_below,
+    open_directory,
+    open_file,
+    open_to_append,
+    walk,
+)
 
 #: The most levels of directories, and bytes of a path: everything within them can be walked and copied.
 _DEEPEST = 200
@@ -95,12 +102,16 @@ def set_aside(experiment: Experiment, attempt: Attempt, error: Exception) -> Non
             with suppress(FileNotFoundError), directory_below(place, folder) as source:
                 _remove(name, aside)
                 os.rename(name, name, src_dir_fd=source, dst_dir_fd=aside)
-    log = experiment.log(attempt.run, attempt.number)
+    why = "%s: %s" % (type(error).__name__, error)
+    note = "outlast: the files that the job brought back cannot be used (%s); they are in %s\n"
+    with suppress(OSError):  # the log is a link or a pipe: the files are aside all the same
+        _append(experiment.log(attempt.run, attempt.number), note % (why, place / UNUSABLE))
+
+
+def _append(log: Path, text: str) -> None:
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("a", encoding="utf-8", errors="replace") as file:
-        why = "%s: %s" % (type(error).__name__, error)
-        file.write("outlast: the files that the job brought back cannot be used (%s)" % why)
-        file.write("; they are in %s\n" % (place / UNUSABLE))
+    with open(open_to_append(log), "a", encoding="utf-8", errors="replace") as file:
+        file.write(text)
 
 
 def _newest(place: Path) -> _ReturnedState | None:

@@ -29,7 +29,7 @@ from outlast.node.staging.plan import DataPlan
 from outlast.schedulers.base import JobRequest
 from outlast.schedulers.profile import Profile
 from outlast.spec.command import arguments
-from outlast.untrusted_files import open_directory, walk
+from outlast.untrusted_files import create_file, open_directory, walk
 
 #: The most characters of a delivered file's name in a message.
 LONGEST_NAME = 200
@@ -81,6 +81,8 @@ class SharedFilesExchange:
             cpus=spec.resources.cpus,
             # The search paths of the login node would override those that the profile sets.
             environment={} if self.site.sets_environment else dict(spec.environment),
+            env=dict(spec.env),
+            env_files=dict(spec.env_files),
             limit_signal=self.limit_signal,
             jobs=attempt.jobs,
             bell=str(place.bell) if self.notifies else None,
@@ -107,7 +109,8 @@ class SharedFilesExchange:
         self.prepare_job(run)
         path = self.experiment.exchange_of(attempt)
         path.mkdir(parents=True, exist_ok=True)
-        (path / "order.json").write_text(self.order(run, attempt, spec).to_json(), encoding="utf-8")
+        with create_file(path / "order.json") as file:
+            file.write(self.order(run, attempt, spec).to_json().encode())
 
     def prepare_job(self, run: Run) -> None:
         """Provide what a job needs to start and to write its log. Raise OSError if that is not possible."""
@@ -192,7 +195,10 @@ class SharedFilesExchange:
         report = read_attempt(path)
         if report is None or report.logged_outcome is not Outcome.FINISHED:
             return report
-        return replace(report, delivery_error=_find_delivery_error(_delivery(path), report.delivered or {}))
+        # A delivery of very many files is logged by its totals alone.
+        total = report.delivered_total if report.delivered is None else None
+        error = _find_delivery_error(_delivery(path), report.delivered or {}, total)
+        return replace(report, delivery_error=error)
 
     def publish(self, attempt: Attempt) -> None:
         """Move the delivery to `results/`. Repeatable: once the mark exists, the result is complete."""
@@ -213,8 +219,8 @@ class SharedFilesExchange:
             return
         if not delivered.is_dir() or delivered.is_symlink():
             raise ResultGone("%s was accepted and has disappeared" % delivered)
-        if target.exists():
-            # Earlier results of this name are kept under another one.
+        if os.path.lexists(target):
+            # Earlier results of this name, or a link of the user's, are kept under another one.
             stamp = time.strftime("%Y%m%d-%H%M%S")
             target.rename(target.with_name("%s.before-%s-%s" % (target.name, stamp, attempt.token)))
         write_durably(mark, b"")
@@ -288,7 +294,9 @@ def _move(source: Path, target: Path) -> None:
     sync_directory(target.parent)
 
 
-def _find_delivery_error(directory: Path, delivered: Mapping[str, Any]) -> str:
+def _find_delivery_error(
+    directory: Path, delivered: Mapping[str, Any], total: tuple[int, int] | None = None
+) -> str:
     """Compare a delivery with its manifest, seen from this side; return the difference, empty if none."""
     for name in delivered:
         if Path(name).is_absolute() or ".." in Path(name).parts:
@@ -312,7 +320,12 @@ def _find_delivery_error(directory: Path, delivered: Mapping[str, Any]) -> str:
     odd = next((name for name, size in found.items() if size == _ODD), None)
     if odd is not None:
         return "the delivered file %s is not a regular file" % untrusted.text(odd, LONGEST_NAME)
-    return "" if directory.is_dir() else "nothing was delivered"
+    if not directory.is_dir():
+        return "nothing was delivered"
+    sizes = [size for size in found.values() if size >= 0]
+    if total is not None and total != (len(sizes), sum(sizes)):
+        return "the delivery has %d files of %d bytes instead of %d of %d" % (len(sizes), sum(sizes), *total)
+    return ""
 
 
 def _list_delivery(directory: Path) -> dict[str, int]:

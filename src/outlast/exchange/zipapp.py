@@ -9,6 +9,8 @@ import zipfile
 from functools import lru_cache
 from pathlib import Path
 
+from outlast.untrusted_files import create_file
+
 _SHEBANG = b"#!/usr/bin/env python3\n"
 _MAIN = b"""\
 import sys
@@ -28,7 +30,7 @@ def build(target: Path) -> None:
     """Write the zipapp to `target` atomically: a job may be reading an existing one."""
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("wb") as file:
+        with create_file(temporary) as file:
             file.write(_content())
             file.flush()
             os.fsync(file.fileno())

@@ -109,14 +109,15 @@ class Client:
             if "error" not in self._ask_once("version", deadline):
                 return  # older versions do not know this operation
             state = self._ask_once("jobs", deadline)
-        except (NotSent, NoResponse):
-            return  # not running, or too slow: the submission itself will show it
-        running = sum(job["phase"] == "running" for job in state.get("jobs", ()))
+            running = sum(job["phase"] == "running" for job in state.get("jobs", ()))
+            pid = int(state["pid"])
+        except (NotSent, NoResponse, KeyError, TypeError, ValueError):
+            return  # not running, too slow, or no daemon of ours: the submission itself will show it
         if running:
             raise Refused(
                 "the local cluster's daemon (process %d) is of an older version of Outlast and cannot start "
                 "new jobs; wait until its running jobs (%d) have ended, or type `kill %d`: they continue "
-                "and a new daemon adopts them" % (state["pid"], running, state["pid"]),
+                "and a new daemon adopts them" % (pid, running, pid),
                 transient=True,
             )
 

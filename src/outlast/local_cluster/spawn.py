@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NoReturn, TextIO
 
 from outlast.local_cluster.processes import become_subreaper
+from outlast.untrusted_files import open_to_append
 
 #: Runs a work order: `outlast.node.main.run(order_path, job) -> exit code`.
 RunJob = Callable[[str, str], int]
@@ -127,7 +128,7 @@ def _redirect(log: str) -> None:
     os.dup2(nothing, 0)
     os.close(nothing)
     Path(log).parent.mkdir(parents=True, exist_ok=True)
-    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    output = open_to_append(log)  # an earlier job of the run may have put a link or a pipe there
     os.dup2(output, 1)
     os.dup2(output, 2)
     os.close(output)

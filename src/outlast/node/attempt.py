@@ -138,14 +138,17 @@ class AttemptRunner:
         except Interrupted as interrupted:
             return self._interrupted(interrupted, f"before the training started, in the phase {phase.value}")
         self._begin(Phase.ENVIRONMENT)
-        self._environment = environment.for_training(
-            order,
-            self._limits,
-            self._scratch.data,
-            self._scratch.output,
-            self._leg.progress_path,
-            os.environ,
-        )
+        try:
+            self._environment = environment.for_training(
+                order,
+                self._limits,
+                self._scratch.data,
+                self._scratch.output,
+                self._leg.progress_path,
+                os.environ,
+            )
+        except environment.BadEnvironment as error:
+            return AttemptResult(Outcome.CRASHED, str(error), signature=failure.signature_of("env", error))
         return None
 
     def _compute(self) -> AttemptResult:

@@ -12,11 +12,18 @@ from typing import Mapping, Sequence
 from outlast.node.order import SaveSettings, WorkOrder
 from outlast.node.protocol import Variable
 from outlast.node.time_limits import TimeLimits
+from outlast.untrusted_files import read_file
 
 #: Numerical libraries use every core of a shared node unless these set a number.
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 #: Whole seconds after which torchrun kills its workers, once it has forwarded a stop signal to them.
 _TORCHRUN_TIMEOUT = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
+#: The most that a file with the value of a variable may hold.
+_MAX_VALUE_BYTES = 64 * 1024
+
+
+class BadEnvironment(Exception):
+    """A variable of the training process cannot be set; the message is a sentence."""
 
 
 def for_training(
@@ -27,7 +34,7 @@ def for_training(
     progress: str,
     own: Mapping[str, str],
 ) -> dict[str, str]:
-    """Return the environment of the training process.
+    """Return the environment of the training process. Raises BadEnvironment.
 
     `own` is the environment of the node program.
     """
@@ -40,6 +47,8 @@ def for_training(
         environment[name] = str(order.cpus)
     environment.update(order.environment)
     environment.setdefault(_TORCHRUN_TIMEOUT, str(math.ceil(order.grace)))
+    environment.update(order.env)
+    environment.update({name: _read_value(name, path) for name, path in order.env_files.items()})
     environment.update(
         {
             Variable.TOKEN: order.token,
@@ -61,6 +70,19 @@ def for_training(
         others = environment.get("PYTHONPATH")
         environment["PYTHONPATH"] = os.pathsep.join([order.zipapp, others]) if others else order.zipapp
     return environment
+
+
+def _read_value(name: str, path: str) -> str:
+    """Return the value of a variable from its file, without line ends; no message contains it."""
+    try:
+        content = read_file(os.path.realpath(path), _MAX_VALUE_BYTES)
+    except OSError as error:
+        raise BadEnvironment(
+            "The value of %s cannot be read from %s: %s." % (name, path, error.strerror)
+        ) from error
+    if b"\0" in content:
+        raise BadEnvironment("The file %s for the variable %s contains a NUL character." % (path, name))
+    return os.fsdecode(content).rstrip("\r\n")
 
 
 def _boot_id() -> str:

@@ -148,14 +148,42 @@ def _open_accessible(name: str, parent: int | None) -> int:
     return open_directory(name, parent)
 
 
-def make_accessible(name: str, bits: int, parent: int | None = None) -> None:
-    """Add `bits` to the mode of a file or directory; a link is never followed. Raises OSError."""
+def make_tree_accessible(
+    directory: str, pulse: Callable[[], None] = no_pulse, *, sandboxed: bool = False
+) -> int:
+    """Let the owner read everything in a directory and remove it; return how many modes were changed.
+
+    A training may leave files and directories without any permissions. A file with a second name is left as
+    it is. In a sandbox, which has all names of its files, these are made writable too. Links are not
+    followed. Raises OSError.
+    """
+    of_file = stat.S_IRUSR | stat.S_IWUSR if sandboxed else stat.S_IRUSR
+    changed = int(make_accessible(directory, stat.S_IRWXU))
+    top = open_directory(directory)
+    try:
+        for entry in walk(top, pulse):
+            bits = stat.S_IRWXU if entry.is_directory else of_file
+            is_ours = entry.is_directory or (entry.is_file and (sandboxed or entry.status.st_nlink == 1))
+            if is_ours and entry.status.st_mode & bits != bits:
+                changed += make_accessible(entry.name, bits, entry.dir_fd)
+    finally:
+        os.close(top)
+    return changed
+
+
+def make_accessible(name: str, bits: int, parent: int | None = None) -> bool:
+    """Add `bits` to the mode of a file or directory; a link is never followed. Raises OSError.
+
+    Return True if some of them were missing.
+    """
     # By a descriptor of the thing itself: `name` may have become a link when its mode is changed.
     descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
     try:
         mode = os.fstat(descriptor).st_mode
-        if mode & bits != bits and not stat.S_ISLNK(mode):
-            os.chmod(f"/proc/self/fd/{descriptor}", stat.S_IMODE(mode) | bits)
+        if mode & bits == bits or stat.S_ISLNK(mode):
+            return False
+        os.chmod(f"/proc/self/fd/{descriptor}", stat.S_IMODE(mode) | bits)
+        return True
     finally:
         os.close(descriptor)
 

@@ -23,7 +23,8 @@ from outlast.node.pulse import HEARTBEAT_INTERVAL
 
 #: A job that is started more often than this makes no progress.
 MAX_LEGS = 1000
-_TAIL_BYTES = 65536
+#: More than the last line has: its list of delivered files is limited.
+_TAIL_BYTES = 512 * 1024
 #: A leg that has logged nothing for this many seconds is no longer running.
 _DEAD_AFTER = 1.5 * HEARTBEAT_INTERVAL
 #: Seconds between two checks of a leg that may be saving.

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import time
 import traceback
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Sequence
 
 from outlast.node import legs, process_cleanup, time_limits
@@ -18,6 +18,7 @@ from outlast.node.attempt import AttemptResult, AttemptRunner
 from outlast.node.diagnosis import failure
 from outlast.node.event_log import EventLog, print_stderr
 from outlast.node.order import BadOrder, WorkOrder, read_order
+from outlast.node.outputs.delivery import to_log
 from outlast.node.protocol import EXIT_BAD_ORDER, EXIT_CONTINUE, EXIT_NOT_CLAIMED, Outcome, Phase
 from outlast.node.sandbox import layout
 from outlast.node.sandbox.committer import Committer
@@ -33,6 +34,8 @@ _EXIT_CODES = {
     Outcome.OVER_TIME: EXIT_CONTINUE,
     Outcome.EVICTED: EXIT_CONTINUE,
 }
+#: How much of the reason for the end is logged, in characters.
+_LONGEST_DETAIL = 4000
 #: Timeout in seconds for cancelling the rest of a chain.
 _CANCEL_TIMEOUT = 30.0
 
@@ -99,7 +102,7 @@ def run(order_path: str, job: str = "") -> int:
             end = _internal_error(error)
         if order.sandbox:
             _pack(order, events)
-        events.write("end", **{**asdict(end), "outcome": end.outcome.value})
+        events.write("end", **_fields(end))
         events.sync()
         events.close()
         _touch_bell(order.bell)
@@ -112,6 +115,13 @@ def run(order_path: str, job: str = "") -> int:
         continues = not over and leg.number < order.jobs
         return EXIT_CONTINUE if continues or (commits is not None and commits.restarts) else 0
     return _EXIT_CODES.get(end.outcome, _EXIT_FAILED)
+
+
+def _fields(end: AttemptResult) -> dict[str, object]:
+    """Return the fields of the event log's last line."""
+    delivery = {} if end.delivered is None else to_log(end.delivered)
+    detail = end.detail[:_LONGEST_DETAIL]
+    return {**asdict(replace(end, delivered=None, detail=detail)), "outcome": end.outcome.value, **delivery}
 
 
 def _pack(order: WorkOrder, events: EventLog) -> None:

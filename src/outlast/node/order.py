@@ -91,6 +91,9 @@ class WorkOrder:
     saving: SaveSettings = field(default_factory=SaveSettings)
     cpus: int = 1
     environment: dict[str, str] = field(default_factory=dict)
+    #: Variables that the user sets for the training process, and files with the values of others.
+    env: dict[str, str] = field(default_factory=dict)
+    env_files: dict[str, str] = field(default_factory=dict)
     #: The signal with which this scheduler announces the wall-time limit, without SIG.
     limit_signal: str | None = None
     #: The number of jobs that run this order, one after the other.
@@ -137,6 +140,10 @@ def read_order(path: str) -> WorkOrder:
         for name in _PATHS:
             if isinstance(raw.get(name), str):
                 raw[name] = os.path.join(here, raw[name])
+        raw["env_files"] = {
+            name: os.path.join(here, os.path.expanduser(file))
+            for name, file in raw.get("env_files", {}).items()
+        }
         raw["data"] = DataPlan.from_dict(raw.get("data", {})).with_absolute_paths(here)
         return WorkOrder(**raw)
     except (OSError, ValueError, TypeError, KeyError) as error:

@@ -10,11 +10,11 @@ import time
 from dataclasses import dataclass
 from typing import Callable
 
-from outlast.node.files import copy_tree, remove_tree
+from outlast.node.files import copy_tree, make_accessible, make_tree_accessible, remove_tree
 from outlast.node.locks import try_lock
 from outlast.node.outputs.output_tree import BadOutputDirectory, find_content
 from outlast.node.pulse import no_pulse
-from outlast.untrusted_files import create_file, is_plain_name, read_file
+from outlast.untrusted_files import create_file, is_plain_name, open_directory, read_file
 
 #: A limit for the number of attempts in a row that were killed before they had copied earlier outputs.
 _MAX_HOPS = 100
@@ -98,6 +98,8 @@ class Scratch:
             earlier = Scratch(previous)
             content = earlier._find_output()
             if content is not None:
+                if content == earlier.output:  # else it is behind a link, and not ours
+                    make_tree_accessible(content, pulse)
                 temporary = os.path.join(self.top, ".output.tmp")
                 copy_tree(content, temporary, pulse)
                 os.rename(temporary, self.output)
@@ -127,22 +129,24 @@ class Scratch:
 
     def clear(self, keep_output: bool, until: float, pulse: Callable[[], None] = no_pulse) -> bool:
         """Remove everything, or everything but the outputs. Return False if something is left at `until`."""
-        keep = {self.output, self.carried_from} if keep_output else set()
+        keep = {os.path.basename(path) for path in (self.output, self.carried_from) if keep_output}
         if os.path.islink(self.top):  # what it leads to is not ours
             os.unlink(self.top)
             return True
         try:
-            paths = [entry.path for entry in os.scandir(self.top) if entry.path not in keep]
+            make_accessible(self.top, stat.S_IRWXU)
+            top = open_directory(self.top)
         except FileNotFoundError:
             return True
+        try:
+            removed = [_remove(name, until, pulse, top) for name in os.listdir(top) if name not in keep]
+        finally:
+            os.close(top)
         if self.on_node is not None and os.path.lexists(self.on_node):
-            paths.append(self.on_node)
-        for path in paths:
-            if not _remove(path, until, pulse):
-                return False
-        if not keep_output:
+            removed.append(_remove(self.on_node, until, pulse))
+        if not keep_output and all(removed):
             os.rmdir(self.top)
-        return True
+        return all(removed)
 
 
 def node_directory_name(token: str) -> str:
@@ -172,10 +176,13 @@ def _is_abandoned(entry: os.DirEntry[str]) -> bool:
         os.close(descriptor)
 
 
-def _remove(path: str, until: float, pulse: Callable[[], None]) -> bool:
-    """Remove a file or a directory tree. Return False if something is left at the monotonic time `until`."""
-    if os.path.islink(path) or not os.path.isdir(path):
-        os.unlink(path)
+def _remove(path: str, until: float, pulse: Callable[[], None], dir_fd: int | None = None) -> bool:
+    """Remove a file or a directory tree. Return False if something is left at the monotonic time `until`.
+
+    `path` is relative to `dir_fd`, if given.
+    """
+    if not stat.S_ISDIR(os.stat(path, dir_fd=dir_fd, follow_symlinks=False).st_mode):
+        os.unlink(path, dir_fd=dir_fd)
         return True
 
     def check() -> None:
@@ -184,7 +191,10 @@ def _remove(path: str, until: float, pulse: Callable[[], None]) -> bool:
             raise _OutOfTime
 
     try:
-        remove_tree(path, check, ignore_errors=True)
+        remove_tree(path, check, ignore_errors=True, dir_fd=dir_fd)
+        os.stat(path, dir_fd=dir_fd, follow_symlinks=False)
+    except FileNotFoundError:
+        return True
     except (OSError, _OutOfTime):
         return False
-    return not os.path.lexists(path)
+    return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -40,6 +41,16 @@ __all__ = ["DaemonOptions", "Host", "LocalScheduler"]
 #: Jobs in one request: far below the largest message, and handled within a fraction of a second.
 _BATCH = 2000
 _LONGEST_WAIT = 60.0
+#: What a response raises that is none of our daemon's, and what is reported then.
+_INVALID = (KeyError, TypeError, ValueError, AttributeError)
+_INVALID_RESPONSE = "the local cluster's daemon sent an invalid response; is it another program?"
+#: The types of what a poll reports of a job.
+_VIEW_TYPES: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("token", "job", "phase", "host", "reason"), (str,)),
+    **dict.fromkeys(("started", "elapsed", "ended"), (int, float, type(None))),
+    **dict.fromkeys(("exit_code", "signal"), (int,)),
+    "over_time": (bool,),
+}
 
 
 class LocalScheduler(Scheduler):
@@ -85,19 +96,18 @@ class LocalScheduler(Scheduler):
     def _submit_batch(self, batch: Sequence[JobRequest]) -> dict[str, Submission]:
         try:
             reply = self._client.ask("submit", self.timeout, **self._submission(batch))
-            raw_results = list(reply["answers"])
+            parsed = [_parse_result(raw) for raw in reply["answers"]]
+            return {request.token: one for request, one in zip(batch, parsed, strict=True)}
         except NotSent as error:
             result = Submission(SubmitStatus.REJECTED, reason=str(error), transient=True)
         except Refused as error:
             result = Submission(SubmitStatus.REJECTED, reason=str(error), transient=error.transient)
         except BadMessage as error:
             result = Submission(SubmitStatus.REJECTED, reason=str(error))
-        except (NoResponse, KeyError, TypeError) as error:
+        except NoResponse as error:
             result = Submission(SubmitStatus.UNKNOWN, reason=str(error))
-        else:
-            return {
-                request.token: _parse_result(raw) for request, raw in zip(batch, raw_results, strict=True)
-            }
+        except _INVALID:
+            result = Submission(SubmitStatus.UNKNOWN, reason=_INVALID_RESPONSE)
         return {request.token: result for request in batch}
 
     def _submission(self, batch: Sequence[JobRequest]) -> dict[str, Any]:
@@ -124,8 +134,12 @@ class LocalScheduler(Scheduler):
 
     def poll(self, expected: Sequence[JobRef] = ()) -> Mapping[str, JobView]:
         reply = self._request("poll", group=self.group)
-        self._version = reply["version"]
-        return {raw["token"]: _parse_view(raw) for raw in reply["jobs"]}
+        try:
+            views = [_parse_view(raw) for raw in reply["jobs"]]
+            self._version = str(reply["version"])
+        except _INVALID as error:
+            raise SchedulerUnavailable("local cluster %s: %s" % (self.name, _INVALID_RESPONSE)) from error
+        return {view.token: view for view in views}
 
     def cancel(self, views: Sequence[JobView]) -> None:
         self._request("cancel", tokens=[view.token for view in views])
@@ -184,7 +198,10 @@ class LocalScheduler(Scheduler):
 
     def daemon_pid(self) -> int:
         """Return the daemon's process id; the daemon is started if it is not running."""
-        return int(self._request("hello", hosts=hosts_to_json(self._hosts))["pid"])
+        pid = self._request("hello", hosts=hosts_to_json(self._hosts)).get("pid")
+        if not isinstance(pid, int):
+            raise SchedulerUnavailable("local cluster %s: %s" % (self.name, _INVALID_RESPONSE))
+        return pid
 
     def _request(self, operation: str, **arguments: Any) -> dict[str, Any]:
         try:
@@ -194,12 +211,21 @@ class LocalScheduler(Scheduler):
 
 
 def _parse_view(raw: dict[str, Any]) -> JobView:
-    facts = {key: value for key, value in raw.items() if key != "over_time"}
-    outcome = Outcome.OVER_TIME if raw.get("over_time") else None
+    """Return a job as the daemon reports it. Raise one of `_INVALID` if it is none."""
+    facts = {key: _typed(value, _VIEW_TYPES[key]) for key, value in raw.items()}
+    outcome = Outcome.OVER_TIME if facts.pop("over_time", False) else None
     return JobView(**{**facts, "phase": JobPhase(raw["phase"]), "outcome": outcome})
 
 
 def _parse_result(raw: dict[str, Any]) -> Submission:
     if "job" in raw:
-        return Submission(SubmitStatus.ACCEPTED, job=raw["job"])
-    return Submission(SubmitStatus.REJECTED, reason=raw["rejected"])
+        return Submission(SubmitStatus.ACCEPTED, job=_typed(raw["job"], (str,)))
+    return Submission(SubmitStatus.REJECTED, reason=_typed(raw["rejected"], (str,)))
+
+
+def _typed(value: Any, kinds: tuple[type, ...]) -> Any:
+    """Return the value. Raise TypeError if it has another type, or is a number that no clock shows."""
+    is_other = not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds)
+    if is_other or (isinstance(value, float) and not math.isfinite(value)):
+        raise TypeError("a wrong type")
+    return value

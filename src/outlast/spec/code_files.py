@@ -6,7 +6,8 @@ import ast
 import os
 import posixpath
 import re
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from outlast.spec.mistakes import shorten
@@ -16,6 +17,8 @@ OWN_DIRECTORIES = frozenset({"logs", "results", "params", "workdir"})
 JOURNAL = "journal.sqlite"
 _INTERPRETER = re.compile(r"(python[0-9.]*|pypy[0-9.]*|bash|sh|dash|zsh|ksh|perl|ruby|julia|Rscript|node)")
 _MOST_PARSED = 1 << 20
+#: Endings of files that a script calls.
+_SCRIPTS = (".py", ".sh", ".bash")
 
 
 def relative_path_mistake(path: str) -> str:
@@ -99,20 +102,65 @@ def named_files(words: Sequence[str], directory: Path) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def imported_files(paths: Iterable[str], directory: Path) -> list[str]:
-    """Return the files in `directory` that the Python files in `paths` import, also indirectly."""
-    found: dict[str, None] = {}
-    waiting = [path for path in paths if path.endswith(".py")]
+def needed_files(paths: Iterable[str], directory: Path) -> dict[str, str]:
+    """Return the files in `directory` that the scripts in `paths` import or call, also indirectly.
+
+    Each with the word for it, and the script: "is imported by train.py", "is called by run.sh".
+    """
+    found: dict[str, str] = {}
+    waiting = list(paths)
+    known = set(waiting)
     while waiting:
         script = waiting.pop()
-        folder = posixpath.dirname(script)
-        for name in _imports(directory / script):
+        for path, how in _neighbours(script, directory):
+            if path not in known:
+                known.add(path)
+                found[path] = f"is {how} by {shorten(script)}"
+                waiting.append(path)
+    return found
+
+
+def _neighbours(script: str, directory: Path) -> Iterator[tuple[str, str]]:
+    """Yield the files that one script needs, and how."""
+    folder = posixpath.dirname(script)
+    if script.endswith(".py"):
+        tree = _parse(directory / script)
+        for name in _imports(tree):
             for neighbour in _module([name], directory / folder):
-                path = posixpath.join(folder, neighbour)
-                if path not in found:
-                    found[path] = None
-                    waiting += [path] if path.endswith(".py") else []
-    return list(found)
+                yield posixpath.join(folder, neighbour), "imported"
+        words = _texts(tree)
+    elif script.endswith((".sh", ".bash")):
+        words = _shell_words(directory / script)
+    else:
+        return
+    for word in words:
+        # A job starts in the directory that has the code, whatever the folder of the script.
+        own = word.split("/")[0] in OWN_DIRECTORIES
+        if (
+            word.endswith(_SCRIPTS)
+            and not own
+            and not relative_path_mistake(word)
+            and is_file(directory, word)
+        ):
+            yield posixpath.normpath(word), "called"
+
+
+def required_modules(scripts: Iterable[str], directory: Path) -> dict[str, str]:
+    """Return the modules outside `directory` that Python files import when they start, and by which file."""
+    found: dict[str, str] = {}
+    for path in (*scripts, *needed_files(scripts, directory)):
+        if not path.endswith(".py"):
+            continue
+        folder = directory / posixpath.dirname(path)
+        for name in _imports(_parse(directory / path), only_required=True):
+            if name not in sys.stdlib_module_names and name != "outlast" and not _module([name], folder):
+                found.setdefault(name, path)
+    return found
+
+
+def is_python(word: str) -> bool:
+    """Return True if the first word of a command is a Python interpreter."""
+    return re.fullmatch(r"python[0-9.]*", posixpath.basename(word)) is not None
 
 
 def _module(parts: Sequence[str], directory: Path) -> list[str]:
@@ -127,17 +175,46 @@ def _module(parts: Sequence[str], directory: Path) -> list[str]:
     return []
 
 
-def _imports(path: Path) -> list[str]:
-    """Return the top-level names that a Python file imports; none if it cannot be parsed."""
+def _parse(path: Path) -> ast.Module:
+    """Parse a Python file; return an empty module if that is not possible: Python reports it in the job."""
     try:
-        if path.stat().st_size > _MOST_PARSED:
-            return []
-        tree = ast.parse(path.read_bytes())
-    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
-        # Python reports the error when the script runs.
-        return []
+        return ast.parse(_read(path))
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return ast.Module([], [])
+
+
+def _read(path: Path) -> bytes:
+    """Return the content of a script; nothing if it cannot be read or is too large to be one."""
+    try:
+        return path.read_bytes() if path.stat().st_size <= _MOST_PARSED else b""
+    except OSError:
+        return b""
+
+
+def _texts(tree: ast.Module) -> list[str]:
+    """Return the words in the string constants of a Python file."""
+    constants = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
+    return [word for text in constants if isinstance(text, str) and len(text) < 1000 for word in text.split()]
+
+
+def _shell_words(path: Path) -> list[str]:
+    """Return the words of a shell script, without comments and quotes."""
+    lines = _read(path).decode("utf-8", "replace").splitlines()
+    return [
+        word.strip("\"'").removeprefix("./")
+        for line in lines
+        if not line.lstrip().startswith("#")
+        for word in re.split(r"[\s;&|()<>=`$]+", line)
+    ]
+
+
+def _imports(tree: ast.Module, *, only_required: bool = False) -> list[str]:
+    """Return the top-level names that a Python file imports; `only_required`: without optional ones.
+
+    An import inside a function, a condition or a `try` may never be done.
+    """
     names: list[str] = []
-    for node in ast.walk(tree):
+    for node in tree.body if only_required else ast.walk(tree):
         if isinstance(node, ast.Import):
             names += [alias.name.split(".")[0] for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:

@@ -36,7 +36,7 @@ def _shell_syntax(command: str, words: list[str]) -> Iterator[tuple[str, str]]:
         hint = "put it into a script, list it under code, or write bash -c '…'; quote it if it is a value"
         yield f'"{operator}" is shell syntax, but the command is not run by a shell', hint
     if _ASSIGNMENT.fullmatch(words[0]):
-        yield f"{shorten(words[0])} is shell syntax", f"write env {shorten(words[0])} …"
+        yield f"{shorten(words[0])} is shell syntax", "set the variable under env: in params.yaml"
 
 
 def _script(words: list[str], directory: Path) -> Iterator[tuple[str, str]]:

@@ -21,7 +21,9 @@ from outlast.spec.command_checks import command_mistakes, command_warnings
 from outlast.spec.data_keys import read_data
 from outlast.spec.data_methods import DataMethod
 from outlast.spec.document import Document, Mapping
+from outlast.spec.env_keys import read_env
 from outlast.spec.mistakes import BadSpec, Mistake, did_you_mean, shorten
+from outlast.spec.own_code import init_command
 from outlast.spec.schema import OutputKeys, ParamsKeys
 from outlast.spec.token_keys import check_token_file
 from outlast.spec.validate import validate
@@ -68,7 +70,7 @@ def _load(directory: Path) -> Document:
         )
         raise BadSpec([Mistake(str(directory), None, None, reason, hint)])
     if not exists:
-        hint = f"`outlast init {directory}` writes one that runs"
+        hint = f"`{init_command(directory)}` writes one that runs"
         raise BadSpec([Mistake(FILE, None, None, f"not found in {directory}", hint)])
     return load(path, FILE, f"remove it, then `outlast init {directory}` writes one that runs")
 
@@ -102,7 +104,9 @@ class _ParamsReader:
         self.mistakes += data.mistakes
         self.warnings += data.warnings
         checkpoints, mistakes = read_checkpoints(self.document, keys.checkpoints)
-        self.mistakes += mistakes
+        env = read_env(self.document, self.directory, cluster.scheduler if cluster else "")
+        self.mistakes += [*mistakes, *env.mistakes]
+        self.warnings += env.warnings
         spec = Spec(
             name=name,
             command=keys.command,
@@ -115,6 +119,8 @@ class _ParamsReader:
             data=tuple(data.items),
             limits=Limits(**keys.limits.model_dump()),
             checkpoints=checkpoints,
+            env=env.values,
+            env_files=env.files,
         )
         self._times(spec, cluster)
         if cluster is not None:
@@ -257,16 +263,17 @@ class _ParamsReader:
         used = self._used_files(plans)
         if not self._given("code"):
             named = list(used)
-            return code_files.normalise([*named, *code_files.imported_files(named, self.directory)])
+            return code_files.normalise([*named, *code_files.needed_files(named, self.directory)])
         for path, user in used.items():
             if not code_files.covers(self.keys.code, path):
                 label = "the command" if user == ("command",) else "a check"
                 text = f"{shorten(path)} is used by {label} but is not sent with the job"
                 self._mistake(user, text, f"add {shorten(path)} to code")
         if not wrong:
-            for path in code_files.imported_files(used, self.directory):
+            for path, how in code_files.needed_files(used, self.directory).items():
                 if not code_files.covers(self.keys.code, path):
-                    self._warn(("code",), f"{shorten(path)} is imported but is not sent with the job")
+                    text = f"{shorten(path)} {how} but is not sent with the job"
+                    self._warn(("code",), text, f"add {shorten(path)} to code")
         return code_files.normalise(self.keys.code)
 
     def _used_files(self, plans: Iterable[RunPlan]) -> dict[str, tuple[str | int, ...]]:

@@ -276,6 +276,8 @@ class ParamsKeys(Strict):
     outputs: list[Annotated[OutputKeys, BeforeValidator(_expand_path)]] = []
     limits: LimitsKeys = LimitsKeys()
     checkpoints: CheckpointsKeys = CheckpointsKeys()
+    #: Parsed by `outlast.spec.env_keys`, which needs the values as written.
+    env: Any = None
 
 
 class HostKeys(Strict):

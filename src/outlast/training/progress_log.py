@@ -20,6 +20,7 @@ from typing import Any, Callable, Mapping
 
 from outlast.training.checkpoints import durable_files
 from outlast.training.env import newest_progress_path
+from outlast.untrusted_files import open_to_append
 
 #: Minimum seconds between two writes of progress; the last progress is always written.
 _PROGRESS_INTERVAL = 0.25
@@ -93,8 +94,11 @@ class ProgressLog:
         if self._is_line_torn:
             # Only part of the last line was written (disk full): begin a new line, so this one can be read.
             content = b"\n" + content
-        with durable_files.open_descriptor(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT) as fd:
+        fd = open_to_append(path)
+        try:
             written = os.write(fd, content)
+        finally:
+            os.close(fd)
         self._is_line_torn = written < len(content)
         if self._is_line_torn:
             raise OSError(errno.ENOSPC, "only part of a line was written")

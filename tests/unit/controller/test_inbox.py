@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from outlast.controller.inbox import Cancel, Inbox, Retry, Submit, process_requests
 from outlast.domain.model import Limits, OutputRule, RunPlan, RunState, Spec
 from outlast.errors import NotWritable
+from outlast.journal.codec import dump
 from outlast.journal.journal import Journal
 from outlast.journal.lease import Lease
 
@@ -150,4 +154,49 @@ def test_a_run_name_that_cannot_be_a_directory_is_no_request(inbox: Inbox, name:
 def test_a_broken_link_is_no_request(inbox: Inbox) -> None:
     inbox.directory.mkdir(parents=True, exist_ok=True)
     (inbox.directory / "1-a.json").symlink_to("nowhere")
+    assert inbox.names() == []
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the path of every value in a JSON document."""
+    yield path
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, each in inner:
+        yield from places(each, (*path, key))
+
+
+def replace_at(value: Any, path: tuple[Any, ...], new: object) -> Any:
+    if not path:
+        return new
+    changed = copy.copy(value)
+    changed[path[0]] = replace_at(value[path[0]], path[1:], new)
+    return changed
+
+
+REQUEST = json.loads(dump({"kind": "submit", "spec": SPEC, "runs": [RunPlan("a", {"lr": "1"})]}))
+
+
+@pytest.mark.parametrize("value", [[[]], "\ud800", float("nan"), True], ids=ascii)
+def test_a_request_with_a_value_of_a_wrong_type_anywhere_is_no_request(inbox: Inbox, value: object) -> None:
+    """What the journal has accepted, every later pass of the controller has to use."""
+    inbox.directory.mkdir(parents=True)
+    file = inbox.directory / "1-a.json"
+    for path in places(REQUEST):
+        file.write_text(json.dumps(replace_at(REQUEST, path, value)))
+        ((_, request),) = inbox.read()
+        assert request is None, path
+    file.write_text(json.dumps(REQUEST))
+    ((_, request),) = inbox.read()
+    assert request == Submit(SPEC, (RunPlan("a", {"lr": "1"}),))
+
+
+@pytest.mark.parametrize("depth", [300, 900, 990, 5000, 100_000])
+def test_a_request_that_is_nested_deeply_does_not_stop_the_controller(
+    inbox: Inbox, journal: Journal, depth: int
+) -> None:
+    inbox.directory.mkdir(parents=True)
+    text = json.dumps(replace_at(REQUEST, ("spec", "profile"), "HERE"))
+    nested = text.replace('"HERE"', '{"a":' * depth + "1" + "}" * depth)
+    (inbox.directory / "1-a.json").write_text(nested)
+    process_requests(journal, inbox, 1.0)
     assert inbox.names() == []

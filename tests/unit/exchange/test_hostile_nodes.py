@@ -971,3 +971,24 @@ def test_a_scratch_directory_nested_too_deep_to_be_removed_does_not_stop_the_con
     scratch.parent.mkdir(parents=True)
     as_deep_directory(scratch)
     shared.finish()
+
+
+@pytest.mark.parametrize("odd", ["link", "pipe"])
+def test_a_log_that_is_a_link_or_a_pipe_is_not_written_to_when_files_are_set_aside(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, odd: str
+) -> None:
+    victim = scene.experiment.root / "victim"
+    victim.write_text("mine")
+    come_back(scene.begin())
+    log = scene.experiment.log("run", 1)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.unlink(missing_ok=True)
+    if odd == "link":
+        log.symlink_to(victim)
+    else:
+        os.mkfifo(log)
+    with monkeypatch.context() as patch:
+        patch.setattr(manifest, "read", fail)
+        patch.setattr(sandbox_results, "_bring_log", lambda *_: None)
+        scene.end()
+    assert victim.read_text() == "mine"

@@ -142,6 +142,18 @@ def test_a_delivery_that_does_not_match_its_manifest_is_a_wrong_output(
     assert word in outcomes.detail_of(report) and outcomes.signature_of(report)
 
 
+@pytest.mark.parametrize(("files", "size", "right"), [(2, 5, True), (1, 5, False), (2, 4, False)])
+def test_a_delivery_of_too_many_files_to_list_is_compared_by_its_totals(
+    exchange: SharedFilesExchange, files: int, size: int, right: bool
+) -> None:
+    deliver(exchange, None, **{"model.npz": "abc", "more": "xy"})
+    log = place(exchange) / "events.jsonl"
+    end = {"event": "end", "mono": 3.0, "outcome": "finished", "delivered": None}
+    line = json.dumps({**end, "delivered_total": {"files": files, "bytes": size}})
+    log.write_text(log.read_text() + line + "\n")
+    assert outcome(exchange) is (Outcome.FINISHED if right else Outcome.WRONG_OUTPUT)
+
+
 @pytest.mark.parametrize("name", ["x\0y", "n" * 5000, "", "\ud800"])
 def test_an_impossible_file_name_is_a_wrong_output(exchange: SharedFilesExchange, name: str) -> None:
     deliver(exchange, {name: {"size": 3}}, **{"model.npz": "abc"})
@@ -277,3 +289,27 @@ def test_unrelated_names_in_the_workdir_are_no_earlier_attempts(exchange: Shared
         (exchange.experiment.workdir / "a" / name).mkdir(parents=True)
     order = exchange.order(RUN, ATTEMPT, SPEC)
     assert order.previous_scratch == str(exchange.experiment.workdir / "a" / "001-old")
+
+
+def test_a_dangling_link_in_place_of_the_result_is_kept_under_another_name(
+    exchange: SharedFilesExchange, tmp_path: Path
+) -> None:
+    deliver(exchange, {"model.npz": {"size": 3}}, **{"model.npz": "abc"})
+    result = exchange.experiment.result("a")
+    result.parent.mkdir(parents=True)
+    result.symlink_to(tmp_path / "not-mounted")
+    exchange.publish(ATTEMPT)
+    assert (result / "model.npz").read_text() == "abc" and not result.is_symlink()
+    (kept,) = result.parent.glob("a.before-*")
+    assert kept.readlink() == tmp_path / "not-mounted" and not (tmp_path / "not-mounted").exists()
+
+
+def test_a_link_in_place_of_the_work_order_is_not_written_through(
+    exchange: SharedFilesExchange, tmp_path: Path
+) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    (place(exchange) / "order.json").symlink_to(victim)
+    exchange.write_order(RUN, ATTEMPT, SPEC)
+    assert victim.read_text() == "mine"
+    assert read_order(exchange.request(RUN, ATTEMPT, SPEC).order).token == ATTEMPT.token

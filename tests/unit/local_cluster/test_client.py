@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import socket
 import threading
@@ -12,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from outlast.local_cluster.client import Client, DaemonOptions, NoResponse, NotSent
-from outlast.local_cluster.messages import encode, socket_address
+from outlast.local_cluster.messages import LARGEST, encode, socket_address
+from outlast.schedulers.base import JobRequest, SchedulerUnavailable, SubmitStatus
+from outlast.schedulers.local import LocalScheduler
 
 Answer = Callable[[socket.socket], None]
 
@@ -121,3 +124,81 @@ def test_a_daemon_that_closes_every_connection_is_given_up(tmp_path: Path) -> No
 def test_the_reply_of_a_daemon_of_our_own_is_returned(tmp_path: Path) -> None:
     with false_daemon(tmp_path, reply_with(encode({"jobs": []}))) as client:
         assert client.ask("jobs", 60.0) == {"jobs": []}
+
+
+def send_without_end(connection: socket.socket) -> None:
+    """Announce the largest message and send it byte by byte, for ever."""
+    connection.recv(65536)
+    connection.sendall((LARGEST).to_bytes(4, "big"))
+    while True:
+        connection.sendall(b" ")
+
+
+def test_a_daemon_whose_response_never_ends_is_given_up(tmp_path: Path) -> None:
+    with (
+        false_daemon(tmp_path, send_without_end) as client,
+        pytest.raises(NoResponse, match="not respond in time"),
+    ):
+        client.ask("jobs", 0.5)
+
+
+@pytest.fixture
+def scheduler(tmp_path: Path) -> LocalScheduler:
+    return LocalScheduler("group", root=tmp_path / "root", timeout=30.0)
+
+
+JOB = {"token": "t", "job": "1", "phase": "running", "host": "h", "started": 1.0, "elapsed": 2.0}
+WRONG: list[object] = [{"x": 1}, [[]], None, math.nan, True]
+STRANGE_JOBS = [{**JOB, key: value} for key in JOB for value in WRONG if (key, value) != ("started", None)]
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        {},
+        {"jobs": []},
+        {"version": "1"},
+        *({"version": "1", "jobs": jobs} for jobs in (5, None, "abc", {"a": 1}, [5], [None], [[]], [{}])),
+        {"version": "1", "jobs": [{**JOB, "phase": "asleep"}]},
+        {"version": "1", "jobs": [{**JOB, "more": 1}]},
+        *({"version": "1", "jobs": [job]} for job in STRANGE_JOBS if job["elapsed"] is not None),
+    ],
+    ids=lambda reply: ascii(reply)[:90],
+)
+def test_a_wrong_response_to_a_poll_means_that_the_scheduler_is_unavailable(
+    scheduler: LocalScheduler, tmp_path: Path, reply: dict[str, object]
+) -> None:
+    with (
+        false_daemon(tmp_path / "root" / "local", reply_with(encode(reply))),
+        pytest.raises(SchedulerUnavailable, match="invalid response"),
+    ):
+        scheduler.poll()
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [None, 5, "a", [], [{}, {}], [{"job": "1"}, {"job": "2"}], [None], [{"job": 7}], [{"rejected": []}]],
+)
+def test_after_a_wrong_response_to_a_submission_it_is_unknown_what_was_submitted(
+    scheduler: LocalScheduler, tmp_path: Path, answers: object
+) -> None:
+    reply = encode({"version": "x", "answers": answers})
+    request = JobRequest("t", "n", "order", "zipapp", "log", 1, 0, 0, 0, 60.0, 5.0)
+    with false_daemon(tmp_path / "root" / "local", reply_with(reply)):
+        assert scheduler.submit([request])["t"].status is SubmitStatus.UNKNOWN
+
+
+@pytest.mark.parametrize("state", [{}, {"jobs": 5}, {"jobs": [{}]}, {"jobs": [{"phase": "running"}]}])
+def test_a_daemon_that_claims_to_be_older_and_reports_nonsense_does_not_stop_the_controller(
+    scheduler: LocalScheduler, tmp_path: Path, state: dict[str, object]
+) -> None:
+    replies = {b'"version"': {"error": "unknown operation"}, b'"jobs"': state}
+
+    def answer(connection: socket.socket) -> None:
+        received = connection.recv(1 << 20)
+        found = [reply for name, reply in replies.items() if b'"operation":' + name in received]
+        connection.sendall(encode(found[0] if found else {"error": "no"}))
+
+    request = JobRequest("t", "n", "order", "zipapp", "log", 1, 0, 0, 0, 60.0, 5.0)
+    with false_daemon(tmp_path / "root" / "local", answer):
+        assert scheduler.submit([request])["t"].status is SubmitStatus.REJECTED

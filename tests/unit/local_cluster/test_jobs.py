@@ -323,3 +323,22 @@ def test_a_job_whose_daemon_died_before_logging_its_start_does_nothing(tmp_path:
     _, status = os.wait()
     assert os.waitstatus_to_exitcode(status) == 126
     assert not mark.exists()
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_a_log_that_is_a_link_or_a_pipe_is_not_written_to_and_ends_the_job_with_the_path(
+    cluster: LocalHarness, kind: str
+) -> None:
+    request = cluster.request("print('mine now')")
+    victim = cluster.directory / "victim"
+    victim.write_text("mine")
+    log = Path(request.log)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    if kind == "link":
+        log.symlink_to(victim)
+    else:
+        os.mkfifo(log)
+    cluster.scheduler.submit([request])
+    view = cluster.await_end(request.token)[request.token]
+    assert view.exit_code == 126 and str(log) in view.reason
+    assert victim.read_text() == "mine"

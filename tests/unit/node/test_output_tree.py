@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from outlast.node import scratch as scratch_module
 from outlast.node.order import OutputRule
 from outlast.node.outputs import validation
 from outlast.node.outputs.collection import OutputCollection
 from outlast.node.outputs.delivery import deliver
 from outlast.node.outputs.output_tree import BadOutputDirectory, normalize_output
 from outlast.node.scratch import Scratch
+from support.privileges import permissions_apply
 
 
 def snapshot(top: Path) -> dict[str, tuple[int, int, int, str]]:
@@ -188,3 +193,97 @@ def test_a_note_about_earlier_outputs_leads_nowhere_but_to_a_directory_beside(
     following.carry_over_outputs(scratch.top)
     assert list(Path(following.output).iterdir()) == []
     assert snapshot(disk) == before
+
+
+@pytest.fixture(params=["root", "user"])
+def rights(request: pytest.FixtureRequest) -> Callable[[], contextlib.AbstractContextManager[None]]:
+    """The rights of the node program: those of whoever runs the tests, or those of a plain user."""
+    return permissions_apply if request.param == "user" else contextlib.nullcontext
+
+
+def lock_everything(output: Path) -> None:
+    """Leave a file and a link in directories without any permissions."""
+    inner = output / "a" / "b"
+    inner.mkdir(parents=True)
+    (inner / "weights").write_text("weights")
+    (inner / "weights").chmod(0)
+    (inner / "away").symlink_to("/nowhere")
+    for path in (inner, output / "a", output):
+        path.chmod(0)
+
+
+def test_outputs_without_permissions_are_delivered(
+    scratch: Scratch, tmp_path: Path, rights: Callable[[], contextlib.AbstractContextManager[None]]
+) -> None:
+    lock_everything(Path(scratch.output))
+    with rights():
+        warnings = normalize_output(scratch.output)
+        assert warnings[0] == "4 files or directories of the output were not accessible; now they are"
+        assert len(warnings) == 2
+        assert list(deliver(scratch.output, str(tmp_path / "delivered"))) == ["a/b/weights"]
+        assert contents(tmp_path / "delivered") == {"a/b/weights": "weights"}
+
+
+def test_the_mode_of_a_file_that_can_be_read_stays(scratch: Scratch) -> None:
+    weights = Path(scratch.output, "weights")
+    weights.write_text("weights")
+    weights.chmod(0o444)
+    assert normalize_output(scratch.output) == []
+    assert stat.S_IMODE(weights.stat().st_mode) == 0o444
+
+
+def test_unfinished_outputs_without_permissions_are_carried_over(
+    scratch: Scratch, rights: Callable[[], contextlib.AbstractContextManager[None]]
+) -> None:
+    lock_everything(Path(scratch.output))
+    following = Scratch(str(Path(scratch.top).with_name("003-c")))
+    following.prepare(scratch.top)
+    with rights():
+        following.carry_over_outputs(scratch.top)
+        assert contents(Path(following.output)) == {"a/b/weights": "weights"}
+        assert not Path(scratch.top).exists()
+
+
+def test_the_mode_of_a_file_with_another_name_outside_is_not_changed(disk: Path, scratch: Scratch) -> None:
+    weights = disk / "models" / "weights"
+    weights.chmod(0)
+    Path(scratch.output, "same").hardlink_to(weights)
+    assert normalize_output(scratch.output) == []
+    assert stat.S_IMODE(weights.stat().st_mode) == 0
+
+
+def test_a_link_whose_name_or_goal_is_as_long_as_possible_is_replaced_or_removed(scratch: Scratch) -> None:
+    output = Path(scratch.output)
+    (output / "weights").write_text("weights")
+    (output / ("n" * 255)).symlink_to("weights")
+    (output / "away").symlink_to("x" * 4095)
+    (warning,) = normalize_output(scratch.output)
+    assert warning.startswith("away in the output directory is a link to xxx")
+    assert contents(output) == {"weights": "weights", "n" * 255: "weights"}
+
+
+def test_a_directory_that_becomes_a_link_while_it_is_removed_leads_nowhere(
+    disk: Path, scratch: Scratch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    top = Path(scratch.top)
+    for name in ("a", "b", "models"):
+        (top / name).mkdir()
+        (top / name / "weights").write_text("mine")
+        (disk / name).mkdir(exist_ok=True)
+        (disk / name / "weights").write_text("weights")
+    before = snapshot(disk)
+
+    remove = scratch_module._remove
+
+    def remove_and_swap(*arguments: Any) -> bool:
+        removed = remove(*arguments)
+        if not top.is_symlink():
+            top.rename(top.with_name("moved"))
+            top.symlink_to(disk)
+        return removed
+
+    monkeypatch.setattr(scratch_module, "_remove", remove_and_swap)
+    with contextlib.suppress(OSError):
+        scratch.clear(keep_output=False, until=math.inf)
+    assert snapshot(disk) == before
+    assert list(top.with_name("moved").iterdir()) == []

@@ -7,6 +7,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from outlast.node.sandbox import layout, manifest
 from outlast.node.sandbox.committer import Committer
 from outlast.training.checkpoints import checkpoint_names
 from support.chirp_server import Pool, chirp_server
+from support.privileges import permissions_apply
 
 STEP = "step-%012d-g000001-s%06d"
 
@@ -561,3 +563,20 @@ def test_only_the_job_that_began_an_attempt_continues_it(tmp_path: Path) -> None
     with pytest.raises(legs.NotClaimed):
         legs.claim_next(job.order, "8.0", "there")
     assert claim.read(Leg(1, str(tmp_path / "travel")).claim_path) is not None
+
+
+@pytest.mark.parametrize("rights", [nullcontext, permissions_apply], ids=["root", "user"])
+def test_checkpoints_without_permissions_are_packed(
+    tmp_path: Path, rights: Callable[[], AbstractContextManager[None]]
+) -> None:
+    step = STEP % (1, 1)
+    fill(tmp_path / "travel" / "checkpoints", {f"{step}/part": "weights"})
+    os.link(tmp_path / "travel" / "checkpoints" / step / "part", tmp_path / "travel" / "checkpoints" / "best")
+    for path in (step + "/part", step, "."):
+        (tmp_path / "travel" / "checkpoints" / path).chmod(0)
+    with rights():
+        layout.pack(str(tmp_path))
+        packed = manifest.read(str(tmp_path / "travel"))
+        assert packed is not None
+        assert packed.files == {f"checkpoints/{step}/part": 7, "checkpoints/best": 7}
+        assert set(checkpoints(tmp_path).values()) == {"weights"}

@@ -720,6 +720,9 @@ def test_cancelling_a_job_that_is_gone_is_no_error_and_an_unreachable_qmaster_is
     views = list(scheduler.poll().values())
     cell.outputs["qdel"] = CommandOutput(1, 'denied: job "20" does not exist\n', "")
     scheduler.cancel(views)
+    host_is_down = 'root unable to sync state with remote execd for the deletion of job "20"\n'
+    cell.outputs["qdel"] = CommandOutput(1, host_is_down, "")
+    scheduler.cancel(views)
     cell.outputs["qdel"] = CommandOutput(
         1, "unable to send message to qmaster using port 1: got send error\n", ""
     )

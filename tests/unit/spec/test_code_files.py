@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from outlast.spec import BadSpec, Parsed, read
+from outlast.spec.code_files import required_modules
 
 
 @pytest.fixture
@@ -122,7 +123,10 @@ def test_code_that_is_not_listed_is_found_from_the_command_the_checks_and_their_
 def test_a_neighbour_that_is_imported_and_does_not_travel_is_a_warning(directory: Path) -> None:
     (directory / "train.py").write_text("import helper\n")
     (warning,) = parsed(directory, "command: python3 train.py\ncode: [train.py]\n").warnings
-    assert str(warning) == "params.yaml:2: code: helper.py is imported but is not sent with the job"
+    assert str(warning) == (
+        "params.yaml:2: code: helper.py is imported by train.py but is not sent with the job; "
+        "add helper.py to code"
+    )
 
 
 def test_a_script_that_cannot_be_parsed_imports_nothing(directory: Path) -> None:
@@ -143,3 +147,40 @@ def test_an_output_left_from_an_earlier_run_is_not_taken_for_code(directory: Pat
 def test_listed_code_is_normalised_without_duplicates(directory: Path) -> None:
     found = parsed(directory, "command: python3 train.py\ncode: [./train.py, package/, train.py]\n")
     assert found.spec.code == ("train.py", "package")
+
+
+def test_a_script_that_a_script_calls_travels_too(directory: Path) -> None:
+    (directory / "run.sh").write_text(
+        "# old.py\nset -e\npython3 ./helper.py && python3 package/train.py $1\n"
+    )
+    (directory / "old.py").write_text("")
+    (directory / "logs" / "x.py").write_text("")
+    (directory / "helper.py").write_text(
+        "import subprocess\nsubprocess.run(['python3', 'train.py'])\nlog = 'logs/x.py'\n"
+    )
+    assert set(parsed(directory, "command: bash run.sh\n").spec.code) == {
+        *("run.sh", "helper.py", "package/train.py", "train.py"),
+    }
+
+
+def test_a_script_that_is_called_and_does_not_travel_is_a_warning(directory: Path) -> None:
+    (directory / "run.sh").write_text("exec python3 helper.py\n")
+    (warning,) = parsed(directory, "command: bash run.sh\ncode: [run.sh]\n").warnings
+    assert str(warning) == (
+        "params.yaml:2: code: helper.py is called by run.sh but is not sent with the job; "
+        "add helper.py to code"
+    )
+
+
+def test_modules_are_required_only_if_every_start_imports_them(directory: Path) -> None:
+    (directory / "train.py").write_text(
+        "import torch, os, helper\nfrom numpy.linalg import norm\nimport outlast\n"
+        "try:\n    import apex\nexcept ImportError:\n    apex = None\n"
+        "def late():\n    import wandb\n"
+    )
+    (directory / "helper.py").write_text("import yaml\n")
+    assert required_modules(["train.py"], directory) == {
+        "torch": "train.py",
+        "numpy": "train.py",
+        "yaml": "helper.py",
+    }

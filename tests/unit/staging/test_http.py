@@ -164,6 +164,7 @@ def test_an_address_that_refuses_does_not_hide_one_that_accepts(
         (Behaviour(status=503, headers=(("Retry-After", "7"),)), ErrorKind.BUSY),
         (Behaviour(status=429), ErrorKind.BUSY),
         (Behaviour(status=401), ErrorKind.REFUSED),
+        (Behaviour(status=407), ErrorKind.PROXY_REFUSED),
         (Behaviour(status=403, server=PELICAN), ErrorKind.REFUSED),
         (Behaviour(status=404), ErrorKind.MISSING_FOR_NOW),
         (Behaviour(status=404, server=""), ErrorKind.MISSING_FOR_NOW),

@@ -118,6 +118,29 @@ def test_the_newest_progress_is_whole_at_every_moment(
     assert [line["step"] for line in lines(tmp_path / "events.json")] == [4]
 
 
+def test_nothing_is_written_behind_a_link(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    diary, path = tmp_path / "diary", tmp_path / "events"
+    diary.write_text("dear diary\n")
+    path.symlink_to(diary)
+    ProgressLog(str(path)).write_event("saved", step=1)
+    assert diary.read_text() == "dear diary\n"
+    assert "the training continues" in capsys.readouterr().err
+
+
+def test_a_pipe_in_place_of_the_log_is_not_waited_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "events"
+    os.mkfifo(path)
+    # With a reader, opening the pipe does not block, and what is written there is seen.
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    ProgressLog(str(path)).write_event("saved", step=1)
+    assert os.read(reader, 100) == b""
+    os.close(reader)
+    ProgressLog(str(path)).write_event("saved", step=1)
+    assert capsys.readouterr().err.count("the training continues") == 2
+
+
 def test_a_save_is_preceded_by_the_progress_before_it(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     session = TrainingSession(SessionSettings(directory=str(tmp_path / "c"), progress_file=str(path)))

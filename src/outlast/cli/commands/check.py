@@ -37,9 +37,10 @@ def command(context: click.Context, directory: Path, cluster: str | None, as_jso
     warnings: tuple[Mistake, ...] = ()
     responded = True
     if parsed:
-        findings = _check_cluster(parsed, directory)
+        findings, host_warnings = _check_cluster(parsed, directory)
         responded = findings.responded
-        mistakes, warnings = (*mistakes, *findings.mistakes), (*parsed.warnings, *findings.warnings)
+        mistakes = (*mistakes, *findings.mistakes)
+        warnings = (*parsed.warnings, *findings.warnings, *host_warnings)
     if as_json:
         click.echo(json.dumps(_as_json(parsed, mistakes, warnings), indent=2))
     else:
@@ -74,13 +75,15 @@ def validate(directory: Path, cluster: str | None = None) -> tuple[Parsed | None
     return parsed, mistakes
 
 
-def _check_cluster(parsed: Parsed, directory: Path) -> SchedulerFindings:
+def _check_cluster(parsed: Parsed, directory: Path) -> tuple[SchedulerFindings, list[Mistake]]:
+    """Return what the scheduler shows, and warnings about its hosts."""
+    from outlast.cli.host_checks import check_hosts
     from outlast.cli.scheduler_checks import check_scheduler
     from outlast.spec.cluster_library import Library
 
     cluster = Library(directory).find(parsed.cluster.name)
     assert cluster is not None
-    return check_scheduler(parsed, cluster)
+    return check_scheduler(parsed, cluster), check_hosts(parsed, cluster, directory)
 
 
 def summary(parsed: Parsed) -> list[str]:
@@ -97,6 +100,10 @@ def summary(parsed: Parsed) -> list[str]:
         f"  attempts  {time} each; at most {spec.limits.attempts:,} and {total} in total per run",
     ]
     lines += [f"            {note}" for note in parsed.notes]
+    if spec.env or spec.env_files:
+        lines.append(
+            f"  env       {', '.join([*spec.env, *(f'{name} from a file' for name in spec.env_files)])}"
+        )
     for item, method in zip(spec.data, parsed.data_methods, strict=True):
         lines += [f"  data      {data_line(item)}", f"            method {method.method}: {method.why}"]
     lines += [f"  output    {_rule(rule)}" for rule in spec.outputs]
@@ -170,6 +177,7 @@ def _as_json(
         "checkpoints": asdict(spec.checkpoints),
         "parallel": spec.parallel,
         "outputs": [asdict(rule) for rule in spec.outputs],
+        "env": [*spec.env, *spec.env_files],
         "data": [
             {**item.to_dict(), "name": item.name, "why": method.why}
             for item, method in zip(spec.data, parsed.data_methods, strict=True)

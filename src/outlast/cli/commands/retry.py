@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,7 +24,8 @@ from outlast.cli.common import (
 from outlast.cli.first_pass import FirstPass
 from outlast.controller.submission import retry
 from outlast.domain.model import Run, RunState
-from outlast.errors import BadInput
+from outlast.errors import BadInput, NotWritable
+from outlast.exchange.experiment import Experiment
 from outlast.journal.journal import Journal
 
 
@@ -32,11 +34,23 @@ from outlast.journal.journal import Journal
 @here_option
 @cluster_option
 @click.option("--failed", is_flag=True, help="Retry all failed runs.")
+@click.option(
+    "--again", is_flag=True, help="Retry finished runs too. Their results are kept beside the new ones."
+)
+@click.option("--from-scratch", is_flag=True, help="Move the checkpoints aside and start from the beginning.")
 @json_option
-def command(runs: tuple[str, ...], directory: Path, cluster: str | None, failed: bool, as_json: bool) -> None:
+def command(
+    runs: tuple[str, ...],
+    directory: Path,
+    cluster: str | None,
+    failed: bool,
+    again: bool,
+    from_scratch: bool,
+    as_json: bool,
+) -> None:
     """Retry failed or cancelled runs with the current params.yaml and code.
 
-    The runs resume from their checkpoints.
+    The runs resume from their checkpoints, unless --from-scratch is given.
     """
     from outlast.spec import read
 
@@ -50,16 +64,15 @@ def command(runs: tuple[str, ...], directory: Path, cluster: str | None, failed:
         else:
             found = find_runs(journal, runs, directory, "--failed")
         for run in found:
-            if run.state not in (RunState.FAILED, RunState.CANCELLED):
-                raise BadInput(
-                    "%s is %s; only a failed or cancelled run can be retried" % (run.name, run.state.value)
-                )
+            _check_state(run, again)
         chained = _were_chained(journal, found)
+        aside: list[Path] = []
         if found:
             parsed = read(experiment.root, cluster)
             if cluster is None:
                 _check_same_cluster(journal, found, parsed.spec.cluster)
-            retry(experiment, parsed, journal, tuple(found))
+            aside = [path for run in found for path in _move_aside(experiment, run)] if from_scratch else []
+            retry(experiment, parsed, journal, tuple(found), again=again)
     finally:
         journal.close()
     names = [run.name for run in found]
@@ -67,9 +80,13 @@ def command(runs: tuple[str, ...], directory: Path, cluster: str | None, failed:
     first = FirstPass(experiment, directory, budget=0.0 if chained else LONGEST_PASS)
     held = carry_out(experiment, "retry", first) if found else ""
     if as_json:
-        write_json({"retried": names, "sent": first.jobs, "refused": first.refused, "held": held or None})
+        moved = [str(path) for path in aside]
+        counts = {"sent": first.jobs, "refused": first.refused}
+        write_json({"retried": names, **counts, "held": held or None, "moved_aside": moved})
         return
     click.echo("retrying: %s" % join_names(names) if names else "no run has failed")
+    if aside:
+        click.echo("from scratch; what was saved before is in %s" % join_names([str(path) for path in aside]))
     if held:
         click.echo(held)
     elif names:
@@ -81,6 +98,35 @@ def command(runs: tuple[str, ...], directory: Path, cluster: str | None, failed:
             click.echo(text % (place, place) + "submit one job at a time.")
         elif first.live:
             click.echo("Run `outlast up%s` (or `outlast tick%s` from cron) to continue." % (place, place))
+
+
+def _check_state(run: Run, again: bool) -> None:
+    if run.state in (RunState.FAILED, RunState.CANCELLED):
+        return
+    if run.state is not RunState.FINISHED:
+        raise BadInput("%s is %s; only a run that has ended can be retried" % (run.name, run.state.value))
+    if not again:
+        raise BadInput(
+            "%s is finished; `outlast retry --again %s` continues it with the current params.yaml and code, "
+            "and with --from-scratch it starts from the beginning" % (run.name, run.name)
+        )
+
+
+def _move_aside(experiment: Experiment, run: Run) -> list[Path]:
+    """Rename what the run would resume from; return the new paths. Raise NotWritable."""
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    moved = []
+    for path in experiment.saved_state(run.name):
+        target = path.with_name("%s.before-%s" % (path.name, stamp))
+        try:
+            path.rename(target)
+        except FileNotFoundError:
+            continue  # nothing was saved
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise NotWritable("%s cannot be moved aside: %s; nothing was retried" % (path, reason)) from error
+        moved.append(target)
+    return moved
 
 
 def _were_chained(journal: Journal, runs: Sequence[Run]) -> bool:

@@ -95,8 +95,8 @@ def print_submitted(submitted: Submitted) -> None:
         names = [plan.name for plan in submitted.changed]
         click.echo(
             "%s already submitted, with an earlier params.yaml or code; a run keeps its version until it "
-            "ends, and `outlast retry RUN` then uses the new one: %s"
-            % (counted(len(names), "run"), join_names(names))
+            "ends, and `outlast retry RUN` then uses the new one (`outlast retry --again RUN` for a "
+            "finished run): %s" % (counted(len(names), "run"), join_names(names))
         )
 
 

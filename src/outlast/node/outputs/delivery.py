@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
 from contextlib import suppress
 from typing import Callable, Dict
@@ -14,6 +15,9 @@ from outlast.untrusted_files import open_directory, open_file, walk
 
 #: Size and SHA-256 of each file, by relative path.
 Manifest = Dict[str, Dict[str, object]]
+
+#: A longer manifest is not logged, in characters of JSON: its readers look at the end of a log.
+_LONGEST_LOGGED = 256 * 1024
 
 
 def deliver(output: str, target: str, pulse: Callable[[], None] = no_pulse) -> Manifest:
@@ -44,6 +48,16 @@ def deliver(output: str, target: str, pulse: Callable[[], None] = no_pulse) -> M
         raise
     sync_directory(parent)
     return manifest
+
+
+def to_log(manifest: Manifest) -> dict[str, object]:
+    """Return the fields that describe a delivery in the event log: its totals and, unless long, all files."""
+    total = sum(int(str(facts["size"])) for facts in manifest.values())
+    is_short = len(json.dumps(manifest)) <= _LONGEST_LOGGED
+    return {
+        "delivered": manifest if is_short else None,
+        "delivered_total": {"files": len(manifest), "bytes": total},
+    }
 
 
 def _seal(directory: str, pulse: Callable[[], None]) -> Manifest:

@@ -6,15 +6,18 @@ run's own directories is changed: the content behind a link is copied, and the l
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from typing import Callable
 
-from outlast.node.files import copy_file, copy_link_target
+from outlast.node.files import copy_file, copy_link_target, make_tree_accessible
 from outlast.node.pulse import no_pulse
 from outlast.untrusted_files import Entry, directory_below, open_directory, walk
 
 _VARIABLE = "$OUTLAST_OUTPUT_DIR"
+#: How much of a link's target a warning quotes.
+_LONGEST_GOAL = 200
 
 
 class BadOutputDirectory(Exception):
@@ -47,12 +50,15 @@ def find_content(output: str) -> str | None:
 
 
 def normalize_output(output: str, pulse: Callable[[], None] = no_pulse) -> list[str]:
-    """Leave only files and directories in the output directory. Return a warning for each change.
+    """Leave only accessible files and directories in the output directory. Return a warning for each change.
 
     A link to a file in the directory (best.pt → step-100.pt) becomes a file; other links and devices are
     removed. Raises BadOutputDirectory and OSError.
     """
     warnings = _replace_link(output, pulse)
+    changed = make_tree_accessible(output, pulse)
+    if changed:
+        warnings.append(f"{changed} files or directories of the output were not accessible; now they are")
     top = open_directory(output)
     try:
         for entry in walk(top, pulse):
@@ -83,13 +89,13 @@ def _replace_link(output: str, pulse: Callable[[], None]) -> list[str]:
 
 def _replace_inner_link(output: str, entry: Entry, pulse: Callable[[], None]) -> bool:
     """Replace a link by the regular file in `output` that it leads to. Return False if there is none."""
-    top = os.path.realpath(output)
-    target = os.path.realpath(os.path.join(output, entry.path))
-    if not is_below(target, top):
-        return False
-    folder, name = os.path.split(os.path.relpath(target, top))
-    temporary = f"{entry.name}.outlast-link"
+    temporary = f".outlast-{os.urandom(8).hex()}.tmp"  # a name made from the link's could be too long
     try:
+        top = os.path.realpath(output)
+        target = os.path.realpath(os.path.join(output, entry.path))
+        if not is_below(target, top):
+            return False
+        folder, name = os.path.split(os.path.relpath(target, top))
         with directory_below(output, folder) as place:
             if not stat.S_ISREG(os.stat(name, dir_fd=place, follow_symlinks=False).st_mode):
                 return False
@@ -98,8 +104,10 @@ def _replace_inner_link(output: str, entry: Entry, pulse: Callable[[], None]) ->
                 os.link(name, temporary, src_dir_fd=place, dst_dir_fd=entry.dir_fd, follow_symlinks=False)
             except OSError:
                 copy_file(name, f"/proc/self/fd/{entry.dir_fd}/{temporary}", pulse, place)
-    except FileNotFoundError:
-        return False
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENAMETOOLONG):  # it leads to what is not or cannot be there
+            return False
+        raise
     os.rename(temporary, entry.name, src_dir_fd=entry.dir_fd, dst_dir_fd=entry.dir_fd)
     return True
 
@@ -107,7 +115,7 @@ def _replace_inner_link(output: str, entry: Entry, pulse: Callable[[], None]) ->
 def _describe(entry: Entry) -> str:
     if not entry.is_link:
         return "neither a file nor a directory"
-    goal = os.readlink(entry.name, dir_fd=entry.dir_fd)
+    goal = os.readlink(entry.name, dir_fd=entry.dir_fd)[:_LONGEST_GOAL]
     return f"a link to {goal}, which is no file in it"
 
 

@@ -14,12 +14,11 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from contextlib import suppress
 from typing import Iterable, Tuple
 
 from outlast.node import legs
-from outlast.node.files import copy_file, copy_link_target, make_accessible, remove_tree
+from outlast.node.files import copy_file, copy_link_target, make_tree_accessible, remove_tree
 from outlast.node.legs import Leg
 from outlast.node.sandbox import manifest
 from outlast.node.sandbox.manifest import DirectoryManifest
@@ -128,21 +127,19 @@ def pack(home: str) -> None:
     for part in (CHECKPOINTS, *(os.path.join(name, OUTPUT) for name in unfinished)):
         with suppress(FileNotFoundError):
             copy_link_target(os.path.join(travel, part))
+    # HTCondor would hold the job for files that it cannot read, and for links, and transfer nothing.
+    make_tree_accessible(travel, sandboxed=True)
     holds = manifest.list_files(travel, [CHECKPOINTS, *unfinished], read_serial(home))
-    _make_transferable(travel)
+    _remove_links(travel)
     manifest.write(travel, holds)
 
 
-def _make_transferable(directory: str) -> None:
-    """Remove links and make files readable: HTCondor would hold the job for them and transfer nothing."""
+def _remove_links(directory: str) -> None:
+    """Remove everything but files and directories."""
     top = open_directory(directory)
     try:
         for entry in walk(top):
-            if entry.is_directory:
-                make_accessible(entry.name, stat.S_IRWXU, entry.dir_fd)
-            elif entry.is_file:
-                make_accessible(entry.name, stat.S_IRUSR | stat.S_IWUSR, entry.dir_fd)
-            else:
+            if not entry.is_directory and not entry.is_file:
                 os.unlink(entry.name, dir_fd=entry.dir_fd)
     finally:
         os.close(top)

@@ -50,8 +50,11 @@ __all__ = ["SgeScheduler"]
 _UTC = {"TZ": "UTC"}
 #: The most pending jobs to query in one `qstat -j`.
 _MOST_EXPLAINED = 5
-#: Output of a qdel or qmod with an exit code other than 0 that only means that some jobs were gone.
-_QDEL_OUTPUT = re.compile(r"does not exist|already in deletion|has deleted|has registered|do not exist")
+#: Output of a qdel or qmod with an exit code other than 0 that only means that some jobs were gone, or that a
+#: host is down: the qmaster sends the deletion again once it is back ("unable to sync state").
+_QDEL_OUTPUT = re.compile(
+    r"does not exist|already in deletion|has deleted|has registered|do not exist|unable to sync state"
+)
 _QMOD_OUTPUT = re.compile(r"does not exist|not in error state|cleared error state|invalid|do not exist")
 
 

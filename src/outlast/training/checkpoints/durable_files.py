@@ -20,7 +20,9 @@ _CLOEXEC = getattr(os, "O_CLOEXEC", 0)
 
 @contextmanager
 def open_descriptor(path: str, flags: int) -> Iterator[int]:
-    """Open a file and yield its descriptor; close it at the end."""
+    """Open a file and yield its descriptor; close it at the end. No file is created behind a link."""
+    if flags & os.O_CREAT:
+        flags |= os.O_NOFOLLOW
     fd = os.open(path, flags | _CLOEXEC, 0o644)
     try:
         yield fd
