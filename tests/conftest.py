@@ -68,6 +68,14 @@ def _private_places() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True)
+def _handler_of_sigterm() -> Iterator[None]:
+    """A handler that a test leaves behind would keep the forked children of later tests alive."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return Authority(tmp_path_factory.mktemp("authority"))
