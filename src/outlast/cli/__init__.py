@@ -46,6 +46,7 @@ _COMMANDS = {
     "logs": ("logs", "Print the output of a run."),
     "explain": ("explain", "Show what happened in each attempt of a run, and why."),
     "cancel": ("cancel", "Cancel runs."),
+    "accept": ("accept", "Take outputs that failed their checks as the result."),
     "retry": ("retry", "Retry failed or cancelled runs from their checkpoints."),
     "report": ("report", "Show where the time went."),
     "data": ("data", "Fetch, check and pin data; list and clear data caches."),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from outlast.controller import crashpoints
@@ -206,6 +206,8 @@ class Controller:
         for decision in decisions:
             self._heartbeat()
             match decision.do:
+                case DecisionKind.RECORD if decision.kind is EntryKind.FAILED:
+                    entries.append(self._fail(decision, done))
                 case DecisionKind.RECORD:
                     entries.append(self._entry(decision))
                 case DecisionKind.PUBLISH:
@@ -241,7 +243,7 @@ class Controller:
         now, patience = self._clock(), self._scheduler.patience
         blocked = [self._entry(file_errors.unblocked(run, attempt))] if attempt.blocked else []
         try:
-            self._exchange.publish(attempt)
+            publication = self._exchange.publish(attempt)
         except ResultGone as error:
             reason = "%s; `outlast retry %s` computes it again" % (error, run.name)
             return [*blocked, JournalEntry(now, run.name, EntryKind.FAILED, None, {"reason": reason})]
@@ -254,7 +256,31 @@ class Controller:
             return [*blocked, self._entry(verdict)]
         crashpoints.reach("accept.published")
         reason = "finished with attempt %d" % attempt.number
-        return [*blocked, JournalEntry(now, run.name, EntryKind.FINISHED, None, {"reason": reason})]
+        data: dict[str, Any] = {"reason": reason}
+        if publication.is_empty:
+            data = {"reason": reason + ", which wrote no files", "empty": True}
+        elif publication.left:
+            data = {"reason": "%s; %s" % (reason, publication.left), "left": publication.left}
+        return [*blocked, JournalEntry(now, run.name, EntryKind.FINISHED, None, data)]
+
+    def _fail(self, decision: Decision, done: Pass) -> JournalEntry:
+        """Return the entry for a run that failed; if its last outputs failed their checks, they are kept."""
+        entry = self._entry(decision)
+        last = self._records.live()[decision.run].last
+        attempt = self._records.attempt(last.token) if last is not None else None
+        if last is None or attempt is None or last.outcome is not Outcome.WRONG_OUTPUT:
+            return entry
+        try:
+            place = self._exchange.reject(attempt, decision.reason)
+        except OSError as error:
+            text = describe_error(error)
+            done.notes.append("the outputs of %s cannot be kept in results/: %s" % (decision.run, text))
+            return entry
+        if not place:
+            return entry
+        kept = "Its files are in %s; `outlast accept %s` takes them as the result" % (place, decision.run)
+        reason = "%s. %s" % (decision.reason.rstrip("."), kept)
+        return replace(entry, data={**entry.data, "reason": reason, "rejected": place})
 
     def _fence(self, decision: Decision, done: Pass) -> list[JournalEntry]:
         """Fence a missing attempt and return the entry that ends it; none if it may still be running."""

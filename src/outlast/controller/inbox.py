@@ -1,4 +1,4 @@
-"""The inbox: requests to the controller, as files that `submit`, `cancel` and `retry` write.
+"""The inbox: requests to the controller, as files that `submit`, `cancel`, `retry` and `accept` write.
 
 A request is durable before the command returns. The controller records the resulting entries together with
 the name of the request, then removes the file; processing it twice changes nothing.
@@ -18,7 +18,7 @@ from typing import Any
 
 from outlast.controller.crashpoints import reach
 from outlast.controller.type_check import check_types
-from outlast.domain.model import EntryKind, JournalEntry, RunPlan, RunState, Spec
+from outlast.domain.model import EntryKind, JournalEntry, Outcome, Run, RunPlan, RunState, Spec
 from outlast.errors import NotWritable
 from outlast.filesystem import describe_error, write_durably
 from outlast.journal.codec import dump, read_spec
@@ -58,7 +58,14 @@ class Retry:
     again: bool = False
 
 
-Request = Submit | Cancel | Retry
+@dataclass(frozen=True)
+class Accept:
+    """A request to take the outputs of failed runs, which failed their checks, as results."""
+
+    runs: tuple[str, ...]
+
+
+Request = Submit | Cancel | Retry | Accept
 
 
 @dataclass(frozen=True)
@@ -136,6 +143,8 @@ def _build(raw: Mapping[str, Any]) -> Request:
         case "retry":
             names = tuple(map(_text, raw["runs"]))
             return Retry(read_spec(json.dumps(raw["spec"])), names, again=raw.get("again") is True)
+        case "accept":
+            return Accept(tuple(map(_text, raw["runs"])))
     raise ValueError("unknown kind of request")
 
 
@@ -155,7 +164,8 @@ def process_requests(journal: Journal, inbox: Inbox, now: float) -> list[str]:
                 notes.append("%s could not be read as a request" % inbox.put_aside(name))
                 continue
             if not journal.has_request(name):
-                elsewhere = "" if isinstance(request, Cancel) else under_way_elsewhere(journal, request.spec)
+                spec = request.spec if isinstance(request, (Submit, Retry)) else None
+                elsewhere = under_way_elsewhere(journal, spec) if spec is not None else ""
                 if elsewhere:
                     notes.append("a request was refused: %s" % elsewhere)
                 entries = [] if elsewhere else _entries_for(journal, request, now)
@@ -217,3 +227,21 @@ def _entries_for(journal: Journal, request: Request, now: float) -> list[Journal
                 for run in map(journal.run, names)
                 if run is not None and run.state in states
             ]
+        case Accept(names):
+            return [
+                JournalEntry(
+                    now,
+                    run.name,
+                    EntryKind.ACCEPTED,
+                    run.last.token,
+                    {"reason": "accepted by the user", "by": "user"},
+                )
+                for run in map(journal.run, names)
+                if run is not None and run.last is not None and can_accept(run)
+            ]
+
+
+def can_accept(run: Run) -> bool:
+    """Return True if the user may take the outputs of a run that failed because of them as its result."""
+    is_rejected = run.last is not None and run.last.outcome is Outcome.WRONG_OUTPUT
+    return run.state is RunState.FAILED and is_rejected

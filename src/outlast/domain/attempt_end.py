@@ -50,7 +50,7 @@ def end_attempt(
     data.update(_failure(attempt, view, report, outcome, detail))
     if report is not None and outcomes.is_blocked(report):
         data["blocked"] = True
-    if outcomes.is_lasting(outcome, data.get("signature")):
+    if outcomes.is_lasting(outcome, data.get("signature"), report):
         data["transient"] = False
     if attempt.cause is not None and attempt.condemned is not None and outcome is attempt.condemned[0]:
         data["cause"] = attempt.cause.value

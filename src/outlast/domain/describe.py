@@ -61,9 +61,12 @@ def _sentence(entry: JournalEntry, attempt: Attempt | None) -> str:
         case EntryKind.TWIN_ENDED:
             return "the duplicate of %s is gone; it held its slot for %.0f s" % (number, data["slot"])
         case EntryKind.ACCEPTED:
-            return "%s is the result" % number
+            return "%s is the result%s" % (number, ": " + reason if data.get("by") == "user" else "")
+        case EntryKind.FINISHED if data.get("empty"):
+            return "FINISHED: the training wrote no files"
         case EntryKind.FINISHED:
-            return "FINISHED: results are in results/%s" % entry.run
+            left = "; %s" % data["left"] if data.get("left") else ""
+            return "FINISHED: results are in results/%s%s" % (entry.run, left)
         case EntryKind.FAILED:
             return "FAILED: %s" % reason
         case EntryKind.CANCELLED:

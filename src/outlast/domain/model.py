@@ -92,6 +92,8 @@ class Spec:
     #: The most runs that are active at the same time; None: no limit.
     parallel: int | None = None
     outputs: tuple[OutputRule, ...] = ()
+    #: The most bytes of files that no rule in `outputs` names and that are kept nevertheless.
+    other_outputs: int = 2 * 10**9
     #: Data to stage before the training starts; `method` is how each item is brought in.
     data: tuple[DataItem, ...] = ()
     limits: Limits = field(default_factory=Limits)
@@ -251,6 +253,8 @@ RUN_STEPS: Mapping[tuple[RunState | None, EntryKind], RunState] = {
     (_RUN.ACCEPTED, EntryKind.CANCELLED): _RUN.CANCELLED,
     (_RUN.FAILED, EntryKind.RETRIED): _RUN.WAITING,
     (_RUN.CANCELLED, EntryKind.RETRIED): _RUN.WAITING,
+    # The user takes a result that failed its checks (`outlast accept`).
+    (_RUN.FAILED, EntryKind.ACCEPTED): _RUN.ACCEPTED,
     # The user asks for another result (`outlast retry --again`); the earlier one is kept.
     (_RUN.FINISHED, EntryKind.RETRIED): _RUN.WAITING,
 }
@@ -304,7 +308,8 @@ class Ending:
     progressed: bool = False
     #: Its job got as far as the training.
     computed: bool = False
-    #: A retry may succeed. Set for rejected jobs, data that was not fetched, and errors of the access point.
+    #: A retry may succeed. Set for rejected jobs, data that was not fetched, errors of the access point, and
+    #: outputs with a number out of its bounds.
     transient: bool = True
     cause: Cause | None = None
     removed: Removal = Removal.NO

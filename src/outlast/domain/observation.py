@@ -106,6 +106,8 @@ class Report:
     code: int | None = None
     signal: int | None = None
     signature: str | None = None
+    #: Another attempt would fail in the same way, as logged.
+    lasting: bool = False
     tail: tuple[str, ...] = ()
     #: A checkpoint was searched for; `resumed` is its step, None: there was none.
     loaded: bool = False

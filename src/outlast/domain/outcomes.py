@@ -163,8 +163,10 @@ def is_blocked(report: Report) -> bool:
     return report.logged_outcome is Outcome.NODE_TROUBLE and bool(report.signature)
 
 
-def is_lasting(outcome: Outcome, signature: str | None) -> bool:
+def is_lasting(outcome: Outcome, signature: str | None, report: Report | None = None) -> bool:
     """Return True if the next attempt would end in the same way: no pause helps."""
     if outcome is Outcome.REJECTED:
         return True  # the scheduler has the job and does not accept it
+    if outcome is Outcome.WRONG_OUTPUT:
+        return report is not None and report.lasting  # a number is out of its bounds
     return outcome in DATA_FAILURES and bool(signature)  # the sources respond, with the wrong content

@@ -111,6 +111,8 @@ def _hopeless(run: Run, last: Ending, limits: Limits, patience: Patience, now: f
         return "%s. %s" % (last.detail, repair)
     if last.outcome is Outcome.REJECTED and not last.transient:
         return "the scheduler refused the job: %s" % last.detail
+    if last.outcome is Outcome.WRONG_OUTPUT and not last.transient:
+        return last.detail
     if FailureStreak(run.failure, run.failures).is_hopeless:
         return "the same failure twice: %s" % last.detail
     if run.stuck >= limits.without_progress:

@@ -344,6 +344,7 @@ def _ending(line: Mapping[str, Any]) -> dict[str, Any]:
         "code": untrusted.integer(line.get("code"), -(2**31)),
         "signal": untrusted.integer(line.get("signal")),
         "signature": untrusted.text(line.get("signature"), 200) or None,
+        "lasting": line.get("lasting") is True,
         "tail": tuple(text[:500] for text in tail[-20:]),
         "changed": bool(line.get("progressed")),
         "delivered": delivered if isinstance(delivered, dict) else None,

@@ -6,11 +6,20 @@ published.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 from outlast.domain.model import Attempt, Run, Spec
 from outlast.domain.observation import Report
 from outlast.schedulers.base import JobRequest
+
+
+@dataclass(frozen=True)
+class Publication:
+    """What was published: whether that is no file at all, and where files are that were too large."""
+
+    is_empty: bool = False
+    left: str = ""
 
 
 class ResultGone(Exception):
@@ -57,8 +66,16 @@ class Exchange(Protocol):
         """Return the report of the attempt's job; None if it has logged nothing."""
         ...
 
-    def publish(self, attempt: Attempt) -> None:
+    def publish(self, attempt: Attempt) -> Publication:
         """Move the attempt's delivery to `results/`. Repeatable. Raise ResultGone or OSError."""
+        ...
+
+    def reject(self, attempt: Attempt, reason: str) -> str:
+        """Keep outputs that failed their checks in `results/`. Repeatable. Raise OSError.
+
+        Return the path of their directory; empty if there are none.
+        """
+        ...
 
     def retire(self, run: Run) -> None:
         """Remove the files that a finished run no longer needs."""

@@ -93,3 +93,7 @@ class Experiment:
 
     def result(self, run: str) -> Path:
         return self.results / run
+
+    def rejected(self, run: str) -> Path:
+        """Return the directory of outputs that failed their checks."""
+        return self.results / (run + ".rejected")

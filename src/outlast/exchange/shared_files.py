@@ -16,14 +16,15 @@ from outlast.domain import untrusted
 from outlast.domain.model import Attempt, Outcome, Run, Spec
 from outlast.domain.observation import Report
 from outlast.exchange.attempt_log import read_attempt
-from outlast.exchange.base import FilesGone, ResultGone
+from outlast.exchange.base import FilesGone, Publication, ResultGone
 from outlast.exchange.experiment import Experiment
 from outlast.exchange.zipapp import build as build_zipapp
 from outlast.filesystem import is_gone, sync_directory, write_durably
 from outlast.node import claim, legs
-from outlast.node.files import copy_tree, remove_tree
+from outlast.node.files import copy_tree, link_tree, remove_tree
 from outlast.node.order import SaveSettings, WorkOrder
 from outlast.node.outputs.delivery import deliver
+from outlast.node.quantities import show_size
 from outlast.node.scratch import Scratch
 from outlast.node.staging.plan import DataPlan
 from outlast.schedulers.base import JobRequest
@@ -33,6 +34,8 @@ from outlast.untrusted_files import create_file, open_directory, walk
 
 #: The most characters of a delivered file's name in a message.
 LONGEST_NAME = 200
+#: The file with the reason in a directory of rejected outputs.
+REJECTED_NOTE = "OUTLAST-REJECTED.txt"
 #: In place of a size: a directory, and what is neither a file nor a directory.
 _DIRECTORY, _ODD = -1, -2
 #: Seconds that cleaning up after one run may delay a pass.
@@ -73,6 +76,7 @@ class SharedFilesExchange:
             code_sha256=spec.code_sha256 or None,
             zipapp=str(self.zipapp),
             outputs=spec.outputs,
+            other_outputs=spec.other_outputs,
             time=spec.job_time,
             grace=spec.checkpoints.grace,
             signal=spec.checkpoints.signal,
@@ -200,10 +204,16 @@ class SharedFilesExchange:
         error = _find_delivery_error(_delivery(path), report.delivered or {}, total)
         return replace(report, delivery_error=error)
 
-    def publish(self, attempt: Attempt) -> None:
+    def publish(self, attempt: Attempt) -> Publication:
         """Move the delivery to `results/`. Repeatable: once the mark exists, the result is complete."""
         try:
             self._publish(attempt)
+            return Publication(
+                is_empty=not any(
+                    size >= 0 for size in _list_delivery(self.experiment.result(attempt.run)).values()
+                ),
+                left=self._describe_left(attempt),
+            )
         except OSError as error:
             if error.filename is None:
                 error.filename = str(self.experiment.result(attempt.run))
@@ -211,20 +221,84 @@ class SharedFilesExchange:
 
     def _publish(self, attempt: Attempt) -> None:
         delivered = _delivery(self.log_directory(attempt))
+        rejected = self.experiment.rejected(attempt.run)
         mark = self.experiment.exchange_of(attempt) / "published"
         target = self.experiment.result(attempt.run)
         target.parent.mkdir(parents=True, exist_ok=True)
         if mark.exists() and target.exists():
             _remove(delivered)
             return
+        if self._rejection_mark(attempt).exists():
+            delivered = rejected
         if not delivered.is_dir() or delivered.is_symlink():
             raise ResultGone("%s was accepted and has disappeared" % delivered)
         if os.path.lexists(target):
             # Earlier results of this name, or a link of the user's, are kept under another one.
-            stamp = time.strftime("%Y%m%d-%H%M%S")
-            target.rename(target.with_name("%s.before-%s-%s" % (target.name, stamp, attempt.token)))
+            _keep_earlier(target, attempt.token)
         write_durably(mark, b"")
+        if delivered == rejected:
+            (delivered / REJECTED_NOTE).unlink(missing_ok=True)
         _move(delivered, target)
+
+    def reject(self, attempt: Attempt, reason: str) -> str:
+        """Keep the outputs of an attempt that failed their checks, with the reason, in `results/`.
+
+        Return the path of the directory; empty if there are no outputs. Repeatable. Raise OSError.
+        """
+        target = self.experiment.rejected(attempt.run)
+        mark = self._rejection_mark(attempt)
+        if mark.exists() and target.is_dir():
+            return str(target)
+        source = self._newest_output(attempt)
+        if source is None:
+            return ""
+        temporary = target.with_name(".%s.tmp" % target.name)
+        _remove(temporary)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        # The next attempt gets copies of the outputs, so both may have the same files.
+        link_tree(str(source), str(temporary))
+        _remove_odd(temporary)
+        with create_file(temporary / REJECTED_NOTE) as file:
+            file.write((reason + "\n").encode())
+        if os.path.lexists(target):
+            _keep_earlier(target, attempt.token)
+        write_durably(mark, b"")
+        temporary.rename(target)
+        sync_directory(target.parent)
+        return str(target)
+
+    def _rejection_mark(self, attempt: Attempt) -> Path:
+        return self.experiment.exchange_of(attempt) / "rejected"
+
+    def _newest_output(self, attempt: Attempt) -> Path | None:
+        """Return the outputs of the attempt's last start that left any."""
+        first = self.experiment.scratch(attempt.run, attempt.number, attempt.token)
+        places = sorted([first, *first.parent.glob(first.name + ".*")], key=lambda one: _leg_of(one.name))
+        outputs = [place / "output" for place in places]
+        return next(
+            (
+                one
+                for one in reversed(outputs)
+                if one.is_dir() and not one.is_symlink() and any(one.iterdir())
+            ),
+            None,
+        )
+
+    def _describe_left(self, attempt: Attempt) -> str:
+        """Return which files of the run were too large for its results, and where they are; empty if none."""
+        texts = []
+        first = self.experiment.scratch(attempt.run, attempt.number, attempt.token)
+        for place in sorted(first.parent.glob(first.name + "*")):
+            left = Path(Scratch(str(place)).left)
+            with suppress(OSError):  # there is none, or it cannot be read now
+                sizes = [size for size in _list_delivery(left).values() if size >= 0]
+                if sizes:
+                    text = "%s of %s, larger than other_outputs, %s in %s; `mv` gets them from there"
+                    count = "1 file" if len(sizes) == 1 else "%d files" % len(sizes)
+                    texts.append(
+                        text % (count, show_size(sum(sizes)), "is" if len(sizes) == 1 else "are", left)
+                    )
+        return "; ".join(texts)
 
     def retire(self, run: Run) -> None:
         """Remove the scratch of a finished run; what is left after `LONGEST_CLEANUP` seconds stays."""
@@ -277,6 +351,23 @@ def _remove(directory: Path) -> None:
 def _leg_of(scratch: str) -> int:
     number = scratch.rpartition(".")[2]
     return int(number) if number.isdecimal() else 1
+
+
+def _keep_earlier(target: Path, token: str) -> None:
+    """Rename results, so that others can have their name."""
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    target.rename(target.with_name("%s.before-%s-%s" % (target.name, stamp, token)))
+
+
+def _remove_odd(directory: Path) -> None:
+    """Remove everything but files and directories."""
+    top = open_directory(directory)
+    try:
+        for entry in walk(top):
+            if not entry.is_directory and not entry.is_file:
+                os.unlink(entry.name, dir_fd=entry.dir_fd)
+    finally:
+        os.close(top)
 
 
 def _move(source: Path, target: Path) -> None:

@@ -14,12 +14,14 @@ from outlast.node.event_log import EventLog, print_stderr
 from outlast.node.legs import Leg, is_superseded
 from outlast.node.order import WorkOrder
 from outlast.node.outputs import validation
-from outlast.node.outputs.collection import OutputCollection
+from outlast.node.outputs.collection import LeftFile, OutputCollection
 from outlast.node.outputs.delivery import Manifest, deliver
+from outlast.node.outputs.made_files import CodeListing, list_code
 from outlast.node.outputs.output_tree import BadOutputDirectory, normalize_output
 from outlast.node.process import signal_name
 from outlast.node.protocol import STOP_AT_LIMIT, STOP_SIGNALLED, Outcome, Phase
 from outlast.node.pulse import TAKEN_OVER, Interrupted, Pulse
+from outlast.node.quantities import show_size
 from outlast.node.sandbox.committer import Committer
 from outlast.node.scratch import Scratch, node_directory_name
 from outlast.node.signals import Signals
@@ -37,6 +39,9 @@ _BROKEN_NODE = (
 )
 #: Seconds for validation and delivery even if limit or grace is used up: small outputs take less.
 _MIN_HANDOVER = 1.0
+#: How many names of files a sentence has, and how much of each.
+_MOST_NAMES = 5
+_LONGEST_NAME = 100
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,8 @@ class AttemptResult:
     signature: str | None = None
     tail: str = ""
     progressed: bool = False
+    #: Another attempt would end in the same way.
+    lasting: bool = False
     delivered: Manifest | None = None
 
 
@@ -85,7 +92,12 @@ class AttemptRunner:
             self._staging.refresh,
         )
         paths = [rule.path for rule in order.outputs]
-        self._collection = OutputCollection(paths, self._scratch.output, self._scratch.working)
+        self._collection = OutputCollection(
+            paths, self._scratch.output, self._scratch.working, order.other_outputs
+        )
+        #: The code in the working directory, once that is complete.
+        self._code: CodeListing | None = None
+        self._has_survivors = False
         self._environment: dict[str, str] = {}
         self._log = 2
         self._log_start = 0
@@ -125,8 +137,11 @@ class AttemptRunner:
             self._begin(phase)
             if order.code is not None:
                 code_archive.unpack(order.code, order.code_sha256, self._scratch.working, self._pulse)
-            self._scratch.carry_over_outputs(order.previous_scratch, self._pulse)
-            self._collection.record_initial_state(self._pulse)
+            code = list_code(self._scratch.working, order.code_sha256, self._pulse)
+            for text in self._scratch.carry_over(order.previous_scratch, code, self._pulse):
+                self._events.warn(text)
+            self._code = code
+            self._collection.record_initial_state(code, self._pulse)
         except code_archive.BadCodeArchive as error:
             # No signature: on another host the file may be readable.
             return AttemptResult(Outcome.CORRUPT_INPUT, f"{error}.")
@@ -219,13 +234,14 @@ class AttemptRunner:
         try:
             self._begin(phase)
             self._normalize_output()  # a link must not block an output of the same name
-            self._collection.collect(self._pulse)
+            left = self._collection.collect(self._pulse)
             self._normalize_output()  # the collected outputs may hold links too
             problems = validation.validate(rules, output, self._run_check)
             if problems:
                 detail = " ".join(problem.sentence for problem in problems)
                 signature = failure.signature_of("outputs", *(problem.rule for problem in problems))
-                return AttemptResult(Outcome.WRONG_OUTPUT, detail, signature=signature)
+                lasting = any(problem.is_lasting for problem in problems)
+                return AttemptResult(Outcome.WRONG_OUTPUT, detail, signature=signature, lasting=lasting)
             phase = Phase.DELIVER
             self._begin(phase)
             self._normalize_output()  # check commands write too
@@ -239,10 +255,22 @@ class AttemptRunner:
         except Interrupted as interrupted:
             when = f"after the training had finished, in the phase {phase.value}"
             return self._interrupted(interrupted, f"{when}; its outputs are kept for the next attempt")
-        files = "1 file" if len(manifest) == 1 else f"{len(manifest)} files"
-        return AttemptResult(
-            Outcome.FINISHED, f"The training finished; {files} checked and delivered.", delivered=manifest
-        )
+        detail = f"The training finished; {_counted(len(manifest))} checked and delivered"
+        if left:
+            detail += f". {self._keep_left(left)}"
+        return AttemptResult(Outcome.FINISHED, f"{detail}.", delivered=manifest)
+
+    def _keep_left(self, left: Sequence[LeftFile]) -> str:
+        """Keep the files that are too large for the results; return a sentence about them."""
+        names = _listed(left)
+        limit = f"other_outputs ({show_size(self._order.other_outputs)})"
+        if self._order.sandbox:
+            return f"Larger than {limit}, and not transferred from the job: {names}"
+        try:
+            self._scratch.keep_left(left, self._pulse)
+        except (OSError, Interrupted) as error:
+            return f"Larger than {limit}, and could not be kept ({error}): {names}"
+        return f"Larger than {limit}, and left in {self._scratch.left}: {names}"
 
     def _normalize_output(self) -> None:
         for text in normalize_output(self._scratch.output, self._pulse):
@@ -264,6 +292,7 @@ class AttemptRunner:
 
     def _kill_descendants(self) -> None:
         survivors = process_cleanup.kill_descendants(self._order.token)
+        self._has_survivors = bool(survivors)
         if survivors:
             listed = ", ".join(str(pid) for pid in survivors)
             self._events.warn(f"these processes of the training could not be killed: {listed}")
@@ -280,9 +309,11 @@ class AttemptRunner:
 
     def _clean_up(self, outcome: Outcome) -> None:
         self._begin(Phase.CLEAN_UP)
+        self._pulse.begin_handover()
+        if outcome is not Outcome.FINISHED:
+            self._save_made()
         if outcome in _KEEPS_SCRATCH:
             return
-        self._pulse.begin_handover()
         keep_output = outcome is not Outcome.FINISHED
         try:
             cleared = self._scratch.clear(keep_output, self._limits.last_moment, self._pulse)
@@ -290,6 +321,23 @@ class AttemptRunner:
             cleared = False
         if not cleared:
             self._events.warn(f"{self._scratch.top} could not be removed in full")
+
+    def _save_made(self) -> None:
+        """Save for the next attempt what the training made in its working directory."""
+        if self._code is None:
+            return  # the working directory is not complete: the earlier one still is
+        order = self._order
+        try:
+            if not self._has_survivors:
+                self._scratch.note_ended()
+            limit = order.other_outputs if order.sandbox else None
+            names = [rule.path for rule in order.outputs]
+            left = self._scratch.stash(self._code, limit, names, self._pulse)
+        except (OSError, Interrupted) as error:
+            self._events.warn(f"the files in the working directory could not be saved: {error}")
+            return
+        if left:
+            self._events.warn(f"not saved for the next attempt: {_listed(left)}")
 
     def _begin(self, phase: Phase) -> None:
         self._events.write("phase", phase=phase.value)
@@ -333,6 +381,18 @@ class AttemptRunner:
         return AttemptResult(
             Outcome.EVICTED, f"The job was stopped by {signal_name(interrupted.signal)} {when}."
         )
+
+
+def _listed(files: Sequence[LeftFile]) -> str:
+    """Return the number, the size and the names of files, the largest first."""
+    ordered = sorted(files, key=lambda file: file.size, reverse=True)
+    names = ", ".join(file.path[:_LONGEST_NAME] for file in ordered[:_MOST_NAMES])
+    rest = ", …" if len(ordered) > _MOST_NAMES else ""
+    return f"{_counted(len(ordered))} of {show_size(sum(file.size for file in ordered))} ({names}{rest})"
+
+
+def _counted(files: int) -> str:
+    return "1 file" if files == 1 else f"{files} files"
 
 
 def _stopped(why: str, how: str) -> AttemptResult:

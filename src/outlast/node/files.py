@@ -54,7 +54,9 @@ def copy_file(
                 raise
 
 
-def link_or_copy(source: str, target: str, dir_fd: int | None = None) -> None:
+def link_or_copy(
+    source: str, target: str, dir_fd: int | None = None, pulse: Callable[[], None] = no_pulse
+) -> None:
     """Give a regular file a second name, or copy it if the file system cannot link it. Raises OSError.
 
     `source` is relative to `dir_fd`, if given.
@@ -64,7 +66,7 @@ def link_or_copy(source: str, target: str, dir_fd: int | None = None) -> None:
     except OSError as error:
         if error.errno not in _NO_LINK:
             raise
-        copy_file(source, target, dir_fd=dir_fd)
+        copy_file(source, target, pulse, dir_fd)
 
 
 def copy_tree(source: str, target: str, pulse: Callable[[], None] = no_pulse) -> None:
@@ -84,6 +86,27 @@ def copy_tree(source: str, target: str, pulse: Callable[[], None] = no_pulse) ->
                     copy_file(entry.name, goal, pulse, entry.dir_fd)
                 elif entry.is_link:
                     os.symlink(os.readlink(entry.name, dir_fd=entry.dir_fd), goal)
+    finally:
+        os.close(top)
+
+
+def link_tree(source: str, target: str, pulse: Callable[[], None] = no_pulse) -> None:
+    """Give all files of a directory a second name below `target`, or copy them; copy symbolic links.
+
+    Files and directories that the owner cannot read are made accessible first. Raises OSError.
+    """
+    make_tree_accessible(source, pulse)
+    os.makedirs(target, exist_ok=True)
+    top = open_directory(source)
+    try:
+        for entry in walk(top, pulse):
+            goal = os.path.join(target, entry.path)
+            if entry.is_directory:
+                os.makedirs(goal, exist_ok=True)
+            elif entry.is_file:
+                link_or_copy(entry.name, goal, entry.dir_fd, pulse)
+            elif entry.is_link:
+                os.symlink(os.readlink(entry.name, dir_fd=entry.dir_fd), goal)
     finally:
         os.close(top)
 

@@ -176,8 +176,11 @@ def why_chain_is_over(order: WorkOrder, leg: Leg) -> str:
 
 
 def _why_over(order: WorkOrder, last: Leg, failures: FailureStreak) -> str:
-    if _end(last).get("outcome") == Outcome.FINISHED.value:
+    end = _end(last)
+    if end.get("outcome") == Outcome.FINISHED.value:
         return "has finished"
+    if end.get("lasting") is True and order.jobs > 1:
+        return "has a result that fails its checks"
     # For a job that was started again, and is no chain, the controller decides.
     return "has failed twice in the same way" if order.jobs > 1 and failures.is_hopeless else ""
 

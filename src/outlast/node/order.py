@@ -81,6 +81,8 @@ class WorkOrder:
     #: The zipapp from which the training imports `outlast`.
     zipapp: str | None = None
     outputs: tuple[OutputRule, ...] = ()
+    #: The most bytes of files that no rule names and that are kept nevertheless.
+    other_outputs: int = 2 * 10**9
     #: Wall-time limit of the job in seconds; the scheduler then kills the job.
     time: float = 3600.0
     #: Seconds that the training may take to save after the stop signal.

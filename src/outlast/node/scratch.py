@@ -8,14 +8,26 @@ import os
 import stat
 import time
 from dataclasses import dataclass
-from typing import Callable
+from typing import Callable, Iterable
 
-from outlast.node.files import copy_tree, make_accessible, make_tree_accessible, remove_tree
+from outlast.node.files import (
+    copy_file,
+    copy_tree,
+    link_or_copy,
+    make_accessible,
+    make_tree_accessible,
+    remove_tree,
+)
 from outlast.node.locks import try_lock
+from outlast.node.outputs import made_archive
+from outlast.node.outputs.collection import LeftFile
+from outlast.node.outputs.made_files import CodeListing, bring_back, read_listing
 from outlast.node.outputs.output_tree import BadOutputDirectory, find_content
 from outlast.node.pulse import no_pulse
 from outlast.untrusted_files import create_file, is_plain_name, open_directory, read_file
 
+#: The directory of files that were too large for the results.
+LEFT = "left"
 #: A limit for the number of attempts in a row that were killed before they had copied earlier outputs.
 _MAX_HOPS = 100
 #: The attempt that works in a directory on the node locks this file in it.
@@ -53,6 +65,26 @@ class Scratch:
         return os.path.join(self.top, "output")
 
     @property
+    def code_listing(self) -> str:
+        """A file with the listing of the code. Once it is there, the working directory is complete."""
+        return os.path.join(self.top, "code.json")
+
+    @property
+    def made(self) -> str:
+        """The archive of what the training made, if the working directory is on the node."""
+        return os.path.join(self.top, made_archive.NAME)
+
+    @property
+    def ended(self) -> str:
+        """A file that exists once all processes of the attempt have ended."""
+        return os.path.join(self.top, "ended")
+
+    @property
+    def left(self) -> str:
+        """The files of a finished run that were too large for its results; nothing removes them."""
+        return os.path.join(self.top, LEFT)
+
+    @property
     def carried_from(self) -> str:
         """A file with the path of the scratch whose outputs are still to be copied; removed afterwards."""
         return os.path.join(self.top, "carried-from")
@@ -85,32 +117,96 @@ class Scratch:
                 if entry.name.startswith(prefix) and entry.path != self.on_node and _is_abandoned(entry):
                     _remove(entry.path, until, pulse)
 
-    def carry_over_outputs(self, previous: str | None, pulse: Callable[[], None] = no_pulse) -> None:
-        """Copy all unfinished outputs of an earlier attempt, then remove its scratch.
+    def carry_over(
+        self, previous: str | None, code: CodeListing, pulse: Callable[[], None] = no_pulse
+    ) -> list[str]:
+        """Bring the files of an earlier attempt to their places, then remove its scratch; return warnings.
 
-        They are copied, not moved: a process of that attempt may still be alive and write.
+        These are its unfinished outputs, and what the training made in its working directory. `code` lists
+        the code in this one, which is complete afterwards. Files are copied where a process of that attempt may
+        still be alive and write.
         """
-        visited = []
+        earlier = self._find_earlier(previous)
+        self._carry_outputs(earlier, pulse)
+        warnings = self._carry_made(earlier, code, pulse)
+        code.write(self.code_listing)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.carried_from)
+        for done in earlier:
+            with contextlib.suppress(OSError):  # what cannot be removed only takes space
+                done.clear(keep_output=False, until=math.inf, pulse=pulse)
+        return warnings
+
+    def _find_earlier(self, previous: str | None) -> list[Scratch]:
+        """Return the scratch of the earlier attempt, and those it had not taken over yet; newest first."""
+        found: list[Scratch] = []
         for _ in range(_MAX_HOPS):
             if previous is None or os.path.realpath(previous) == os.path.realpath(self.top):
                 break
-            visited.append(previous)
-            earlier = Scratch(previous)
-            content = earlier._find_output()
-            if content is not None:
-                if content == earlier.output:  # else it is behind a link, and not ours
-                    make_tree_accessible(content, pulse)
-                temporary = os.path.join(self.top, ".output.tmp")
-                copy_tree(content, temporary, pulse)
-                os.rename(temporary, self.output)
-                break
-            previous = earlier._read_carried_from()
+            found.append(Scratch(previous))
+            previous = found[-1]._read_carried_from()
+        return found
+
+    def _carry_outputs(self, earlier: list[Scratch], pulse: Callable[[], None]) -> None:
+        for one in earlier:
+            content = one._find_output()
+            if content is None:
+                continue
+            if content == one.output:  # else it is behind a link, and not ours
+                make_tree_accessible(content, pulse)
+            temporary = os.path.join(self.top, ".output.tmp")
+            copy_tree(content, temporary, pulse)
+            os.rename(temporary, self.output)
+            break
         os.makedirs(self.output, exist_ok=True)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self.carried_from)
-        for done in visited:
-            if os.path.isdir(done):
-                _remove(done, math.inf, pulse)  # what cannot be removed only takes space
+
+    def _carry_made(self, earlier: list[Scratch], code: CodeListing, pulse: Callable[[], None]) -> list[str]:
+        for one in earlier:
+            before = read_listing(one.code_listing)
+            if before is not None and _is_directory(one.working):
+                make_tree_accessible(one.working, pulse)
+                if self.on_node is None:
+                    may_share = os.path.lexists(one.ended)
+                    return bring_back(
+                        one.working, before, self.working, code, may_share=may_share, pulse=pulse
+                    )
+                made_archive.pack(one.working, before, self.made, None, pulse=pulse)
+            elif os.path.isfile(one.made) and self.on_node is not None:
+                # This attempt may be killed, and its directory on the node be lost.
+                link_or_copy(one.made, self.made, pulse=pulse)
+            elif os.path.isfile(one.made):
+                return made_archive.unpack(one.made, self.working, code, pulse)
+            else:
+                continue
+            return made_archive.unpack(self.made, self.working, code, pulse)
+        return []
+
+    def stash(
+        self,
+        code: CodeListing,
+        limit: int | None,
+        named: Iterable[str],
+        pulse: Callable[[], None] = no_pulse,
+    ) -> list[LeftFile]:
+        """Save what the training made from the node's own disk; return the files that are not saved."""
+        if self.on_node is None or not _is_directory(self.working):
+            return []
+        return made_archive.pack(self.working, code, self.made, limit, named, pulse)
+
+    def keep_left(self, files: Iterable[LeftFile], pulse: Callable[[], None] = no_pulse) -> None:
+        """Move files of the working directory to where nothing removes them. Raises OSError."""
+        for file in files:
+            target = os.path.join(self.left, file.path)
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            source = os.path.join(self.working, file.path)
+            if self.on_node is None:
+                os.rename(source, target)
+            else:
+                copy_file(source, target, pulse)
+
+    def note_ended(self) -> None:
+        """Record that all processes of the attempt have ended. Raises OSError."""
+        create_file(self.ended).close()
 
     def _find_output(self) -> str | None:
         """Return the directory with the unfinished outputs; None if there are none that could be copied."""
@@ -128,8 +224,12 @@ class Scratch:
         return os.path.join(os.path.dirname(self.top), name) if is_plain_name(name) else None
 
     def clear(self, keep_output: bool, until: float, pulse: Callable[[], None] = no_pulse) -> bool:
-        """Remove everything, or everything but the outputs. Return False if something is left at `until`."""
-        keep = {os.path.basename(path) for path in (self.output, self.carried_from) if keep_output}
+        """Remove everything, or all that the next attempt does not need. Return False if not done at `until`.
+
+        Files in `left` stay in any case.
+        """
+        needed = (self.output, self.working, self.made, self.code_listing, self.ended, self.carried_from)
+        keep = {LEFT, *(os.path.basename(path) for path in needed if keep_output)}
         if os.path.islink(self.top):  # what it leads to is not ours
             os.unlink(self.top)
             return True
@@ -144,9 +244,13 @@ class Scratch:
             os.close(top)
         if self.on_node is not None and os.path.lexists(self.on_node):
             removed.append(_remove(self.on_node, until, pulse))
-        if not keep_output and all(removed):
+        if not keep_output and all(removed) and not os.path.lexists(self.left):
             os.rmdir(self.top)
         return all(removed)
+
+
+def _is_directory(path: str) -> bool:
+    return os.path.isdir(path) and not os.path.islink(path)
 
 
 def node_directory_name(token: str) -> str:

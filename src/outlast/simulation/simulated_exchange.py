@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from outlast.domain.model import Attempt, Run, Spec
 from outlast.domain.observation import Report
-from outlast.exchange.base import ResultGone
+from outlast.exchange.base import Publication, ResultGone
 from outlast.schedulers.base import JobRequest
 from outlast.simulation.scenario import Weather
 from outlast.simulation.simulated_checkpoints import LegKey
@@ -163,12 +163,12 @@ class SimulatedExchange:
         self.last_reports[attempt.token], self.last_report_at[attempt.token] = last, now
         return last
 
-    def publish(self, attempt: Attempt) -> None:
+    def publish(self, attempt: Attempt) -> Publication:
         """Publish what the last leg delivered, which can be moved only once. Raises ResultGone."""
         run, token = attempt.run, attempt.token
         earlier = self.published.get(run)
         if earlier and earlier[0] == token:
-            return
+            return Publication()
         steps = self.delivered.get((token, sum(1 for _ in self._visible_legs(token))))
         if steps is None:
             self._report_violation(run, "attempt %d was accepted and had delivered nothing" % attempt.number)
@@ -176,6 +176,11 @@ class SimulatedExchange:
         if earlier:
             self._report_violation(run, "results were published by %s and by %s" % (earlier[0], token))
         self.published[run] = token, steps
+        return Publication()
+
+    def reject(self, attempt: Attempt, reason: str) -> str:
+        """Return no path: the simulation keeps no outputs that failed their checks."""
+        return ""
 
     def retire(self, run: Run) -> None:
         return

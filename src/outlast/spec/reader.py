@@ -116,6 +116,7 @@ class _ParamsReader:
             resources=Resources(**keys.resources.model_dump()),
             parallel=keys.parallel if self._given("parallel") else None,
             outputs=outputs,
+            other_outputs=keys.other_outputs,
             data=tuple(data.items),
             limits=Limits(**keys.limits.model_dump()),
             checkpoints=checkpoints,

@@ -22,7 +22,7 @@ from pydantic import (
 )
 
 from outlast import units
-from outlast.domain.model import Checkpoints, Limits, Resources
+from outlast.domain.model import Checkpoints, Limits, Resources, Spec
 from outlast.schedulers.profile import Profile
 from outlast.spec import command as commands
 from outlast.spec.mistakes import did_you_mean, shorten
@@ -68,6 +68,12 @@ def _size(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise ValueError(f"must be a size; {units.SIZE_EXAMPLES}")
     return units.parse_size(str(value))
+
+
+def _none_or_size(value: object) -> int:
+    """Parse a size, which may be 0."""
+    is_none = str(value).strip() in ("0", "0B", "0 B") and not isinstance(value, bool)
+    return 0 if is_none else _size(value)
 
 
 def _text(value: str) -> str:
@@ -274,6 +280,7 @@ class ParamsKeys(Strict):
     parallel: Count = 1
     data: list[Annotated[DataKeys, BeforeValidator(_expand_url)]] = []
     outputs: list[Annotated[OutputKeys, BeforeValidator(_expand_path)]] = []
+    other_outputs: Annotated[int, BeforeValidator(_none_or_size)] = Spec.other_outputs
     limits: LimitsKeys = LimitsKeys()
     checkpoints: CheckpointsKeys = CheckpointsKeys()
     #: Parsed by `outlast.spec.env_keys`, which needs the values as written.

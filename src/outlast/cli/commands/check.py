@@ -109,7 +109,25 @@ def summary(parsed: Parsed) -> list[str]:
     lines += [f"  output    {_rule(rule)}" for rule in spec.outputs]
     if not spec.outputs:
         lines.append("  outputs   none listed, so none are checked")
+    lines.append(f"  kept      {_kept(parsed)}")
     return lines
+
+
+def _kept(parsed: Parsed) -> str:
+    """Return a sentence about the files that are kept besides the outputs that are listed."""
+    from outlast.units import show_size
+
+    spec = parsed.spec
+    explicit = "everything in $OUTLAST_OUTPUT_DIR"
+    others = f"{explicit}, and new or changed files in the working directory"
+    limit = show_size(spec.other_outputs)
+    if parsed.cluster.scheduler == "htcondor":
+        return f"{others}, of {limit} together (other_outputs); larger ones do not leave the job"
+    if not spec.other_outputs:
+        return (
+            f"{explicit}; new and changed files in the working directory stay in workdir (other_outputs: 0)"
+        )
+    return f"{others}, of {limit} together (other_outputs); larger ones stay in workdir"
 
 
 def data_line(item: DataItem) -> str:
@@ -177,6 +195,7 @@ def _as_json(
         "checkpoints": asdict(spec.checkpoints),
         "parallel": spec.parallel,
         "outputs": [asdict(rule) for rule in spec.outputs],
+        "other_outputs": spec.other_outputs,
         "env": [*spec.env, *spec.env_files],
         "data": [
             {**item.to_dict(), "name": item.name, "why": method.why}

@@ -23,10 +23,16 @@ class Problem:
 
     rule: str
     sentence: str
+    #: True for a number out of its bounds: the same training would reach it again.
+    is_lasting: bool = False
 
 
 class _RuleBroken(Exception):
     """A rule is not kept; the text follows the path in a sentence for the user."""
+
+
+class _OutOfBounds(_RuleBroken):
+    """A number is there and is out of its bounds."""
 
 
 def validate(
@@ -38,7 +44,9 @@ def validate(
         try:
             _check_rule(rule, output, run_check)
         except _RuleBroken as failure:
-            problems.append(Problem(f"{rule.path}|{rule.key}|{rule.check}", f"{rule.path} {failure}."))
+            is_lasting = isinstance(failure, _OutOfBounds)
+            identity = f"{rule.path}|{rule.key}|{rule.check}"
+            problems.append(Problem(identity, f"{rule.path} {failure}.", is_lasting))
     return problems
 
 
@@ -96,6 +104,6 @@ def _check_value(rule: OutputRule, value: Any) -> None:
     if number is None:
         return
     if rule.at_least is not None and not number >= rule.at_least:
-        raise _RuleBroken(f"has {rule.key} = {number}, but at least {rule.at_least} is required")
+        raise _OutOfBounds(f"has {rule.key} = {number}, but at least {rule.at_least} is required")
     if rule.at_most is not None and not number <= rule.at_most:
-        raise _RuleBroken(f"has {rule.key} = {number}, but at most {rule.at_most} is required")
+        raise _OutOfBounds(f"has {rule.key} = {number}, but at most {rule.at_most} is required")
