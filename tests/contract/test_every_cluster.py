@@ -97,7 +97,8 @@ def test_a_failure_of_the_training_script_soon_ends_the_run_and_is_explained(
     experiment.write("python", "train.py", files={"train.py": script + "\n"}, outputs=outputs)
     experiment.run(code=1)
     attempts = experiment.attempts()
-    assert [attempt.outcome for attempt in attempts] == [outcome] * 2
+    # A number out of its bounds is not tried again.
+    assert [attempt.outcome for attempt in attempts] == [outcome] * (1 if outputs else 2)
     assert message in experiment.lab.outlast("explain", experiment.directory / "train").stdout
 
 
@@ -220,3 +221,43 @@ def test_variables_and_secrets_reach_the_training(experiment: ClusterExperiment)
     # In what was submitted there is the path of the secret, and not its content.
     files = [path for path in experiment.directory.rglob("*") if path.is_file()]
     assert [path for path in files if b"0123456789abcdef" in path.read_bytes()] == []
+
+
+#: Appends to a log and keeps its best model in the working directory; how a part ends is the word at its place.
+PARTS = """\
+import os, sys, time
+ends = sys.argv[1].split(",")
+place = os.path.join(os.environ["OUTLAST_CHECKPOINT_DIR"], "part")
+part = int(open(place).read()) if os.path.exists(place) else 0
+assert os.path.exists("best.pt") == (part > 0), os.listdir(".")
+if part == 0:
+    os.mkdir(".hidden")
+    open(".hidden/state", "w").write("hidden")
+    open("best.pt", "w").write("best of part 0")
+with open("log.csv", "a") as log:
+    log.write("part %d\\n" % part)
+with open(place + ".tmp", "w") as file:
+    file.write(str(part + 1))
+os.replace(place + ".tmp", place)
+print("step", part, flush=True)
+if ends[part] == "continue":
+    sys.exit(85)
+while ends[part] != "finish":
+    time.sleep(0.05)
+"""
+
+
+def test_files_in_the_working_directory_come_back_in_the_next_attempt_and_are_in_the_results(
+    experiment: ClusterExperiment,
+) -> None:
+    files = {"train.py": PARTS}
+    experiment.write("python", "train.py", "continue,evict,finish", files=files, outputs=["best.pt"])
+    process = experiment.lab.start("run", experiment.directory)
+    experiment.wait_for_step(1)
+    experiment.cluster.preempt(experiment.running_job().token)
+    experiment.finish(process)
+    place = experiment.directory / "results" / "train"
+    found = {str(path.relative_to(place)): path.read_text() for path in place.rglob("*") if path.is_file()}
+    log = "part 0\npart 1\npart 2\n"
+    assert found == {"best.pt": "best of part 0", "log.csv": log, ".hidden/state": "hidden"}
+    experiment.assert_nothing_is_left()

@@ -99,6 +99,8 @@ class SandboxExchange(SharedFilesExchange):
         scratch = self._previous_scratch(attempt)
         if scratch is not None and (Path(scratch) / layout.OUTPUT).is_dir():
             sandbox_results.copy(Path(scratch), layout.OUTPUT, commit / layout.UNFINISHED / layout.OUTPUT)
+        if scratch is not None and (Path(scratch) / layout.MADE).is_file():
+            sandbox_results.copy(Path(scratch), layout.MADE, commit / layout.UNFINISHED / layout.MADE)
         holds = manifest.list_files(str(commit), layout.PARTS, 0)
         # No scheduler transfers links; the job creates them again.
         sandbox_results.remove_links(temporary, layout.commit_name(0))

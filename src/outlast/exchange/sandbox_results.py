@@ -63,6 +63,13 @@ class _ReturnedState:
             if name.startswith(inside):
                 self._bring_file(name, target / name[len(inside) :], size)
 
+    def bring_one(self, name: str, target: Path) -> bool:
+        """Link or copy one file; return False if the state has none of this name. Raise OSError."""
+        size = self.holds.files.get(name)
+        if size is not None:
+            self._bring_file(name, target, size)
+        return size is not None
+
     def _bring_file(self, name: str, target: Path, size: int) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         folder, _, base = ("%s/%s" % (self.relative, name)).rpartition("/")
@@ -86,6 +93,7 @@ def settle(experiment: Experiment, attempt: Attempt) -> None:
         _replace_checkpoints(state, target)
         scratch = experiment.scratch(attempt.run, attempt.number, attempt.token)
         _bring_unfinished(state, scratch / layout.OUTPUT)
+        _bring_made(state, scratch / layout.MADE)
     else:
         _add_whole_ones(place, target)
     _clear(place)
@@ -194,6 +202,15 @@ def _bring_unfinished(state: _ReturnedState, target: Path) -> None:
     state.bring(state.unfinished + "/" + layout.OUTPUT, temporary)
     with suppress(FileNotFoundError):  # there is no such file
         temporary.rename(target)
+
+
+def _bring_made(state: _ReturnedState, target: Path) -> None:
+    """Bring the archive of the working directory, which only a job of the same run unpacks."""
+    temporary = target.with_name(".%s.tmp" % target.name)
+    layout.remove(str(temporary))
+    if target.exists() or not state.bring_one("%s/%s" % (state.unfinished, layout.MADE), temporary):
+        return
+    temporary.rename(target)
 
 
 def _bring_log(place: Path, target: Path) -> None:

@@ -13,9 +13,10 @@ from outlast.node.diagnosis import failure, oom
 from outlast.node.event_log import EventLog, print_stderr
 from outlast.node.legs import Leg, is_superseded
 from outlast.node.order import WorkOrder
-from outlast.node.outputs import validation
+from outlast.node.outputs import made_archive, validation
 from outlast.node.outputs.collection import LeftFile, OutputCollection
 from outlast.node.outputs.delivery import Manifest, deliver
+from outlast.node.outputs.made_archive import MadeSnapshot
 from outlast.node.outputs.made_files import CodeListing, list_code
 from outlast.node.outputs.output_tree import BadOutputDirectory, normalize_output
 from outlast.node.process import signal_name
@@ -141,6 +142,11 @@ class AttemptRunner:
             for text in self._scratch.carry_over(order.previous_scratch, code, self._pulse):
                 self._events.warn(text)
             self._code = code
+            if self._commits is not None and self._scratch.on_node is not None:
+                place = os.path.join(order.home, f".{made_archive.NAME}")
+                names = [rule.path for rule in order.outputs]
+                snapshot = MadeSnapshot(self._scratch.working, code, place, order.other_outputs, names)
+                self._commits.include(snapshot.pack)
             self._collection.record_initial_state(code, self._pulse)
         except code_archive.BadCodeArchive as error:
             # No signature: on another host the file may be readable.

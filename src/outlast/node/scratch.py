@@ -21,7 +21,7 @@ from outlast.node.files import (
 from outlast.node.locks import try_lock
 from outlast.node.outputs import made_archive
 from outlast.node.outputs.collection import LeftFile
-from outlast.node.outputs.made_files import CodeListing, bring_back, read_listing
+from outlast.node.outputs.made_files import NO_CODE, CodeListing, bring_back, read_listing
 from outlast.node.outputs.output_tree import BadOutputDirectory, find_content
 from outlast.node.pulse import no_pulse
 from outlast.untrusted_files import create_file, is_plain_name, open_directory, read_file
@@ -118,13 +118,16 @@ class Scratch:
                     _remove(entry.path, until, pulse)
 
     def carry_over(
-        self, previous: str | None, code: CodeListing, pulse: Callable[[], None] = no_pulse
+        self,
+        previous: str | None,
+        code: CodeListing = NO_CODE,
+        pulse: Callable[[], None] = no_pulse,
     ) -> list[str]:
         """Bring the files of an earlier attempt to their places, then remove its scratch; return warnings.
 
         These are its unfinished outputs, and what the training made in its working directory. `code` lists
-        the code in this one, which is complete afterwards. Files are copied where a process of that attempt may
-        still be alive and write.
+        the code in this one, which is complete afterwards. Files are copied where a process of that attempt
+        may still be alive and write.
         """
         earlier = self._find_earlier(previous)
         self._carry_outputs(earlier, pulse)
@@ -228,7 +231,9 @@ class Scratch:
 
         Files in `left` stay in any case.
         """
-        needed = (self.output, self.working, self.made, self.code_listing, self.ended, self.carried_from)
+        needed = [self.output, self.made, self.code_listing, self.ended, self.carried_from]
+        if os.path.lexists(self.code_listing):  # else the working directory is not complete
+            needed.append(self.working)
         keep = {LEFT, *(os.path.basename(path) for path in needed if keep_output)}
         if os.path.islink(self.top):  # what it leads to is not ours
             os.unlink(self.top)

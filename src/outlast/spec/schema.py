@@ -67,7 +67,8 @@ def _auto_or_duration(value: object) -> float:
 def _size(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise ValueError(f"must be a size; {units.SIZE_EXAMPLES}")
-    return units.parse_size(str(value))
+    # The message of an error quotes it, and must not have half a character.
+    return units.parse_size(str(value).encode("utf-8", "replace").decode())
 
 
 def _none_or_size(value: object) -> int:

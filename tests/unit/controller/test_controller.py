@@ -26,7 +26,7 @@ from outlast.domain.model import (
     Spec,
 )
 from outlast.domain.observation import JobPhase, JobView, Patience, Report
-from outlast.exchange.base import ResultGone
+from outlast.exchange.base import Publication, ResultGone
 from outlast.schedulers.base import (
     JobRef,
     JobRequest,
@@ -117,12 +117,16 @@ class FakeExchange:
     def report(self, attempt: Attempt) -> Report | None:
         return self.reports.get(attempt.token)
 
-    def publish(self, attempt: Attempt) -> None:
+    def publish(self, attempt: Attempt) -> Publication:
         if self.gone:
             raise ResultGone("it has disappeared")
         if attempt.run == self.stuck:
             raise OSError(13, "Permission denied", "results")
         self.published.append(attempt.token)
+        return Publication()
+
+    def reject(self, attempt: Attempt, reason: str) -> str:
+        return ""
 
     def retire(self, run: Run) -> None:
         self.retired.append(run.name)

@@ -140,7 +140,7 @@ def test_unfinished_outputs_are_carried_over_and_the_old_scratch_is_removed(
     (output / "latest").symlink_to("a")
     scratch = Scratch(str(tmp_path / "next"))
     scratch.prepare(str(output.parent))
-    scratch.carry_over_outputs(str(output.parent))
+    scratch.carry_over(str(output.parent))
     assert _tree(tmp_path / "next" / "output") == {**EXPECTED, "latest": "one"}
     assert (tmp_path / "next" / "output" / "latest").readlink() == Path("a")
     assert not output.parent.exists()
@@ -159,10 +159,10 @@ def test_outputs_survive_an_attempt_that_was_killed_while_it_copied_them(
     middle = Scratch(str(tmp_path / "middle"))
     middle.prepare(str(output.parent))
     with pytest.raises(Killed):
-        middle.carry_over_outputs(str(output.parent), die)
+        middle.carry_over(str(output.parent), pulse=die)
     last = Scratch(str(tmp_path / "last"))
     last.prepare(middle.top)
-    last.carry_over_outputs(middle.top)
+    last.carry_over(middle.top)
     assert _tree(tmp_path / "last" / "output") == EXPECTED
     assert not (tmp_path / "middle").exists()
     assert not output.parent.exists()
@@ -176,7 +176,7 @@ def test_outputs_survive_an_attempt_that_was_stopped_before_it_copied_them(
     assert middle.clear(keep_output=True, until=_later())
     last = Scratch(str(tmp_path / "last"))
     last.prepare(middle.top)
-    last.carry_over_outputs(middle.top)
+    last.carry_over(middle.top)
     assert _tree(tmp_path / "last" / "output") == EXPECTED
 
 
@@ -184,7 +184,7 @@ def test_outputs_survive_an_attempt_that_was_stopped_before_it_copied_them(
 def test_without_earlier_outputs_the_output_directory_is_empty(tmp_path: Path, previous: str | None) -> None:
     scratch = Scratch(str(tmp_path / "s"))
     scratch.prepare(previous)
-    scratch.carry_over_outputs(previous)
+    scratch.carry_over(previous)
     assert _names(Path(scratch.output)) == []
     assert _names(Path(scratch.top)) == ["data", "job", "output"]
 

@@ -53,7 +53,7 @@ def disk(tmp_path: Path) -> Path:
 def scratch(tmp_path: Path) -> Scratch:
     scratch = Scratch(str(tmp_path / "work" / "002-b"))
     scratch.prepare(None)
-    scratch.carry_over_outputs(None)
+    scratch.carry_over(None)
     return scratch
 
 
@@ -102,7 +102,7 @@ def test_unfinished_outputs_behind_a_link_are_carried_over_and_stay_unchanged(
     assert scratch.clear(keep_output=True, until=math.inf)
     following = Scratch(str(Path(scratch.top).with_name("003-c")))
     following.prepare(scratch.top)
-    following.carry_over_outputs(scratch.top)
+    following.carry_over(scratch.top)
     assert Path(following.output, "models", "weights").read_text() == "weights"
     assert not Path(following.output).is_symlink()
     assert not Path(scratch.top).exists()
@@ -190,7 +190,7 @@ def test_a_note_about_earlier_outputs_leads_nowhere_but_to_a_directory_beside(
     before = snapshot(disk)
     following = Scratch(str(tmp_path / "work" / "003-c"))
     following.prepare(scratch.top)
-    following.carry_over_outputs(scratch.top)
+    following.carry_over(scratch.top)
     assert list(Path(following.output).iterdir()) == []
     assert snapshot(disk) == before
 
@@ -239,7 +239,7 @@ def test_unfinished_outputs_without_permissions_are_carried_over(
     following = Scratch(str(Path(scratch.top).with_name("003-c")))
     following.prepare(scratch.top)
     with rights():
-        following.carry_over_outputs(scratch.top)
+        following.carry_over(scratch.top)
         assert contents(Path(following.output)) == {"a/b/weights": "weights"}
         assert not Path(scratch.top).exists()
 

@@ -111,7 +111,7 @@ def _copy(top: Path, pulse_call: Callable[[], None]) -> None:
 def _carry_over(top: Path, pulse_call: Callable[[], None]) -> None:
     scratch = Scratch(str(top / "next"))
     scratch.prepare(str(top))
-    scratch.carry_over_outputs(str(top), pulse_call)
+    scratch.carry_over(str(top), pulse=pulse_call)
 
 
 def _deliver(top: Path, pulse_call: Callable[[], None]) -> None:

@@ -111,7 +111,7 @@ checkpoints: {keep: 1}
 """
     assert mistakes(directory, text) == [
         'params.yaml:1: nam: unknown key; did you mean "name"? (known: name, command, code, cluster, '
-        "resources, runs, sweep, parallel, data, outputs, limits, checkpoints, env)",
+        "resources, runs, sweep, parallel, data, outputs, other_outputs, limits, checkpoints, env)",
         f'params.yaml:2: command: trian.py is not in {directory}; did you mean "train.py"?',
         'params.yaml:2: command: unknown parameter {lrr}: sweep has lr; did you mean "lr"?',
         'params.yaml:3: code[2]: "missing.py" does not exist',

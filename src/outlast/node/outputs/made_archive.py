@@ -78,6 +78,29 @@ def pack(
     return left
 
 
+class MadeSnapshot:
+    """The archive of a working directory in use, written anew only if something has changed."""
+
+    def __init__(
+        self, working: str, code: CodeListing, target: str, limit: int, named: Iterable[str] = ()
+    ) -> None:
+        self._working = working
+        self._code = code
+        self._target = target
+        self._limit = limit
+        self._named = tuple(named)
+        self._state: frozenset[tuple[str, int, int]] = frozenset()
+
+    def pack(self) -> str | None:
+        """Return the path of the archive; None if the training has made nothing. Raises OSError."""
+        found = find_made(self._working, self._code)
+        state = frozenset((one.path, one.status.st_size, one.status.st_mtime_ns) for one in found)
+        if state != self._state:
+            pack(self._working, self._code, self._target, self._limit, self._named)
+            self._state = state
+        return self._target if state else None
+
+
 def _add(archive: tarfile.TarFile, working: str, path: str, pulse: Callable[[], None]) -> None:
     with open_below(working, path) as content:
         status = os.fstat(content.fileno())

@@ -38,6 +38,9 @@ class CodeListing:
         os.replace(path + ".tmp", path)
 
 
+NO_CODE = CodeListing()
+
+
 def list_code(working: str, sha256: str | None, pulse: Callable[[], None] = no_pulse) -> CodeListing:
     """Return the listing of a working directory that holds the code and nothing else."""
     return CodeListing(sha256 or "", {entry.path: stamp(entry) for entry in _entries(working, pulse)})

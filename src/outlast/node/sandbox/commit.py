@@ -6,7 +6,7 @@ import errno
 import os
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Callable, Tuple
+from typing import Callable, Optional, Tuple
 
 from outlast.node.files import link_or_copy, remove_tree
 from outlast.node.legs import Leg, possible_legs
@@ -47,6 +47,8 @@ class Sandbox:
     home: str
     #: The directory of this leg's unfinished outputs.
     output: str
+    #: Writes the archive of what the training made so far; returns its path, or None if there is none.
+    pack_made: Callable[[], Optional[str]] = lambda: None
 
     @property
     def travel(self) -> str:
@@ -182,6 +184,10 @@ def _take_snapshot(sandbox: Sandbox, serial: int) -> DirectoryManifest:
             )
             if os.path.isdir(sandbox.output):
                 _mirror(sandbox.output, os.path.join(sandbox.snapshot, layout.UNFINISHED, layout.OUTPUT))
+            made = sandbox.pack_made()
+            if made is not None:
+                os.makedirs(os.path.join(sandbox.snapshot, layout.UNFINISHED), exist_ok=True)
+                link_or_copy(made, os.path.join(sandbox.snapshot, layout.UNFINISHED, layout.MADE))
         except FileNotFoundError:
             continue  # part of a checkpoint must not count as the whole
         return manifest.list_files(sandbox.snapshot, layout.PARTS, serial)

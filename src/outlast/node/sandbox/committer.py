@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from typing import Callable, Mapping
+from dataclasses import replace
+from typing import Callable, Mapping, Optional
 
 from outlast.node.event_log import EventLog
 from outlast.node.legs import Leg
@@ -85,6 +86,10 @@ class Committer:
         self._publish_at = now()
         self._tries = 0
         self._publishes = True
+
+    def include(self, pack_made: Callable[[], Optional[str]]) -> None:
+        """Send with each commit the archive that `pack_made` returns; it is called in the thread."""
+        self._sandbox = replace(self._sandbox, pack_made=pack_made)
 
     # In the thread of the supervision.
 

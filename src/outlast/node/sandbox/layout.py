@@ -31,6 +31,8 @@ NEWS = "news"
 CHECKPOINTS = "checkpoints"
 UNFINISHED = "unfinished"
 OUTPUT = "output"
+#: The archive of what the training made in its working directory.
+MADE = "made.tar"
 LOG = "training.log"
 #: The directories in a commit.
 PARTS = [CHECKPOINTS, UNFINISHED]
@@ -170,13 +172,14 @@ def _restore_commit(home: str, commit: Commit) -> None:
     directory, holds = commit
     travel = os.path.join(home, TRAVEL)
     _replace_checkpoints(os.path.join(directory, CHECKPOINTS), os.path.join(travel, CHECKPOINTS))
-    source = os.path.join(directory, UNFINISHED, OUTPUT)
-    if os.path.isdir(source):
-        # The next leg expects the outputs of the last one there.
-        target = os.path.join(travel, scratch_name(len(legs.claimed(travel))), OUTPUT)
-        remove(target)
-        os.makedirs(os.path.dirname(target), exist_ok=True)
-        os.rename(source, target)
+    # The next leg expects the files of the last one there.
+    unfinished = os.path.join(travel, scratch_name(len(legs.claimed(travel))))
+    for name in (OUTPUT, MADE):
+        source, target = os.path.join(directory, UNFINISHED, name), os.path.join(unfinished, name)
+        if os.path.isdir(source) or os.path.isfile(source):
+            remove(target)
+            os.makedirs(unfinished, exist_ok=True)
+            os.rename(source, target)
     _restore_links(travel, [item for item in holds.links.items() if item[0].startswith(CHECKPOINTS + "/")])
 
 
