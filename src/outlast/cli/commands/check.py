@@ -76,14 +76,18 @@ def validate(directory: Path, cluster: str | None = None) -> tuple[Parsed | None
 
 
 def _check_cluster(parsed: Parsed, directory: Path) -> tuple[SchedulerFindings, list[Mistake]]:
-    """Return what the scheduler shows, and warnings about its hosts."""
+    """Return what the scheduler shows, and warnings about its hosts; both are queried side by side."""
+    from concurrent.futures import ThreadPoolExecutor
+
     from outlast.cli.host_checks import check_hosts
     from outlast.cli.scheduler_checks import check_scheduler
     from outlast.spec.cluster_library import Library
 
     cluster = Library(directory).find(parsed.cluster.name)
     assert cluster is not None
-    return check_scheduler(parsed, cluster), check_hosts(parsed, cluster, directory)
+    with ThreadPoolExecutor(1) as pool:
+        hosts = pool.submit(check_hosts, parsed, cluster, directory)
+        return check_scheduler(parsed, cluster), hosts.result()
 
 
 def summary(parsed: Parsed) -> list[str]:
