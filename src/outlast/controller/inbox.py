@@ -204,11 +204,14 @@ def _entries_for(journal: Journal, request: Request, now: float) -> list[Journal
             ]  # fmt: skip
         case Cancel(names, reason):
             chosen = list(journal.live()) if names is None else names
-            return [
-                JournalEntry(now, run.name, EntryKind.CANCEL_ASKED, None, {"reason": reason})
-                for run in map(journal.run, chosen)
-                if run is not None and not run.state.over
-            ]
+            entries: list[JournalEntry] = []
+            for run in map(journal.run, chosen):
+                if run is None or run.state.over:
+                    continue
+                entries.append(JournalEntry(now, run.name, EntryKind.CANCEL_ASKED, None, {"reason": reason}))
+                if run.attempts == 0:  # nothing has to be cancelled or looked at first
+                    entries.append(JournalEntry(now, run.name, EntryKind.CANCELLED, None, {"reason": reason}))
+            return entries
         case Retry(spec, names, again):
             number = journal.add_spec(spec)
             states = (RunState.FAILED, RunState.CANCELLED, *([RunState.FINISHED] if again else []))
