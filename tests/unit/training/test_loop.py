@@ -65,32 +65,6 @@ def always(place: Path, **settings: Any) -> TrainingSession:
     return session(place, plan=SavePlan(every=0.0), **settings)
 
 
-def test_a_loop_resumes_in_the_middle_of_an_epoch_with_the_same_random_numbers(tmp_path: Path) -> None:
-    def run(place: Path, leave_after: int) -> list[Any]:
-        loop = TrainingLoop(always(place), Numbers(), model=Part(weight=0))
-        seen: list[Any] = []
-        for epoch in loop.epochs(2):
-            for batch in loop.batches():
-                seen.append((epoch, batch, random.random()))
-                loop.step()
-                if len(seen) == leave_after:
-                    loop._hook._session.wait()
-                    return seen
-            seen.append((epoch, "end", random.random()))
-        return seen
-
-    random.seed(3)
-    whole = run(tmp_path / "whole", 100)
-    assert len(whole) == 8
-    for cut in (number for number, one in enumerate(whole, 1) if one[1] != "end"):
-        place = tmp_path / str(cut)
-        random.seed(3)
-        first = run(place, cut)
-        random.seed(99)
-        second = run(place, 100)
-        assert first + second == whole
-
-
 def test_a_loader_that_ends_too_early_does_not_end_the_epoch(tmp_path: Path) -> None:
     numbers = Numbers()
     numbers.load_state_dict({"given": 3})
