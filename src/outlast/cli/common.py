@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from outlast.cli.safe_output import has_colours
 from outlast.controller.inbox import Inbox
 from outlast.domain.model import Run
 from outlast.errors import BadInput, JournalHeld
@@ -161,6 +162,8 @@ def find_run(journal: Journal, name: str | None, otherwise: str = "") -> Run:
             name = names[0]
         else:
             raise BadInput("which run? There are %d: %s%s" % (len(names), join_names(names), otherwise))
+    # With LANG=C, letters outside ASCII arrive as bytes in disguise, which the journal does not take.
+    name = name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     run = journal.run(name)
     if run is not None:
         return run
@@ -198,8 +201,14 @@ def write_json(value: object) -> None:
 
 
 def add_colour(word: str, text: str | None = None) -> str:
-    """Return `text` (default: the word) in the colour of `word`; click removes it if not on a terminal."""
-    return click.style(text or word, fg=COLOURS.get(word))
+    """Return `text` (default: the word) in the colour of `word`; click removes it if not on a terminal.
+
+    On a terminal without colours, what failed gets a mark.
+    """
+    colour = COLOURS.get(word)
+    if colour == "red" and on_terminal() and not has_colours():
+        return "%s !" % (text or word)
+    return click.style(text or word, fg=colour, bold=True if colour == "red" else None)
 
 
 def show_time(at: float | None) -> str:
@@ -286,6 +295,11 @@ def _cut_to_terminal(line: str) -> str:
 def terminal_width() -> int:
     """Return the columns of the terminal, 80 if unknown."""
     return shutil.get_terminal_size().columns
+
+
+def can_move_cursor() -> bool:
+    """Return True if standard output is a terminal on which lines can be overwritten."""
+    return on_terminal() and os.environ.get("TERM") != "dumb"
 
 
 def on_terminal() -> bool:

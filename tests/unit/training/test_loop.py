@@ -11,6 +11,7 @@ import pytest
 
 from outlast.training.checkpoints import file_format
 from outlast.training.checkpoints.copy_buffer import CopyBuffer
+from outlast.training.checkpoints.ranks import Ranks
 from outlast.training.errors import CheckpointError, SaveFailed
 from outlast.training.save_interval import SavePlan
 from outlast.training.training_loop import TrainingLoop
@@ -201,3 +202,26 @@ def test_outside_a_job_no_files_are_removed(
     assert not (tmp_path / "runs" / "new").exists()
     (aside,) = tmp_path.glob("runs.aside-*")
     assert (aside / "new").read_text() == "since" and str(aside.name) in capsys.readouterr().err
+
+
+def test_outside_a_job_one_line_says_which_step_is_resumed_and_how_to_start_afresh(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def begin(**settings: Any) -> str:
+        loop = TrainingLoop(TrainingSession(SessionSettings(**settings)), model=Part())
+        if loop.resumed is None:
+            loop.step()
+            loop.step()
+            loop.save(wait=True)
+        return capsys.readouterr().err
+
+    assert begin() == ""
+    assert begin() == "outlast: resuming from step 2 in checkpoints; to start afresh: rm -r checkpoints\n"
+    assert begin(token="t", run="mine") == ""
+    second = TrainingSession(SessionSettings())
+    second._detected_ranks = Ranks()
+    second._detected_ranks.rank = 1
+    second._announce_resuming(2)
+    assert capsys.readouterr().err == ""
