@@ -116,16 +116,40 @@ def locate(target: str | None, directory: Path) -> tuple[Experiment, str | None]
     """
     if target is not None and ("/" in target or _is_outside_experiment(directory)):
         path = Path(target)
-        if (path / "params.yaml").exists():
+        if _is_experiment(path):
             return experiment_at(path), None
-        if (path.parent / "params.yaml").exists() and str(path.parent) != ".":
+        if str(path.parent) == ".":
+            return experiment_at(directory), path.name
+        if _is_experiment(path.parent):
             return experiment_at(path.parent), path.name
     return experiment_at(directory), target
 
 
+def locate_all(targets: Sequence[str], directory: Path) -> Experiment:
+    """Return the experiment of all these runs, or the one in `directory` if none is named.
+
+    Raises BadInput if they belong to several experiments.
+    """
+    experiments = [locate(target, directory)[0] for target in targets or [None]]
+    found = {experiment.root.resolve(): None for experiment in experiments}
+    if len(found) > 1:
+        raise BadInput("%s and %s: name runs of one experiment at a time" % tuple(found)[:2])
+    return experiments[0]
+
+
+def check_selection(targets: Sequence[str], directory: Path, purpose: str, option: str) -> None:
+    """Raise BadInput if a run is named beside an option that selects runs; an experiment may be named."""
+    if len(targets) > 1 or any(locate(target, directory)[1] is not None for target in targets):
+        raise BadInput("name the runs to %s or use %s, not both" % (purpose, option))
+
+
+def _is_experiment(directory: Path) -> bool:
+    return (directory / "params.yaml").exists() or (directory / "journal.sqlite").exists()
+
+
 def _is_outside_experiment(directory: Path) -> bool:
     """Return True if no `-C` was given and the current directory is no experiment."""
-    return str(directory) == "." and not (directory / "params.yaml").exists()
+    return str(directory) == "." and not _is_experiment(directory)
 
 
 def carry_out(experiment: Experiment, purpose: str, work: Callable[[Supervisor], None]) -> str:
