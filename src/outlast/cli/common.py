@@ -130,7 +130,7 @@ def locate_all(targets: Sequence[str], directory: Path) -> Experiment:
 
     Raises BadInput if they belong to several experiments.
     """
-    experiments = [locate(target, directory)[0] for target in targets or [None]]
+    experiments = [locate(target, directory)[0] for target in targets] or [experiment_at(directory)]
     found = {experiment.root.resolve(): None for experiment in experiments}
     if len(found) > 1:
         raise BadInput("%s and %s: name runs of one experiment at a time" % tuple(found)[:2])
