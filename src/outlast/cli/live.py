@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from outlast.cli.common import COLOURS, on_terminal
+from outlast.cli.common import COLOURS, can_move_cursor
 from outlast.cli.refusal_hints import suggest_retry
 from outlast.cli.safe_output import unfiltered, without_control
 from outlast.cli.scheduler_outage import OutageMessages
@@ -57,7 +57,7 @@ class Display:
     def showing(self, journal: Journal) -> Iterator[None]:
         """Show the current attempts, on a terminal, until the context ends."""
         self._journal = journal
-        if self._quiet or not on_terminal():
+        if self._quiet or not can_move_cursor():
             yield
             return
         from rich.console import Console

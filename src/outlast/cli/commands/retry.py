@@ -11,12 +11,13 @@ import click
 from outlast.cli.common import (
     LONGEST_PASS,
     carry_out,
+    check_selection,
     cluster_option,
     find_runs,
     here_option,
     join_names,
     json_option,
-    locate,
+    locate_all,
     open_journal,
     show_argument,
     write_json,
@@ -54,9 +55,9 @@ def command(
     """
     from outlast.spec import read
 
-    if runs and failed:
-        raise BadInput("name the runs to retry or use --failed, not both")
-    experiment, _ = locate(runs[0] if runs else None, directory)
+    if failed:
+        check_selection(runs, directory, "retry", "--failed")
+    experiment = locate_all(runs, directory)
     journal = open_journal(experiment)
     try:
         if failed:

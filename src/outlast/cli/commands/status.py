@@ -12,10 +12,10 @@ import click
 
 from outlast.cli.common import (
     add_colour,
+    can_move_cursor,
     directory_argument,
     experiment_at,
     json_option,
-    on_terminal,
     open_journal,
     show_argument,
     show_time,
@@ -36,8 +36,8 @@ from outlast.text import printable
 CLEAR = "\033[2J\033[1;1H"
 #: Runs shown when there are many; `--all` shows the rest.
 SHOWN = 30
-#: Lines that the detail of a run may need on a narrow terminal; `explain` shows all of it.
-MOST_LINES = 3
+#: Lines that the detail of a run may need on a narrow terminal.
+MOST_LINES = 12
 
 
 @click.command()
@@ -54,7 +54,7 @@ def command(directory: Path, as_json: bool, everything: bool, watch: bool) -> No
             if as_json:
                 write_json(_as_json(experiment, journal))
             else:
-                if watch and on_terminal():
+                if watch and can_move_cursor():
                     click.echo(CLEAR, nl=False, file=unfiltered(sys.stdout))
                 click.echo(_text(experiment, journal, everything, directory))
             live = _has_live_runs(journal.counts())
