@@ -173,8 +173,8 @@ def _apply_run(run: Run | None, attempt: Attempt | None, entry: JournalEntry, ch
             changes.update(attempts=data["number"], current=entry.token, reason=data.get("reason", ""))
             changes.update({key: data.get(key) for key in ("memory", "disk", "time")})
             if (data.get("memory") or 0) > (run.memory or 0):
-                # With more memory, the same failure again is another one.
-                changes.update(stuck=0, failure=None, failures=0)
+                # With more memory, the same failure again is another one, unless it can get no more.
+                changes.update(stuck=0, **({} if data.get("most") else {"failure": None, "failures": 0}))
         case EntryKind.ENDED:
             assert attempt is not None
             changes.update(_after_ending(run, attempt, entry))

@@ -38,6 +38,8 @@ class Growth:
     before: Request
     wanted: Request
     request: Request
+    #: The most memory that an attempt may request, in bytes.
+    most_memory: float
 
 
 def next_request(run: Run, spec: Spec, memory: int | None = None, disk: int | None = None) -> Growth:
@@ -66,22 +68,32 @@ def next_request(run: Run, spec: Spec, memory: int | None = None, disk: int | No
         int(max(before.disk, min(wanted.disk, most_disk))),
         max(before.time, min(wanted.time, most_time)),
     )
-    return Growth(before, wanted, request)
+    return Growth(before, wanted, request, most_memory)
 
 
 def raised(growth: Growth, spec: Spec) -> Mapping[str, int | float]:
-    """Return the resources of which the attempt requests more than `Spec.resources`, for its entry."""
+    """Return the resources of which the attempt requests more than `Spec.resources`, for its entry.
+
+    `most`: it has the most memory that an attempt may request.
+    """
     base = {"memory": spec.resources.memory, "disk": spec.resources.disk, "time": spec.job_time}
-    return {key: value for key, value in vars(growth.request).items() if value > base[key]}
+    found = {key: value for key, value in vars(growth.request).items() if value > base[key]}
+    return {**found, "most": True} if "memory" in found and _is_most(growth) else found
+
+
+def _is_most(growth: Growth) -> bool:
+    return growth.request.memory >= growth.most_memory
 
 
 def describe(growth: Growth, decided: str) -> str:
     """Return what follows: `decided`, and of what the next attempt requests more, or why it does not."""
     before, wanted, request = growth.before, growth.wanted, growth.request
     if request.memory > before.memory:
-        return "retrying with %s of memory instead of %s" % (
+        most = ", the most that is allowed; an identical failure will fail the run"
+        return "retrying with %s of memory instead of %s%s" % (
             show_size(request.memory),
             show_size(before.memory),
+            most if _is_most(growth) else "",
         )
     if wanted.memory > before.memory:
         most = "limits.memory or the largest host allows no more than %s of memory" % show_size(before.memory)

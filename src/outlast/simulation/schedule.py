@@ -206,7 +206,8 @@ class _Schedule:
         if not self.controller.done:
             return False
         held_back = list(self.records.live())
-        self.records.append([JournalEntry(self.wall(), name, EntryKind.RESUMED) for name in held_back])
+        resumed = [JournalEntry(self.wall(), name, EntryKind.RESUMED) for name in held_back]
+        self.records.append(resumed)
         return not held_back
 
     def _finish_without_faults(self) -> None:
