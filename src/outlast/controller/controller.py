@@ -184,21 +184,26 @@ class Controller:
         for _ in range(MOST_ROUNDS):
             now = self._clock()
             decisions: list[Decision] = []
-            live, alike = self._records.live(), self._records.alike_failures()
+            live, failed = self._records.live(), self._records.alike_failures()
+            retried = alike_failures.add_retried(failed, live.values(), self._records.current, now)
             for name in names:
                 run = live.get(name)
                 if run is None:
                     continue
                 limits = self._records.spec(run.spec).limits
                 attempt, patience = self._records.current(run), self._scheduler.patience
-                hold_back = alike_failures.why_hold_back(run, alike)
+                hold_back = alike_failures.why_hold_back(run, failed, retried)
+                if hold_back is not None and not hold_back.final and hold_back.reason not in done.notes:
+                    done.notes.append(hold_back.reason)
                 decision = engine.decide(run, attempt, seen, limits, patience, now, hold_back)
                 if decision is None:
                     continue
                 (starts if decision.do is DecisionKind.START else decisions).append(decision)
             if not decisions:
                 break
-            names = self._act(decisions, seen, done)
+            ended = self._act(decisions, seen, done)
+            # An end may hold back runs that were about to start.
+            names, starts = [*ended, *(start.run for start in starts)], []
         self._forget_ended(seen)
         # Runs that have had an attempt come before runs that have not.
         live = self._records.live()

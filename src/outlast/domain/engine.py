@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from outlast.domain import outcomes, untrusted
+from outlast.domain.alike_failures import HoldBack
 from outlast.domain.attempt_end import count_failures, end_attempt, end_by_report
 from outlast.domain.decision import Decision, DecisionKind, record
 from outlast.domain.model import Attempt, AttemptState, Cause, EntryKind, Limits, Outcome, Run, RunState
@@ -37,7 +38,7 @@ def decide(
     limits: Limits,
     patience: Patience,
     now: float,
-    hold_back: str = "",
+    hold_back: HoldBack | None = None,
 ) -> Decision | None:
     """Return the next decision about `run`, whose current attempt is `attempt`; None: wait.
 
@@ -61,8 +62,8 @@ def decide(
     if verdict.action is Action.FAIL:
         alike = {"alike": verdict.alike} if verdict.alike else None
         return record(run, EntryKind.FAILED, None, verdict.reason, alike)
-    if hold_back:
-        return record(run, EntryKind.HELD_BACK, None, hold_back)
+    if hold_back is not None:
+        return record(run, EntryKind.HELD_BACK, None, hold_back.reason) if hold_back.final else None
     if now < verdict.due:
         return None
     recent = (host for host, at in run.sour_hosts if 0 <= now - at < AVOID_HOST_FOR)
@@ -115,7 +116,7 @@ def _watch(
     limits: Limits,
     patience: Patience,
     now: float,
-    hold_back: str,
+    hold_back: HoldBack | None,
 ) -> Decision | None:
     if attempt.state is AttemptState.INTENDED:
         # Only a controller that died in between leaves this behind.
@@ -151,8 +152,8 @@ def _watch(
     if view.phase is JobPhase.HELD and not run.cancel_asked:
         return _decide_hold(run, attempt, view, patience, now)
     gone = seen.gone.get(attempt.token)
-    if hold_back and view.phase is JobPhase.QUEUED and attempt.started is None:
-        return _withdraw(run, attempt, hold_back, now)
+    if hold_back is not None and view.phase is JobPhase.QUEUED and attempt.started is None:
+        return _withdraw(run, attempt, hold_back.reason, now) or _give_up(run, attempt, report, patience, now)
     return _watch_alive(run, attempt, view, report, gone, limits, now) or _give_up(
         run, attempt, report, patience, now
     )
@@ -200,12 +201,12 @@ def _watch_alive(
     return Decision(DecisionKind.CANCEL_JOB, run.name, reason, attempt.token, EntryKind.CANCEL_SENT, data)
 
 
-def _withdraw(run: Run, attempt: Attempt, hold_back: str, now: float) -> Decision | None:
+def _withdraw(run: Run, attempt: Attempt, reason: str, now: float) -> Decision | None:
     """Return the decision to cancel a job that has not begun, because its run is held back."""
     if _sent_recently(attempt, now):
         return None
     data = {"outcome": Outcome.CANCELLED.value}
-    return Decision(DecisionKind.CANCEL_JOB, run.name, hold_back, attempt.token, EntryKind.CANCEL_SENT, data)
+    return Decision(DecisionKind.CANCEL_JOB, run.name, reason, attempt.token, EntryKind.CANCEL_SENT, data)
 
 
 def _give_up(

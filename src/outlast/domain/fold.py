@@ -259,6 +259,7 @@ def _after_ending(run: Run, attempt: Attempt, entry: JournalEntry) -> Mapping[st
         transient=data.get("transient", True),
         cause=cause,
         removed=Removal(data.get("removed", Removal.NO)),
+        withdrawn=outcome is Outcome.CANCELLED and attempt.condemned is not None and not run.cancel_asked,
         unsaved=bool(data.get("unsaved")) and not saved,
         lacked_memory=bool(data.get("lacked_memory")),
         peak=account.memory if data.get("lacked_memory") else None,

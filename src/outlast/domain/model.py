@@ -325,6 +325,8 @@ class Ending:
     transient: bool = True
     cause: Cause | None = None
     removed: Removal = Removal.NO
+    #: The engine cancelled its job before it began, because its run is held back.
+    withdrawn: bool = False
     #: It used all of its time and neither it nor an earlier attempt saved anything.
     unsaved: bool = False
     #: More memory on the host would have helped; the most that it used, in bytes, if that is known.

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from outlast.domain.alike_failures import key_of
 from outlast.domain.model import Cause, Ending, Limits, Outcome, Removal, Run
 from outlast.domain.observation import Patience
 from outlast.node.failure_streak import TRAINING_FAILURES, FailureStreak
@@ -150,7 +151,7 @@ def nothing_saved(run: str, number: int) -> str:
 def _alike(run: Run, last: Ending, limits: Limits) -> str:
     """Return what a run that fails has in common with others that fail for the same bug; empty: nothing."""
     if last.outcome in TRAINING_FAILURES and FailureStreak(run.failure, run.failures).is_hopeless:
-        return "%s %s" % (last.outcome.value, run.failure)
+        return key_of(last.outcome, run.failure)
     if last.unsaved or run.stuck >= limits.without_progress:
         return "nothing saved"
     return ""
@@ -171,6 +172,8 @@ def _what_happened(run: Run, last: Ending, limits: Limits) -> str:
 
 def _what_follows(last: Ending) -> str:
     match POLICY[last.outcome]:
+        case Action.CONTINUE if last.withdrawn:
+            return "it begins again"
         case Action.CONTINUE if last.outcome is Outcome.CANCELLED or last.removed is Removal.YES:
             return "it was removed at the scheduler, and the run continues: %s" % _ONLY_CANCEL
         case Action.CONTINUE if last.unsaved:
