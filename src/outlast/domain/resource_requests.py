@@ -23,7 +23,7 @@ GRAIN = 10**8
 
 
 @dataclass(frozen=True)
-class Request:
+class ResourceRequest:
     """The memory and disk in bytes, and the time in seconds, that an attempt requests."""
 
     memory: int
@@ -35,9 +35,9 @@ class Request:
 class Growth:
     """The request of the next attempt and of the last one; `wanted` is what it would be without limits."""
 
-    before: Request
-    wanted: Request
-    request: Request
+    before: ResourceRequest
+    wanted: ResourceRequest
+    request: ResourceRequest
     #: The most memory that an attempt may request, in bytes.
     most_memory: float
 
@@ -48,7 +48,7 @@ def next_request(run: Run, spec: Spec, memory: int | None = None, disk: int | No
     `memory` and `disk` are what the largest host of the cluster has; None: unknown.
     """
     base, limits, last = spec.resources, spec.limits, run.last
-    before = Request(
+    before = ResourceRequest(
         max(base.memory, run.memory or 0), max(base.disk, run.disk or 0), max(spec.job_time, run.time or 0.0)
     )
     wanted = before
@@ -63,7 +63,7 @@ def next_request(run: Run, spec: Spec, memory: int | None = None, disk: int | No
     most_memory = min(limits.memory or MOST_GROWTH * base.memory, memory or inf)
     most_disk = min(limits.disk or MOST_GROWTH * base.disk, disk or inf)
     most_time = min(limits.time or MOST_GROWTH * spec.job_time, longest or inf)
-    request = Request(
+    request = ResourceRequest(
         int(max(before.memory, min(wanted.memory, most_memory))),
         int(max(before.disk, min(wanted.disk, most_disk))),
         max(before.time, min(wanted.time, most_time)),
