@@ -47,6 +47,7 @@ _COMMANDS = {
     "explain": ("explain", "Show what happened in each attempt of a run, and why."),
     "cancel": ("cancel", "Cancel runs."),
     "retry": ("retry", "Retry failed or cancelled runs from their checkpoints."),
+    "resume": ("resume", "Start runs that are held back because others failed alike."),
     "report": ("report", "Show where the time went."),
     "data": ("data", "Fetch, check and pin data; list and clear data caches."),
     "local": ("local", "Show the local cluster; kill or evict its jobs."),

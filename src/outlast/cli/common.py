@@ -47,6 +47,7 @@ COLOURS = {
     "out-of-memory": "red",
     "rejected": "red",
     "cancelled": "yellow",
+    "held-back": "yellow",
     "lost": "yellow",
     "evicted": "yellow",
     "running": "cyan",
@@ -102,6 +103,15 @@ def open_journal(experiment: Experiment) -> Journal:
 def nothing_submitted(experiment: Experiment) -> BadInput:
     """Return the error for an experiment that has neither a journal nor requests."""
     return BadInput("%s: nothing has been submitted here yet; start with `outlast run`" % experiment.root)
+
+
+def how_to_resume(directory: Path) -> str:
+    """Return the commands that start runs that are held back."""
+    place = show_argument(directory)
+    return "after a fix run `outlast retry --failed%s`, or `outlast resume%s` to start them unchanged" % (
+        " -C" + place if place else "",
+        place,
+    )
 
 
 def show_waiting_requests(number: int) -> str:
