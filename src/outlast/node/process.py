@@ -83,10 +83,9 @@ def _explain(command: Sequence[str], error: Exception, environment: Mapping[str,
         return "there is no command to start"
     name = command[0]
     number = error.errno if isinstance(error, OSError) else None
-    if number == errno.EACCES and os.sep not in name:
-        # A directory on PATH that cannot be entered gives the same error as a program that may not be run.
-        if shutil.which(name, os.F_OK, environment.get("PATH")) is None:
-            number = errno.ENOENT
+    path = environment.get("PATH")
+    if number == errno.EACCES and os.sep not in name and shutil.which(name, os.F_OK, path) is None:
+        number = errno.ENOENT  # a directory on PATH that cannot be entered gives EACCES, too
     if number == errno.ENOENT:
         if os.sep in name:
             return f"{name} cannot be started: no such file, or the program in its first line does not exist"
