@@ -18,6 +18,7 @@ from typing import Any
 
 from outlast.controller.crashpoints import reach
 from outlast.controller.type_check import check_types
+from outlast.domain.alike_failures import has_begun
 from outlast.domain.model import EntryKind, JournalEntry, Outcome, Run, RunPlan, RunState, Spec
 from outlast.errors import NotWritable
 from outlast.filesystem import describe_error, write_durably
@@ -51,11 +52,13 @@ class Cancel:
 
 @dataclass(frozen=True)
 class Retry:
-    """A request to retry failed or cancelled runs; with `again`, finished ones too."""
+    """A request to retry failed, cancelled or held-back runs; with `again`, finished ones too."""
 
     spec: Spec
     runs: tuple[str, ...]
     again: bool = False
+    #: The runs that are held back, too.
+    held_back: bool = False
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,15 @@ class Accept:
     runs: tuple[str, ...]
 
 
-Request = Submit | Cancel | Retry | Accept
+@dataclass(frozen=True)
+class Resume:
+    """A request to start the runs that are held back, as they were submitted."""
+
+    #: None: all of them.
+    runs: tuple[str, ...] | None = None
+
+
+Request = Submit | Cancel | Retry | Resume | Accept
 
 
 @dataclass(frozen=True)
@@ -142,7 +153,10 @@ def _build(raw: Mapping[str, Any]) -> Request:
             return Cancel(names, str(raw["reason"]))
         case "retry":
             names = tuple(map(_text, raw["runs"]))
-            return Retry(read_spec(json.dumps(raw["spec"])), names, again=raw.get("again") is True)
+            again, held_back = raw.get("again") is True, raw.get("held_back") is True
+            return Retry(read_spec(json.dumps(raw["spec"])), names, again, held_back)
+        case "resume":
+            return Resume(None if raw["runs"] is None else tuple(map(_text, raw["runs"])))
         case "accept":
             return Accept(tuple(map(_text, raw["runs"])))
     raise ValueError("unknown kind of request")
@@ -214,17 +228,22 @@ def _entries_for(journal: Journal, request: Request, now: float) -> list[Journal
             ]  # fmt: skip
         case Cancel(names, reason):
             chosen = list(journal.live()) if names is None else names
-            return [
-                JournalEntry(now, run.name, EntryKind.CANCEL_ASKED, None, {"reason": reason})
-                for run in map(journal.run, chosen)
-                if run is not None and not run.state.over
-            ]
-        case Retry(spec, names, again):
+            entries: list[JournalEntry] = []
+            for run in map(journal.run, chosen):
+                if run is None or run.state.over:
+                    continue
+                entries.append(JournalEntry(now, run.name, EntryKind.CANCEL_ASKED, None, {"reason": reason}))
+                if run.attempts == 0:  # nothing has to be cancelled or looked at first
+                    entries.append(JournalEntry(now, run.name, EntryKind.CANCELLED, None, {"reason": reason}))
+            return entries
+        case Retry(spec, names, again, held_back):
             number = journal.add_spec(spec)
-            states = (RunState.FAILED, RunState.CANCELLED, *([RunState.FINISHED] if again else []))
+            states = [RunState.FAILED, RunState.CANCELLED, RunState.HELD_BACK]
+            states += [RunState.FINISHED] if again else []
+            others = [run.name for run in _not_begun(journal) if held_back]
             return [
                 JournalEntry(now, run.name, EntryKind.RETRIED, None, {"spec": number})
-                for run in map(journal.run, names)
+                for run in map(journal.run, dict.fromkeys([*names, *others]))
                 if run is not None and run.state in states
             ]
         case Accept(names):
@@ -239,9 +258,21 @@ def _entries_for(journal: Journal, request: Request, now: float) -> list[Journal
                 for run in map(journal.run, names)
                 if run is not None and run.last is not None and can_accept(run)
             ]
+        case Resume(names):
+            return [
+                JournalEntry(now, run.name, EntryKind.RESUMED)
+                for run in _not_begun(journal)
+                if names is None or run.name in names
+            ]
 
 
 def can_accept(run: Run) -> bool:
     """Return True if the user may take the outputs of a run that failed because of them as its result."""
     is_rejected = run.last is not None and run.last.outcome is Outcome.WRONG_OUTPUT
     return run.state is RunState.FAILED and is_rejected
+
+
+def _not_begun(journal: Journal) -> list[Run]:
+    """Return the runs that are held back, or that would be: those that have not begun."""
+    states = (RunState.HELD_BACK, RunState.WAITING, RunState.ACTIVE)
+    return [run for run in journal.live().values() if run.state in states and not has_begun(run)]
