@@ -223,7 +223,7 @@ def test_variables_and_secrets_reach_the_training(experiment: ClusterExperiment)
     assert [path for path in files if b"0123456789abcdef" in path.read_bytes()] == []
 
 
-#: Appends to a log and keeps its best model in the working directory; how a part ends is the word at its place.
+#: Appends to a log and keeps its best model in the working directory; each part ends as its word says.
 PARTS = """\
 import os, sys, time
 ends = sys.argv[1].split(",")

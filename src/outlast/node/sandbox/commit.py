@@ -6,7 +6,7 @@ import errno
 import os
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Callable, Optional, Tuple
+from typing import Callable, Tuple
 
 from outlast.node.files import link_or_copy, remove_tree
 from outlast.node.legs import Leg, possible_legs
@@ -48,7 +48,7 @@ class Sandbox:
     #: The directory of this leg's unfinished outputs.
     output: str
     #: Writes the archive of what the training made so far; returns its path, or None if there is none.
-    pack_made: Callable[[], Optional[str]] = lambda: None
+    pack_made: Callable[[], str | None] = lambda: None
 
     @property
     def travel(self) -> str:

@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from dataclasses import replace
-from typing import Callable, Mapping, Optional
+from typing import Callable, Mapping
 
 from outlast.node.event_log import EventLog
 from outlast.node.legs import Leg
@@ -87,7 +87,7 @@ class Committer:
         self._tries = 0
         self._publishes = True
 
-    def include(self, pack_made: Callable[[], Optional[str]]) -> None:
+    def include(self, pack_made: Callable[[], str | None]) -> None:
         """Send with each commit the archive that `pack_made` returns; it is called in the thread."""
         self._sandbox = replace(self._sandbox, pack_made=pack_made)
 
