@@ -45,6 +45,8 @@ def test_an_experiment_without_mistakes_is_summarised(directory: Path) -> None:
         "  output    metrics.json, accuracy at least 0.9",
         "  output    metrics.json, loss must be present",
         "  output    x, checked by sh -c 'exit 0'",
+        "  kept      everything in $OUTLAST_OUTPUT_DIR, and new or changed files in the working directory, "
+        "of 2 GB together (other_outputs); larger ones stay in workdir",
         f"No errors. Next: outlast run {directory}",
     ]
 

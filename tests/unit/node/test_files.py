@@ -186,7 +186,7 @@ def test_without_earlier_outputs_the_output_directory_is_empty(tmp_path: Path, p
     scratch.prepare(previous)
     scratch.carry_over(previous)
     assert _names(Path(scratch.output)) == []
-    assert _names(Path(scratch.top)) == ["data", "job", "output"]
+    assert _names(Path(scratch.top)) == ["code.json", "data", "job", "output"]
 
 
 def test_scratch_is_removed_except_outputs_that_are_still_needed(tmp_path: Path, output: Path) -> None:
