@@ -154,16 +154,22 @@ class Entry:
         return stat.S_ISLNK(self.status.st_mode)
 
 
-def walk(descriptor: int, check: Callable[[], None] | None = None) -> Iterator[Entry]:
+def walk(
+    descriptor: int, check: Callable[[], None] | None = None, *, skip_deeper: bool = False
+) -> Iterator[Entry]:
     """Yield everything below an open directory, parents first and by name; links are yielded, not followed.
 
     What vanishes meanwhile is skipped. `check` is called before each entry and may raise. Raise OSError
-    (ELOOP) where directories are nested deeper than `DEEPEST`.
+    (ELOOP) where directories are nested deeper than `DEEPEST`; with `skip_deeper`, leave these out.
     """
-    return _walk(descriptor, "", 0, check)
+    return _walk(descriptor, "", 0, check, skip_deeper)
 
 
-def _walk(descriptor: int, prefix: str, depth: int, check: Callable[[], None] | None) -> Iterator[Entry]:
+def _walk(
+    descriptor: int, prefix: str, depth: int, check: Callable[[], None] | None, skip_deeper: bool
+) -> Iterator[Entry]:
+    if depth > DEEPEST and skip_deeper:
+        return
     if depth > DEEPEST:
         raise OSError(errno.ELOOP, "directories are nested deeper than %d levels" % DEEPEST, prefix)
     with os.scandir(descriptor) as found:
@@ -183,7 +189,7 @@ def _walk(descriptor: int, prefix: str, depth: int, check: Callable[[], None] | 
             except (FileNotFoundError, NotADirectoryError):
                 continue  # removed or replaced since
             try:
-                yield from _walk(inner, prefix + name + "/", depth + 1, check)
+                yield from _walk(inner, prefix + name + "/", depth + 1, check, skip_deeper)
             finally:
                 os.close(inner)
 

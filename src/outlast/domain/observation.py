@@ -119,6 +119,8 @@ class Report:
     saving: float = 0.0
     #: Something in the checkpoint directory changed.
     changed: bool = False
+    #: Files in the working directory are new or were changed, and are kept for the next attempt.
+    made: bool = False
     #: The files of the delivery; None if there is none, or if they are too many to be listed.
     delivered: Mapping[str, Any] | None = None
     #: The number of its files, and their bytes; None if no delivery was logged, or by an older version.
@@ -152,8 +154,8 @@ class Report:
 
     @property
     def progressed(self) -> bool:
-        """True if any start left something new in the checkpoint directory."""
-        return any(leg.changed or leg.saves for leg in self.legs)
+        """True if any start left something new in the checkpoint or working directory."""
+        return any(leg.changed or leg.saves or leg.made for leg in self.legs)
 
 
 @dataclass(frozen=True)

@@ -174,7 +174,11 @@ def saved_nothing_in_time(outcome: Outcome, legs: Sequence[Report]) -> bool:
     The node program must have logged it: a log that was cut may lack a save.
     """
     at_limit = any(of_leg(leg) is Outcome.OVER_TIME and _computed(leg) for leg in legs)
-    return outcome is Outcome.OVER_TIME and at_limit and not any(leg.changed or leg.saves for leg in legs)
+    return (
+        outcome is Outcome.OVER_TIME
+        and at_limit
+        and not any(leg.changed or leg.saves or leg.made for leg in legs)
+    )
 
 
 def _computed(leg: Report) -> bool:

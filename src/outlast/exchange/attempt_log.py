@@ -128,6 +128,7 @@ def _merge(first: Report, second: Report) -> Report:
         loaded=first.loaded,
         resumed=first.resumed,
         changed=first.changed or second.changed,
+        made=first.made or second.made,
         data=(first.data + second.data)[-MOST_EARLIER_DATA:],
     )
 
@@ -347,6 +348,7 @@ def _ending(line: Mapping[str, Any]) -> dict[str, Any]:
         "lasting": line.get("lasting") is True,
         "tail": tuple(text[:500] for text in tail[-20:]),
         "changed": bool(line.get("progressed")),
+        "made": line.get("made") is True,
         "delivered": delivered if isinstance(delivered, dict) else None,
         "delivered_total": _read_total(line.get("delivered_total")),
     }

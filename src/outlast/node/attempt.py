@@ -17,7 +17,7 @@ from outlast.node.outputs import made_archive, validation
 from outlast.node.outputs.collection import LeftFile, OutputCollection
 from outlast.node.outputs.delivery import Manifest, deliver
 from outlast.node.outputs.made_archive import MadeSnapshot
-from outlast.node.outputs.made_files import CodeListing, list_code
+from outlast.node.outputs.made_files import CodeListing, Stamp, list_code, list_made
 from outlast.node.outputs.output_tree import BadOutputDirectory, normalize_output
 from outlast.node.process import signal_name
 from outlast.node.protocol import STOP_AT_LIMIT, STOP_SIGNALLED, Outcome, Phase
@@ -57,6 +57,8 @@ class AttemptResult:
     signature: str | None = None
     tail: str = ""
     progressed: bool = False
+    #: The training made or changed files in its working directory, which the next attempt gets.
+    made: bool = False
     #: Another attempt would end in the same way.
     lasting: bool = False
     delivered: Manifest | None = None
@@ -98,6 +100,8 @@ class AttemptRunner:
         )
         #: The code in the working directory, once that is complete.
         self._code: CodeListing | None = None
+        #: What earlier attempts had made in it.
+        self._made_before: frozenset[tuple[str, Stamp]] = frozenset()
         self._has_survivors = False
         self._environment: dict[str, str] = {}
         self._log = 2
@@ -117,7 +121,7 @@ class AttemptRunner:
                         os.close(self._log)
         finally:
             self._staging.release()
-        self._clean_up(end.outcome)
+        end = replace(end, made=self._clean_up(end.outcome))
         if self._node_lock is not None:
             os.close(self._node_lock)
         return end
@@ -142,6 +146,7 @@ class AttemptRunner:
             for text in self._scratch.carry_over(order.previous_scratch, code, self._pulse):
                 self._events.warn(text)
             self._code = code
+            self._made_before = list_made(self._scratch.working, code, self._pulse)
             if self._commits is not None and self._scratch.on_node is not None:
                 place = os.path.join(order.home, f".{made_archive.NAME}")
                 names = [rule.path for rule in order.outputs]
@@ -313,13 +318,13 @@ class AttemptRunner:
                 f"the log {self._order.log} cannot be opened ({error.strerror}); output goes to stderr"
             )
 
-    def _clean_up(self, outcome: Outcome) -> None:
+    def _clean_up(self, outcome: Outcome) -> bool:
+        """Save what the next attempt needs, and remove the rest; return True if the training made files."""
         self._begin(Phase.CLEAN_UP)
         self._pulse.begin_handover()
-        if outcome is not Outcome.FINISHED:
-            self._save_made()
+        made = outcome is not Outcome.FINISHED and self._save_made()
         if outcome in _KEEPS_SCRATCH:
-            return
+            return made
         keep_output = outcome is not Outcome.FINISHED
         try:
             cleared = self._scratch.clear(keep_output, self._limits.last_moment, self._pulse)
@@ -327,13 +332,15 @@ class AttemptRunner:
             cleared = False
         if not cleared:
             self._events.warn(f"{self._scratch.top} could not be removed in full")
+        return made
 
-    def _save_made(self) -> None:
-        """Save for the next attempt what the training made in its working directory."""
+    def _save_made(self) -> bool:
+        """Save for the next attempt what the training made in its working directory; False: nothing new."""
         if self._code is None:
-            return  # the working directory is not complete: the earlier one still is
+            return False  # the working directory is not complete: the earlier one still is
         order = self._order
         try:
+            new = list_made(self._scratch.working, self._code, self._pulse) - self._made_before
             if not self._has_survivors:
                 self._scratch.note_ended()
             limit = order.other_outputs if order.sandbox else None
@@ -341,9 +348,11 @@ class AttemptRunner:
             left = self._scratch.stash(self._code, limit, names, self._pulse)
         except (OSError, Interrupted) as error:
             self._events.warn(f"the files in the working directory could not be saved: {error}")
-            return
+            return False
         if left:
             self._events.warn(f"not saved for the next attempt: {_listed(left)}")
+        not_saved = {file.path for file in left}
+        return any(path not in not_saved for path, _ in new)
 
     def _begin(self, phase: Phase) -> None:
         self._events.write("phase", phase=phase.value)

@@ -184,7 +184,7 @@ def make_tree_accessible(
     changed = int(make_accessible(directory, stat.S_IRWXU))
     top = open_directory(directory)
     try:
-        for entry in walk(top, pulse):
+        for entry in walk(top, pulse, skip_deeper=True):
             bits = stat.S_IRWXU if entry.is_directory else of_file
             is_ours = entry.is_directory or (entry.is_file and (sandboxed or entry.status.st_nlink == 1))
             if is_ours and entry.status.st_mode & bits != bits:

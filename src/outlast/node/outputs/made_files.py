@@ -70,6 +70,13 @@ def find_made(working: str, code: CodeListing, pulse: Callable[[], None] = no_pu
             yield entry
 
 
+def list_made(
+    working: str, code: CodeListing, pulse: Callable[[], None] = no_pulse
+) -> frozenset[tuple[str, Stamp]]:
+    """Return path and stamp of all files that the training made. Raises OSError."""
+    return frozenset((one.path, stamp(one)) for one in find_made(working, code, pulse) if one.is_file)
+
+
 def stamp(entry: Entry) -> Stamp:
     return entry.status.st_size, entry.status.st_mtime_ns
 
@@ -132,7 +139,7 @@ def _bring_entry(entry: Entry, source: str, target: str, may_share: bool, pulse:
 def _entries(working: str, pulse: Callable[[], None]) -> Iterator[Entry]:
     top = open_directory(working)
     try:
-        for entry in walk(top, pulse):
+        for entry in walk(top, pulse, skip_deeper=True):
             if not IGNORED.intersection(entry.path.split("/")):
                 yield entry
     finally:
