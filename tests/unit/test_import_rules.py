@@ -19,10 +19,11 @@ PACKAGE = ROOT / "src" / "outlast"
 #: The rooms that a room may import, besides itself. "standard library" is always allowed.
 RULES: Mapping[str, str] = {
     # The compute node's side: Python 3.8, standard library, nothing from outside.
-    "node": "node/diagnosis node/outputs node/sandbox node/staging",
+    "node": "node/diagnosis node/outputs node/sandbox node/snapshots node/staging",
     "node/diagnosis": "node",
     "node/outputs": "node",
     "node/sandbox": "node",
+    "node/snapshots": "node",
     "node/archives": "node",
     "node/staging": (
         "node node/archives node/staging/cache node/staging/fetch node/staging/http node/staging/sources"

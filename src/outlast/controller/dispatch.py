@@ -85,6 +85,7 @@ class Dispatch:
                     "decided": decision.data["decided"],
                     "avoid": list(admission.choose_avoided(decision.data["avoid"], hosts)),
                     **({"jobs": jobs} if jobs > 1 else {}),
+                    **({"start_before": before} if (before := decision.data.get("start_before")) else {}),
                 },
             )
             for decision, token in zip(decisions, tokens, strict=True)

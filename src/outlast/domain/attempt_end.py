@@ -47,6 +47,8 @@ def end_attempt(
             changed=report.progressed,
             computed=sum(any(phase is Phase.COMPUTE for phase, _ in leg.spans) for leg in report.legs),
         )
+        if report.go_back is not None and outcome is Outcome.CRASHED:
+            data.update(go_back=report.go_back, unsure=report.unsure)
     data.update(_failure(attempt, view, report, outcome, detail))
     if report is not None and outcomes.is_blocked(report):
         data["blocked"] = True

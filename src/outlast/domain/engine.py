@@ -52,7 +52,9 @@ def decide(
         return None
     recent = (host for host, at in run.sour_hosts if 0 <= now - at < AVOID_HOST_FOR)
     avoid = [host for host in recent if untrusted.host(host)]  # older versions recorded any name
-    data = {"avoid": avoid, "decided": verdict.decided or verdict.happened}
+    data: dict[str, Any] = {"avoid": avoid, "decided": verdict.decided or verdict.happened}
+    if verdict.start_before is not None:
+        data["start_before"] = verdict.start_before
     return Decision(DecisionKind.START, run.name, verdict.reason, data=data)
 
 

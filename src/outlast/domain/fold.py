@@ -75,6 +75,7 @@ def _apply_attempt(attempt: Attempt | None, entry: JournalEntry) -> Attempt:
             intended=entry.at,
             reason=data.get("reason", ""),
             avoid=tuple(data.get("avoid", ())),
+            start_before=data.get("start_before"),
             jobs=data.get("jobs", 1),
         )
     match entry.kind:
@@ -233,6 +234,8 @@ def _after_ending(run: Run, attempt: Attempt, entry: JournalEntry) -> Mapping[st
         transient=data.get("transient", True),
         cause=cause,
         removed=Removal(data.get("removed", Removal.NO)),
+        go_back=data.get("go_back"),
+        unsure=bool(data.get("unsure")),
     )
     changes: dict[str, Any] = {
         "current": None,

@@ -75,6 +75,11 @@ class Checkpoints:
     every: float | None = None
     shortest: float = 10.0
     longest: float = 3600.0
+    #: Of checkpoints that the script writes by itself: how many snapshots are kept, and their bytes together.
+    snapshots: int = 2
+    snapshot_size: int = 20 * 10**9
+    #: Words that are added to the command if there is something to resume from.
+    resume: str = ""
 
 
 @dataclass(frozen=True)
@@ -308,6 +313,10 @@ class Ending:
     transient: bool = True
     cause: Cause | None = None
     removed: Removal = Removal.NO
+    #: It may have failed on the checkpoint it began from: the next attempt can begin before this snapshot.
+    go_back: int | None = None
+    #: That checkpoint was found after a kill, and could not be checked.
+    unsure: bool = False
 
     @property
     def turned_back(self) -> bool:
@@ -375,6 +384,8 @@ class Attempt:
     #: Why it was started, as a sentence.
     reason: str = ""
     avoid: tuple[str, ...] = ()
+    #: It starts from the newest snapshot with a lower number; None: from the checkpoints as they are.
+    start_before: int | None = None
     #: The length of its chain: jobs that each wait for the end of the one before (see `outlast chain`).
     jobs: int = 1
     job: str = ""

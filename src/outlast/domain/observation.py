@@ -124,6 +124,9 @@ class Report:
     #: The data it waited for.
     data: tuple[ItemAccount, ...] = ()
     notes: tuple[str, ...] = field(default=())
+    #: As in `Ending`: the snapshot that it began from and may have failed on.
+    go_back: int | None = None
+    unsure: bool = False
     #: The reports of the job's earlier starts, in order.
     earlier: tuple[Report, ...] = ()
 

@@ -51,6 +51,7 @@ POLICY: Mapping[Outcome, Action] = {
 
 
 _ONLY_CANCEL = "only `outlast cancel` ends a run"
+_GO_BACK = "its checkpoint may be damaged: starting from the snapshot before number %d"
 _IF_REMOVED = " (if somebody removed the job: %s)" % _ONLY_CANCEL
 
 
@@ -64,6 +65,8 @@ class Verdict:
     decided: str = ""
     #: For PAUSE: not before this time.
     due: float = 0.0
+    #: The next attempt starts from the newest snapshot with a lower number; None: from the checkpoints.
+    start_before: int | None = None
 
     @property
     def reason(self) -> str:
@@ -84,6 +87,8 @@ def judge(run: Run, limits: Limits, patience: Patience, now: float) -> Verdict:
     if hopeless:
         return Verdict(Action.FAIL, hopeless)
     happened, decided = _what_happened(run, last, limits), _what_follows(last)
+    if _goes_back(run, last, limits):
+        return Verdict(action, happened, _GO_BACK % last.go_back, start_before=last.go_back)
     if action is Action.PAUSE:
         pause = min(patience.longest_pause, patience.pause * 2.0 ** min(run.troubles - 1, 30))
         # A clock that was set back must not stretch the pause.
@@ -111,9 +116,10 @@ def _hopeless(run: Run, last: Ending, limits: Limits, patience: Patience, now: f
         return "%s. %s" % (last.detail, repair)
     if last.outcome is Outcome.REJECTED and not last.transient:
         return "the scheduler refused the job: %s" % last.detail
-    if FailureStreak(run.failure, run.failures).is_hopeless:
+    goes_back = _goes_back(run, last, limits)
+    if FailureStreak(run.failure, run.failures).is_hopeless and not goes_back:
         return "the same failure twice: %s" % last.detail
-    if run.stuck >= limits.without_progress:
+    if run.stuck >= limits.without_progress and not goes_back:
         return (
             "%s in a row brought nothing new into $OUTLAST_CHECKPOINT_DIR; the last: %s. Save more "
             "often, or raise resources.time, then `outlast retry`"
@@ -130,6 +136,17 @@ def _hopeless(run: Run, last: Ending, limits: Limits, patience: Patience, now: f
             last.detail,
         )
     return _overdue(run, limits, now)
+
+
+def _goes_back(run: Run, last: Ending, limits: Limits) -> bool:
+    """Return True if the next attempt starts from an older state of the checkpoints than the last one did.
+
+    A crash may be random: at once only if the state was found after a kill, else where the run would fail.
+    """
+    if last.go_back is None or POLICY[last.outcome] is not Action.RETRY_ONCE:
+        return False
+    failing = FailureStreak(run.failure, run.failures).is_hopeless or run.stuck >= limits.without_progress
+    return last.unsure or failing
 
 
 def _what_happened(run: Run, last: Ending, limits: Limits) -> str:

@@ -213,6 +213,7 @@ def _read_leg(events: Path, progress: Path, budget: _ReadBudget) -> Report | Non
     begins: list[tuple[Phase, float]] = []
     changes: list[float] = []
     data: list[ItemAccount] = []
+    snapshot_notes: list[str] = []
     fetching: Mapping[str, Any] | None = None
     last = 0.0
     for line in log.lines():
@@ -229,6 +230,8 @@ def _read_leg(events: Path, progress: Path, budget: _ReadBudget) -> Report | Non
                     begins.append((phase, mono))
             case "changed":
                 changes.append(mono)
+            case "snapshot":
+                snapshot_notes.append(untrusted.text(line.get("text"), LONGEST_WHY))
             case "fetching":
                 fetching = line
             case "data":
@@ -256,6 +259,7 @@ def _read_leg(events: Path, progress: Path, budget: _ReadBudget) -> Report | Non
     facts["data"] = tuple(data[-data_costs.MOST :])
     facts["changed"] = bool(changes) or facts.get("changed", False)
     facts.update(training)
+    facts["notes"] = (*snapshot_notes[-3:], *training["notes"])
     if not facts.get("saves"):
         facts["saves"] = tuple(Save(max(0.0, mono - compute_began), None) for mono in changes[-MOST_SAVES:])
     return Report(**facts)
@@ -346,6 +350,8 @@ def _ending(line: Mapping[str, Any]) -> dict[str, Any]:
         "signature": untrusted.text(line.get("signature"), 200) or None,
         "tail": tuple(text[:500] for text in tail[-20:]),
         "changed": bool(line.get("progressed")),
+        "go_back": untrusted.integer(line.get("go_back")),
+        "unsure": bool(line.get("unsure")),
         "delivered": delivered if isinstance(delivered, dict) else None,
         "delivered_total": _read_total(line.get("delivered_total")),
     }

@@ -88,6 +88,11 @@ class SharedFilesExchange:
             bell=str(place.bell) if self.notifies else None,
             node_scratch=self.site.scratch or None,
             data=self.data_plan(spec),
+            snapshots=str(place.snapshots(run.name)),
+            most_snapshots=spec.checkpoints.snapshots,
+            snapshot_bytes=spec.checkpoints.snapshot_size,
+            start_before=attempt.start_before,
+            resume=arguments(spec.checkpoints.resume, run.params),
         )
 
     def data_plan(self, spec: Spec) -> DataPlan:
@@ -229,6 +234,7 @@ class SharedFilesExchange:
     def retire(self, run: Run) -> None:
         """Remove the scratch of a finished run; what is left after `LONGEST_CLEANUP` seconds stays."""
         until = time.monotonic() + LONGEST_CLEANUP
+        _remove(self.experiment.snapshots(run.name))
         place = self.experiment.workdir / run.name
         with suppress(OSError):
             if place.is_symlink():
