@@ -85,7 +85,8 @@ def test_an_attempt_that_fails_on_its_checkpoint_is_followed_by_one_from_the_sna
     lab: Lab,
 ) -> None:
     directory = run(lab, "torn", 'FORMAT = "pickle"\n' + SCRIPT)
-    assert attempts_of(directory) == ["crashed", "crashed", "finished"]
+    explained = lab.outlast("explain", "torn", "-C", directory).stdout
+    assert attempts_of(directory) == ["crashed", "crashed", "finished"], explained
     assert "resumed at 2" in lab.outlast("logs", "torn", cwd=directory).stdout
     explained = lab.outlast("explain", "torn", "-C", directory).stdout
     assert "its checkpoint may be damaged: starting from the snapshot before number 2" in explained

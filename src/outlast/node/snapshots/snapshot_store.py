@@ -37,7 +37,7 @@ from outlast.untrusted_files import (
     walk,
 )
 
-_NUMBER = re.compile(r"(?:aside-)?(\d{6,12})")
+_NUMBER = re.compile(r"\d{6,12}")
 _ASIDE = "aside-"
 _RESTORING = "restoring.json"
 #: A complete checkpoint of `outlast.training`, which has checksums of its own.
@@ -336,14 +336,13 @@ def _numbered(top: int, prefix: str) -> list[str]:
 
 
 def _parse_number(name: str) -> int:
-    match = _NUMBER.fullmatch(name)
-    return int(match.group(1)) if match else 0
+    """Return the number of a snapshot, or of a state that was put aside; 0 for other names."""
+    number = name[len(_ASIDE) :] if name.startswith(_ASIDE) else name
+    return int(number) if _NUMBER.fullmatch(number) else 0
 
 
 def _read(top: int, name: str) -> Snapshot | None:
     """Return the snapshot of this name, if it has all its files with their sizes."""
-    if not _NUMBER.fullmatch(name) or name.startswith(_ASIDE):
-        return None
     try:
         with directory_below(top, name) as place:
             found = snapshot_manifest.read(place)
