@@ -95,4 +95,9 @@ def test_an_attempt_that_fails_on_its_checkpoint_is_followed_by_one_from_the_sna
 
 def test_without_snapshots_the_same_failure_twice_fails_the_run(lab: Lab) -> None:
     with pytest.raises(AssertionError, match="the same failure twice"):
-        run(lab, "torn", 'FORMAT = "zip"\n' + SCRIPT.replace("events).read()", "events) and path"), snapshots=0)
+        run(
+            lab,
+            "torn",
+            'FORMAT = "zip"\n' + SCRIPT.replace("events).read()", "events) and path"),
+            snapshots=0,
+        )

@@ -44,6 +44,7 @@ class SandboxExchange(SharedFilesExchange):
             scratch=os.path.join(layout.TRAVEL, layout.UNFINISHED),
             checkpoints=os.path.join(layout.TRAVEL, layout.CHECKPOINTS),
             log=os.path.join(layout.TRAVEL, layout.LOG),
+            snapshots=os.path.join(layout.TRAVEL, layout.SNAPSHOTS),
             previous_scratch=None,
             code=Path(order.code).name if order.code else None,
             zipapp=self.zipapp.name,

@@ -42,6 +42,8 @@ _LONGEST_NAME = 200
 _BLOCK_BYTES = 1 << 20
 #: stdout and stderr of the job itself, in its exchange directory.
 JOB_LOG = "job.log"
+#: What `settle` removes from `travel` when it is done.
+_PARTS = (*layout.PARTS, layout.SNAPSHOTS)
 #: The directory of files that came back and could not be used.
 UNUSABLE = "unusable"
 
@@ -241,7 +243,7 @@ def _clear(place: Path) -> None:
 def _returned_names(place: Path) -> list[tuple[str, str]]:
     """Return directory and name of everything that `settle` moves to its place, the manifest first."""
     commits = [name for name in _names_in(place, layout.COMMITTED) if name.startswith("commit-")]
-    parts = [name for name in _names_in(place, layout.TRAVEL) if name.partition(".")[0] in layout.PARTS]
+    parts = [name for name in _names_in(place, layout.TRAVEL) if name.partition(".")[0] in _PARTS]
     return [
         (layout.TRAVEL, manifest.NAME),
         *((layout.COMMITTED, name) for name in commits),

@@ -149,7 +149,7 @@ def test_a_script_that_saves_in_place_repeats_at_most_one_save_interval_per_kill
 ) -> None:
     monkeypatch.setattr(checkpoint_watch, "_QUIET", 0.005)
     chance = random.Random(13)
-    harness = Harness(tmp_path, kind, last=2 * KILLS + 3)
+    harness = Harness(tmp_path, kind, last=3 * KILLS + 3)
     torn = failed = kills = 0
     repeated = [0]
     before: int | None = None

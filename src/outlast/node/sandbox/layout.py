@@ -30,6 +30,7 @@ COMMITTED = "committed"
 NEWS = "news"
 CHECKPOINTS = "checkpoints"
 UNFINISHED = "unfinished"
+SNAPSHOTS = "snapshots"
 OUTPUT = "output"
 LOG = "training.log"
 #: The directories in a commit.

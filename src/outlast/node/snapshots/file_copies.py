@@ -10,9 +10,9 @@ import stat
 from dataclasses import dataclass
 from typing import BinaryIO, Callable
 
-from outlast.node.files import read_blocks
 from outlast.untrusted_files import create_file, open_file
 
+_BLOCK_BYTES = 1 << 20
 #: The request of Linux to share the blocks of another file (btrfs, XFS, bcachefs, some NFS servers).
 _FICLONE = 0x40049409
 #: Errors of a file system that cannot share blocks, or give a file a second name; a copy may still work.
@@ -41,14 +41,14 @@ def copy(
     with open_file(name, dir_fd) as source:
         status = os.fstat(source.fileno())
         if link and _link(source, target, target_fd):
-            return Copied(*_digest(source, pulse), written=0)
+            return Copied(*_digest(source, status.st_size, pulse), written=0)
         with create_file(target, target_fd) as made:
             if _share_blocks(source, made):
                 with open_file(target, target_fd) as again:
-                    size, digest = _digest(again, pulse)
+                    size, digest = _digest(again, os.fstat(again.fileno()).st_size, pulse)
                 written = 0
             else:
-                size, digest = _digest(source, pulse, made)
+                size, digest = _digest(source, status.st_size, pulse, made)
                 written = size
             made.flush()
             os.chmod(made.fileno(), stat.S_IMODE(status.st_mode) & 0o777 | stat.S_IRUSR)
@@ -57,10 +57,19 @@ def copy(
     return Copied(size, digest, written)
 
 
-def _digest(source: BinaryIO, pulse: Callable[[], None], into: BinaryIO | None = None) -> tuple[int, str]:
-    """Return size and SHA-256 of the rest of a file; write what is read to `into`, if given."""
+def _digest(
+    source: BinaryIO, most: int, pulse: Callable[[], None], into: BinaryIO | None = None
+) -> tuple[int, str]:
+    """Return size and SHA-256 of the first `most` bytes of a file, which may grow meanwhile.
+
+    Write what is read to `into`, if given.
+    """
     digest, size = hashlib.sha256(), 0
-    for block in read_blocks(source, pulse):
+    while size < most:
+        pulse()
+        block = source.read(min(_BLOCK_BYTES, most - size))
+        if not block:
+            break
         digest.update(block)
         size += len(block)
         if into is not None:

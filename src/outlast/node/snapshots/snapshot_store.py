@@ -271,11 +271,12 @@ class SnapshotStore:
         sure = [one.number for one in found if one.sure]
         spared = {found[-1].number, *sure[-1:]} if found else set()
         sizes: dict[int, int] = {}
-        kept = 0
-        for one in reversed(found):
+        kept = len(spared)
+        for one in sorted(found, key=lambda one: (one.number in spared, one.number), reverse=True):
             _add_sizes(top, one, sizes)
-            fits = kept < self._most and sum(sizes.values()) <= self._most_bytes
-            if fits or one.number in spared:
+            if one.number in spared:
+                continue
+            if kept < self._most and sum(sizes.values()) <= self._most_bytes:
                 kept += 1
             else:
                 remove_tree(one.name, ignore_errors=True, dir_fd=top)
