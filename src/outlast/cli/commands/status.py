@@ -12,15 +12,18 @@ import click
 
 from outlast.cli.common import (
     add_colour,
+    can_move_cursor,
     directory_argument,
     experiment_at,
+    how_to_resume,
+    join_names,
     json_option,
-    on_terminal,
     open_journal,
     show_argument,
     show_time,
     show_waiting_requests,
     table,
+    wrap_line,
     write_json,
 )
 from outlast.cli.safe_output import unfiltered
@@ -30,14 +33,14 @@ from outlast.exchange.attempt_log import log_directory, read_attempt
 from outlast.exchange.experiment import Experiment
 from outlast.journal.journal import Journal
 from outlast.journal.lease import describe, living_holder
-from outlast.text import printable
+from outlast.text import counted, printable
 
 #: Clears the screen and moves the cursor to its top.
 CLEAR = "\033[2J\033[1;1H"
 #: Runs shown when there are many; `--all` shows the rest.
 SHOWN = 30
-#: Lines that the detail of a run may need on a narrow terminal; `explain` shows all of it.
-MOST_LINES = 3
+#: Lines that the detail of a run may need on a narrow terminal.
+MOST_LINES = 12
 
 
 @click.command()
@@ -54,7 +57,7 @@ def command(directory: Path, as_json: bool, everything: bool, watch: bool) -> No
             if as_json:
                 write_json(_as_json(experiment, journal))
             else:
-                if watch and on_terminal():
+                if watch and can_move_cursor():
                     click.echo(CLEAR, nl=False, file=unfiltered(sys.stdout))
                 click.echo(_text(experiment, journal, everything, directory))
             live = _has_live_runs(journal.counts())
@@ -71,6 +74,11 @@ def _as_json(experiment: Experiment, journal: Journal) -> dict[str, Any]:
         "experiment": str(experiment.root),
         "counts": journal.counts(),
         "controller": holder or None,
+        "alike": [
+            {"runs": list(runs), "detail": max(runs.values(), key=lambda one: one.at).detail}
+            for runs in journal.alike_failures().values()
+            if len(runs) > 1
+        ],
         "runs": [_run_as_json(experiment, journal, run) for run in journal.runs()],
     }
 
@@ -116,8 +124,28 @@ def _text(experiment: Experiment, journal: Journal, everything: bool, directory:
     )
     if len(rows) < total:
         lines.append("… and %d more; --all shows them" % (total - len(rows)))
-    lines += ["", _describe_supervision(experiment, journal, counts, directory)]
+    lines += ["", *_describe_alike(journal, directory)]
+    lines += [_describe_supervision(experiment, journal, counts, directory)]
     return "\n".join(lines).rstrip()
+
+
+def _describe_alike(journal: Journal, directory: Path) -> list[str]:
+    """Return a line for each failure that runs have in common, and how to start runs that are held back."""
+    lines = []
+    for runs in journal.alike_failures().values():
+        if len(runs) > 1:
+            last = max(runs.values(), key=lambda one: one.at)
+            text = "%d runs failed alike: %s: %s" % (
+                len(runs),
+                join_names(list(runs)),
+                printable(last.detail),
+            )
+            lines.append(wrap_line(text, 2))
+    held_back = journal.counts().get(RunState.HELD_BACK.value, 0)
+    if held_back:
+        text = "%s held back: %s" % (counted(held_back, "run"), how_to_resume(directory))
+        lines.append(wrap_line(text, 2))
+    return lines
 
 
 def _row(experiment: Experiment, journal: Journal, run: Run) -> tuple[str, ...]:
@@ -148,6 +176,8 @@ def _step(experiment: Experiment, run: Run, attempt: Attempt | None) -> int | No
 
 def _detail(experiment: Experiment, journal: Journal, run: Run, attempt: Attempt | None) -> str:
     if attempt is None:
+        if run.state is RunState.HELD_BACK:
+            return "held back: others failed alike"
         if run.state.over or run.last is None:
             return printable(run.reason)
         if run.last.outcome is Outcome.FINISHED:
@@ -203,4 +233,4 @@ def _is_chained(journal: Journal) -> bool:
 
 
 def _has_live_runs(counts: Mapping[str, int]) -> bool:
-    return any(not RunState(state).over for state in counts)
+    return any(not RunState(state).over and state != RunState.HELD_BACK.value for state in counts)
