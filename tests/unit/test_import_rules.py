@@ -61,7 +61,7 @@ RULES: Mapping[str, str] = {
         "node/staging/http node/staging/sources schedulers text units"
     ),
     "exchange": (
-        "domain errors filesystem node node/outputs node/sandbox node/staging "
+        "domain errors filesystem node node/outputs node/sandbox node/snapshots node/staging "
         "node/staging/sources schedulers spec training training/checkpoints"
     ),
     "controller": "domain errors exchange filesystem job_environment journal node schedulers spec units",

@@ -46,6 +46,8 @@ _OWN_CHECKPOINT = re.compile(r"step-\d{12,}-g\d{6,}-s\d{6,}")
 _LOG = re.compile(r".*\.(log|csv|tsv|jsonl)|events\.out\.tfevents\..*", re.IGNORECASE)
 #: More files than any real set of checkpoints has.
 _MAX_FILES = 20_000
+#: More snapshots than `checkpoints.snapshots` allows: a directory may come from an untrusted machine.
+_MOST_LISTED = 110
 #: How many of the states that were put aside are kept.
 _MOST_ASIDE = 2
 #: The part of the free space that a snapshot may take.
@@ -108,7 +110,7 @@ class SnapshotStore:
     def snapshots(self) -> list[Snapshot]:
         """Return the snapshots whose files all have their sizes, oldest first."""
         with contextlib.suppress(FileNotFoundError), self._open() as top:
-            return [found for name in _numbered(top, "") for found in [_read(top, name)] if found is not None]
+            return list_whole(top)
         return []
 
     def holds_nothing(self) -> bool:
@@ -307,6 +309,12 @@ class SnapshotStore:
                 if len(files) > _MAX_FILES:
                     raise CannotKeep("there are more than %d files" % _MAX_FILES)
         return _Content(files, links)
+
+
+def list_whole(top: int) -> list[Snapshot]:
+    """Return the newest snapshots below an open directory whose files all have their sizes, oldest first."""
+    names = _numbered(top, "")[-_MOST_LISTED:]
+    return [found for name in names for found in [_read(top, name)] if found is not None]
 
 
 @contextlib.contextmanager
