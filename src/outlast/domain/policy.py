@@ -120,7 +120,7 @@ def _hopeless(run: Run, last: Ending, limits: Limits, patience: Patience, now: f
     if last.outcome is Outcome.REJECTED and not last.transient:
         return "the scheduler refused the job: %s" % last.detail
     goes_back = _goes_back(run, last, limits)
-    if FailureStreak(run.failure, run.failures).is_hopeless and not goes_back:
+    if FailureStreak(run.failure, run.failures).stops_after(last.outcome) and not goes_back:
         memory = run.memory if last.lacked_memory else None
         with_memory = " (with %s of memory)" % show_size(memory) if memory else ""
         return "the same failure twice%s: %s" % (with_memory, last.detail)

@@ -37,6 +37,13 @@ class FailureStreak:
         """True if the run must stop."""
         return self.times >= MAX_REPEATS
 
+    def stops_after(self, outcome: Outcome | None) -> bool:
+        """Return True if the run must stop after a start or attempt with this outcome.
+
+        One that did not fail in this way, such as an evicted one, may have begun from an older snapshot.
+        """
+        return self.is_hopeless and outcome in (*TRAINING_FAILURES, *DATA_FAILURES)
+
     def after(
         self,
         outcome: Outcome | None,

@@ -192,7 +192,8 @@ def _why_over(order: WorkOrder, last: Leg, failures: FailureStreak) -> str:
     if _end(last).get("outcome") == Outcome.FINISHED.value:
         return "has finished"
     # For a job that was started again, and is no chain, the controller decides.
-    if order.jobs == 1 or not failures.is_hopeless or _go_back(last, failures) is not None:
+    stops = failures.stops_after(parse_outcome(_end(last).get("outcome")))
+    if order.jobs == 1 or not stops or _go_back(last, failures) is not None:
         return ""
     return "has failed twice in the same way"
 
