@@ -235,7 +235,8 @@ def _why_hopeless(run: Run, attempt: Attempt, report: Report, limits: Limits) ->
     if attempt.jobs > 1 and over:
         # Each job of a chain is what an attempt is elsewhere.
         failures = count_failures(over, FailureStreak(run.failure, run.failures))
-        if failures.is_hopeless:
+        goes_back = over[-1].go_back is not None and outcomes.of_leg(over[-1]) is Outcome.CRASHED
+        if failures.stops_after(outcomes.of_leg(over[-1])) and not goes_back:
             failed = next(leg for leg in reversed(over) if outcomes.signature_of(leg) == failures.signature)
             return "the same failure twice: %s" % outcomes.detail_of(failed), outcomes.of_leg(failed)
     if not limits.start_over and not run.saved and run.best_step is None:

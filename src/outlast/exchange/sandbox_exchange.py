@@ -119,7 +119,7 @@ class SandboxExchange(SharedFilesExchange):
 
     def _files(self, spec: Spec) -> tuple[str, ...]:
         """Return the files that the scheduler transfers to every job, beside the commit."""
-        return (*self._code(spec), *self._carried(spec))
+        return (*self._code(spec), self.site.container, *self._carried(spec))
 
     def _code(self, spec: Spec) -> tuple[str, ...]:
         return (str(self.experiment.code(spec.code_sha256)),) if spec.code_sha256 else ()
@@ -184,7 +184,5 @@ class SandboxExchange(SharedFilesExchange):
 
 def _file_size(path: str) -> int:
     """Return the size of a file; 0 for URLs and missing files."""
-    try:
-        return Path(path).stat().st_size
-    except OSError:
-        return 0
+    file = Path(path)
+    return file.stat().st_size if file.is_file() else 0

@@ -272,6 +272,15 @@ def failed(outcome: Outcome = Outcome.OUT_OF_MEMORY, signature: str = "x", **cha
     return replace(leg, **changes)
 
 
+def test_a_chain_goes_on_while_its_jobs_can_go_back_to_an_older_snapshot() -> None:
+    crash = failed(Outcome.CRASHED, go_back=7)
+    assert next_for(WAITING, replace(crash, earlier=(crash,)), CHAIN) is None
+    evicted = replace(failed(Outcome.EVICTED, signature=""), earlier=(crash, crash))
+    assert next_for(WAITING, evicted, CHAIN) is None
+    oldest = replace(failed(Outcome.CRASHED), earlier=(crash, crash))
+    assert next_for(WAITING, oldest, CHAIN) is not None
+
+
 @pytest.mark.parametrize("outcome", [Outcome.OUT_OF_MEMORY, Outcome.CRASHED, Outcome.WRONG_OUTPUT])
 def test_a_chain_is_ended_by_its_second_identical_failure_as_a_run_would_be(outcome: Outcome) -> None:
     twice = replace(failed(outcome), earlier=(failed(outcome),))
