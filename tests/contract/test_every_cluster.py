@@ -10,6 +10,7 @@ import pytest
 from contract.experiment_runs import ClusterExperiment
 from outlast.domain.model import EntryKind, Outcome
 from outlast.journal.sqlite_file import is_blank
+from outlast.schedulers.base import JobRef
 from support.experiments import open_journal, states
 
 #: A job may compute for about 12 s, and then has 5 s to save: less is too little on a busy machine.
@@ -45,6 +46,10 @@ def test_a_training_run_continues_past_the_wall_time_limit_and_loses_no_step(
     resumed = [attempt.account.resumed for attempt in attempts[1:]]
     assert saved == resumed
     assert experiment.weights() == experiment.reference_weights("140")
+    # The site's accounting, mail and efficiency tools show no healthy job as failed.
+    refs = [JobRef(attempt.token, attempt.job, attempt.intended) for attempt in attempts]
+    codes = {view.exit_code for view in experiment.cluster.scheduler.poll(refs).values()}
+    assert codes == (set() if experiment.cluster.name == "local" else {0})
     experiment.assert_nothing_is_left()
 
 

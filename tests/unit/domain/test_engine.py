@@ -203,6 +203,16 @@ def test_a_finished_job_ends_at_once_even_if_the_log_of_an_earlier_start_is_miss
         ({"exit_code": EXIT_NOT_CLAIMED}, None, "lost"),
         ({"exit_code": EXIT_BAD_ORDER}, None, "lost"),
         ({"exit_code": 1}, None, "lost"),
+        # A continued attempt exits with 0 as well, and one of an earlier version with 85.
+        ({"exit_code": 0}, None, "lost"),
+        ({"exit_code": 85}, None, "lost"),
+        ({"exit_code": 0}, replace(REPORT, logged_outcome=Outcome.CONTINUE), "continue"),
+        ({"exit_code": 85}, replace(REPORT, logged_outcome=Outcome.CONTINUE), "continue"),
+        (
+            {"exit_code": 85, "restarts": 1},
+            replace(REPORT, logged_outcome=Outcome.CONTINUE, earlier=(REPORT,)),
+            "continue",
+        ),
         ({"exit_code": None, "signal": 9}, REPORT, "evicted"),
         ({"exit_code": None, "signal": 9}, None, "lost"),
         ({"exit_code": None, "signal": 9, "outcome": Outcome.OVER_TIME}, REPORT, "over-time"),
@@ -210,7 +220,7 @@ def test_a_finished_job_ends_at_once_even_if_the_log_of_an_earlier_start_is_miss
         ({"exit_code": None}, None, "lost"),
     ],
 )
-def test_without_a_logged_outcome_the_schedulers_state_counts(
+def test_a_logged_outcome_counts_and_without_one_the_schedulers_state(
     view: dict[str, Any], report: Report | None, outcome: str
 ) -> None:
     assert ending(next_for(replace(ENDED, **view), report))["outcome"] == outcome
