@@ -113,7 +113,11 @@ def test_a_failure_before_the_training_soon_ends_the_run_and_is_logged(experimen
     experiment.write("python", "train.py", "3", "0", "0")
     experiment.run(code=1)
     assert [attempt.outcome for attempt in experiment.attempts()] == [Outcome.CRASHED] * 2
-    assert "before the training" in experiment.lab.outlast("explain", experiment.directory / "train").stdout
+    explained = experiment.lab.outlast("explain", experiment.directory / "train").stdout
+    assert (
+        "before the training (modules, before, environment, container) failed: cd /no/such/place" in explained
+    )
+    assert "| " in explained and "No such file or directory" in explained, "what the shell printed"
     log = experiment.lab.outlast("logs", experiment.directory / "train").stdout
     assert "this failed before the training: cd /no/such/place" in log
 

@@ -32,7 +32,7 @@ def _names(folder: Path) -> list[str]:
 
 #: Seconds: longer than any step takes on a busy machine. A passing test never waits that long.
 TIMEOUT = 60
-#: The exit code for an attempt that is continued: schedulers must not show it as failed. The log has its outcome.
+#: The exit code for an attempt that is continued: no scheduler shows it as failed. The log has its outcome.
 CONTINUED = 0
 
 

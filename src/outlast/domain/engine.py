@@ -107,6 +107,10 @@ def _watch(
     if view is None:
         return _watch_missing(run, attempt, report, patience, now)
     if view.phase is JobPhase.ENDED:
+        if outcomes.failed_before_training(view, report):
+            output = seen.output.get(attempt.token, ())
+            conclusion = outcomes.of_failed_preparation(output)
+            return end_attempt(run, attempt, view, None, conclusion, now, output)
         return _watch_ended(run, attempt, view, report, patience, now)
     again = view.restarts > attempt.restarts
     chained = again or attempt.jobs > 1
@@ -270,9 +274,6 @@ def _watch_missing(
 def _watch_ended(
     run: Run, attempt: Attempt, view: JobView, report: Report | None, patience: Patience, now: float
 ) -> Decision | None:
-    unprepared = outcomes.of_failed_preparation(view, report)
-    if unprepared is not None:
-        return end_attempt(run, attempt, view, report, unprepared, now)
     did_nothing = outcomes.did_nothing(view)
     # A finished run is finished, even if the log of an earlier start was lost.
     finished = _finished(report) and view.exit_code == 0

@@ -6,6 +6,7 @@ be read is skipped, a file that cannot be read counts as missing, and sizes are 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from outlast.node.jsonl import JsonLinesReader
 from outlast.node.legs import Leg, claimed, possible_legs
 from outlast.node.progress_file import newest_progress_path
 from outlast.node.sandbox import layout
+from outlast.untrusted_files import open_file
 
 #: Only the head and the tail of a larger file are read. A node program that runs for a week writes 3 MB.
 HEAD_BYTES = 2 * 2**20
@@ -188,6 +190,21 @@ class _ReadBudget:
         return log
 
 
+def last_lines(log: Path) -> tuple[str, ...]:
+    """Return the last lines of what a job printed, as far as the journal keeps them; none if unreadable."""
+    try:
+        with open_file(log) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - LONGEST_TAIL))
+            text = file.read(LONGEST_TAIL).decode("utf-8", "replace")
+    except OSError:
+        return ()
+    return _tail(text)
+
+
+def _tail(text: str) -> tuple[str, ...]:
+    return tuple(line[:500] for line in text.splitlines()[-20:])
+
+
 def _claimed(path: Path) -> Report | None:
     """Return the report of a node program that has claimed its leg and logged nothing yet."""
     try:
@@ -336,7 +353,6 @@ def _ending(line: Mapping[str, Any]) -> dict[str, Any]:
         outcome = Outcome(untrusted.text(line.get("outcome"), 100))
     except ValueError:
         return {}
-    tail = untrusted.text(line.get("tail"), TAIL_BYTES)[-LONGEST_TAIL:].splitlines()
     delivered = line.get("delivered")
     return {
         "logged_outcome": outcome,
@@ -344,7 +360,7 @@ def _ending(line: Mapping[str, Any]) -> dict[str, Any]:
         "code": untrusted.integer(line.get("code"), -(2**31)),
         "signal": untrusted.integer(line.get("signal")),
         "signature": untrusted.text(line.get("signature"), 200) or None,
-        "tail": tuple(text[:500] for text in tail[-20:]),
+        "tail": _tail(untrusted.text(line.get("tail"), TAIL_BYTES)[-LONGEST_TAIL:]),
         "changed": bool(line.get("progressed")),
         "delivered": delivered if isinstance(delivered, dict) else None,
         "delivered_total": _read_total(line.get("delivered_total")),

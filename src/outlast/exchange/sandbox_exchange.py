@@ -144,6 +144,9 @@ class SandboxExchange(SharedFilesExchange):
         """Return the directory with the files that came back with the job or, until then, that it sent."""
         return attempt_log.log_directory(self.experiment.exchange_of(attempt))
 
+    def job_log(self, attempt: Attempt) -> Path:
+        return self.experiment.exchange_of(attempt) / sandbox_results.JOB_LOG
+
     def report(self, attempt: Attempt) -> Report | None:
         with self.accessing(attempt):
             place = self.experiment.exchange_of(attempt)

@@ -22,7 +22,7 @@ from outlast.domain.model import (
     RunState,
 )
 from outlast.domain.observation import JobPhase, JobView, Observations, Patience, Report, Save
-from outlast.node.protocol import EXIT_BAD_ORDER, EXIT_NOT_CLAIMED, EXIT_NOT_PREPARED
+from outlast.node.protocol import EXIT_BAD_ORDER, EXIT_NOT_CLAIMED, EXIT_NOT_PREPARED, SETUP_FAILED
 
 NOW = 1000.0
 LIMITS = Limits(total=500.0)
@@ -332,6 +332,14 @@ def test_a_chain_without_a_prepared_job_has_failed_as_often_as_it_was_started() 
     view = replace(ENDED, exit_code=EXIT_NOT_PREPARED, restarts=5)
     assert ending(next_for(view, None, CHAIN))["failures"] == 6
     assert ending(next_for(view, None, ATTEMPT))["failures"] == 1
+
+
+def test_the_line_of_the_profile_that_failed_is_shown_with_what_it_printed() -> None:
+    printed = ("slurm_script: line 9: cd: /no: No such file", "%s cd /no" % SETUP_FAILED)
+    seen = Observations({"a": replace(ENDED, exit_code=EXIT_NOT_PREPARED)}, output={"a": printed})
+    data = ending(decide(RUN, ATTEMPT, seen, LIMITS, PATIENCE, NOW))
+    assert data["outcome"] == "crashed" and data["detail"].endswith("container) failed: cd /no")
+    assert data["signature"] == data["detail"] and tuple(data["account"]["tail"]) == printed
 
 
 def test_starts_that_the_scheduler_forgot_are_booked_by_the_nodes_clock() -> None:
