@@ -125,7 +125,8 @@ def _watch(
         return record(run, EntryKind.STARTED, attempt.token, view.reason if again else "", data)
     if attempt.state is AttemptState.UNSURE:
         return record(run, EntryKind.QUEUED, attempt.token, "found by its token", {"job": view.job})
-    if again:
+    is_back = attempt.state is AttemptState.RUNNING and view.phase is JobPhase.QUEUED
+    if again or (is_back and attempt.jobs == 1):  # between the jobs of a chain, the next one waits
         return record(run, EntryKind.REQUEUED, attempt.token, view.reason, {"restarts": view.restarts})
     if attempt.missed is not None:
         return record(run, EntryKind.SEEN, attempt.token)

@@ -334,6 +334,15 @@ def test_a_chain_without_a_prepared_job_has_failed_as_often_as_it_was_started() 
     assert ending(next_for(view, None, ATTEMPT))["failures"] == 1
 
 
+def test_a_job_that_ran_and_waits_again_is_recorded_as_requeued_with_the_reason() -> None:
+    waits = replace(RUNNING, phase=JobPhase.QUEUED, started=None, reason="requeued, node n1 failed; pending")
+    decision = next_for(waits)
+    assert decision is not None and decision.kind is EntryKind.REQUEUED
+    assert decision.data == {"reason": waits.reason, "restarts": 0}
+    queued = replace(ATTEMPT, state=AttemptState.QUEUED, waits=waits.reason)
+    assert next_for(waits, None, queued) is None
+
+
 def test_the_line_of_the_profile_that_failed_is_shown_with_what_it_printed() -> None:
     printed = ("slurm_script: line 9: cd: /no: No such file", "%s cd /no" % SETUP_FAILED)
     seen = Observations({"a": replace(ENDED, exit_code=EXIT_NOT_PREPARED)}, output={"a": printed})

@@ -209,6 +209,10 @@ class SlurmScheduler(Scheduler):
         known = {row.job for row in (*rows, *self._accounted.values()) if row.token == one.token}
         if not known or any(job not in known for job in one.job.split(",") if job):
             return True
+        for row in rows:
+            starts = sum(key[:2] == (row.token, row.job) for key in self._accounted)
+            if row.phase is JobPhase.QUEUED and row.earlier_starts > starts:
+                return True  # why it was requeued
         return any(
             row.is_over
             and (row.started is not None or row.earlier_starts)

@@ -12,7 +12,7 @@ from itertools import groupby
 
 from outlast.schedulers.base import JobPhase, JobRef, JobView, Removal
 from outlast.schedulers.slurm.listing import Row
-from outlast.schedulers.slurm.states import describe_state, outcome_of, removal_of
+from outlast.schedulers.slurm.states import describe_requeue, describe_state, outcome_of, removal_of
 
 
 def restore_task_numbers(rows: Sequence[Row], expected: Sequence[JobRef]) -> list[Row]:
@@ -82,11 +82,21 @@ def _build_view(token: str, jobs: Sequence[Sequence[Row]]) -> JobView:
         if decisive.phase in (JobPhase.ENDED, JobPhase.HELD)
         else None,
         removed=removal_of(decisive.state) if has_ended else Removal.NO,
-        reason=describe_state(decisive.state, decisive.reason),
+        reason=_explain_requeue(decisive, jobs) + describe_state(decisive.state, decisive.reason),
         restarts=max(0, count - 1),
         releasable=decisive.phase is JobPhase.HELD,
         memory=max((row.memory for row in rows if row.memory is not None), default=None),
     )
+
+
+def _explain_requeue(waiting: Row, jobs: Sequence[Sequence[Row]]) -> str:
+    """Return why a waiting job is in the queue again, as the beginning of a sentence; empty if it is not."""
+    if waiting.phase is not JobPhase.QUEUED or not waiting.earlier_starts:
+        return ""
+    starts = [row for rows in jobs for row in rows if row.job == waiting.job and row.started is not None]
+    if not starts:
+        return "requeued; "
+    return describe_requeue(starts[-1].state, starts[-1].host) + "; "
 
 
 def _sum_elapsed(jobs: Sequence[Sequence[Row]], has_ended: bool) -> tuple[float | None, float | None]:
