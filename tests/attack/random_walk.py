@@ -267,7 +267,12 @@ class RandomWalk:
         if self._controller is not None and self._controller.poll() is None:
             self._kill_controller()
         for _ in range(10):
-            done = lab.finish(lab.start("up", directory), 240 + 2 * self.experiment.cluster.patience)
+            try:
+                done = lab.finish(lab.start("up", directory), 240 + 2 * self.experiment.cluster.patience)
+            except AssertionError as hanging:
+                jobs = sorted(map(str, self.experiment.cluster.scheduler.poll().values()))
+                status = lab.outlast("status", directory).output
+                raise AssertionError("\n".join((str(hanging), status, *jobs))) from hanging
             if done.returncode == 0:
                 return
             assert "Traceback" not in done.output, done.output

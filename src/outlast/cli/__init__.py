@@ -22,7 +22,7 @@ import click
 
 from outlast import __version__
 from outlast.cli.lazy_group import LazyGroup
-from outlast.cli.safe_output import SafeOutput
+from outlast.cli.safe_output import SafeOutput, has_colours
 from outlast.errors import OutlastError
 
 #: Exit codes: 0 done, 1 a run failed or was cancelled, 2 wrong input or cannot continue, 130 interrupted.
@@ -47,6 +47,7 @@ _COMMANDS = {
     "explain": ("explain", "Show what happened in each attempt of a run, and why."),
     "cancel": ("cancel", "Cancel runs."),
     "retry": ("retry", "Retry failed or cancelled runs from their checkpoints."),
+    "resume": ("resume", "Start runs that are held back because others failed alike."),
     "report": ("report", "Show where the time went."),
     "data": ("data", "Fetch, check and pin data; list and clear data caches."),
     "local": ("local", "Show the local cluster; kill or evict its jobs."),
@@ -88,7 +89,7 @@ def main() -> None:
         if getattr(sys, name) is not None:
             setattr(sys, name, SafeOutput(getattr(sys, name)))
     try:
-        sys.exit(group.main(standalone_mode=False) or 0)
+        sys.exit(group.main(standalone_mode=False, **_colour_setting()) or 0)
     except click.ClickException as error:
         error.show()
         sys.exit(ERROR)
@@ -106,6 +107,11 @@ def main() -> None:
     except Exception as error:
         click.echo(_save_traceback(error), err=True)
         sys.exit(ERROR)
+
+
+def _colour_setting() -> dict[str, Any]:
+    """Return the setting of the context that leaves out colours where they are not wanted."""
+    return {} if has_colours() else {"color": False}
 
 
 class _ClosableOutput:

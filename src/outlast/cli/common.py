@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from outlast.cli.safe_output import has_colours
 from outlast.controller.inbox import Inbox
 from outlast.domain.model import Run
 from outlast.errors import BadInput, JournalHeld
@@ -46,6 +47,7 @@ COLOURS = {
     "out-of-memory": "red",
     "rejected": "red",
     "cancelled": "yellow",
+    "held-back": "yellow",
     "lost": "yellow",
     "evicted": "yellow",
     "running": "cyan",
@@ -103,6 +105,15 @@ def nothing_submitted(experiment: Experiment) -> BadInput:
     return BadInput("%s: nothing has been submitted here yet; start with `outlast run`" % experiment.root)
 
 
+def how_to_resume(directory: Path) -> str:
+    """Return the commands that start runs that are held back."""
+    place = show_argument(directory)
+    return "after a fix run `outlast retry --failed%s`, or `outlast resume%s` to start them unchanged" % (
+        " -C" + place if place else "",
+        place,
+    )
+
+
 def show_waiting_requests(number: int) -> str:
     """Return `1 request is waiting` or `2 requests are waiting`."""
     return "1 request is waiting" if number == 1 else "%d requests are waiting" % number
@@ -115,16 +126,40 @@ def locate(target: str | None, directory: Path) -> tuple[Experiment, str | None]
     """
     if target is not None and ("/" in target or _is_outside_experiment(directory)):
         path = Path(target)
-        if (path / "params.yaml").exists():
+        if _is_experiment(path):
             return experiment_at(path), None
-        if (path.parent / "params.yaml").exists() and str(path.parent) != ".":
+        if str(path.parent) == ".":
+            return experiment_at(directory), path.name
+        if _is_experiment(path.parent):
             return experiment_at(path.parent), path.name
     return experiment_at(directory), target
 
 
+def locate_all(targets: Sequence[str], directory: Path) -> Experiment:
+    """Return the experiment of all these runs, or the one in `directory` if none is named.
+
+    Raises BadInput if they belong to several experiments.
+    """
+    experiments = [locate(target, directory)[0] for target in targets] or [experiment_at(directory)]
+    found = {experiment.root.resolve(): None for experiment in experiments}
+    if len(found) > 1:
+        raise BadInput("%s and %s: name runs of one experiment at a time" % tuple(found)[:2])
+    return experiments[0]
+
+
+def check_selection(targets: Sequence[str], directory: Path, purpose: str, option: str) -> None:
+    """Raise BadInput if a run is named beside an option that selects runs; an experiment may be named."""
+    if len(targets) > 1 or any(locate(target, directory)[1] is not None for target in targets):
+        raise BadInput("name the runs to %s or use %s, not both" % (purpose, option))
+
+
+def _is_experiment(directory: Path) -> bool:
+    return (directory / "params.yaml").exists() or (directory / "journal.sqlite").exists()
+
+
 def _is_outside_experiment(directory: Path) -> bool:
     """Return True if no `-C` was given and the current directory is no experiment."""
-    return str(directory) == "." and not (directory / "params.yaml").exists()
+    return str(directory) == "." and not _is_experiment(directory)
 
 
 def carry_out(experiment: Experiment, purpose: str, work: Callable[[Supervisor], None]) -> str:
@@ -161,6 +196,8 @@ def find_run(journal: Journal, name: str | None, otherwise: str = "") -> Run:
             name = names[0]
         else:
             raise BadInput("which run? There are %d: %s%s" % (len(names), join_names(names), otherwise))
+    # With LANG=C, letters outside ASCII arrive as bytes in disguise, which the journal does not take.
+    name = name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     run = journal.run(name)
     if run is not None:
         return run
@@ -198,8 +235,14 @@ def write_json(value: object) -> None:
 
 
 def add_colour(word: str, text: str | None = None) -> str:
-    """Return `text` (default: the word) in the colour of `word`; click removes it if not on a terminal."""
-    return click.style(text or word, fg=COLOURS.get(word))
+    """Return `text` (default: the word) in the colour of `word`; click removes it if not on a terminal.
+
+    On a terminal without colours, what failed gets a mark.
+    """
+    colour = COLOURS.get(word)
+    if colour == "red" and on_terminal() and not has_colours():
+        return "%s !" % (text or word)
+    return click.style(text or word, fg=colour, bold=True if colour == "red" else None)
 
 
 def show_time(at: float | None) -> str:
@@ -286,6 +329,11 @@ def _cut_to_terminal(line: str) -> str:
 def terminal_width() -> int:
     """Return the columns of the terminal, 80 if unknown."""
     return shutil.get_terminal_size().columns
+
+
+def can_move_cursor() -> bool:
+    """Return True if standard output is a terminal on which lines can be overwritten."""
+    return on_terminal() and os.environ.get("TERM") != "dumb"
 
 
 def on_terminal() -> bool:

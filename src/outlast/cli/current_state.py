@@ -142,6 +142,8 @@ def of_waiting(run: Run, spec: Spec | None, active: int, supervised: bool) -> Cu
     since = run.last.at if run.last else run.added
     if run.state.over:
         return CurrentState(run.state.value, printable(run.reason), since)
+    if run.state is RunState.HELD_BACK:
+        return CurrentState(run.state.value, "others failed alike", since)
     if run.state is not RunState.WAITING or (run.last is not None and run.last.outcome is Outcome.FINISHED):
         return CurrentState(run.state.value, "publishing its results", since)
     if run.cancel_asked:

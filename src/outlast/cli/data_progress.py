@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -40,7 +41,7 @@ class TransferDisplay:
     @contextmanager
     def showing(self) -> Iterator[None]:
         """Show the bar, on a terminal, until the context ends."""
-        if self._quiet or not on_terminal():
+        if self._quiet or not can_move_cursor():
             yield
             return
         from rich.console import Console
@@ -145,6 +146,6 @@ def describe_next_steps(next_try_in: float | None, gives_up_in: float | None) ->
     return ", ".join(parts)
 
 
-def on_terminal() -> bool:
-    """Return True if standard error is a terminal."""
-    return sys.stderr is not None and sys.stderr.isatty()
+def can_move_cursor() -> bool:
+    """Return True if standard error is a terminal on which lines can be overwritten."""
+    return sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"

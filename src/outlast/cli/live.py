@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from outlast.cli.common import COLOURS, on_terminal
+from outlast.cli.common import COLOURS, can_move_cursor
 from outlast.cli.refusal_hints import suggest_retry
 from outlast.cli.safe_output import unfiltered, without_control
 from outlast.cli.scheduler_outage import OutageMessages
 from outlast.controller.controller import Pass
 from outlast.domain import describe, untrusted
-from outlast.domain.model import Attempt, EntryKind, JournalEntry
+from outlast.domain.model import Attempt, EntryKind, JournalEntry, Outcome
 from outlast.exchange import attempt_log
 from outlast.exchange.experiment import Experiment
 from outlast.journal.journal import Journal
-from outlast.text import printable
+from outlast.text import counted, printable
 from outlast.units import LONGEST, show_size
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ SHOWN = 10
 
 _ENDS = (EntryKind.FINISHED, EntryKind.FAILED, EntryKind.CANCELLED)
 #: Errors of files are printed as notes of the pass, also where runs are many.
-_NOT_PRINTED = (EntryKind.QUEUED, EntryKind.SEEN, EntryKind.ACCEPTED, EntryKind.BLOCKED)
+_NOT_PRINTED = (EntryKind.QUEUED, EntryKind.SEEN, EntryKind.ACCEPTED, EntryKind.BLOCKED, EntryKind.HELD_BACK)
 
 
 class Display:
@@ -52,12 +52,14 @@ class Display:
         self._outage = OutageMessages()
         self._notes: frozenset[str] = frozenset()
         self._counted = 0.0
+        #: Why runs are held back, as far as it was printed.
+        self._held_back: set[str] = set()
 
     @contextmanager
     def showing(self, journal: Journal) -> Iterator[None]:
         """Show the current attempts, on a terminal, until the context ends."""
         self._journal = journal
-        if self._quiet or not on_terminal():
+        if self._quiet or not can_move_cursor():
             yield
             return
         from rich.console import Console
@@ -76,16 +78,30 @@ class Display:
         if self._quiet or self._journal is None:
             return
         many = sum(self._journal.counts().values()) > MANY
+        self._print_held_back([entry for entry in entries if entry.kind is EntryKind.HELD_BACK])
         for entry in entries:
             if entry.kind in _NOT_PRINTED or (many and entry.kind not in _ENDS):
                 continue
             attempt = self._journal.attempt(entry.token) if entry.token else None
+            if attempt is not None and attempt.condemned and attempt.condemned[0] is Outcome.CANCELLED:
+                continue  # its run is held back, and that has a line for all of them
             text = describe.of_entry(entry, attempt)
             if entry.kind is EntryKind.FAILED:
                 text += self._hint(entry.run) + self._last_lines(entry.run)
             self._print(entry.at, entry.run, text, COLOURS.get(entry.kind.value))
         if many:
             self._print_counts()
+
+    def _print_held_back(self, entries: Sequence[JournalEntry]) -> None:
+        """Print one line for all runs that are held back for the same reason."""
+        reasons = {entry.data.get("reason", ""): entry for entry in entries}
+        for reason, last in reasons.items():
+            number = counted(sum(entry.data.get("reason", "") == reason for entry in entries), "run")
+            text = "%s held back: %s" % (number, printable(reason))
+            if reason in self._held_back:
+                text = "%s more held back" % number
+            self._held_back.add(reason)
+            self._print(last.at, "runs", text, "yellow")
 
     def after_pass(self, done: Pass) -> None:
         """Print the notes of a pass, and from time to time that the scheduler does not respond."""

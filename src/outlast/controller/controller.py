@@ -14,14 +14,15 @@ from typing import Any
 
 from outlast.controller import crashpoints
 from outlast.controller.dispatch import Dispatch
-from outlast.domain import admission, engine, file_errors, outcomes
+from outlast.domain import admission, alike_failures, engine, file_errors, outcomes
 from outlast.domain.decision import Decision, DecisionKind
-from outlast.domain.model import Attempt, EntryKind, JournalEntry, Outcome
+from outlast.domain.model import Attempt, EntryKind, JournalEntry, Outcome, RunState
 from outlast.domain.observation import JobPhase, JobView, Observations, Report
 from outlast.exchange.base import Exchange, FilesGone, ResultGone
 from outlast.filesystem import describe_error
 from outlast.journal.records import Records
 from outlast.schedulers.base import JobRef, Scheduler, SchedulerUnavailable
+from outlast.schedulers.host_sizes import HostSizes
 
 #: The most rounds of decisions in one pass; from the end of an attempt to the next, a run needs at most four.
 MOST_ROUNDS = 12
@@ -48,7 +49,8 @@ class Pass:
 class Controller:
     """Makes passes over the runs in `records`, with one scheduler and one exchange.
 
-    `listener` is called with all new entries once they are durable, `heartbeat` often during a pass.
+    `listener` is called with all new entries once they are durable, `heartbeat` often during a pass, and
+    `query_hosts` for the first attempt that requests more than the one before.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Controller:
         new_batch: Callable[[], str] = lambda: secrets.token_hex(6),
         listener: Listener = lambda entries: None,
         heartbeat: Callable[[], None] = lambda: None,
+        query_hosts: Callable[[], HostSizes] = HostSizes,
     ) -> None:
         self._records = records
         self._scheduler = scheduler
@@ -68,14 +71,14 @@ class Controller:
         self._clock = clock
         self._listener = listener
         self._heartbeat = scheduler.heartbeat = heartbeat
-        self._dispatch = Dispatch(records, scheduler, exchange, clock, new_batch, heartbeat)
+        self._dispatch = Dispatch(records, scheduler, exchange, clock, new_batch, heartbeat, query_hosts)
         #: By token: when the report of a running job was last read.
         self._read: dict[str, float] = {}
 
     @property
     def done(self) -> bool:
-        """True if all runs are over."""
-        return not self._records.live()
+        """True if all runs are over or held back."""
+        return all(run.state is RunState.HELD_BACK for run in self._records.live().values())
 
     # One pass.
 
@@ -184,20 +187,26 @@ class Controller:
         for _ in range(MOST_ROUNDS):
             now = self._clock()
             decisions: list[Decision] = []
-            live = self._records.live()
+            live, failed = self._records.live(), self._records.alike_failures()
+            retried = alike_failures.add_retried(failed, live.values(), self._records.current, now)
             for name in names:
                 run = live.get(name)
                 if run is None:
                     continue
                 limits = self._records.spec(run.spec).limits
-                attempt = self._records.current(run)
-                decision = engine.decide(run, attempt, seen, limits, self._scheduler.patience, now)
+                attempt, patience = self._records.current(run), self._scheduler.patience
+                hold_back = alike_failures.why_hold_back(run, failed, retried)
+                if hold_back is not None and not hold_back.final and hold_back.reason not in done.notes:
+                    done.notes.append(hold_back.reason)
+                decision = engine.decide(run, attempt, seen, limits, patience, now, hold_back)
                 if decision is None:
                     continue
                 (starts if decision.do is DecisionKind.START else decisions).append(decision)
             if not decisions:
                 break
-            names = self._act(decisions, seen, done)
+            ended = self._act(decisions, seen, done)
+            # An end may hold back runs that were about to start.
+            names, starts = [*ended, *(start.run for start in starts)], []
         self._forget_ended(seen)
         # Runs that have had an attempt come before runs that have not.
         live = self._records.live()

@@ -7,15 +7,17 @@ controller dies in between, the job is searched for by its token.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from outlast.controller import crashpoints
-from outlast.domain import admission, attempt_end
+from outlast.domain import admission, attempt_end, resource_requests
 from outlast.domain.decision import Decision
-from outlast.domain.model import EntryKind, JournalEntry, RunState
+from outlast.domain.model import EntryKind, JournalEntry, Run, RunState
 from outlast.exchange.base import Exchange
 from outlast.filesystem import describe_error
 from outlast.journal.records import Records
 from outlast.schedulers.base import JobRequest, Scheduler, Submission, SubmitStatus
+from outlast.schedulers.host_sizes import HostSizes
 
 #: The window of `Scheduler.submit_rate`, in seconds.
 MINUTE = 60.0
@@ -34,8 +36,12 @@ class Dispatch:
         clock: Callable[[], float],
         new_batch: Callable[[], str],
         heartbeat: Callable[[], None],
+        query_hosts: Callable[[], HostSizes] = HostSizes,
     ) -> None:
         self._records = records
+        self._query_hosts = query_hosts
+        #: What the largest host has; None: not queried yet.
+        self._largest: HostSizes | None = None
         self._scheduler = scheduler
         self._exchange = exchange
         self._clock = clock
@@ -81,8 +87,7 @@ class Dispatch:
                 token,
                 {
                     "number": live[decision.run].attempts + 1,
-                    "reason": decision.reason,
-                    "decided": decision.data["decided"],
+                    **self._plan(live[decision.run], decision),
                     "avoid": list(admission.choose_avoided(decision.data["avoid"], hosts)),
                     **({"jobs": jobs} if jobs > 1 else {}),
                 },
@@ -101,7 +106,7 @@ class Dispatch:
             run = before[intent.run]
             attempt = self._records.attempt(token)
             assert attempt is not None
-            spec = self._records.spec(run.spec)
+            spec = resource_requests.apply_request(self._records.spec(run.spec), attempt)
             try:
                 self._exchange.write_order(run, attempt, spec)
             except OSError as error:
@@ -117,6 +122,23 @@ class Dispatch:
         now = self._clock()
         append([_entry(now, intent.run, intent.token or "", submissions, blocked) for intent in intents])
         crashpoints.reach("start.recorded")
+
+    def _plan(self, run: Run, decision: Decision) -> dict[str, Any]:
+        """Return the reason for an attempt, and what it requests beyond the resources of its spec."""
+        spec = self._records.spec(run.spec)
+        growth = resource_requests.next_request(run, spec)
+        if growth.request != growth.before:
+            if self._largest is None:
+                self._heartbeat()
+                self._largest = self._query_hosts()
+            growth = resource_requests.next_request(run, spec, self._largest.memory, self._largest.disk)
+        happened, decided = decision.data["happened"], decision.data["decided"]
+        decided = resource_requests.describe(growth, decided)
+        return {
+            "reason": "; ".join(filter(None, (happened, decided))),
+            "decided": decided or happened,
+            **resource_requests.raised(growth, spec),
+        }
 
     def _fence_rejected(self, token: str, result: Submission) -> Submission:
         """Fence a rejected job, because it may exist nevertheless; return UNKNOWN if that is not possible.

@@ -18,7 +18,8 @@ from typing import Any
 
 from outlast.controller.crashpoints import reach
 from outlast.controller.type_check import check_types
-from outlast.domain.model import EntryKind, JournalEntry, RunPlan, RunState, Spec
+from outlast.domain.alike_failures import has_begun
+from outlast.domain.model import EntryKind, JournalEntry, Run, RunPlan, RunState, Spec
 from outlast.errors import NotWritable
 from outlast.filesystem import describe_error, write_durably
 from outlast.journal.codec import dump, read_spec
@@ -51,14 +52,24 @@ class Cancel:
 
 @dataclass(frozen=True)
 class Retry:
-    """A request to retry failed or cancelled runs; with `again`, finished ones too."""
+    """A request to retry failed, cancelled or held-back runs; with `again`, finished ones too."""
 
     spec: Spec
     runs: tuple[str, ...]
     again: bool = False
+    #: The runs that are held back, too.
+    held_back: bool = False
 
 
-Request = Submit | Cancel | Retry
+@dataclass(frozen=True)
+class Resume:
+    """A request to start the runs that are held back, as they were submitted."""
+
+    #: None: all of them.
+    runs: tuple[str, ...] | None = None
+
+
+Request = Submit | Cancel | Retry | Resume
 
 
 @dataclass(frozen=True)
@@ -135,7 +146,10 @@ def _build(raw: Mapping[str, Any]) -> Request:
             return Cancel(names, str(raw["reason"]))
         case "retry":
             names = tuple(map(_text, raw["runs"]))
-            return Retry(read_spec(json.dumps(raw["spec"])), names, again=raw.get("again") is True)
+            again, held_back = raw.get("again") is True, raw.get("held_back") is True
+            return Retry(read_spec(json.dumps(raw["spec"])), names, again, held_back)
+        case "resume":
+            return Resume(None if raw["runs"] is None else tuple(map(_text, raw["runs"])))
     raise ValueError("unknown kind of request")
 
 
@@ -155,7 +169,8 @@ def process_requests(journal: Journal, inbox: Inbox, now: float) -> list[str]:
                 notes.append("%s could not be read as a request" % inbox.put_aside(name))
                 continue
             if not journal.has_request(name):
-                elsewhere = "" if isinstance(request, Cancel) else under_way_elsewhere(journal, request.spec)
+                spec = request.spec if isinstance(request, (Submit, Retry)) else None
+                elsewhere = under_way_elsewhere(journal, spec) if spec is not None else ""
                 if elsewhere:
                     notes.append("a request was refused: %s" % elsewhere)
                 entries = [] if elsewhere else _entries_for(journal, request, now)
@@ -204,16 +219,33 @@ def _entries_for(journal: Journal, request: Request, now: float) -> list[Journal
             ]  # fmt: skip
         case Cancel(names, reason):
             chosen = list(journal.live()) if names is None else names
-            return [
-                JournalEntry(now, run.name, EntryKind.CANCEL_ASKED, None, {"reason": reason})
-                for run in map(journal.run, chosen)
-                if run is not None and not run.state.over
-            ]
-        case Retry(spec, names, again):
+            entries: list[JournalEntry] = []
+            for run in map(journal.run, chosen):
+                if run is None or run.state.over:
+                    continue
+                entries.append(JournalEntry(now, run.name, EntryKind.CANCEL_ASKED, None, {"reason": reason}))
+                if run.attempts == 0:  # nothing has to be cancelled or looked at first
+                    entries.append(JournalEntry(now, run.name, EntryKind.CANCELLED, None, {"reason": reason}))
+            return entries
+        case Retry(spec, names, again, held_back):
             number = journal.add_spec(spec)
-            states = (RunState.FAILED, RunState.CANCELLED, *([RunState.FINISHED] if again else []))
+            states = [RunState.FAILED, RunState.CANCELLED, RunState.HELD_BACK]
+            states += [RunState.FINISHED] if again else []
+            others = [run.name for run in _not_begun(journal) if held_back]
             return [
                 JournalEntry(now, run.name, EntryKind.RETRIED, None, {"spec": number})
-                for run in map(journal.run, names)
+                for run in map(journal.run, dict.fromkeys([*names, *others]))
                 if run is not None and run.state in states
             ]
+        case Resume(names):
+            return [
+                JournalEntry(now, run.name, EntryKind.RESUMED)
+                for run in _not_begun(journal)
+                if names is None or run.name in names
+            ]
+
+
+def _not_begun(journal: Journal) -> list[Run]:
+    """Return the runs that are held back, or that would be: those that have not begun."""
+    states = (RunState.HELD_BACK, RunState.WAITING, RunState.ACTIVE)
+    return [run for run in journal.live().values() if run.state in states and not has_begun(run)]

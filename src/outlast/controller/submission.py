@@ -87,17 +87,23 @@ def submit(experiment: Experiment, parsed: Parsed, journal: Journal | None) -> S
 
 
 def retry(
-    experiment: Experiment, parsed: Parsed, journal: Journal, runs: tuple[Run, ...], *, again: bool = False
+    experiment: Experiment,
+    parsed: Parsed,
+    journal: Journal,
+    runs: tuple[Run, ...],
+    *,
+    again: bool = False,
+    held_back: bool = False,
 ) -> Spec:
     """Request durably that these runs are retried with the current `params.yaml` and code; return the spec.
 
-    `again`: finished runs too. Raise BadInput if runs are under way on another cluster, NotWritable if
-    another user has the experiment.
+    `again`: finished runs too. `held_back`: also all runs that are held back. Raise BadInput if runs are
+    under way on another cluster, NotWritable if another user has the experiment.
     """
     check_owner(experiment.journal)
     spec = prepare(experiment, parsed)
     _refuse_other_cluster(journal, spec)
-    Inbox(experiment.inbox).put(Retry(spec, tuple(run.name for run in runs), again))
+    Inbox(experiment.inbox).put(Retry(spec, tuple(run.name for run in runs), again, held_back))
     return spec
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 
 from outlast.controller.controller import Controller, Listener, Pass
 from outlast.controller.inbox import Inbox, process_requests
-from outlast.domain.model import JournalEntry
+from outlast.domain.model import JournalEntry, RunState, Spec
 from outlast.errors import (
     JournalDamaged,
     JournalHeld,
@@ -24,6 +24,8 @@ from outlast.journal.lease import Lease
 from outlast.journal.sqlite_file import is_blank
 from outlast.schedulers import connect
 from outlast.schedulers.base import Scheduler
+from outlast.schedulers.host_sizes import HostSizes, query_host_sizes
+from outlast.schedulers.profile import Profile
 from outlast.units import show_duration
 
 #: Seconds between two polls of the scheduler while jobs keep notifying: the more live runs, the longer.
@@ -36,6 +38,8 @@ INBOX_INTERVAL = 1.0
 LONGEST_OUTAGE = 600.0
 FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 60.0
+#: Timeout in seconds of the query for the largest host of the cluster.
+HOSTS_TIMEOUT = 5.0
 
 
 def _ignore(entries: Sequence[JournalEntry]) -> None:
@@ -70,8 +74,9 @@ class Supervisor:
 
     @property
     def done(self) -> bool:
-        """True if all runs are over and no request waits, except in an inbox that cannot be written."""
-        return not self.journal.live() and all(map(self.journal.has_request, self._inbox.names()))
+        """True if all runs are over or held back, and no request waits but in an inbox that is read-only."""
+        held_back = (run.state is RunState.HELD_BACK for run in self.journal.live().values())
+        return all(held_back) and all(map(self.journal.has_request, self._inbox.names()))
 
     def step(self, budget: float = float("inf"), jobs: int = 1) -> Pass:
         """Process the requests in the inbox and make one pass (see `Controller.step`)."""
@@ -169,7 +174,15 @@ class Supervisor:
             exchange_for(self.experiment, program, spec, self._scheduler),
             listener=self._listener,
             heartbeat=self._lease.renew,
+            query_hosts=lambda: _query_hosts(spec, self.experiment),
         )
+
+
+def _query_hosts(spec: Spec, experiment: Experiment) -> HostSizes:
+    """Return what the largest host of the cluster has."""
+    kind = spec.profile.get("scheduler", spec.cluster)
+    profile = Profile.from_dict({**spec.profile, "name": spec.cluster})
+    return query_host_sizes(kind, profile, str(experiment.root), HOSTS_TIMEOUT)
 
 
 @contextmanager

@@ -81,8 +81,7 @@ class Loader:
     def __iter__(self) -> Iterator[Any]:
         """Yield the batches of an epoch; if the last iteration was left early, of the next epoch."""
         batches = self._batches
-        if self._is_iterating:  # the last iteration was left before its end
-            batches.epoch, batches.given = batches.epoch + 1, 0
+        self.end_epoch()
         self._is_iterating = True
         with _block_stop_signals():  # workers ignore them only once _WorkerInit has run
             iterator = iter(self._loader)
@@ -110,6 +109,20 @@ class Loader:
                 % (name, state.get(name), value)
             )
         self._batches.epoch, self._batches.given = state["epoch"], state["given"]
+        self._is_iterating = False
+
+    def end_epoch(self) -> None:
+        """Make the next iteration yield a whole new epoch, if the last one was left early."""
+        if self._is_iterating:
+            self._batches.epoch, self._batches.given = self._batches.epoch + 1, 0
+            self._is_iterating = False
+
+    def step_back(self) -> None:
+        """Go back by one batch, at the end of an epoch: the next iteration yields its last batch again."""
+        batches = self._batches
+        if batches.given == 0:
+            batches.epoch, batches.given = batches.epoch - 1, len(batches)
+        batches.given -= 1
         self._is_iterating = False
 
 

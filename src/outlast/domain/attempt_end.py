@@ -54,6 +54,10 @@ def end_attempt(
     data.update(_failure(attempt, view, report, outcome, detail))
     if report is not None and outcomes.is_blocked(report):
         data["blocked"] = True
+    if report is not None and outcomes.saved_nothing_in_time(outcome, report.legs):
+        data["unsaved"] = True
+    if outcomes.lacked_memory(outcome, view, report):
+        data["lacked_memory"] = True
     if outcomes.is_lasting(outcome, data.get("signature")):
         data["transient"] = False
     if attempt.cause is not None and attempt.condemned is not None and outcome is attempt.condemned[0]:

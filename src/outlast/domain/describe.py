@@ -24,6 +24,10 @@ def _sentence(entry: JournalEntry, attempt: Attempt | None) -> str:
             return "submitted"
         case EntryKind.RETRIED:
             return "retry requested"
+        case EntryKind.HELD_BACK:
+            return "held back: %s" % reason
+        case EntryKind.RESUMED:
+            return "resumption requested"
         case EntryKind.CANCEL_ASKED:
             return "cancellation requested: %s" % reason
         case EntryKind.INTENDED:

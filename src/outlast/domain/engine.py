@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from outlast.domain import outcomes, untrusted
+from outlast.domain.alike_failures import HoldBack
 from outlast.domain.attempt_end import count_failures, end_attempt, end_by_report
 from outlast.domain.decision import Decision, DecisionKind, record
 from outlast.domain.model import Attempt, AttemptState, Cause, EntryKind, Limits, Outcome, Run, RunState
 from outlast.domain.observation import JobPhase, JobView, Observations, Patience, Report
-from outlast.domain.policy import CLUSTER_PATIENCE, Action, judge
+from outlast.domain.policy import CLUSTER_PATIENCE, Action, judge, nothing_saved
 from outlast.node.failure_streak import FailureStreak
 
 #: Seconds that a run avoids a host where the cluster caused an attempt to fail.
@@ -31,15 +32,27 @@ WAITS_AGAIN = 60.0
 
 
 def decide(
-    run: Run, attempt: Attempt | None, seen: Observations, limits: Limits, patience: Patience, now: float
+    run: Run,
+    attempt: Attempt | None,
+    seen: Observations,
+    limits: Limits,
+    patience: Patience,
+    now: float,
+    hold_back: HoldBack | None = None,
 ) -> Decision | None:
-    """Return the next decision about `run`, whose current attempt is `attempt`; None: wait."""
+    """Return the next decision about `run`, whose current attempt is `attempt`; None: wait.
+
+    `hold_back`: why it must not begin (see `alike_failures`).
+    """
     if run.state.over:
         return None
+    if run.state is RunState.HELD_BACK:
+        cancelled = run.cancel_asked
+        return record(run, EntryKind.CANCELLED, None, cancelled) if cancelled else None
     if run.state is RunState.ACCEPTED:
         return Decision(DecisionKind.PUBLISH, run.name, token=run.accepted)
     if attempt is not None:
-        return _watch(run, attempt, seen, limits, patience, now)
+        return _watch(run, attempt, seen, limits, patience, now, hold_back)
     verdict = judge(run, limits, patience, now)
     if verdict.action is Action.ACCEPT:
         assert run.last is not None
@@ -47,12 +60,15 @@ def decide(
     if run.cancel_asked:
         return record(run, EntryKind.CANCELLED, None, run.cancel_asked)
     if verdict.action is Action.FAIL:
-        return record(run, EntryKind.FAILED, None, verdict.reason)
+        alike = {"alike": verdict.alike} if verdict.alike else None
+        return record(run, EntryKind.FAILED, None, verdict.reason, alike)
+    if hold_back is not None:
+        return record(run, EntryKind.HELD_BACK, None, hold_back.reason) if hold_back.final else None
     if now < verdict.due:
         return None
     recent = (host for host, at in run.sour_hosts if 0 <= now - at < AVOID_HOST_FOR)
     avoid = [host for host in recent if untrusted.host(host)]  # older versions recorded any name
-    data = {"avoid": avoid, "decided": verdict.decided or verdict.happened}
+    data = {"avoid": avoid, "happened": verdict.happened, "decided": verdict.decided}
     return Decision(DecisionKind.START, run.name, verdict.reason, data=data)
 
 
@@ -94,7 +110,13 @@ def _finished(report: Report | None) -> bool:
 
 
 def _watch(
-    run: Run, attempt: Attempt, seen: Observations, limits: Limits, patience: Patience, now: float
+    run: Run,
+    attempt: Attempt,
+    seen: Observations,
+    limits: Limits,
+    patience: Patience,
+    now: float,
+    hold_back: HoldBack | None,
 ) -> Decision | None:
     if attempt.state is AttemptState.INTENDED:
         # Only a controller that died in between leaves this behind.
@@ -135,6 +157,8 @@ def _watch(
     if view.phase is JobPhase.HELD and not run.cancel_asked:
         return _decide_hold(run, attempt, view, patience, now)
     gone = seen.gone.get(attempt.token)
+    if hold_back is not None and view.phase is JobPhase.QUEUED and attempt.started is None:
+        return _withdraw(run, attempt, hold_back.reason, now) or _give_up(run, attempt, report, patience, now)
     return _watch_alive(run, attempt, view, report, gone, limits, now) or _give_up(
         run, attempt, report, patience, now
     )
@@ -182,6 +206,14 @@ def _watch_alive(
     return Decision(DecisionKind.CANCEL_JOB, run.name, reason, attempt.token, EntryKind.CANCEL_SENT, data)
 
 
+def _withdraw(run: Run, attempt: Attempt, reason: str, now: float) -> Decision | None:
+    """Return the decision to cancel a job that has not begun, because its run is held back."""
+    if _sent_recently(attempt, now):
+        return None
+    data = {"outcome": Outcome.CANCELLED.value}
+    return Decision(DecisionKind.CANCEL_JOB, run.name, reason, attempt.token, EntryKind.CANCEL_SENT, data)
+
+
 def _give_up(
     run: Run, attempt: Attempt, report: Report | None, patience: Patience, now: float
 ) -> Decision | None:
@@ -209,6 +241,10 @@ def _why_hopeless(run: Run, attempt: Attempt, report: Report, limits: Limits) ->
         if failures.is_hopeless:
             failed = next(leg for leg in reversed(over) if outcomes.signature_of(leg) == failures.signature)
             return "the same failure twice: %s" % outcomes.detail_of(failed), outcomes.of_leg(failed)
+    if not limits.start_over and not run.saved and run.best_step is None:
+        resumed = any(leg.resumed is not None for leg in report.legs)
+        if outcomes.saved_nothing_in_time(Outcome.OVER_TIME, report.legs) and over and not resumed:
+            return nothing_saved(run.name, attempt.number), Outcome.OVER_TIME
     idle = _idle_legs(over)
     if idle >= CLUSTER_PATIENCE * limits.without_progress:
         return "the job was started %d times in a row without progress" % idle, outcomes.NO_PROGRESS

@@ -20,6 +20,7 @@ from outlast.domain.model import (
     Outcome,
     Removal,
     Run,
+    RunState,
 )
 from outlast.domain.save_costs import of_attempt
 from outlast.node.failure_streak import FailureStreak
@@ -76,6 +77,9 @@ def _apply_attempt(attempt: Attempt | None, entry: JournalEntry) -> Attempt:
             reason=data.get("reason", ""),
             avoid=tuple(data.get("avoid", ())),
             jobs=data.get("jobs", 1),
+            memory=data.get("memory"),
+            disk=data.get("disk"),
+            time=data.get("time"),
         )
     match entry.kind:
         case EntryKind.QUEUED:
@@ -167,6 +171,10 @@ def _apply_run(run: Run | None, attempt: Attempt | None, entry: JournalEntry, ch
     match entry.kind:
         case EntryKind.INTENDED:
             changes.update(attempts=data["number"], current=entry.token, reason=data.get("reason", ""))
+            changes.update({key: data.get(key) for key in ("memory", "disk", "time")})
+            if (data.get("memory") or 0) > (run.memory or 0):
+                # With more memory, the same failure again is another one, unless it can get no more.
+                changes.update(stuck=0, **({} if data.get("most") else {"failure": None, "failures": 0}))
         case EntryKind.ENDED:
             assert attempt is not None
             changes.update(_after_ending(run, attempt, entry))
@@ -192,13 +200,27 @@ def _apply_run(run: Run | None, attempt: Attempt | None, entry: JournalEntry, ch
                 save_blocked=None,  # the model may have changed, and with it the cost of a save
                 save_durable=None,
                 cancel_asked="",
+                memory=None,
+                disk=None,
+                time=None,
+                alike="",
                 # A result that could not be published is still there: it is accepted again.
                 last=run.last if run.unpublished else None,
                 unpublished=False,
                 reason="",
             )
+        case EntryKind.HELD_BACK:
+            changes.update(reason=data.get("reason", ""))
+        case EntryKind.RESUMED:
+            changes.update(since=entry.at)
+            if run.state is RunState.HELD_BACK:
+                changes.update(reason="")
         case _:  # FINISHED, FAILED, CANCELLED
-            changes.update(reason=data.get("reason", ""), unpublished=bool(data.get("unpublished")))
+            changes.update(
+                reason=data.get("reason", ""),
+                unpublished=bool(data.get("unpublished")),
+                alike=data.get("alike", ""),
+            )
     return replace(run, **changes)
 
 
@@ -220,6 +242,10 @@ def _after_ending(run: Run, attempt: Attempt, entry: JournalEntry) -> Mapping[st
         if run.best_step is not None and (resumed is None or resumed < run.best_step):
             # Checkpoints were lost. That is no progress; the next attempt is measured from this step.
             best_step = step
+    # Records of earlier versions do not have `saved`.
+    saved_before = run.saved or run.best_step is not None or (run.last is not None and run.last.progressed)
+    resumed_any = any(leg.resumed is not None for leg in account.legs)
+    saved = saved_before or resumed_any or progressed
     last = Ending(
         number=attempt.number,
         token=attempt.token,
@@ -233,6 +259,10 @@ def _after_ending(run: Run, attempt: Attempt, entry: JournalEntry) -> Mapping[st
         transient=data.get("transient", True),
         cause=cause,
         removed=Removal(data.get("removed", Removal.NO)),
+        withdrawn=outcome is Outcome.CANCELLED and attempt.condemned is not None and not run.cancel_asked,
+        unsaved=bool(data.get("unsaved")) and not saved,
+        lacked_memory=bool(data.get("lacked_memory")),
+        peak=account.memory if data.get("lacked_memory") else None,
     )
     changes: dict[str, Any] = {
         "current": None,
@@ -240,6 +270,7 @@ def _after_ending(run: Run, attempt: Attempt, entry: JournalEntry) -> Mapping[st
         # An attempt that was turned back does not count as a try.
         "ran": run.ran + (1 if account.slot_seconds and not last.turned_back else 0),
         "best_step": best_step,
+        "saved": saved,
         "blocked_since": (run.blocked_since or entry.at) if data.get("blocked") else None,
         **_save_history(run, outcome, account),
     }

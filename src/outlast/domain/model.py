@@ -60,6 +60,12 @@ class Limits:
     attempts: int = 50
     without_progress: int = 3
     total: float = 14 * 86400.0
+    #: A run that used all of an attempt's time and has nothing saved may start from the beginning.
+    start_over: bool = False
+    #: The most that an attempt requests after one ran out of it; None: see `resource_requests`.
+    memory: int | None = None
+    disk: int | None = None
+    time: float | None = None
 
 
 @dataclass(frozen=True)
@@ -174,6 +180,7 @@ class RunState(str, Enum):
     """The state of a run."""
 
     WAITING = "waiting"  # it has no current attempt
+    HELD_BACK = "held-back"  # it has not begun, and does not: other runs failed alike
     ACTIVE = "active"  # it has a current attempt
     ACCEPTED = "accepted"  # a result was accepted and is being published
     FINISHED = "finished"
@@ -209,6 +216,8 @@ class EntryKind(str, Enum):
     FAILED = "failed"
     CANCELLED = "cancelled"
     RETRIED = "retried"
+    HELD_BACK = "held-back"
+    RESUMED = "resumed"
 
     INTENDED = "intended"
     UNSURE = "unsure"
@@ -251,6 +260,14 @@ RUN_STEPS: Mapping[tuple[RunState | None, EntryKind], RunState] = {
     (_RUN.ACCEPTED, EntryKind.CANCELLED): _RUN.CANCELLED,
     (_RUN.FAILED, EntryKind.RETRIED): _RUN.WAITING,
     (_RUN.CANCELLED, EntryKind.RETRIED): _RUN.WAITING,
+    (_RUN.WAITING, EntryKind.HELD_BACK): _RUN.HELD_BACK,
+    (_RUN.HELD_BACK, EntryKind.RESUMED): _RUN.WAITING,
+    (_RUN.HELD_BACK, EntryKind.RETRIED): _RUN.WAITING,
+    (_RUN.HELD_BACK, EntryKind.CANCEL_ASKED): _RUN.HELD_BACK,
+    (_RUN.HELD_BACK, EntryKind.CANCELLED): _RUN.CANCELLED,
+    # It has not begun, and failures before this moment do not hold it back.
+    (_RUN.WAITING, EntryKind.RESUMED): _RUN.WAITING,
+    (_RUN.ACTIVE, EntryKind.RESUMED): _RUN.ACTIVE,
     # The user asks for another result (`outlast retry --again`); the earlier one is kept.
     (_RUN.FINISHED, EntryKind.RETRIED): _RUN.WAITING,
 }
@@ -308,6 +325,13 @@ class Ending:
     transient: bool = True
     cause: Cause | None = None
     removed: Removal = Removal.NO
+    #: The engine cancelled its job before it began, because its run is held back.
+    withdrawn: bool = False
+    #: It used all of its time and neither it nor an earlier attempt saved anything.
+    unsaved: bool = False
+    #: More memory on the host would have helped; the most that it used, in bytes, if that is known.
+    lacked_memory: bool = False
+    peak: int | None = None
 
     @property
     def turned_back(self) -> bool:
@@ -361,6 +385,14 @@ class Run:
     #: Of the last attempt that saved: mean seconds that a save blocked the training, and the slowest save.
     save_blocked: float | None = None
     save_durable: float | None = None
+    #: An attempt has saved something that the next one can resume from.
+    saved: bool = False
+    #: What its newest attempt requested, where that is more than `Spec.resources`.
+    memory: int | None = None
+    disk: int | None = None
+    time: float | None = None
+    #: For a failed run: what its failure has in common with those of other runs; empty: nothing.
+    alike: str = ""
 
 
 @dataclass(frozen=True)
@@ -377,6 +409,10 @@ class Attempt:
     avoid: tuple[str, ...] = ()
     #: The length of its chain: jobs that each wait for the end of the one before (see `outlast chain`).
     jobs: int = 1
+    #: What it requested, where that is more than `Spec.resources`.
+    memory: int | None = None
+    disk: int | None = None
+    time: float | None = None
     job: str = ""
     host: str = ""
     queued: float | None = None

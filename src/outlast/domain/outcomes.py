@@ -8,10 +8,11 @@ decides when an attempt is over and asks here how it ended.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from outlast.domain.model import Attempt, AttemptState, Outcome, Run
+from outlast.domain.model import Attempt, AttemptState, Outcome, Phase, Run
 from outlast.domain.observation import JobView, Report
 from outlast.node.failure_streak import DATA_FAILURES, TRAINING_FAILURES
 from outlast.node.protocol import (
@@ -24,6 +25,9 @@ from outlast.node.protocol import (
 
 #: How much of a line of the profile is shown, in characters.
 _LONGEST_LINE = 300
+
+#: Words in the error of a training script that ran out of a GPU's memory, not out of the host's.
+_GPU_MEMORY = re.compile(r"CUDA|\bHIP\b|\bXPU\b|\bMPS\b|\bGPU\b|RESOURCE_EXHAUSTED|OutOfMemoryError")
 
 
 class Conclusion(NamedTuple):
@@ -175,6 +179,27 @@ def when_blocked(run: Run, attempt: Attempt, error: str) -> Conclusion:
 def is_blocked(report: Report) -> bool:
     """Return True if the node program could not use a file of the experiment, which other nodes see too."""
     return report.logged_outcome is Outcome.NODE_TROUBLE and bool(report.signature)
+
+
+def saved_nothing_in_time(outcome: Outcome, legs: Sequence[Report]) -> bool:
+    """Return True if a start used all of its time, and none of these starts saved anything.
+
+    The node program must have logged it: a log that was cut may lack a save.
+    """
+    at_limit = any(of_leg(leg) is Outcome.OVER_TIME and _computed(leg) for leg in legs)
+    return outcome is Outcome.OVER_TIME and at_limit and not any(leg.changed or leg.saves for leg in legs)
+
+
+def _computed(leg: Report) -> bool:
+    return any(phase is Phase.COMPUTE for phase, _ in leg.spans)
+
+
+def lacked_memory(outcome: Outcome, view: JobView | None, report: Report | None) -> bool:
+    """Return True if the job may succeed on a host with more memory: it was not a GPU's that was used up."""
+    if outcome is not Outcome.OUT_OF_MEMORY:
+        return False
+    from_scheduler = view is not None and view.outcome is Outcome.OUT_OF_MEMORY
+    return from_scheduler or report is None or not _GPU_MEMORY.search(detail_of(report))
 
 
 def is_lasting(outcome: Outcome, signature: str | None) -> bool:

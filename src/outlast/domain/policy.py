@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from outlast.domain.alike_failures import key_of
 from outlast.domain.model import Cause, Ending, Limits, Outcome, Removal, Run
 from outlast.domain.observation import Patience
-from outlast.node.failure_streak import FailureStreak
+from outlast.node.failure_streak import TRAINING_FAILURES, FailureStreak
 from outlast.text import counted
-from outlast.units import show_limit
+from outlast.units import show_limit, show_size
 
 #: For starts that the cluster ended, `limits.without_progress` is multiplied by this.
 CLUSTER_PATIENCE = 3
@@ -64,6 +65,8 @@ class Verdict:
     decided: str = ""
     #: For PAUSE: not before this time.
     due: float = 0.0
+    #: For FAIL: what the failure has in common with those of other runs, if the training caused it.
+    alike: str = ""
 
     @property
     def reason(self) -> str:
@@ -82,7 +85,7 @@ def judge(run: Run, limits: Limits, patience: Patience, now: float) -> Verdict:
         return Verdict(action, "attempt %d finished and its outputs passed their checks" % last.number)
     hopeless = _hopeless(run, last, limits, patience, now)
     if hopeless:
-        return Verdict(Action.FAIL, hopeless)
+        return Verdict(Action.FAIL, hopeless, alike=_alike(run, last, limits))
     happened, decided = _what_happened(run, last, limits), _what_follows(last)
     if action is Action.PAUSE:
         pause = min(patience.longest_pause, patience.pause * 2.0 ** min(run.troubles - 1, 30))
@@ -112,7 +115,11 @@ def _hopeless(run: Run, last: Ending, limits: Limits, patience: Patience, now: f
     if last.outcome is Outcome.REJECTED and not last.transient:
         return "the scheduler refused the job: %s" % last.detail
     if FailureStreak(run.failure, run.failures).is_hopeless:
-        return "the same failure twice: %s" % last.detail
+        memory = run.memory if last.lacked_memory else None
+        with_memory = " (with %s of memory)" % show_size(memory) if memory else ""
+        return "the same failure twice%s: %s" % (with_memory, last.detail)
+    if last.unsaved and not limits.start_over:
+        return nothing_saved(run.name, last.number)
     if run.stuck >= limits.without_progress:
         return (
             "%s in a row brought nothing new into $OUTLAST_CHECKPOINT_DIR; the last: %s. Save more "
@@ -132,6 +139,24 @@ def _hopeless(run: Run, last: Ending, limits: Limits, patience: Patience, now: f
     return _overdue(run, limits, now)
 
 
+def nothing_saved(run: str, number: int) -> str:
+    """Return why a run stops that has nothing to resume from, and what to type."""
+    return (
+        "attempt %d used all of its time and saved nothing in $OUTLAST_CHECKPOINT_DIR, so the next one "
+        "would start from the beginning. Save checkpoints there, or raise resources.time, or allow it with "
+        "`limits: {start_over: yes}`; then `outlast retry %s`" % (number, run)
+    )
+
+
+def _alike(run: Run, last: Ending, limits: Limits) -> str:
+    """Return what a run that fails has in common with others that fail for the same bug; empty: nothing."""
+    if last.outcome in TRAINING_FAILURES and FailureStreak(run.failure, run.failures).is_hopeless:
+        return key_of(last.outcome, run.failure)
+    if last.unsaved or run.stuck >= limits.without_progress:
+        return "nothing saved"
+    return ""
+
+
 def _what_happened(run: Run, last: Ending, limits: Limits) -> str:
     text = "attempt %d ended as %s" % (last.number, last.outcome.value)
     if last.host:
@@ -147,8 +172,12 @@ def _what_happened(run: Run, last: Ending, limits: Limits) -> str:
 
 def _what_follows(last: Ending) -> str:
     match POLICY[last.outcome]:
+        case Action.CONTINUE if last.withdrawn:
+            return "it begins again"
         case Action.CONTINUE if last.outcome is Outcome.CANCELLED or last.removed is Removal.YES:
             return "it was removed at the scheduler, and the run continues: %s" % _ONLY_CANCEL
+        case Action.CONTINUE if last.unsaved:
+            return "starting from the beginning: nothing was saved"
         case Action.CONTINUE:
             return "continue" + (_IF_REMOVED if last.removed is Removal.MAYBE else "")
         case Action.RETRY_ONCE:

@@ -49,7 +49,11 @@ def _plain(value: object) -> object:
     if known is not None:
         # With all of them, a record takes three times the space, and the time to read it.
         defaults = known.defaults
-        return {name: field for name, field in value.__dict__.items() if field != defaults[name]}
+        return {
+            name: field
+            for name, field in value.__dict__.items()
+            if field is not defaults[name] and field != defaults[name]
+        }
     return value.to_dict() if isinstance(value, AttemptAccount) else value.__dict__
 
 

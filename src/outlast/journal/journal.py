@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from outlast.domain.alike_failures import AlikeFailures
 from outlast.domain.model import Attempt, EntryKind, JournalEntry, Run, RunState, Spec
 from outlast.journal.codec import Parse, dump, read_attempt, read_run, read_spec
 from outlast.journal.journal_file import JournalFile
@@ -38,6 +39,7 @@ class Journal(JournalFile, Records):
         Records.__init__(self)
         self._loaded = False
         self._computed_known = False
+        self._alike_known = False
         JournalFile.__init__(self, path, create=create)
 
     # Reading.
@@ -78,6 +80,22 @@ class Journal(JournalFile, Records):
                 self._note_computed(run)
             self._computed_known = True
         return super().last_computed(spec)
+
+    def alike_failures(self) -> AlikeFailures:
+        if not self._alike_known:
+            for run in self.failed_runs():
+                self._note_failure(run)
+            self._alike_known = True
+        return super().alike_failures()
+
+    def failed_runs(self) -> Iterator[Run]:
+        """Yield the failed runs in the order of their submission."""
+        failed = (RunState.FAILED.value,)
+        with self._translate_errors():
+            for (record,) in self._db.execute(
+                "SELECT record FROM runs WHERE state=? ORDER BY position", failed
+            ):
+                yield self._decode(read_run, record)
 
     def most_relevant_runs(self, most: int) -> list[Run]:
         """Return up to `most` runs: failed ones first, then accepted, active, waiting and the rest."""
@@ -171,8 +189,10 @@ class Journal(JournalFile, Records):
         self._runs.clear()
         self._attempts.clear()
         self._computed.clear()
+        self._alike.clear()
         self._loaded = False
         self._computed_known = False
+        self._alike_known = False
 
     def add_spec(self, spec: Spec) -> int:
         record = dump(spec)

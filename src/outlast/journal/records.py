@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
+from outlast.domain.alike_failures import AlikeFailures, FailedRun, summarize
 from outlast.domain.fold import apply
 from outlast.domain.model import ATTEMPT_KINDS, Attempt, EntryKind, JournalEntry, Run, Spec
 from outlast.journal.entry_limit import limit
@@ -21,6 +22,7 @@ class Records:
         self._attempts: dict[str, Attempt] = {}
         self._specs: dict[int, Spec] = {}
         self._computed: dict[int, float] = {}
+        self._alike: dict[str, dict[str, FailedRun]] = {}
 
     # Reading.
 
@@ -43,6 +45,10 @@ class Records:
     def last_computed(self, spec: int) -> float:
         """Return when an attempt of this spec that reached its training last ended; -inf if none did."""
         return self._computed.get(spec, -math.inf)
+
+    def alike_failures(self) -> AlikeFailures:
+        """Return the runs that failed for a bug, by what their failures have in common."""
+        return self._alike
 
     def spec(self, number: int) -> Spec:
         return self._specs[number]
@@ -83,6 +89,7 @@ class Records:
         self._persist(entries, runs.values(), attempts.values())
         for run in runs.values():
             self._note_computed(run)
+            self._note_failure(run)
             if run.state.over:
                 self._runs.pop(run.name, None)
             else:
@@ -93,6 +100,13 @@ class Records:
     def _note_computed(self, run: Run) -> None:
         if run.last is not None and run.last.computed:
             self._computed[run.spec] = max(run.last.at, self._computed.get(run.spec, -math.inf))
+
+    def _note_failure(self, run: Run) -> None:
+        for failed in self._alike.values():
+            failed.pop(run.name, None)
+        failure = summarize(run)
+        if failure is not None:
+            self._alike.setdefault(run.alike, {})[run.name] = failure
 
     def _persist(
         self, entries: Sequence[JournalEntry], runs: Iterable[Run], attempts: Iterable[Attempt]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 import signal
 import subprocess
 from typing import Mapping, Sequence
@@ -72,16 +73,19 @@ def start(command: Sequence[str], environment: Mapping[str, str], directory: str
             preexec_fn=lambda: process_cleanup.die_with_parent(parent),  # noqa: PLW1509
         )
     except (OSError, ValueError, IndexError) as error:
-        raise CannotStart(_explain(command, error)) from error
+        raise CannotStart(_explain(command, error, environment)) from error
     return Child(process)
 
 
-def _explain(command: Sequence[str], error: Exception) -> str:
+def _explain(command: Sequence[str], error: Exception, environment: Mapping[str, str]) -> str:
     """Return a sentence for the user that says why the command cannot be started."""
     if not command:
         return "there is no command to start"
     name = command[0]
     number = error.errno if isinstance(error, OSError) else None
+    path = environment.get("PATH")
+    if number == errno.EACCES and os.sep not in name and shutil.which(name, os.F_OK, path) is None:
+        number = errno.ENOENT  # a directory on PATH that cannot be entered gives EACCES, too
     if number == errno.ENOENT:
         if os.sep in name:
             return f"{name} cannot be started: no such file, or the program in its first line does not exist"

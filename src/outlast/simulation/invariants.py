@@ -108,7 +108,8 @@ def _patience(history: History, run: Run, attempts: Sequence[Attempt]) -> Iterat
         yield "finished although it is %s" % nature.value
     if nature is Nature.HOPELESS:
         over_time = [a for a in since if _logged(history, a, (Outcome.OVER_TIME,))]
-        if len(over_time) > history.scenario.spec.limits.without_progress:
+        limits = history.scenario.spec.limits
+        if len(over_time) > (limits.without_progress if limits.start_over else 1):
             yield "%d attempts reached the limit without progress" % len(over_time)
         return
     error = BUG if nature is Nature.BUGGY else WRONG
@@ -116,6 +117,8 @@ def _patience(history: History, run: Run, attempts: Sequence[Attempt]) -> Iterat
     failed = [a for a in since if _logged(history, a, outcomes, error)]
     # Progress in between, and a failure of another kind, reset the count.
     resets = truth.flukes + sum(_progressed_otherwise(history, a, error) for a in since)
+    # With more memory, it is not the same.
+    resets += len({attempt.memory for attempt in since} - {None})
     if len(failed) > 2 + resets:
         yield "%d attempts failed in the same way" % len(failed)
     is_explained = run.state is not RunState.FAILED or error in run.reason
@@ -161,6 +164,8 @@ def _given_up_rightly(
         return True
     if sum(_held_a_slot(history.jobs, attempt) for attempt in since) >= limits.attempts:
         return True
+    if run.last is not None and run.last.unsaved and not limits.start_over:
+        return not any(leg.saves for a in attempts for leg in history.exchange.logs(a.token))
     own, any_cause = _without_progress(history.exchange.last_reports, history.jobs, attempts)
     return own >= limits.without_progress or any_cause >= CLUSTER_PATIENCE * limits.without_progress
 

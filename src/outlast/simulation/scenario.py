@@ -188,7 +188,17 @@ def draw_scenario(seed: int) -> Scenario:
         submit_rate=rng.choice((None, None, None, None, 1, 2, 4)),
     )
     stuck = rng.uniform(0.1, 1.0) if rng.random() < 0.1 else 0.0
-    return replace(scenario, weather=replace(weather, cancel_stuck=stuck))
+    scenario = replace(scenario, weather=replace(weather, cancel_stuck=stuck))
+    return _share_bug(rng, scenario) if rng.random() < 0.05 else scenario
+
+
+def _share_bug(rng: random.Random, scenario: Scenario) -> Scenario:
+    """Return the scenario with more runs, of which most have the same bug, and few that run at once."""
+    buggy = replace(scenario.trainings[0], nature=Nature.BUGGY, bug_at=1, bug_outcome=Outcome.CRASHED)
+    trainings = (*(buggy,) * rng.randint(3, 6), *scenario.trainings)
+    return replace(
+        scenario, trainings=trainings, spec=replace(scenario.spec, parallel=rng.choice((None, 1, 2)))
+    )
 
 
 def _training(rng: random.Random, time: float, grace: float) -> TrainingModel:

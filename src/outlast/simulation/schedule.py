@@ -181,7 +181,7 @@ class _Schedule:
         """Record a user's request, if the state of the run allows it."""
         run = self.records.run(name)
         assert run is not None
-        cancellable = run.state in (RunState.WAITING, RunState.ACTIVE)
+        cancellable = run.state in (RunState.WAITING, RunState.ACTIVE, RunState.HELD_BACK)
         retriable = run.state in (RunState.FAILED, RunState.CANCELLED)
         if cancellable if kind is EntryKind.CANCEL_ASKED else retriable:
             data = {"reason": "cancelled by the user"} if kind is EntryKind.CANCEL_ASKED else {}
@@ -189,7 +189,7 @@ class _Schedule:
 
     def _run_until_over(self) -> None:
         wait = self.scenario.interval
-        while not self.controller.done:
+        while not self._is_over():
             if self.passes >= MOST_PASSES:
                 left = ", ".join(self.records.live())
                 self.found.append(Violation("1", left, "not over after %d passes" % self.passes))
@@ -201,6 +201,15 @@ class _Schedule:
             wait = min(wait * 1.5, 8 * self.scenario.interval) if idle else self.scenario.interval
             self.timeline.advance(self.timeline.now + wait * self.rng.uniform(0.3, 1.5))
 
+    def _is_over(self) -> bool:
+        """Return True if all runs are over. If only held-back runs are left, their user resumes them."""
+        if not self.controller.done:
+            return False
+        held_back = list(self.records.live())
+        resumed = [JournalEntry(self.wall(), name, EntryKind.RESUMED) for name in held_back]
+        self.records.append(resumed)
+        return not held_back
+
     def _finish_without_faults(self) -> None:
         """Let the controller clean up after the runs, first with the same faults, then without any."""
         for _ in range(3):
@@ -211,7 +220,7 @@ class _Schedule:
         self.cluster.stop_faults()
         for _ in range(MOST_PASSES):
             self._pass()
-            if self.controller.done:
+            if self._is_over():
                 break
             # A user retried a run in the meantime.
             self.timeline.advance(self.timeline.now + self.scenario.interval)

@@ -8,6 +8,7 @@ import posixpath
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 from outlast.spec.mistakes import shorten
@@ -19,6 +20,7 @@ _INTERPRETER = re.compile(r"(python[0-9.]*|pypy[0-9.]*|bash|sh|dash|zsh|ksh|perl
 _MOST_PARSED = 1 << 20
 #: Endings of files that a script calls.
 _SCRIPTS = (".py", ".sh", ".bash")
+_MOST_SEARCHED = 500
 
 
 def relative_path_mistake(path: str) -> str:
@@ -156,6 +158,29 @@ def required_modules(scripts: Iterable[str], directory: Path) -> dict[str, str]:
             if name not in sys.stdlib_module_names and name != "outlast" and not _module([name], folder):
                 found.setdefault(name, path)
     return found
+
+
+def mentions(words: Iterable[str], code: Iterable[str], directory: Path) -> bool | None:
+    """Return True if a script of the code contains one of `words`; None if it has no script to search."""
+    wanted = [word.encode() for word in words]
+    searched: bool | None = None
+    for path in islice(_files(code, directory), _MOST_SEARCHED):
+        text = _read(path)
+        if any(word in text for word in wanted):
+            return True
+        searched = False if text and path.name.endswith(_SCRIPTS) else searched
+    return searched
+
+
+def _files(code: Iterable[str], directory: Path) -> Iterator[Path]:
+    for entry in code:
+        path = directory / entry
+        if path.is_dir():
+            for folder, folders, names in os.walk(path):
+                folders[:] = sorted(name for name in folders if not name.startswith((".", "__pycache__")))
+                yield from (Path(folder) / name for name in sorted(names) if name.endswith(_SCRIPTS))
+        else:
+            yield path
 
 
 def is_python(word: str) -> bool:

@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 
 from outlast import units
-from outlast.domain.model import Limits, Resources, RunPlan, Spec
+from outlast.domain.model import Resources, RunPlan, Spec
 from outlast.node.order import OutputRule
 from outlast.spec import code_files, resource_checks, runs
 from outlast.spec import command as commands
@@ -22,6 +22,7 @@ from outlast.spec.data_keys import read_data
 from outlast.spec.data_methods import DataMethod
 from outlast.spec.document import Document, Mapping
 from outlast.spec.env_keys import read_env
+from outlast.spec.limit_keys import limit_warnings, read_limits
 from outlast.spec.mistakes import BadSpec, Mistake, did_you_mean, shorten
 from outlast.spec.own_code import init_command
 from outlast.spec.schema import OutputKeys, ParamsKeys
@@ -117,7 +118,7 @@ class _ParamsReader:
             parallel=keys.parallel if self._given("parallel") else None,
             outputs=outputs,
             data=tuple(data.items),
-            limits=Limits(**keys.limits.model_dump()),
+            limits=read_limits(keys.limits),
             checkpoints=checkpoints,
             env=env.values,
             env_files=env.files,
@@ -349,6 +350,7 @@ class _ParamsReader:
         if cluster is not None and cluster.scheduler == "local" and spec.job_time < 1:
             self._warn(at, "is less than a second; starting alone may take longer")
         self._total(spec)
+        self.warnings += limit_warnings(self.document, self.keys.limits, spec)
         for place, text, hint in resource_checks.too_few_attempts(spec):
             self._warn(place, text, hint)
         self.warnings += checkpoint_warnings(self.document, self.keys.checkpoints, spec)

@@ -250,6 +250,11 @@ class LimitsKeys(Strict):
     attempts: Count = Limits.attempts
     without_progress: Count = Limits.without_progress
     total: Duration = Limits.total
+    start_over: Annotated[Literal["no", "yes"], BeforeValidator(_yes_or_no)] = "no"
+    #: 0: not written.
+    memory: Size = 0
+    disk: Size = 0
+    time: Duration = 0.0
 
 
 class CheckpointsKeys(Strict):

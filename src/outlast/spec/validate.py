@@ -72,7 +72,7 @@ def _unknown_key(loc: Path_, model: type[BaseModel], document: Document, locatio
     hint = did_you_mean(word, keys)
     if not hint:
         for group in model.model_fields:
-            if word in keys_of(model, (group,)):
+            if not hint and word in keys_of(model, (group,)):
                 hint = f"it belongs under {group}:"
     elsewhere = "" if not parents or hint else did_you_mean(word, model.model_fields)
     hint = hint or elsewhere.replace("?", " at the top level?")

@@ -68,7 +68,9 @@ class Training(TrainingLoop):
     Create it when all parts exist: it loads the newest checkpoint into them. A part is any object with
     `state_dict()` and `load_state_dict()`: model, optimizer, scheduler, scaler. `data` is an
     `outlast.data.Loader` or torchdata's StatefulDataLoader. The random states of Python, NumPy and torch are
-    saved too. `step` reports progress, saves when a save is due, and saves and exits when the job must end.
+    saved too. `step` reports progress; when everything that belongs to the step is done (after the last batch
+    of an epoch also the code behind the inner loop), the state is saved if a save is due, and saved before
+    the script exits if the job must end.
 
     Attributes: `steps` (completed in all attempts), `epoch` (the current one, counted from 0), `resumed` (the
     step it resumed from, or None), `state` (a dict for values of your own, saved with the rest).

@@ -58,8 +58,19 @@ class StepHook:
 
     def after_step(self, step: int, total: int | None, metrics: Mapping[str, Any]) -> None:
         """Report progress, save if due, exit if the job must end."""
+        self.report(step, total, metrics)
+        self.save_or_leave(step, *self.stop_or_save())
+
+    def report(self, step: int, total: int | None, metrics: Mapping[str, Any]) -> None:
+        """Report progress only."""
         self._session.progress(step, total, metrics)
-        stop, due = self._session.stop_or_save()
+
+    def stop_or_save(self) -> tuple[bool, bool]:
+        """Return whether the job must end and whether a save is due; call it once per step."""
+        return self._session.stop_or_save()
+
+    def save_or_leave(self, step: int, stop: bool, due: bool) -> None:
+        """Save if `due`; save and exit if `stop`."""
         if stop:
             self.save(step, wait=True)
             self._session.leave()

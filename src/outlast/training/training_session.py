@@ -6,6 +6,7 @@ import math
 import operator
 import os
 import platform
+import shlex
 import sys
 import threading
 import time
@@ -156,7 +157,15 @@ class TrainingSession:
         with self.ranks.failing_together():
             self.kept.restore(kept)
         self._write_event("loaded", step=step)
+        if step is not None:
+            self._announce_resuming(step)
         return state
+
+    def _announce_resuming(self, step: int) -> None:
+        """Outside a job, print which checkpoint is used: it may be one that the user has forgotten."""
+        if self._settings.token is None and self._settings.run is None and self.ranks.rank == 0:
+            place = shlex.quote(self._settings.directory)
+            warn("resuming from step %d in %s; to start afresh: rm -r %s" % (step, place, place))
 
     def _write_event(self, event: str, **details: Any) -> None:
         """Log an event; of several processes only the first does."""

@@ -8,7 +8,16 @@ import click
 import pytest
 
 from outlast.cli import common
-from outlast.cli.common import LONGEST_PATH, experiment_at, locate, show_argument, table, wrap_line
+from outlast.cli.common import (
+    LONGEST_PATH,
+    check_selection,
+    experiment_at,
+    locate,
+    locate_all,
+    show_argument,
+    table,
+    wrap_line,
+)
 from outlast.errors import BadInput
 from outlast.exchange.experiment import Experiment
 from outlast.text import printable
@@ -37,6 +46,34 @@ def test_outside_an_experiment_a_directory_is_an_experiment_and_a_path_names_its
     assert locate("a", Path()) == (Experiment(two / "a"), None)
     assert locate("b/lr=1e-3", Path()) == (Experiment(two / "b"), "lr=1e-3")
     assert locate(str(two / "b"), Path()) == (Experiment(two / "b"), None)
+
+
+def test_a_run_is_named_by_its_path_from_anywhere_and_also_beside_c(
+    two: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for directory in ("b", "."):
+        assert locate("b/lr=1e-3", Path(directory)) == (Experiment(two / "b"), "lr=1e-3")
+    monkeypatch.chdir(two / "a")
+    experiment, run = locate("../b/lr=1e-3", Path())
+    assert (experiment.root.resolve(), run) == (two / "b", "lr=1e-3")
+    assert locate("./lr=1e-3", Path()) == (Experiment(two / "a"), "lr=1e-3")
+    (two / "b" / "params.yaml").rename(two / "b" / "journal.sqlite")
+    experiment, run = locate("../b/lr=1e-3", Path())
+    assert (experiment.root.resolve(), run) == (two / "b", "lr=1e-3")
+
+
+def test_runs_of_two_experiments_in_one_command_are_refused(two: Path) -> None:
+    assert locate_all(["b/x", "b/y"], Path()).root == two / "b"
+    assert locate_all([], Path("a")).root == two / "a"
+    with pytest.raises(BadInput, match="one experiment at a time"):
+        locate_all(["a/x", "b/y"], Path())
+
+
+def test_an_option_for_all_runs_takes_an_experiment_but_no_run(two: Path) -> None:
+    check_selection(["b"], Path(), "cancel", "--all")
+    check_selection([], Path("b"), "cancel", "--all")
+    with pytest.raises(BadInput, match="name the runs to cancel or use --all, not both"):
+        check_selection(["b/x"], Path(), "cancel", "--all")
 
 
 def test_a_directory_that_is_no_experiment_is_refused_with_what_to_type(two: Path) -> None:

@@ -37,7 +37,7 @@ def test_memory_and_disk_beyond_this_machine_are_warnings(tmp_path: Path) -> Non
 
 
 def test_a_module_that_python_does_not_have_is_named_with_the_file(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text("import json\nimport no_such_module_here.nn as nn\n")
+    (tmp_path / "train.py").write_text("import json, outlast\nimport no_such_module_here.nn as nn\n")
     (found,) = warnings(tmp_path, "command: python3 train.py\n")
     assert found == "train.py imports no_such_module_here, which python3 does not have"
 

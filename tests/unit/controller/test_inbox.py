@@ -137,7 +137,8 @@ def test_cancel_and_retry_change_only_runs_in_a_suitable_state(inbox: Inbox, jou
     inbox.put(Retry(SPEC, ("b", "nobody")))
     process_requests(journal, inbox, 1.0)
     states = {run.name: (run.state, run.cancel_asked) for run in journal.runs()}
-    assert states == {"a": (RunState.WAITING, "enough"), "b": (RunState.WAITING, "")}
+    # A run that was never started has nothing to wait for.
+    assert states == {"a": (RunState.CANCELLED, "enough"), "b": (RunState.WAITING, "")}
     inbox.put(Cancel(None, "all"))
     process_requests(journal, inbox, 2.0)
     assert all(run.cancel_asked for run in journal.runs())
@@ -182,6 +183,8 @@ def test_a_request_with_a_value_of_a_wrong_type_anywhere_is_no_request(inbox: In
     inbox.directory.mkdir(parents=True)
     file = inbox.directory / "1-a.json"
     for path in places(REQUEST):
+        if value is True and path[-1:] == ("start_over",):
+            continue  # the right type
         file.write_text(json.dumps(replace_at(REQUEST, path, value)))
         ((_, request),) = inbox.read()
         assert request is None, path

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from outlast.domain.model import CAUSES, Cause, Ending, Limits, Outcome, Removal, Run, RunState
@@ -14,7 +16,7 @@ PATIENCE = Patience(missing=60.0, heartbeat=60.0, pause=10.0, longest_pause=100.
 
 def ended(outcome: Outcome, **changes: object) -> Run:
     facts: dict[str, object] = {"number": 1, "token": "a", "outcome": outcome, "detail": "the detail"}
-    of_ending = ("transient", "step", "detail", "cause", "removed")
+    of_ending = ("transient", "step", "detail", "cause", "removed", "unsaved")
     facts.update(at=100.0, **{key: changes.pop(key) for key in of_ending if key in changes})
     base: dict[str, object] = {"name": "r", "position": 0, "spec": 1, "params": {}, "added": 0.0}
     base.update(state=RunState.WAITING, since=0.0, attempts=1, last=Ending(**facts))  # type: ignore[arg-type]
@@ -65,6 +67,16 @@ def test_attempts_without_progress_fail_the_run_at_the_limit() -> None:
     assert decided(ended(Outcome.OVER_TIME, stuck=2))[0] is Action.CONTINUE
     action, reason = decided(ended(Outcome.OVER_TIME, stuck=3))
     assert action is Action.FAIL and "nothing new" in reason
+
+
+def test_a_run_that_used_all_of_its_time_and_saved_nothing_fails_unless_it_may_start_over() -> None:
+    run = ended(Outcome.OVER_TIME, unsaved=True, stuck=1)
+    verdict = judge(run, LIMITS, PATIENCE, 100.0)
+    assert verdict.action is Action.FAIL and verdict.alike
+    assert "start_over: yes" in verdict.reason and "`outlast retry r`" in verdict.reason
+    allowed = judge(run, replace(LIMITS, start_over=True), PATIENCE, 100.0)
+    assert allowed.action is Action.CONTINUE
+    assert allowed.decided == "starting from the beginning: nothing was saved"
 
 
 def test_more_attempts_without_progress_are_allowed_if_the_cluster_ended_them() -> None:

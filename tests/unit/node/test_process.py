@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import select
@@ -242,6 +243,20 @@ def test_the_error_for_a_command_that_cannot_start_gives_the_cause(
     (tmp_path / "nonsense").chmod(0o755)
     with pytest.raises(process.CannotStart, match=message):
         process.start(command, dict(os.environ), str(tmp_path), 2)
+
+
+def test_a_closed_directory_on_path_does_not_hide_that_a_program_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:  # what a directory that cannot be entered leads to
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    with pytest.raises(process.CannotStart, match="no program of that name"):
+        process.start(["no-such-program"], {"PATH": "/closed:/bin"}, str(tmp_path), 2)
+    (tmp_path / "tool").write_text("#!/bin/sh\n")
+    with pytest.raises(process.CannotStart, match="not executable"):
+        process.start(["tool"], {"PATH": str(tmp_path)}, str(tmp_path), 2)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import pytest
 
 from outlast.training.checkpoints import file_format
 from outlast.training.checkpoints.copy_buffer import CopyBuffer
+from outlast.training.checkpoints.ranks import Ranks
 from outlast.training.errors import CheckpointError, SaveFailed
 from outlast.training.save_interval import SavePlan
 from outlast.training.training_loop import TrainingLoop
@@ -63,32 +64,6 @@ def session(place: Path, **settings: Any) -> TrainingSession:
 
 def always(place: Path, **settings: Any) -> TrainingSession:
     return session(place, plan=SavePlan(every=0.0), **settings)
-
-
-def test_a_loop_resumes_in_the_middle_of_an_epoch_with_the_same_random_numbers(tmp_path: Path) -> None:
-    def run(place: Path, leave_after: int) -> list[Any]:
-        loop = TrainingLoop(always(place), Numbers(), model=Part(weight=0))
-        seen: list[Any] = []
-        for epoch in loop.epochs(2):
-            for batch in loop.batches():
-                seen.append((epoch, batch, random.random()))
-                loop.step()
-                if len(seen) == leave_after:
-                    loop._hook._session.wait()
-                    return seen
-            seen.append((epoch, "end", random.random()))
-        return seen
-
-    random.seed(3)
-    whole = run(tmp_path / "whole", 100)
-    assert len(whole) == 8
-    for cut in (number for number, one in enumerate(whole, 1) if one[1] != "end"):
-        place = tmp_path / str(cut)
-        random.seed(3)
-        first = run(place, cut)
-        random.seed(99)
-        second = run(place, 100)
-        assert first + second == whole
 
 
 def test_a_loader_that_ends_too_early_does_not_end_the_epoch(tmp_path: Path) -> None:
@@ -227,3 +202,26 @@ def test_outside_a_job_no_files_are_removed(
     assert not (tmp_path / "runs" / "new").exists()
     (aside,) = tmp_path.glob("runs.aside-*")
     assert (aside / "new").read_text() == "since" and str(aside.name) in capsys.readouterr().err
+
+
+def test_outside_a_job_one_line_says_which_step_is_resumed_and_how_to_start_afresh(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def begin(**settings: Any) -> str:
+        loop = TrainingLoop(TrainingSession(SessionSettings(**settings)), model=Part())
+        if loop.resumed is None:
+            loop.step()
+            loop.step()
+            loop.save(wait=True)
+        return capsys.readouterr().err
+
+    assert begin() == ""
+    assert begin() == "outlast: resuming from step 2 in checkpoints; to start afresh: rm -r checkpoints\n"
+    assert begin(token="t", run="mine") == ""
+    second = TrainingSession(SessionSettings())
+    second._detected_ranks = Ranks()
+    second._detected_ranks.rank = 1
+    second._announce_resuming(2)
+    assert capsys.readouterr().err == ""

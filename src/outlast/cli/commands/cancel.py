@@ -10,16 +10,17 @@ import click
 
 from outlast.cli.common import (
     carry_out,
+    check_selection,
     find_runs,
     here_option,
     join_names,
     json_option,
-    locate,
+    locate_all,
     open_journal,
     write_json,
 )
 from outlast.controller.inbox import Cancel, Inbox, cancel_without_inbox
-from outlast.errors import BadInput, NotWritable
+from outlast.errors import NotWritable
 from outlast.journal.ownership import check_owner
 
 if TYPE_CHECKING:
@@ -36,9 +37,9 @@ def command(runs: tuple[str, ...], directory: Path, everything: bool, as_json: b
 
     Checkpoints are kept: `outlast retry` resumes from them.
     """
-    if runs and everything:
-        raise BadInput("name the runs to cancel or use --all, not both")
-    experiment, _ = locate(runs[0] if runs else None, directory)
+    if everything:
+        check_selection(runs, directory, "cancel", "--all")
+    experiment = locate_all(runs, directory)
     journal = open_journal(experiment)
     try:
         found = [] if everything else find_runs(journal, runs, directory, "--all")

@@ -40,7 +40,8 @@ def command(context: click.Context, directory: Path, cluster: str | None, as_jso
         findings, host_warnings = _check_cluster(parsed, directory)
         responded = findings.responded
         mistakes = (*mistakes, *findings.mistakes)
-        warnings = (*parsed.warnings, *findings.warnings, *host_warnings)
+        unsaved = _warn_if_nothing_is_saved(parsed, directory)
+        warnings = (*parsed.warnings, *unsaved, *findings.warnings, *host_warnings)
     if as_json:
         click.echo(json.dumps(_as_json(parsed, mistakes, warnings), indent=2))
     else:
@@ -76,14 +77,34 @@ def validate(directory: Path, cluster: str | None = None) -> tuple[Parsed | None
 
 
 def _check_cluster(parsed: Parsed, directory: Path) -> tuple[SchedulerFindings, list[Mistake]]:
-    """Return what the scheduler shows, and warnings about its hosts."""
+    """Return what the scheduler shows, and warnings about its hosts; both are queried side by side."""
+    from concurrent.futures import ThreadPoolExecutor
+
     from outlast.cli.host_checks import check_hosts
     from outlast.cli.scheduler_checks import check_scheduler
     from outlast.spec.cluster_library import Library
 
     cluster = Library(directory).find(parsed.cluster.name)
     assert cluster is not None
-    return check_scheduler(parsed, cluster), check_hosts(parsed, cluster, directory)
+    with ThreadPoolExecutor(1) as pool:
+        hosts = pool.submit(check_hosts, parsed, cluster, directory)
+        return check_scheduler(parsed, cluster), hosts.result()
+
+
+def _warn_if_nothing_is_saved(parsed: Parsed, directory: Path) -> list[Mistake]:
+    """Return a warning if the code that is sent cannot save a checkpoint, and may not start over."""
+    from outlast.spec import Mistake, code_files
+
+    spec, words = parsed.spec, ("outlast", "OUTLAST_CHECKPOINT_DIR")
+    in_command = any(word in text for word in words for text in (spec.command, *spec.env.values()))
+    if spec.limits.start_over or in_command or code_files.mentions(words, spec.code, directory) is not False:
+        return []
+    text = (
+        "the code that is sent mentions neither outlast nor OUTLAST_CHECKPOINT_DIR: unless it saves there, a "
+        "run that reaches its time limit fails"
+    )
+    hint = "save checkpoints there, or allow it to start from the beginning with limits: {start_over: yes}"
+    return [Mistake("params.yaml", None, None, text, hint)]
 
 
 def summary(parsed: Parsed) -> list[str]:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from outlast.cli import FAILED, INTERRUPTED
-from outlast.cli.common import on_terminal
-from outlast.cli.safe_output import unfiltered
+from outlast.cli.common import can_move_cursor, on_terminal
+from outlast.cli.safe_output import has_colours, unfiltered
 from outlast.domain.model import Attempt, JournalEntry, Run, RunState
 from outlast.errors import BadInput
 
@@ -175,7 +175,7 @@ def _print_comparison(comparison: Comparison, attempts: list[Attempt]) -> None:
 def _report(text: str) -> None:
     line = "%s %s" % (click.style("demo:", fg="magenta", bold=True), click.style(text, bold=True))
     # Not click.echo, which bypasses the stream that keeps the live display below the lines.
-    print(line if on_terminal() else click.unstyle(line), flush=True)
+    print(line if on_terminal() and has_colours() else click.unstyle(line), flush=True)
 
 
 class _DemoProgress:
@@ -188,7 +188,7 @@ class _DemoProgress:
         step, total = progress["step"], progress["total"]
         share, accuracy = step / total, progress["metrics"]["accuracy"]
         line = "step %d of %d (%d %%), accuracy %.3f" % (step, total, 100 * share, accuracy)
-        if on_terminal():
+        if can_move_cursor():
             text = "\r\033[K%-30s %s" % ("█" * round(30 * share), line)
             click.echo(text, nl=False, file=unfiltered(sys.stdout))
         elif time.monotonic() - self._last >= LINE_EVERY:
@@ -196,5 +196,5 @@ class _DemoProgress:
             click.echo(line)
 
     def clear(self) -> None:
-        if on_terminal():
+        if can_move_cursor():
             click.echo("\r\033[K", nl=False, file=unfiltered(sys.stdout))

@@ -23,11 +23,11 @@ from outlast.cli.common import (
 from outlast.cli.refusal_hints import suggest_retry
 from outlast.domain import ledger
 from outlast.domain.accounts import ItemAccount, LegAccount, sum_errors
-from outlast.domain.model import Attempt, AttemptState, JournalEntry, Run
+from outlast.domain.model import Attempt, AttemptState, JournalEntry, Run, RunState
 from outlast.domain.save_costs import SaveCosts
 from outlast.journal.journal import Journal
 from outlast.text import counted, printable
-from outlast.units import show_duration, show_size
+from outlast.units import show_duration, show_limit, show_size
 
 #: Attempts shown when there are many; `--all` shows the rest.
 SHOWN = 20
@@ -72,7 +72,8 @@ def _text(
     journal: Journal, run: Run, attempts: list[Attempt], everything: bool, root: Path, directory: Path
 ) -> str:
     spec = journal.spec(run.spec)
-    why = " — %s" % printable(run.reason) if run.state.over else ""
+    shows_reason = run.state.over or run.state is RunState.HELD_BACK
+    why = " — %s" % printable(run.reason) if shows_reason else ""
     lines = [wrap_line("%s: %s%s" % (run.name, add_colour(run.state.value), why), 2)]
     lines.append("  submitted %s to %s: %s" % (show_time(run.added), spec.cluster, spec.command))
     if run.params:
@@ -91,7 +92,7 @@ def _text(
     hint = suggest_retry(journal, run, root, directory)
     if hint:
         lines += ["", hint]
-    if not run.state.over and run.last is not None and run.current is None:
+    if not shows_reason and run.last is not None and run.current is None:
         lines += ["", "between attempts: %s" % run.last.detail]
     return "\n".join(lines)
 
@@ -103,6 +104,9 @@ def _attempt_lines(
     word = attempt.outcome.value if ended and attempt.outcome else attempt.state.value
     lines = ["attempt %d: %s" % (attempt.number, add_colour(word))]
     lines.append("  why        %s" % attempt.reason)
+    requested = _show_request(attempt)
+    if requested:
+        lines.append("  requested  %s" % requested)
     if attempt.avoid:
         lines.append("  avoids     %s" % ", ".join(attempt.avoid))
     if attempt.job or attempt.host:
@@ -137,6 +141,14 @@ def _attempt_lines(
     if ended and account.tail and word in ("crashed", "wrong-output", "out-of-memory", "out-of-disk"):
         lines += ["  | %s" % printable(line) for line in account.tail[-12:]]
     return lines
+
+
+def _show_request(attempt: Attempt) -> str:
+    """Return of what it requested more than `resources` in params.yaml; empty if of nothing."""
+    parts = ["%s of memory" % show_size(attempt.memory)] if attempt.memory else []
+    parts += ["%s of disk" % show_size(attempt.disk)] if attempt.disk else []
+    parts += [show_limit(attempt.time)] if attempt.time else []
+    return "%s, more than resources in params.yaml" % " and ".join(parts) if parts else ""
 
 
 def _show_item(item: ItemAccount) -> str:

@@ -11,12 +11,13 @@ import click
 from outlast.cli.common import (
     LONGEST_PASS,
     carry_out,
+    check_selection,
     cluster_option,
     find_runs,
     here_option,
     join_names,
     json_option,
-    locate,
+    locate_all,
     open_journal,
     show_argument,
     write_json,
@@ -33,7 +34,7 @@ from outlast.journal.journal import Journal
 @click.argument("runs", metavar="[RUN]...", nargs=-1)
 @here_option
 @cluster_option
-@click.option("--failed", is_flag=True, help="Retry all failed runs.")
+@click.option("--failed", is_flag=True, help="Retry all failed runs, and those held back because of them.")
 @click.option(
     "--again", is_flag=True, help="Retry finished runs too. Their results are kept beside the new ones."
 )
@@ -56,31 +57,34 @@ def command(
     """
     from outlast.spec import read
 
-    if runs and failed:
-        raise BadInput("name the runs to retry or use --failed, not both")
-    experiment, _ = locate(runs[0] if runs else None, directory)
+    if failed:
+        check_selection(runs, directory, "retry", "--failed")
+    experiment = locate_all(runs, directory)
     journal = open_journal(experiment)
+    held_back: list[Run] = []
     try:
         if failed:
-            found = [run for run in journal.runs() if run.state is RunState.FAILED]
+            found = list(journal.failed_runs())
+            held_back = [run for run in journal.live().values() if run.state is RunState.HELD_BACK]
         else:
             found = find_runs(journal, runs, directory, "--failed")
         for run in found:
             _check_state(run, again)
+        chosen = [*found, *held_back]
         chained = _were_chained(journal, found)
         aside: list[Path] = []
-        if found:
+        if chosen:
             parsed = read(experiment.root, cluster)
             if cluster is None:
-                _check_same_cluster(journal, found, parsed.spec.cluster)
+                _check_same_cluster(journal, chosen, parsed.spec.cluster)
             aside = [path for run in found for path in _move_aside(experiment, run)] if from_scratch else []
-            retry(experiment, parsed, journal, tuple(found), again=again)
+            retry(experiment, parsed, journal, tuple(found), again=again, held_back=failed)
     finally:
         journal.close()
-    names = [run.name for run in found]
+    names = [run.name for run in chosen]
     # Chains are used where nothing supervises: a single job would end without a successor.
     first = FirstPass(experiment, directory, budget=0.0 if chained else LONGEST_PASS)
-    held = carry_out(experiment, "retry", first) if found else ""
+    held = carry_out(experiment, "retry", first) if chosen else ""
     if as_json:
         moved = [str(path) for path in aside]
         counts = {
@@ -108,7 +112,7 @@ def command(
 
 
 def _check_state(run: Run, again: bool) -> None:
-    if run.state in (RunState.FAILED, RunState.CANCELLED):
+    if run.state in (RunState.FAILED, RunState.CANCELLED, RunState.HELD_BACK):
         return
     if run.state is not RunState.FINISHED:
         raise BadInput("%s is %s; only a run that has ended can be retried" % (run.name, run.state.value))

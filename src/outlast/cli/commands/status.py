@@ -14,15 +14,18 @@ import click
 from outlast.cli import current_state
 from outlast.cli.common import (
     add_colour,
+    can_move_cursor,
     directory_argument,
     experiment_at,
+    how_to_resume,
+    join_names,
     json_option,
-    on_terminal,
     open_journal,
     show_argument,
     show_time,
     show_waiting_requests,
     table,
+    wrap_line,
     write_json,
 )
 from outlast.cli.current_state import CurrentState
@@ -35,7 +38,7 @@ from outlast.exchange.attempt_log import Glance, glance, progress_of
 from outlast.exchange.experiment import Experiment
 from outlast.journal.journal import Journal
 from outlast.journal.lease import describe, living_holder
-from outlast.text import printable
+from outlast.text import counted, printable
 
 #: Clears the screen and moves the cursor to its top.
 CLEAR = "\033[2J\033[1;1H"
@@ -45,8 +48,8 @@ REFRESH_TIMEOUT = 10.0
 SHOWN = 30
 #: Metrics of a run in JSON.
 MOST_METRICS = 20
-#: Lines that the detail of a run may need on a narrow terminal; `explain` shows all of it.
-MOST_LINES = 3
+#: Lines that the detail of a run may need on a narrow terminal.
+MOST_LINES = 12
 
 
 @click.command()
@@ -65,7 +68,7 @@ def command(directory: Path, as_json: bool, everything: bool, watch: bool, refre
             if as_json:
                 write_json(_as_json(sight))
             else:
-                if watch and on_terminal():
+                if watch and can_move_cursor():
                     click.echo(CLEAR, nl=False, file=unfiltered(sys.stdout))
                 click.echo(_text(sight, everything, directory))
             live = _has_live_runs(journal.counts())
@@ -131,6 +134,11 @@ def _as_json(sight: _Sight) -> dict[str, Any]:
         "experiment": str(sight.experiment.root),
         "counts": sight.journal.counts(),
         "controller": sight.holder or None,
+        "alike": [
+            {"runs": list(runs), "detail": max(runs.values(), key=lambda one: one.at).detail}
+            for runs in sight.journal.alike_failures().values()
+            if len(runs) > 1
+        ],
         "runs": [_run_as_json(sight, run) for run in sight.journal.runs()],
     }
 
@@ -213,8 +221,28 @@ def _text(sight: _Sight, everything: bool, directory: Path) -> str:
     )
     if len(rows) < total:
         lines.append("… and %d more; --all shows them" % (total - len(rows)))
-    lines += ["", _describe_supervision(sight, counts, directory)]
+    lines += ["", *_describe_alike(journal, directory)]
+    lines += [_describe_supervision(sight, counts, directory)]
     return "\n".join(lines).rstrip()
+
+
+def _describe_alike(journal: Journal, directory: Path) -> list[str]:
+    """Return a line for each failure that runs have in common, and how to start runs that are held back."""
+    lines = []
+    for runs in journal.alike_failures().values():
+        if len(runs) > 1:
+            last = max(runs.values(), key=lambda one: one.at)
+            text = "%d runs failed alike: %s: %s" % (
+                len(runs),
+                join_names(list(runs)),
+                printable(last.detail),
+            )
+            lines.append(wrap_line(text, 2))
+    held_back = journal.counts().get(RunState.HELD_BACK.value, 0)
+    if held_back:
+        text = "%s held back: %s" % (counted(held_back, "run"), how_to_resume(directory))
+        lines.append(wrap_line(text, 2))
+    return lines
 
 
 def _row(sight: _Sight, run: Run) -> tuple[str, ...]:
@@ -277,4 +305,4 @@ def _is_chained(journal: Journal) -> bool:
 
 
 def _has_live_runs(counts: Mapping[str, int]) -> bool:
-    return any(not RunState(state).over for state in counts)
+    return any(not RunState(state).over and state != RunState.HELD_BACK.value for state in counts)

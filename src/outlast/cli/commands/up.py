@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -14,6 +14,7 @@ from outlast.cli import FAILED, INTERRUPTED
 from outlast.cli.common import (
     directory_argument,
     experiment_at,
+    how_to_resume,
     join_names,
     json_option,
     nothing_submitted,
@@ -40,9 +41,9 @@ def command(ctx: click.Context, directory: Path, as_json: bool) -> None:
 
 
 def supervise(experiment: Experiment, directory: Path, as_json: bool, purpose: str) -> int:
-    """Supervise until all runs have ended and return the exit code.
+    """Supervise until all runs have ended or are held back, and return the exit code.
 
-    0 if all runs finished, 1 if one failed or was cancelled, 130 if interrupted.
+    0 if all runs finished, 1 if one failed, was cancelled or is held back, 130 if interrupted.
     """
     from outlast.cli.live import Display
     from outlast.controller.supervisor import control
@@ -65,7 +66,8 @@ def supervise(experiment: Experiment, directory: Path, as_json: bool, purpose: s
                 except (JournalUnavailable, JournalLocked) as error:
                     session.recover(error, display.print_journal_error)
             counts = session.journal.counts()
-            failed = [run.name for run in session.journal.runs() if run.state is RunState.FAILED]
+            failed = [run.name for run in session.journal.failed_runs()]
+            held_back = [run.name for run in session.journal.live().values()]
     except KeyboardInterrupt:
         click.echo(
             "\nStopped supervising; jobs continue. Run `outlast up%s` to supervise again, or "
@@ -75,17 +77,19 @@ def supervise(experiment: Experiment, directory: Path, as_json: bool, purpose: s
         )
         return INTERRUPTED
     if as_json:
-        write_json({"runs": counts, "failed": failed})
+        write_json({"runs": counts, "failed": failed, "held_back": held_back})
     else:
-        _print_summary(counts, failed, directory)
+        _print_summary(counts, failed, held_back, directory)
     return 0 if set(counts) <= {RunState.FINISHED.value} else FAILED
 
 
-def _print_summary(counts: object, failed: list[str], directory: Path) -> None:
-    assert isinstance(counts, dict)
-    click.echo(
-        "all runs have ended: " + ", ".join("%d %s" % (n, state) for state, n in sorted(counts.items()))
-    )
+def _print_summary(
+    counts: Mapping[str, int], failed: list[str], held_back: list[str], directory: Path
+) -> None:
+    over = "no run is under way" if held_back else "all runs have ended"
+    click.echo("%s: %s" % (over, ", ".join("%d %s" % (n, state) for state, n in sorted(counts.items()))))
+    if held_back:
+        click.echo("held back: %s; %s" % (join_names(held_back), how_to_resume(directory)))
     if failed:
         click.echo("failed: %s; `outlast explain %s` shows why" % (join_names(failed), directory / failed[0]))
     click.echo("where the time went: `outlast report%s`" % show_argument(directory))
