@@ -32,7 +32,7 @@ from outlast.cli.current_state import CurrentState
 from outlast.cli.safe_output import unfiltered
 from outlast.controller.inbox import Inbox
 from outlast.domain import untrusted
-from outlast.domain.model import Attempt, AttemptState, Run, RunState
+from outlast.domain.model import Attempt, AttemptState, Run, RunState, Spec
 from outlast.domain.observation import JobView
 from outlast.exchange.attempt_log import Glance, glance, progress_of
 from outlast.exchange.experiment import Experiment
@@ -88,6 +88,15 @@ class _Sight:
         self._views = views
         self.holder = living_holder(journal)
         self._now = time.time()
+        # For every row alike; reading them again for each costs more than the rest of the command.
+        self.counts = journal.counts()
+        self._newest_spec = journal.newest_spec()
+        self._specs: dict[int, Spec] = {}
+
+    def spec(self, run: Run) -> Spec:
+        if run.spec not in self._specs:
+            self._specs[run.spec] = self.journal.spec(run.spec)
+        return self._specs[run.spec]
 
     def attempt(self, run: Run) -> Attempt | None:
         return self.journal.attempt(run.current) if run.current else None
@@ -106,8 +115,8 @@ class _Sight:
             return CurrentState(run.state.value, text, run.last.at if run.last else run.added)
         if run.state.over:
             return current_state.of_waiting(run, None, 0, supervised=True)
-        active = self.journal.counts().get(RunState.ACTIVE.value, 0)
-        return current_state.of_waiting(run, self.journal.newest_spec(), active, bool(self.holder))
+        active = self.counts.get(RunState.ACTIVE.value, 0)
+        return current_state.of_waiting(run, self._newest_spec, active, bool(self.holder))
 
 
 def _poll(experiment: Experiment, journal: Journal) -> Mapping[str, JobView] | None:
@@ -132,7 +141,7 @@ def _poll(experiment: Experiment, journal: Journal) -> Mapping[str, JobView] | N
 def _as_json(sight: _Sight) -> dict[str, Any]:
     return {
         "experiment": str(sight.experiment.root),
-        "counts": sight.journal.counts(),
+        "counts": sight.counts,
         "controller": sight.holder or None,
         "alike": [
             {"runs": list(runs), "detail": max(runs.values(), key=lambda one: one.at).detail}
@@ -147,7 +156,7 @@ def _run_as_json(sight: _Sight, run: Run) -> dict[str, Any]:
     attempt = sight.attempt(run)
     logged = sight.glance(attempt)
     now = sight.state(run, attempt, logged)
-    spec = sight.journal.spec(run.spec)
+    spec = sight.spec(run)
     progress = progress_of(sight.experiment.exchange_of(attempt)) if attempt and logged else None
     return {
         "run": run.name,
@@ -205,7 +214,7 @@ def _blocked(journal: Journal, run: Run, attempt: Attempt | None) -> str | None:
 
 def _text(sight: _Sight, everything: bool, directory: Path) -> str:
     experiment, journal = sight.experiment, sight.journal
-    counts = journal.counts()
+    counts = sight.counts
     total = sum(counts.values())
     lines = [
         "%s: %s"
