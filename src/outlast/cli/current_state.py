@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from outlast.cli.common import show_time
-from outlast.domain.model import Attempt, AttemptState, Outcome, Run, RunState, Spec
+from outlast.domain.model import Attempt, AttemptState, Outcome, Removal, Run, RunState, Spec
 from outlast.domain.observation import JobPhase, JobView
 from outlast.text import counted, printable
 
@@ -143,7 +143,9 @@ def of_waiting(run: Run, spec: Spec | None, active: int, supervised: bool) -> Cu
     if run.state.over:
         return CurrentState(run.state.value, printable(run.reason), since)
     if run.state is RunState.HELD_BACK:
-        return CurrentState(run.state.value, "others failed alike", since)
+        removed = run.last is not None and run.last.removed is Removal.OTHER
+        text = printable(run.reason) if removed else "others failed alike"
+        return CurrentState(run.state.value, text, since)
     if run.state is not RunState.WAITING or (run.last is not None and run.last.outcome is Outcome.FINISHED):
         return CurrentState(run.state.value, "publishing its results", since)
     if run.cancel_asked:

@@ -65,7 +65,9 @@ def end_attempt(
         if attempt.cause is Cause.ACCESS_POINT and attempt.lasting:
             data["transient"] = False  # every site returns its results to the same place
     if view is not None and view.removed is not Removal.NO:
-        data["removed"] = view.removed.value
+        # After a cancellation of our own it does not matter who else removed the job.
+        ours = view.removed is Removal.OTHER and (run.cancel_asked or attempt.cancel_sent is not None)
+        data["removed"] = Removal.YES.value if ours else view.removed.value
     data["account"] = _account(attempt, view, report, output).to_dict()
     return record(run, EntryKind.ENDED, attempt.token, detail, data)
 

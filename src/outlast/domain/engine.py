@@ -62,6 +62,8 @@ def decide(
     if verdict.action is Action.FAIL:
         alike = {"alike": verdict.alike} if verdict.alike else None
         return record(run, EntryKind.FAILED, None, verdict.reason, alike)
+    if verdict.action is Action.HOLD:
+        return record(run, EntryKind.HELD_BACK, None, verdict.reason)
     if hold_back is not None:
         return record(run, EntryKind.HELD_BACK, None, hold_back.reason) if hold_back.final else None
     if now < verdict.due:

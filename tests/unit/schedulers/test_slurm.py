@@ -307,6 +307,18 @@ def test_the_view_of_a_cancelled_job_shows_that_it_was_removed(status: int) -> N
     assert (accounted.outcome, accounted.removed) == (Outcome.CANCELLED, Removal.YES)
 
 
+@pytest.mark.parametrize(("uid", "removed"), [(1000, Removal.YES), (0, Removal.OTHER)])
+def test_a_job_that_another_user_cancelled_is_told_from_one_that_its_owner_did(
+    uid: int, removed: Removal
+) -> None:
+    sacct = parse_sacct("5_1|CANCELLED by %d|0:0|n1|100|102|2||train.g.b7.1\n" % uid, "g")
+    listed = parse_squeue(squeue_output("5|1|CANCELLED|0|0|n1|100|102|0:02|None|train.g.b7.1"), "g")
+    for squeue in ([], listed):
+        shown = build_views(squeue, sacct, owner=1000)["b7-1"]
+        assert (shown.outcome, shown.removed) == (Outcome.CANCELLED, removed)
+        assert ("uid 0" in shown.reason) is (removed is Removal.OTHER)
+
+
 def test_a_job_that_another_cluster_took_over_was_not_removed() -> None:
     shown = view(squeue_output("1|1|REVOKED|0|0|n1|100|102|0:02|None|train.g.b7.1"))
     assert (shown.outcome, shown.removed) == (Outcome.CANCELLED, Removal.NO)
