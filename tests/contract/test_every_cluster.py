@@ -82,27 +82,32 @@ def test_runs_that_wait_or_run_are_cancelled(experiment: ClusterExperiment) -> N
 
 
 @pytest.mark.parametrize(
-    "script, outputs, outcome, message",
+    "script, outputs, attempts, outcome, message",
     [
-        ("raise ValueError('no such layer')", [], Outcome.CRASHED, "no such layer"),
+        ("raise ValueError('no such layer')", [], 2, Outcome.CRASHED, "no such layer"),
         (
             "import resource as r; r.setrlimit(r.RLIMIT_AS, (10**9, 10**9)); bytearray(10**10)",
             [],
+            3,  # the second requests more memory
             Outcome.OUT_OF_MEMORY,
             "memory",
         ),
         ("open('m.json', 'w').write('{\"accuracy\": 0.1}')",
-         [{"path": "m.json", "key": "accuracy", "at_least": 0.9}], Outcome.WRONG_OUTPUT, "0.9"),
+         [{"path": "m.json", "key": "accuracy", "at_least": 0.9}], 2, Outcome.WRONG_OUTPUT, "0.9"),
     ],
     ids=["crash", "memory", "output"],
 )  # fmt: skip
 def test_a_failure_of_the_training_script_soon_ends_the_run_and_is_explained(
-    experiment: ClusterExperiment, script: str, outputs: list[object], outcome: Outcome, message: str
+    experiment: ClusterExperiment,
+    script: str,
+    outputs: list[object],
+    attempts: int,
+    outcome: Outcome,
+    message: str,
 ) -> None:
     experiment.write("python", "train.py", files={"train.py": script + "\n"}, outputs=outputs)
     experiment.run(code=1)
-    attempts = experiment.attempts()
-    assert [attempt.outcome for attempt in attempts] == [outcome] * 2
+    assert [attempt.outcome for attempt in experiment.attempts()] == [outcome] * attempts
     assert message in experiment.lab.outlast("explain", experiment.directory / "train").stdout
 
 

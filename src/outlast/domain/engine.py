@@ -102,9 +102,16 @@ def after_fence(
         return end_attempt(run, attempt, None, None, outcomes.when_fenced(run, attempt), now)
     if report is not None and (_finished(report) or outcomes.is_final(report, attempt.restarts)):
         return end_by_report(run, attempt, None, report, now)
-    if report is None or _logged_recently(report, patience, now):
+    if report is None and _missed_recently(attempt, patience, now):
+        return None
+    if report is not None and _logged_recently(report, patience, now):
         return None
     return end_attempt(run, attempt, None, report, outcomes.when_silent(attempt), now)
+
+
+def _missed_recently(attempt: Attempt, patience: Patience, now: float) -> bool:
+    # A claim without any log is a job that died at once, or not the work of a job at all: it may be garbage.
+    return attempt.missed is None or abs(now - attempt.missed) < patience.missing + patience.heartbeat
 
 
 def _finished(report: Report | None) -> bool:

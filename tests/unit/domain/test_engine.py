@@ -162,6 +162,14 @@ def test_a_fence_that_lost_waits_for_the_node_until_it_is_silent() -> None:
     assert ending(after_fence(RUN, ATTEMPT, final, False, PATIENCE, NOW))["outcome"] == "continue"
 
 
+def test_a_claim_without_any_log_is_not_waited_for_without_end() -> None:
+    unsure = replace(ATTEMPT, state=AttemptState.UNSURE, job="", started=None)
+    for missed, given_up in ((None, False), (NOW - 80.0, False), (NOW - 100.0, True)):
+        decision = after_fence(RUN, replace(unsure, missed=missed), None, False, PATIENCE, NOW)
+        assert (decision is not None) is given_up
+    assert ending(decision)["outcome"] == "lost"
+
+
 def test_the_logged_outcome_counts_and_the_slot_time_is_the_schedulers() -> None:
     report = replace(REPORT, logged_outcome=Outcome.CRASHED, detail="boom", signature="x", tail=("line",))
     data = ending(next_for(ENDED, report))
