@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -216,6 +217,8 @@ def _apply_run(run: Run | None, attempt: Attempt | None, entry: JournalEntry, ch
             changes.update(since=entry.at)
             if run.state is RunState.HELD_BACK:
                 changes.update(reason="")
+                if run.last is not None:
+                    changes.update(last=dataclasses.replace(run.last, resumed=True))
         case _:  # FINISHED, FAILED, CANCELLED
             changes.update(
                 reason=data.get("reason", ""),

@@ -179,13 +179,14 @@ class Removal(str, Enum):
     NO = "no"
     MAYBE = "maybe"  # the scheduler cannot distinguish it from a kill on the node
     YES = "yes"
+    OTHER = "other"  # another user than the owner of the job did: an administrator
 
 
 class RunState(str, Enum):
     """The state of a run."""
 
     WAITING = "waiting"  # it has no current attempt
-    HELD_BACK = "held-back"  # it has not begun, and does not: other runs failed alike
+    HELD_BACK = "held-back"  # until the user decides: others failed alike, or its job was removed by another
     ACTIVE = "active"  # it has a current attempt
     ACCEPTED = "accepted"  # a result was accepted and is being published
     FINISHED = "finished"
@@ -334,6 +335,8 @@ class Ending:
     go_back: int | None = None
     #: That checkpoint was found after a kill, and could not be checked.
     unsure: bool = False
+    #: The user continued the run after another user had removed its job.
+    resumed: bool = False
     #: The engine cancelled its job before it began, because its run is held back.
     withdrawn: bool = False
     #: It used all of its time and neither it nor an earlier attempt saved anything.

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -165,3 +165,5 @@ class Observations:
     reports: Mapping[str, Report] = field(default_factory=dict)
     #: By token: the directory of an attempt that is gone.
     gone: Mapping[str, str] = field(default_factory=dict)
+    #: By token: the last lines of the output of a job that ended before the node program started.
+    output: Mapping[str, Sequence[str]] = field(default_factory=dict)

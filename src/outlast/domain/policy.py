@@ -28,6 +28,7 @@ class Action(Enum):
     CONTINUE = "continue"  # the next attempt at once
     RETRY_ONCE = "retry once"  # the next attempt at once; the same failure again fails the run
     PAUSE = "pause"  # the next attempt after a pause
+    HOLD = "hold"  # no attempt until the user resumes the run
     FAIL = "fail"
 
 
@@ -89,6 +90,8 @@ def judge(run: Run, limits: Limits, patience: Patience, now: float) -> Verdict:
     hopeless = _hopeless(run, last, limits, patience, now)
     if hopeless:
         return Verdict(Action.FAIL, hopeless, alike=_alike(run, last, limits))
+    if last.removed is Removal.OTHER and not last.resumed:
+        return Verdict(Action.HOLD, _removed_by_another(last))
     happened, decided = _what_happened(run, last, limits), _what_follows(last)
     if _goes_back(run, last, limits):
         return Verdict(action, happened, _GO_BACK % last.go_back, start_before=last.go_back)
@@ -98,6 +101,13 @@ def judge(run: Run, limits: Limits, patience: Patience, now: float) -> Verdict:
         due = last.at + pause if now >= last.at else now
         return Verdict(action, happened, decided, due)
     return Verdict(action, happened, decided)
+
+
+def _removed_by_another(last: Ending) -> str:
+    return (
+        "another user, perhaps an administrator, removed the job of attempt %d (%s). Ask why; then `outlast "
+        "resume` continues" % (last.number, last.detail)
+    )
 
 
 def _beginning(run: Run) -> str:
@@ -189,6 +199,8 @@ def _what_happened(run: Run, last: Ending, limits: Limits) -> str:
 
 def _what_follows(last: Ending) -> str:
     match POLICY[last.outcome]:
+        case Action.CONTINUE if last.resumed:
+            return "continue, as requested"
         case Action.CONTINUE if last.withdrawn:
             return "it begins again"
         case Action.CONTINUE if last.outcome is Outcome.CANCELLED or last.removed is Removal.YES:

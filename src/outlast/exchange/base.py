@@ -6,6 +6,7 @@ published.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from outlast.domain.model import Attempt, Run, Spec
@@ -55,6 +56,10 @@ class Exchange(Protocol):
 
     def report(self, attempt: Attempt) -> Report | None:
         """Return the report of the attempt's job; None if it has logged nothing."""
+        ...
+
+    def last_output(self, attempt: Attempt) -> Sequence[str]:
+        """Return the last lines that the attempt's job printed; none if they cannot be read."""
         ...
 
     def publish(self, attempt: Attempt) -> None:

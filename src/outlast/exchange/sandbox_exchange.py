@@ -159,8 +159,16 @@ class SandboxExchange(SharedFilesExchange):
             path.rename(path.with_name("order.withdrawn.json"))
 
     def log_directory(self, attempt: Attempt) -> Path:
-        """Return the directory with the files that came back with the job or, until then, that it sent."""
-        return attempt_log.log_directory(self.experiment.exchange_of(attempt))
+        """Return the directory with the files that came back with the job or, until then, that it sent.
+
+        No job writes beside these: what else lies there is not the log of one.
+        """
+        place = self.experiment.exchange_of(attempt)
+        found = attempt_log.log_directory(place)
+        return place / layout.TRAVEL if found == place else found
+
+    def job_log(self, attempt: Attempt) -> Path:
+        return self.experiment.exchange_of(attempt) / sandbox_results.JOB_LOG
 
     def report(self, attempt: Attempt) -> Report | None:
         with self.accessing(attempt):

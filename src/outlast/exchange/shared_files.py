@@ -15,6 +15,7 @@ from typing import Any
 from outlast.domain import untrusted
 from outlast.domain.model import Attempt, Outcome, Run, Spec
 from outlast.domain.observation import Report
+from outlast.exchange import attempt_log
 from outlast.exchange.attempt_log import read_attempt
 from outlast.exchange.base import FilesGone, ResultGone
 from outlast.exchange.experiment import Experiment
@@ -195,6 +196,14 @@ class SharedFilesExchange:
         if report is None and is_gone(place):
             raise FilesGone(str(place))
         return report
+
+    def job_log(self, attempt: Attempt) -> Path:
+        """Return the file with what the attempt's job printed."""
+        return self.experiment.log(attempt.run, attempt.number)
+
+    def last_output(self, attempt: Attempt) -> tuple[str, ...]:
+        """Return the last lines that the attempt's job printed; none if they cannot be read."""
+        return attempt_log.last_lines(self.job_log(attempt))
 
     def _checked_report(self, path: Path) -> Report | None:
         report = read_attempt(path)

@@ -16,7 +16,7 @@ PATIENCE = Patience(missing=60.0, heartbeat=60.0, pause=10.0, longest_pause=100.
 
 def ended(outcome: Outcome, **changes: object) -> Run:
     facts: dict[str, object] = {"number": 1, "token": "a", "outcome": outcome, "detail": "the detail"}
-    of_ending = ("transient", "step", "detail", "cause", "removed", "unsaved", "go_back", "unsure")
+    of_ending = ("transient", "step", "detail", "cause", "removed", "resumed", "unsaved", "go_back", "unsure")
     facts.update(at=100.0, **{key: changes.pop(key) for key in of_ending if key in changes})
     base: dict[str, object] = {"name": "r", "position": 0, "spec": 1, "params": {}, "added": 0.0}
     base.update(state=RunState.WAITING, since=0.0, attempts=1, last=Ending(**facts))  # type: ignore[arg-type]
@@ -162,6 +162,14 @@ def test_a_run_whose_job_was_removed_continues_and_names_the_command_that_ends_i
     assert reason.endswith("; it was removed at the scheduler, and the run continues: " + ONLY_CANCEL)
 
 
+@pytest.mark.parametrize("outcome", [Outcome.CANCELLED, Outcome.EVICTED, Outcome.CRASHED, Outcome.LOST])
+def test_a_run_whose_job_another_user_removed_is_held_until_it_is_resumed(outcome: Outcome) -> None:
+    action, reason = decided(ended(outcome, removed=Removal.OTHER))
+    assert action is Action.HOLD
+    assert "another user" in reason and "`outlast resume`" in reason
+    assert decided(ended(outcome, removed=Removal.OTHER, resumed=True))[0] is POLICY[outcome]
+
+
 @pytest.mark.parametrize(
     ("outcome", "removed"), [(Outcome.EVICTED, Removal.MAYBE), (Outcome.LOST, Removal.NO)]
 )
@@ -175,8 +183,8 @@ def test_a_job_that_nobody_removed_simply_continues_whatever_its_detail_contains
     assert (verdict.action, verdict.decided) == (Action.CONTINUE, "continue")
 
 
-@pytest.mark.parametrize("removed", Removal)
-def test_a_removal_never_ends_a_run_by_itself(removed: Removal) -> None:
+@pytest.mark.parametrize("removed", [Removal.NO, Removal.MAYBE, Removal.YES])
+def test_a_removal_by_the_owner_never_ends_a_run_by_itself(removed: Removal) -> None:
     for outcome in (Outcome.EVICTED, Outcome.CANCELLED, Outcome.CONTINUE, Outcome.OVER_TIME):
         assert decided(ended(outcome, removed=removed))[0] is Action.CONTINUE
 
