@@ -1,7 +1,7 @@
 # make demo    watch a run survive kills, time limits and a torn checkpoint
 # make test    everything: lint, types, all tests
 # make check   the quick loop: lint, types, unit tests, simulation
-# make storm   crash and freeze real schedulers, 50 times each; about an hour
+# make storm   crash and freeze real schedulers, 50 times each, and kill scripts while they save; about an hour
 # make attack  kill, freeze, remove and lie at random on every cluster; about an hour
 # make bench   tables of speed and memory, compared with other tools in the same run
 
@@ -32,6 +32,7 @@ check: lint types
 
 storm: $(VENV)/.dev
 	PATH="$(abspath $(BIN)):$$PATH" OUTLAST_STORM=50 $(BIN)/python -m pytest -n $(WORKERS_WITH_CLUSTERS) --dist loadscope tests/contract -k "storm"
+	PATH="$(abspath $(BIN)):$$PATH" OUTLAST_SNAPSHOT_KILLS=100 $(BIN)/python -m pytest -n $(WORKERS) tests/unit/snapshots/test_kills_while_saving.py
 
 attack: $(VENV)/.dev
 	PATH="$(abspath $(BIN)):$$PATH" OUTLAST_ATTACK_WALKS=40 OUTLAST_ATTACK_SECONDS=45 $(BIN)/python -m pytest -n $(WORKERS_WITH_CLUSTERS) --dist loadscope tests/attack
@@ -50,6 +51,7 @@ bench: $(VENV)/.dev $(VENV)/.bench $(VENV)/.frameworks
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python benchmarks/reading.py
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python benchmarks/transfers.py
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python benchmarks/checkpoints.py
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python benchmarks/snapshots.py
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python benchmarks/images.py
 
 # Without torch and the packages of its builds: the right build depends on the machine.

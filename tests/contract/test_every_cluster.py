@@ -10,6 +10,7 @@ import pytest
 from contract.experiment_runs import ClusterExperiment
 from outlast.domain.model import EntryKind, Outcome
 from outlast.journal.sqlite_file import is_blank
+from outlast.schedulers.base import JobRef
 from support.experiments import open_journal, states
 
 #: A job may compute for about 12 s, and then has 5 s to save: less is too little on a busy machine.
@@ -45,6 +46,10 @@ def test_a_training_run_continues_past_the_wall_time_limit_and_loses_no_step(
     resumed = [attempt.account.resumed for attempt in attempts[1:]]
     assert saved == resumed
     assert experiment.weights() == experiment.reference_weights("140")
+    # The site's accounting, mail and efficiency tools show no healthy job as failed.
+    refs = [JobRef(attempt.token, attempt.job, attempt.intended) for attempt in attempts]
+    codes = {view.exit_code for view in experiment.cluster.scheduler.poll(refs).values()}
+    assert codes == (set() if experiment.cluster.name == "local" else {0})
     experiment.assert_nothing_is_left()
 
 
@@ -77,28 +82,32 @@ def test_runs_that_wait_or_run_are_cancelled(experiment: ClusterExperiment) -> N
 
 
 @pytest.mark.parametrize(
-    "script, outputs, outcome, message",
+    "script, outputs, attempts, outcome, message",
     [
-        ("raise ValueError('no such layer')", [], Outcome.CRASHED, "no such layer"),
+        ("raise ValueError('no such layer')", [], 2, Outcome.CRASHED, "no such layer"),
         (
             "import resource as r; r.setrlimit(r.RLIMIT_AS, (10**9, 10**9)); bytearray(10**10)",
             [],
+            3,  # the second requests more memory
             Outcome.OUT_OF_MEMORY,
             "memory",
         ),
         ("open('m.json', 'w').write('{\"accuracy\": 0.1}')",
-         [{"path": "m.json", "key": "accuracy", "at_least": 0.9}], Outcome.WRONG_OUTPUT, "0.9"),
+         [{"path": "m.json", "key": "accuracy", "at_least": 0.9}], 1, Outcome.WRONG_OUTPUT, "0.9"),
     ],
     ids=["crash", "memory", "output"],
 )  # fmt: skip
 def test_a_failure_of_the_training_script_soon_ends_the_run_and_is_explained(
-    experiment: ClusterExperiment, script: str, outputs: list[object], outcome: Outcome, message: str
+    experiment: ClusterExperiment,
+    script: str,
+    outputs: list[object],
+    attempts: int,
+    outcome: Outcome,
+    message: str,
 ) -> None:
     experiment.write("python", "train.py", files={"train.py": script + "\n"}, outputs=outputs)
     experiment.run(code=1)
-    attempts = experiment.attempts()
-    # A number out of its bounds is not tried again.
-    assert [attempt.outcome for attempt in attempts] == [outcome] * (1 if outputs else 2)
+    assert [attempt.outcome for attempt in experiment.attempts()] == [outcome] * attempts
     assert message in experiment.lab.outlast("explain", experiment.directory / "train").stdout
 
 
@@ -109,7 +118,11 @@ def test_a_failure_before_the_training_soon_ends_the_run_and_is_logged(experimen
     experiment.write("python", "train.py", "3", "0", "0")
     experiment.run(code=1)
     assert [attempt.outcome for attempt in experiment.attempts()] == [Outcome.CRASHED] * 2
-    assert "before the training" in experiment.lab.outlast("explain", experiment.directory / "train").stdout
+    explained = experiment.lab.outlast("explain", experiment.directory / "train").stdout
+    assert (
+        "before the training (modules, before, environment, container) failed: cd /no/such/place" in explained
+    )
+    assert "| " in explained and "No such file or directory" in explained, "what the shell printed"
     log = experiment.lab.outlast("logs", experiment.directory / "train").stdout
     assert "this failed before the training: cd /no/such/place" in log
 

@@ -24,6 +24,7 @@ RUNS = {
     ("reading.py",): ["opening a tar of 2 tars with 20 members", "shuffled reads of 20 items"],
     ("images.py", "--json"): ["images"],
     ("checkpoints.py", "--json"): ["1 MB"],
+    ("snapshots.py", "--json"): ["snapshots"],
     ("transfers.py", "--json", "--only", "rates", "--only", "digest"): ["rates", "digest"],
     ("transfers.py", "--json", "--only", "closing", "--only", "unpacking"): ["closing", "unpacking"],
     ("transfers.py", "--json", "--only", "stall", "--only", "capped"): ["stall", "capped"],

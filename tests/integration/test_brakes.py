@@ -123,6 +123,9 @@ def test_resume_starts_runs_that_are_held_back_and_three_more_failures_hold_the_
 
 def test_jobs_that_wait_in_the_queue_are_withdrawn_and_their_runs_held_back(lab: Lab) -> None:
     many = _sweep(lab, runs=40)
+    # The others take long enough to wait for one another, however slow the controller is.
+    wait = "import sys, time\ntime.sleep(3 if int(sys.argv[1]) > 3 else 0)\n"
+    (many / "train.py").write_text(wait + BUGGY)
     ended = lab.outlast("run", many)
     assert ended.returncode == 1
     counts = _counts(many)

@@ -57,7 +57,11 @@ def test_up_on_an_experiment_that_has_ended_reports_the_same_again(mixed: Mixed)
     lab, mix, _ = mixed
     again = lab.outlast("up", mix, "--json")
     assert again.returncode == 1
-    assert again.json == {"runs": {"cancelled": 1, "failed": 1, "finished": 1}, "failed": [BUG]}
+    assert again.json == {
+        "runs": {"cancelled": 1, "failed": 1, "finished": 1},
+        "failed": [BUG],
+        "held_back": [],
+    }
 
 
 def test_status_lists_every_run(mixed: Mixed) -> None:
@@ -200,7 +204,7 @@ def test_runs_and_parallel_are_respected(lab: Lab) -> None:
         "several", command="sh train.sh plain", runs=5, parallel=2, outputs=["first.txt"]
     )
     ended = lab.outlast("run", several, "--json")
-    assert ended.returncode == 0 and ended.json == {"runs": {"finished": 5}, "failed": []}
+    assert ended.returncode == 0 and ended.json == {"runs": {"finished": 5}, "failed": [], "held_back": []}
     active = most = 0
     with open_journal(several) as journal:
         for row in journal.entries():

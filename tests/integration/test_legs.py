@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from integration.test_node_program import Bench, bench, pyz  # noqa: F401 - fixtures
+from integration.test_node_program import CONTINUED, Bench, bench, pyz  # noqa: F401 - fixtures
 from outlast.domain import outcomes
 from outlast.exchange.attempt_log import read_attempt
 from outlast.local_cluster.processes import is_alive, start_ticks
 from outlast.node import claim, legs, time_limits
 from outlast.node.order import BadOrder, OutputRule, WorkOrder, read_order
-from outlast.node.protocol import EXIT_CONTINUE, EXIT_NOT_CLAIMED
+from outlast.node.protocol import EXIT_NOT_CLAIMED
 
 JOB = {"OUTLAST_JOB": "17_1"}
 
@@ -32,7 +32,7 @@ def ends(bench: Bench) -> list[str | None]:  # noqa: F811
 
 def test_a_job_that_is_started_again_works_on_the_next_leg(bench: Bench) -> None:  # noqa: F811
     script = 'cd "$OUTLAST_OUTPUT_DIR"; echo "$OUTLAST_TOKEN" >>seen; test $(wc -l <seen) = 3 || exit 85'
-    for code in (EXIT_CONTINUE, EXIT_CONTINUE, 0):
+    for code in (CONTINUED, CONTINUED, 0):
         assert bench.run("sh", "-c", script, variables=JOB) == code
     assert ends(bench) == ["continue", "continue", "finished"]
     delivered = bench.exchange / "leg-3" / "output" / "seen"
@@ -41,14 +41,14 @@ def test_a_job_that_is_started_again_works_on_the_next_leg(bench: Bench) -> None
 
 @pytest.mark.parametrize("job", ["18_1", ""])
 def test_another_job_cannot_claim_an_attempt_that_is_taken(bench: Bench, job: str) -> None:  # noqa: F811
-    assert bench.run("sh", "-c", "exit 85", variables=JOB) == EXIT_CONTINUE
+    assert bench.run("sh", "-c", "exit 85", variables=JOB) == CONTINUED
     assert bench.run("true", variables={"OUTLAST_JOB": job}) == EXIT_NOT_CLAIMED
     assert "belongs to job 17_1" in bench.stderr
     assert ends(bench) == ["continue"]
 
 
 def test_a_job_that_is_started_again_after_its_attempt_was_given_up_exits(bench: Bench) -> None:  # noqa: F811
-    assert bench.run("sh", "-c", "exit 85", variables=JOB) == EXIT_CONTINUE
+    assert bench.run("sh", "-c", "exit 85", variables=JOB) == CONTINUED
     legs.fence(str(bench.exchange), by="controller")
     assert bench.run("true", variables=JOB) == EXIT_NOT_CLAIMED
     assert "was given up by controller" in bench.stderr
@@ -86,7 +86,7 @@ def test_a_leg_that_is_still_running_may_save_before_the_next_one_begins(bench: 
     bench.read_ready()
     first.send_signal(signal.SIGTERM)
     assert bench.run("sh", "-c", "test $(cat $OUTLAST_CHECKPOINT_DIR/step) = 7", variables=JOB) == 0
-    assert bench.end(first) == EXIT_CONTINUE
+    assert bench.end(first) == CONTINUED
     assert ends(bench) == ["evicted", "finished"]
 
 
@@ -113,7 +113,7 @@ def test_the_jobs_of_a_chain_continue_the_run_and_the_rest_exit_at_once(bench: B
         )
         for number in range(20, 26)
     ]
-    assert codes == [85, 85, 0, 86, 86, 86] and marker.exists()
+    assert codes == [CONTINUED, CONTINUED, 0, 86, 86, 86] and marker.exists()
     assert ends(bench) == ["continue", "continue", "finished"]
 
 
@@ -156,11 +156,11 @@ def test_a_chain_ends_after_the_same_failure_twice(
 
 
 def test_an_eviction_between_two_identical_failures_does_not_reset_the_count(bench: Bench) -> None:  # noqa: F811
-    assert chain(bench, CRASH, EVICTED, CRASH, CRASH) == [1, 85, 1, 86]
+    assert chain(bench, CRASH, EVICTED, CRASH, CRASH) == [1, CONTINUED, 1, 86]
 
 
 def test_a_chain_continues_after_another_failure_and_after_progress(bench: Bench) -> None:  # noqa: F811
-    assert chain(bench, CRASH, OTHER_CRASH, CRASH, SAVE, CRASH, ("true",)) == [1, 1, 1, 85, 1, 0]
+    assert chain(bench, CRASH, OTHER_CRASH, CRASH, SAVE, CRASH, ("true",)) == [1, 1, 1, CONTINUED, 1, 0]
 
 
 def test_a_chain_that_cannot_be_cancelled_is_reported_and_does_no_harm(bench: Bench) -> None:  # noqa: F811
@@ -174,7 +174,7 @@ def test_the_schedulers_signal_for_the_limit_is_no_eviction(bench: Bench) -> Non
     process = bench.start("sh", "-c", script, limit_signal="USR1")
     bench.read_ready()
     process.send_signal(signal.SIGUSR1)
-    assert bench.end(process) == EXIT_CONTINUE
+    assert bench.end(process) == CONTINUED
     assert bench.events("stop")[0]["why"] == "limit" and ends(bench) == ["continue"]
 
 
@@ -199,7 +199,7 @@ def test_a_job_ends_itself_once_another_has_taken_over_its_attempt(
     assert not (bench.exchange / "leg-2").exists()
     legs.fence(str(bench.exchange), by="controller")
     _, status = os.waitpid(pid, 0)
-    assert os.waitstatus_to_exitcode(status) == EXIT_CONTINUE
+    assert os.waitstatus_to_exitcode(status) == CONTINUED
     assert bench.last["outcome"] == "evicted" and bench.events("stop")[0]["why"] == "taken over"
 
 

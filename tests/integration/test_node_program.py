@@ -22,7 +22,7 @@ from outlast.node import claim, code_archive, main, process_cleanup
 from outlast.node.environment import for_training
 from outlast.node.order import OutputRule, WorkOrder
 from outlast.node.outputs.delivery import deliver
-from outlast.node.protocol import EXIT_BAD_ORDER, EXIT_CONTINUE, EXIT_NOT_CLAIMED, Phase
+from outlast.node.protocol import EXIT_BAD_ORDER, EXIT_NOT_CLAIMED, Phase
 from outlast.node.scratch import Scratch
 
 
@@ -32,6 +32,8 @@ def _names(folder: Path) -> list[str]:
 
 #: Seconds: longer than any step takes on a busy machine. A passing test never waits that long.
 TIMEOUT = 60
+#: The exit code for an attempt that is continued: no scheduler shows it as failed. The log has its outcome.
+CONTINUED = 0
 
 
 @pytest.fixture(scope="module")
@@ -216,7 +218,7 @@ def test_a_directory_that_cannot_be_claimed_is_an_error_and_nothing_runs(bench: 
 
 def test_a_training_that_has_saved_and_asks_to_be_continued_is_continued(bench: Bench) -> None:
     script = "echo 1 > $OUTLAST_CHECKPOINT_DIR/step-1; echo part > $OUTLAST_OUTPUT_DIR/a; exit 85"
-    assert bench.run("sh", "-c", script) == EXIT_CONTINUE
+    assert bench.run("sh", "-c", script) == CONTINUED
     assert bench.last["outcome"] == "continue"
     assert bench.last["progressed"] is True
     assert len(bench.events("changed")) == 1
@@ -295,7 +297,7 @@ def test_a_script_that_ignores_the_stop_signal_is_killed_at_the_deadline_which_i
     bench: Bench,
 ) -> None:
     script = "trap '' TERM; echo $$ > $READY; while :; do sleep 1; done"
-    assert bench.run("sh", "-c", script, time=2.0, grace=0.3) == EXIT_CONTINUE
+    assert bench.run("sh", "-c", script, time=2.0, grace=0.3) == CONTINUED
     assert _is_gone(int(bench.read_ready()))
     (stop,) = bench.events("stop")
     assert stop["why"] == "limit"
@@ -308,7 +310,7 @@ def test_a_script_without_outlast_is_stopped_at_the_limit_and_its_checkpoint_is_
     bench: Bench,
 ) -> None:
     script = "echo 1 > $OUTLAST_CHECKPOINT_DIR/step; exec sleep 600"
-    assert bench.run("sh", "-c", script, time=2.0) == EXIT_CONTINUE
+    assert bench.run("sh", "-c", script, time=2.0) == CONTINUED
     assert bench.last["outcome"] == "over-time"
     assert bench.last["progressed"] is True
     assert bench.last["signal"] == signal.SIGTERM
@@ -325,7 +327,7 @@ def test_the_whole_process_group_gets_the_requested_stop_signal(bench: Bench) ->
     process = bench.start("sh", "-c", script, signal="USR2", time=600.0)
     bench.read_ready()
     process.send_signal(signal.SIGTERM)
-    assert bench.end(process) == EXIT_CONTINUE
+    assert bench.end(process) == CONTINUED
     assert bench.last["outcome"] == "continue"
     assert (bench.checkpoints / "child").read_text() == "child\n"
 
@@ -337,7 +339,7 @@ def test_any_stop_signal_any_number_of_times_is_forwarded_as_one_stop(bench: Ben
     bench.read_ready()
     for _ in range(5):
         process.send_signal(number)
-    assert bench.end(process) == EXIT_CONTINUE
+    assert bench.end(process) == CONTINUED
     (stop,) = bench.events("stop")
     assert (stop["why"], stop["signal"]) == ("signal", number)
     assert bench.last["outcome"] == "continue"
@@ -347,7 +349,7 @@ def test_a_training_that_an_eviction_kills_was_evicted_and_did_not_crash(bench: 
     process = bench.start("sh", "-c", "echo up > $READY; exec sleep 600", time=600.0)
     bench.read_ready()
     process.terminate()
-    assert bench.end(process) == EXIT_CONTINUE
+    assert bench.end(process) == CONTINUED
     assert bench.last["outcome"] == "evicted"
 
 
@@ -356,7 +358,7 @@ def test_after_an_eviction_the_training_is_killed_when_the_grace_is_over(bench: 
     process = bench.start("sh", "-c", script, time=600.0, grace=0.3)
     bench.read_ready()
     process.terminate()
-    assert bench.end(process) == EXIT_CONTINUE
+    assert bench.end(process) == CONTINUED
     assert bench.last["outcome"] == "evicted"
     assert "killed" in bench.last["detail"]
 
@@ -377,7 +379,7 @@ def test_exit_0_after_the_stop_without_the_outputs_is_an_eviction(bench: Bench) 
     process = bench.start("sh", "-c", script, time=600.0, outputs=(OutputRule("a"),))
     bench.read_ready()
     process.terminate()
-    assert bench.end(process) == EXIT_CONTINUE
+    assert bench.end(process) == CONTINUED
     assert bench.last["outcome"] == "evicted"
 
 
@@ -406,7 +408,7 @@ def test_a_grandchild_in_a_session_of_its_own_does_not_outlive_the_attempt(bench
     pid = int(bench.read_ready())
     assert not _is_gone(pid)
     (bench.top / "held").write_text("go\n")
-    assert bench.end(process) == EXIT_CONTINUE
+    assert bench.end(process) == CONTINUED
     assert _is_gone(pid)
 
 
@@ -548,7 +550,7 @@ def test_a_stop_signal_before_the_training_is_not_lost(bench: Bench, monkeypatch
     bench.write_order("touch", str(bench.top / "touched"), time=600.0)
     order = bench.top / "order.json"
     patch = "outlast.node.attempt.environment.for_training"
-    assert _forked(order, lambda: monkeypatch.setattr(patch, stopped)) == EXIT_CONTINUE
+    assert _forked(order, lambda: monkeypatch.setattr(patch, stopped)) == CONTINUED
     assert bench.last["outcome"] == "evicted"
     assert not (bench.top / "touched").exists()
 
@@ -696,7 +698,7 @@ def _signal_both(process: subprocess.Popen[str], child: int) -> None:
 def test_a_training_killed_by_a_signal_to_the_whole_job_was_evicted(bench: Bench, script: str) -> None:
     process = bench.start("sh", "-c", f"echo $$ > $READY; {script}", time=600.0)
     _signal_both(process, int(bench.read_ready()))
-    assert bench.end(process) == EXIT_CONTINUE
+    assert bench.end(process) == CONTINUED
     assert bench.last["outcome"] == "evicted"
     assert bench.last["signature"] is None
     (stop,) = bench.events("stop")
@@ -707,7 +709,7 @@ def test_a_check_killed_by_a_signal_to_the_whole_job_proves_nothing_about_the_ou
     rule = OutputRule("a", check=("sh", "-c", "echo $$ > $READY; exec sleep 600"))
     process = bench.start("sh", "-c", "echo 1 > a", outputs=(rule,), time=600.0)
     _signal_both(process, int(bench.read_ready()))
-    assert bench.end(process) == EXIT_CONTINUE
+    assert bench.end(process) == CONTINUED
     assert bench.last["outcome"] == "evicted"
     assert bench.last["signature"] is None
     assert (bench.scratch / "output" / "a").read_text() == "1\n"
@@ -718,7 +720,7 @@ def test_a_check_that_outlasts_the_grace_after_a_signal_ends_as_evicted(bench: B
     process = bench.start("sh", "-c", "echo 1 > a", outputs=(rule,), time=600.0, grace=0.1)
     check = int(bench.read_ready())
     process.terminate()
-    assert bench.end(process) == EXIT_CONTINUE
+    assert bench.end(process) == CONTINUED
     assert bench.last["outcome"] == "evicted"
     assert "finished" in bench.last["detail"]
     assert _is_gone(check)
@@ -762,7 +764,7 @@ def test_a_stop_signal_during_preparation_ends_it_and_earlier_outputs_are_kept(
     exit_code = _forked(
         bench.top / "order.json", lambda: monkeypatch.setattr(patched, _after_a_signal(original))
     )
-    assert exit_code == EXIT_CONTINUE
+    assert exit_code == CONTINUED
     assert bench.last["outcome"] == "evicted"
     assert "unpack" in bench.last["detail"]
     assert [event["phase"] for event in bench.events("phase")][-2:] == ["unpack", "clean-up"]
@@ -876,7 +878,7 @@ def test_the_zipapp_runs_on_python_3_8(bench: Bench) -> None:
     process = bench.start("./make.sh", "600", python=python, code=code, code_sha256=digest, outputs=rules)
     bench.read_ready()
     process.terminate()
-    assert bench.end(process) == EXIT_CONTINUE, bench.stderr
+    assert bench.end(process) == CONTINUED, bench.stderr
     assert bench.events("claimed")[0]["python"].startswith("3.8.")
     assert bench.last["outcome"] == "evicted"
     (bench.exchange / "claim.json").unlink()

@@ -39,17 +39,28 @@ def test_submit_run_and_explain_show_a_rejection_with_the_key_its_line_and_what_
     advice = "correct `partition` in clusters.yaml:3 (`sinfo -s` lists the choices), then run "
     advice += "`outlast retry no -C %s`" % experiment
     submitted = lab.outlast("submit", experiment)
-    assert submitted.returncode == 0 and states(experiment) == {"no": "failed"}
+    assert submitted.returncode == 1 and states(experiment) == {"no": "failed"}
     assert submitted.stderr.startswith(
         "no FAILED: the scheduler refused the job: Batch job submission failed"
     )
     assert submitted.stderr.endswith("; %s\n" % advice)
     assert "to continue" not in submitted.stdout, "there is nothing to continue"
     assert advice in lab.outlast("explain", "no", "-C", experiment).stdout
-    assert advice in lab.outlast("retry", "no", "-C", experiment).stderr
+    retried = lab.outlast("retry", "no", "-C", experiment)
+    assert retried.returncode == 1 and advice in retried.stderr
     again = lab.experiment("again", command="sh train.sh plain", cluster="mine")
     (again / "clusters.yaml").write_text((experiment / "clusters.yaml").read_text())
     assert "\n  correct `partition` in clusters.yaml:3" in lab.outlast("run", again).stdout
+
+
+def test_a_job_that_is_refused_for_now_is_reported_and_submitted_again(
+    lab: Lab, programs: Path, experiment: Path
+) -> None:
+    program(programs, "sbatch", REFUSES.replace("Invalid partition name specified", "Job queue full"))
+    submitted = lab.outlast("submit", experiment)
+    assert submitted.returncode == 0 and states(experiment) == {"no": "waiting"}
+    assert submitted.stderr.startswith("no: refused for now: no room for another job: ")
+    assert submitted.stderr.endswith("; it will be submitted again\n")
 
 
 def test_a_scheduler_that_does_not_respond_is_reported_and_nothing_is_lost(

@@ -19,10 +19,11 @@ PACKAGE = ROOT / "src" / "outlast"
 #: The rooms that a room may import, besides itself. "standard library" is always allowed.
 RULES: Mapping[str, str] = {
     # The compute node's side: Python 3.8, standard library, nothing from outside.
-    "node": "node/diagnosis node/outputs node/sandbox node/staging",
+    "node": "node/diagnosis node/outputs node/sandbox node/snapshots node/staging",
     "node/diagnosis": "node",
     "node/outputs": "node",
     "node/sandbox": "node",
+    "node/snapshots": "node",
     "node/archives": "node",
     "node/staging": (
         "node node/archives node/staging/cache node/staging/fetch node/staging/http node/staging/sources"
@@ -60,7 +61,7 @@ RULES: Mapping[str, str] = {
         "node/staging/http node/staging/sources schedulers text units"
     ),
     "exchange": (
-        "domain errors filesystem node node/outputs node/sandbox node/staging "
+        "domain errors filesystem node node/outputs node/sandbox node/snapshots node/staging "
         "node/staging/sources schedulers spec training training/checkpoints"
     ),
     "controller": "domain errors exchange filesystem job_environment journal node schedulers spec units",

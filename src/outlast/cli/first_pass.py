@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from outlast.cli import FAILED
 from outlast.cli.common import LONGEST_PASS
 from outlast.cli.refusal_hints import suggest_retry
-from outlast.domain.model import EntryKind
+from outlast.domain.model import EntryKind, Outcome
 from outlast.exchange.experiment import Experiment
 from outlast.text import printable
 
@@ -37,20 +38,31 @@ class FirstPass:
         self.jobs: dict[str, str] = {}
         #: By run: why its job was refused for good, and what to do.
         self.refused: dict[str, str] = {}
+        #: By run: why its job was refused this time; it is submitted again later.
+        self.refused_for_now: dict[str, str] = {}
 
     def __call__(self, session: Supervisor) -> None:
         journal = session.journal
         before = journal.last_entry()
         self._scheduler_error = session.step(budget=self._budget).scheduler_error
         self.live = bool(journal.live())
-        for row in journal.entries(after=before, kinds=(EntryKind.QUEUED, EntryKind.FAILED)):
+        kinds = (EntryKind.QUEUED, EntryKind.ENDED, EntryKind.FAILED)
+        for row in journal.entries(after=before, kinds=kinds):
             entry = row.entry
             if entry.kind is EntryKind.QUEUED:
                 self.jobs[entry.run] = entry.data["job"]
+            if entry.kind is EntryKind.ENDED and entry.data["outcome"] == Outcome.REJECTED.value:
+                self.refused_for_now[entry.run] = printable(entry.data["detail"])
             run = journal.run(entry.run) if entry.kind is EntryKind.FAILED else None
             if run is not None:
                 hint = suggest_retry(journal, run, self._experiment.root, self._directory)
                 self.refused[run.name] = "; ".join(filter(None, (printable(run.reason), hint)))
+                self.refused_for_now.pop(run.name, None)
+
+    @property
+    def exit_code(self) -> int:
+        """0, or 1 if a job was refused."""
+        return FAILED if self.refused else 0
 
     def print_errors(self) -> None:
         """Print the scheduler's error and the refused runs to stderr."""
@@ -58,6 +70,8 @@ class FirstPass:
             text = "the scheduler does not respond: %s; the runs are saved and will be submitted once it does"
             click.echo(text % self._scheduler_error, err=True)
         lines = ["%s FAILED: %s" % item for item in self.refused.items()]
+        later = "%s: refused for now: %s; it will be submitted again"
+        lines += [later % item for item in self.refused_for_now.items()]
         for line in _limit(lines):
             click.echo(line, err=True)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from outlast.controller import crashpoints
 from outlast.controller.dispatch import Dispatch
-from outlast.domain import admission, alike_failures, engine, file_errors
+from outlast.domain import admission, alike_failures, engine, file_errors, outcomes
 from outlast.domain.decision import Decision, DecisionKind
 from outlast.domain.model import Attempt, EntryKind, JournalEntry, Outcome, RunState
 from outlast.domain.observation import JobPhase, JobView, Observations, Report
@@ -137,6 +137,7 @@ class Controller:
         crashpoints.reach("observe.polled")
         reports: dict[str, Report] = {}
         gone: dict[str, str] = {}
+        output: dict[str, Sequence[str]] = {}
         for attempt in attempts:
             self._heartbeat()
             view = jobs.get(attempt.token)
@@ -144,9 +145,11 @@ class Controller:
                 report = self._report(attempt, gone)
                 if report is not None:
                     reports[attempt.token] = report
+                elif view is not None and outcomes.failed_before_training(view, None):
+                    output[attempt.token] = self._exchange.last_output(attempt)
         crashpoints.reach("observe.read")
         self._deal_with_strays(jobs.values(), done)
-        return Observations(jobs, reports, gone)
+        return Observations(jobs, reports, gone, output)
 
     def _report(self, attempt: Attempt, gone: dict[str, str] | None = None) -> Report | None:
         """Return the report of an attempt, None if there is none; add a lost directory to `gone`."""

@@ -90,6 +90,7 @@ class Dispatch:
                     **self._plan(live[decision.run], decision),
                     "avoid": list(admission.choose_avoided(decision.data["avoid"], hosts)),
                     **({"jobs": jobs} if jobs > 1 else {}),
+                    **({"start_before": before} if (before := decision.data.get("start_before")) else {}),
                 },
             )
             for decision, token in zip(decisions, tokens, strict=True)

@@ -274,5 +274,9 @@ def can_accept(run: Run) -> bool:
 
 def _not_begun(journal: Journal) -> list[Run]:
     """Return the runs that are held back, or that would be: those that have not begun."""
-    states = (RunState.HELD_BACK, RunState.WAITING, RunState.ACTIVE)
-    return [run for run in journal.live().values() if run.state in states and not has_begun(run)]
+    states = (RunState.WAITING, RunState.ACTIVE)
+    return [
+        run
+        for run in journal.live().values()
+        if run.state is RunState.HELD_BACK or (run.state in states and not has_begun(run))
+    ]

@@ -26,8 +26,12 @@ def end_attempt(
     report: Report | None,
     conclusion: Conclusion,
     now: float,
+    output: Sequence[str] = (),
 ) -> Decision:
-    """Return the entry that ends an attempt, with the facts that fold, policy and ledger need."""
+    """Return the entry that ends an attempt, with the facts that fold, policy and ledger need.
+
+    `output` is the end of what a job printed that has no report.
+    """
     outcome, detail = conclusion
     started = attempt.started
     if view is not None and view.elapsed is not None:
@@ -47,6 +51,8 @@ def end_attempt(
             changed=report.progressed,
             computed=sum(any(phase is Phase.COMPUTE for phase, _ in leg.spans) for leg in report.legs),
         )
+        if report.go_back is not None and outcome is Outcome.CRASHED:
+            data.update(go_back=report.go_back, unsure=report.unsure)
     data.update(_failure(attempt, view, report, outcome, detail))
     if report is not None and outcomes.is_blocked(report):
         data["blocked"] = True
@@ -61,8 +67,10 @@ def end_attempt(
         if attempt.cause is Cause.ACCESS_POINT and attempt.lasting:
             data["transient"] = False  # every site returns its results to the same place
     if view is not None and view.removed is not Removal.NO:
-        data["removed"] = view.removed.value
-    data["account"] = _account(attempt, view, report).to_dict()
+        # After a cancellation of our own it does not matter who else removed the job.
+        ours = view.removed is Removal.OTHER and (run.cancel_asked or attempt.cancel_sent is not None)
+        data["removed"] = Removal.YES.value if ours else view.removed.value
+    data["account"] = _account(attempt, view, report, output).to_dict()
     return record(run, EntryKind.ENDED, attempt.token, detail, data)
 
 
@@ -125,9 +133,11 @@ def count_failures(legs: Iterable[Report], before: FailureStreak = FailureStreak
     return before
 
 
-def _account(attempt: Attempt, view: JobView | None, report: Report | None) -> AttemptAccount:
+def _account(
+    attempt: Attempt, view: JobView | None, report: Report | None, output: Sequence[str]
+) -> AttemptAccount:
     slot = _slot(attempt, view, report.legs if report is not None else ())
-    facts: dict[str, Any] = {"slot": slot if slot or report else None}
+    facts: dict[str, Any] = {"slot": slot if slot or report else None, "tail": tuple(output)}
     if view is not None:
         facts.update(memory=view.memory, bringing=view.bringing, in_vain=view.brought_in_vain)
     if report is not None:

@@ -62,13 +62,17 @@ def decide(
     if verdict.action is Action.FAIL:
         alike = {"alike": verdict.alike} if verdict.alike else None
         return record(run, EntryKind.FAILED, None, verdict.reason, alike)
+    if verdict.action is Action.HOLD:
+        return record(run, EntryKind.HELD_BACK, None, verdict.reason)
     if hold_back is not None:
         return record(run, EntryKind.HELD_BACK, None, hold_back.reason) if hold_back.final else None
     if now < verdict.due:
         return None
     recent = (host for host, at in run.sour_hosts if 0 <= now - at < AVOID_HOST_FOR)
     avoid = [host for host in recent if untrusted.host(host)]  # older versions recorded any name
-    data = {"avoid": avoid, "happened": verdict.happened, "decided": verdict.decided}
+    data: dict[str, Any] = {"avoid": avoid, "happened": verdict.happened, "decided": verdict.decided}
+    if verdict.start_before is not None:
+        data["start_before"] = verdict.start_before
     return Decision(DecisionKind.START, run.name, verdict.reason, data=data)
 
 
@@ -100,9 +104,16 @@ def after_fence(
         return end_attempt(run, attempt, None, None, outcomes.when_fenced(run, attempt), now)
     if report is not None and (_finished(report) or outcomes.is_final(report, attempt.restarts)):
         return end_by_report(run, attempt, None, report, now)
-    if report is None or _logged_recently(report, patience, now):
+    if report is None and _missed_recently(attempt, patience, now):
+        return None
+    if report is not None and _logged_recently(report, patience, now):
         return None
     return end_attempt(run, attempt, None, report, outcomes.when_silent(attempt), now)
+
+
+def _missed_recently(attempt: Attempt, patience: Patience, now: float) -> bool:
+    # A claim without any log is a job that died at once, or not the work of a job at all: it may be garbage.
+    return attempt.missed is None or abs(now - attempt.missed) < patience.missing + patience.heartbeat
 
 
 def _finished(report: Report | None) -> bool:
@@ -129,6 +140,10 @@ def _watch(
     if view is None:
         return _watch_missing(run, attempt, report, patience, now)
     if view.phase is JobPhase.ENDED:
+        if outcomes.failed_before_training(view, report):
+            output = seen.output.get(attempt.token, ())
+            conclusion = outcomes.of_failed_preparation(output)
+            return end_attempt(run, attempt, view, None, conclusion, now, output)
         return _watch_ended(run, attempt, view, report, patience, now)
     again = view.restarts > attempt.restarts
     chained = again or attempt.jobs > 1
@@ -143,7 +158,8 @@ def _watch(
         return record(run, EntryKind.STARTED, attempt.token, view.reason if again else "", data)
     if attempt.state is AttemptState.UNSURE:
         return record(run, EntryKind.QUEUED, attempt.token, "found by its token", {"job": view.job})
-    if again:
+    is_back = attempt.state is AttemptState.RUNNING and view.phase is JobPhase.QUEUED
+    if again or (is_back and attempt.jobs == 1):  # between the jobs of a chain, the next one waits
         return record(run, EntryKind.REQUEUED, attempt.token, view.reason, {"restarts": view.restarts})
     if attempt.missed is not None:
         return record(run, EntryKind.SEEN, attempt.token)
@@ -233,7 +249,8 @@ def _why_hopeless(run: Run, attempt: Attempt, report: Report, limits: Limits) ->
     if attempt.jobs > 1 and over:
         # Each job of a chain is what an attempt is elsewhere.
         failures = count_failures(over, FailureStreak(run.failure, run.failures))
-        if failures.is_hopeless:
+        goes_back = over[-1].go_back is not None and outcomes.of_leg(over[-1]) is Outcome.CRASHED
+        if failures.stops_after(outcomes.of_leg(over[-1])) and not goes_back:
             failed = next(leg for leg in reversed(over) if outcomes.signature_of(leg) == failures.signature)
             return "the same failure twice: %s" % outcomes.detail_of(failed), outcomes.of_leg(failed)
     if not limits.start_over and not run.saved and run.best_step is None:
@@ -306,9 +323,6 @@ def _watch_missing(
 def _watch_ended(
     run: Run, attempt: Attempt, view: JobView, report: Report | None, patience: Patience, now: float
 ) -> Decision | None:
-    unprepared = outcomes.of_failed_preparation(view, report)
-    if unprepared is not None:
-        return end_attempt(run, attempt, view, report, unprepared, now)
     did_nothing = outcomes.did_nothing(view)
     # A finished run is finished, even if the log of an earlier start was lost.
     finished = _finished(report) and view.exit_code == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -76,6 +77,7 @@ def _apply_attempt(attempt: Attempt | None, entry: JournalEntry) -> Attempt:
             intended=entry.at,
             reason=data.get("reason", ""),
             avoid=tuple(data.get("avoid", ())),
+            start_before=data.get("start_before"),
             jobs=data.get("jobs", 1),
             memory=data.get("memory"),
             disk=data.get("disk"),
@@ -215,6 +217,8 @@ def _apply_run(run: Run | None, attempt: Attempt | None, entry: JournalEntry, ch
             changes.update(since=entry.at)
             if run.state is RunState.HELD_BACK:
                 changes.update(reason="")
+                if run.last is not None:
+                    changes.update(last=dataclasses.replace(run.last, resumed=True))
         case _:  # FINISHED, FAILED, CANCELLED
             changes.update(
                 reason=data.get("reason", ""),
@@ -259,6 +263,8 @@ def _after_ending(run: Run, attempt: Attempt, entry: JournalEntry) -> Mapping[st
         transient=data.get("transient", True),
         cause=cause,
         removed=Removal(data.get("removed", Removal.NO)),
+        go_back=data.get("go_back"),
+        unsure=bool(data.get("unsure")),
         withdrawn=outcome is Outcome.CANCELLED and attempt.condemned is not None and not run.cancel_asked,
         unsaved=bool(data.get("unsaved")) and not saved,
         lacked_memory=bool(data.get("lacked_memory")),

@@ -81,6 +81,11 @@ class Checkpoints:
     every: float | None = None
     shortest: float = 10.0
     longest: float = 3600.0
+    #: Of checkpoints that the script writes by itself: how many snapshots are kept, and their bytes together.
+    snapshots: int = 2
+    snapshot_size: int = 20 * 10**9
+    #: Words that are added to the command if there is something to resume from.
+    resume: str = ""
 
 
 @dataclass(frozen=True)
@@ -176,13 +181,14 @@ class Removal(str, Enum):
     NO = "no"
     MAYBE = "maybe"  # the scheduler cannot distinguish it from a kill on the node
     YES = "yes"
+    OTHER = "other"  # another user than the owner of the job did: an administrator
 
 
 class RunState(str, Enum):
     """The state of a run."""
 
     WAITING = "waiting"  # it has no current attempt
-    HELD_BACK = "held-back"  # it has not begun, and does not: other runs failed alike
+    HELD_BACK = "held-back"  # until the user decides: others failed alike, or its job was removed by another
     ACTIVE = "active"  # it has a current attempt
     ACCEPTED = "accepted"  # a result was accepted and is being published
     FINISHED = "finished"
@@ -330,6 +336,12 @@ class Ending:
     transient: bool = True
     cause: Cause | None = None
     removed: Removal = Removal.NO
+    #: It may have failed on the checkpoint it began from: the next attempt can begin before this snapshot.
+    go_back: int | None = None
+    #: That checkpoint was found after a kill, and could not be checked.
+    unsure: bool = False
+    #: The user continued the run after another user had removed its job.
+    resumed: bool = False
     #: The engine cancelled its job before it began, because its run is held back.
     withdrawn: bool = False
     #: It used all of its time and neither it nor an earlier attempt saved anything.
@@ -412,6 +424,8 @@ class Attempt:
     #: Why it was started, as a sentence.
     reason: str = ""
     avoid: tuple[str, ...] = ()
+    #: It starts from the newest snapshot with a lower number; None: from the checkpoints as they are.
+    start_before: int | None = None
     #: The length of its chain: jobs that each wait for the end of the one before (see `outlast chain`).
     jobs: int = 1
     #: What it requested, where that is more than `Spec.resources`.

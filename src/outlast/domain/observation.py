@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -128,6 +128,9 @@ class Report:
     #: The data it waited for.
     data: tuple[ItemAccount, ...] = ()
     notes: tuple[str, ...] = field(default=())
+    #: As in `Ending`: the snapshot that it began from and may have failed on.
+    go_back: int | None = None
+    unsure: bool = False
     #: The reports of the job's earlier starts, in order.
     earlier: tuple[Report, ...] = ()
 
@@ -166,3 +169,5 @@ class Observations:
     reports: Mapping[str, Report] = field(default_factory=dict)
     #: By token: the directory of an attempt that is gone.
     gone: Mapping[str, str] = field(default_factory=dict)
+    #: By token: the last lines of the output of a job that ended before the node program started.
+    output: Mapping[str, Sequence[str]] = field(default_factory=dict)

@@ -15,7 +15,16 @@ from typing import NamedTuple
 from outlast.domain.model import Attempt, AttemptState, Outcome, Phase, Run
 from outlast.domain.observation import JobView, Report
 from outlast.node.failure_streak import DATA_FAILURES, TRAINING_FAILURES
-from outlast.node.protocol import EXIT_BAD_ORDER, EXIT_NOT_CLAIMED, EXIT_NOT_PREPARED, STOP_SIGNALLED
+from outlast.node.protocol import (
+    EXIT_BAD_ORDER,
+    EXIT_NOT_CLAIMED,
+    EXIT_NOT_PREPARED,
+    SETUP_FAILED,
+    STOP_SIGNALLED,
+)
+
+#: How much of a line of the profile is shown, in characters.
+_LONGEST_LINE = 300
 
 #: Words in the error of a training script that ran out of a GPU's memory, not out of the host's.
 _GPU_MEMORY = re.compile(r"CUDA|\bHIP\b|\bXPU\b|\bMPS\b|\bGPU\b|RESOURCE_EXHAUSTED|OutOfMemoryError")
@@ -86,15 +95,19 @@ def of_useless_job(view: JobView) -> Conclusion:
     return Conclusion(Outcome.LOST, "the job did nothing: " + why)
 
 
-def of_failed_preparation(view: JobView, report: Report | None) -> Conclusion | None:
-    """Decide for a job whose profile failed before the node program; None if that is not what happened."""
-    if view.exit_code != EXIT_NOT_PREPARED or report is not None:
-        return None
-    detail = (
-        "what the cluster's profile does before the training (modules, before, environment, "
-        "container) failed; `outlast logs` shows which line"
-    )
-    return Conclusion(Outcome.CRASHED, detail)
+def failed_before_training(view: JobView, report: Report | None) -> bool:
+    """Return True if the profile's lines failed, so that the job ended before the node program started."""
+    return view.exit_code == EXIT_NOT_PREPARED and report is None
+
+
+def of_failed_preparation(output: Sequence[str]) -> Conclusion:
+    """Decide for a job of which `failed_before_training` is true; `output` is the end of what it printed."""
+    lines = (line.partition(SETUP_FAILED)[2].strip() for line in reversed(output) if SETUP_FAILED in line)
+    failed = next(lines, "")
+    detail = "what the cluster's profile does before the training (modules, before, environment, container) "
+    if failed:
+        return Conclusion(Outcome.CRASHED, "%sfailed: %s" % (detail, failed[:_LONGEST_LINE]))
+    return Conclusion(Outcome.CRASHED, detail + "failed; `outlast logs` shows which line")
 
 
 def from_scheduler(view: JobView, report: Report | None) -> Conclusion:

@@ -28,6 +28,7 @@ class Action(Enum):
     CONTINUE = "continue"  # the next attempt at once
     RETRY_ONCE = "retry once"  # the next attempt at once; the same failure again fails the run
     PAUSE = "pause"  # the next attempt after a pause
+    HOLD = "hold"  # no attempt until the user resumes the run
     FAIL = "fail"
 
 
@@ -52,6 +53,7 @@ POLICY: Mapping[Outcome, Action] = {
 
 
 _ONLY_CANCEL = "only `outlast cancel` ends a run"
+_GO_BACK = "its checkpoint may be damaged: starting from the snapshot before number %d"
 _IF_REMOVED = " (if somebody removed the job: %s)" % _ONLY_CANCEL
 
 
@@ -65,6 +67,8 @@ class Verdict:
     decided: str = ""
     #: For PAUSE: not before this time.
     due: float = 0.0
+    #: The next attempt starts from the newest snapshot with a lower number; None: from the checkpoints.
+    start_before: int | None = None
     #: For FAIL: what the failure has in common with those of other runs, if the training caused it.
     alike: str = ""
 
@@ -86,13 +90,24 @@ def judge(run: Run, limits: Limits, patience: Patience, now: float) -> Verdict:
     hopeless = _hopeless(run, last, limits, patience, now)
     if hopeless:
         return Verdict(Action.FAIL, hopeless, alike=_alike(run, last, limits))
+    if last.removed is Removal.OTHER and not last.resumed:
+        return Verdict(Action.HOLD, _removed_by_another(last))
     happened, decided = _what_happened(run, last, limits), _what_follows(last)
+    if _goes_back(run, last, limits):
+        return Verdict(action, happened, _GO_BACK % last.go_back, start_before=last.go_back)
     if action is Action.PAUSE:
         pause = min(patience.longest_pause, patience.pause * 2.0 ** min(run.troubles - 1, 30))
         # A clock that was set back must not stretch the pause.
         due = last.at + pause if now >= last.at else now
         return Verdict(action, happened, decided, due)
     return Verdict(action, happened, decided)
+
+
+def _removed_by_another(last: Ending) -> str:
+    return (
+        "another user, perhaps an administrator, removed the job of attempt %d (%s). Ask why; then `outlast "
+        "resume` continues" % (last.number, last.detail)
+    )
 
 
 def _beginning(run: Run) -> str:
@@ -116,13 +131,14 @@ def _hopeless(run: Run, last: Ending, limits: Limits, patience: Patience, now: f
         return "the scheduler refused the job: %s" % last.detail
     if last.outcome is Outcome.WRONG_OUTPUT and not last.transient:
         return last.detail
-    if FailureStreak(run.failure, run.failures).is_hopeless:
+    goes_back = _goes_back(run, last, limits)
+    if FailureStreak(run.failure, run.failures).stops_after(last.outcome) and not goes_back:
         memory = run.memory if last.lacked_memory else None
         with_memory = " (with %s of memory)" % show_size(memory) if memory else ""
         return "the same failure twice%s: %s" % (with_memory, last.detail)
     if last.unsaved and not limits.start_over:
         return nothing_saved(run.name, last.number)
-    if run.stuck >= limits.without_progress:
+    if run.stuck >= limits.without_progress and not goes_back:
         return (
             "%s in a row brought nothing new into $OUTLAST_CHECKPOINT_DIR; the last: %s. Save more "
             "often, or raise resources.time, then `outlast retry`"
@@ -139,6 +155,17 @@ def _hopeless(run: Run, last: Ending, limits: Limits, patience: Patience, now: f
             last.detail,
         )
     return _overdue(run, limits, now)
+
+
+def _goes_back(run: Run, last: Ending, limits: Limits) -> bool:
+    """Return True if the next attempt starts from an older state of the checkpoints than the last one did.
+
+    A crash may be random: at once only if the state was found after a kill, else where the run would fail.
+    """
+    if last.go_back is None or POLICY[last.outcome] is not Action.RETRY_ONCE:
+        return False
+    failing = FailureStreak(run.failure, run.failures).is_hopeless or run.stuck >= limits.without_progress
+    return last.unsure or failing
 
 
 def nothing_saved(run: str, number: int) -> str:
@@ -174,6 +201,8 @@ def _what_happened(run: Run, last: Ending, limits: Limits) -> str:
 
 def _what_follows(last: Ending) -> str:
     match POLICY[last.outcome]:
+        case Action.CONTINUE if last.resumed:
+            return "continue, as requested"
         case Action.CONTINUE if last.withdrawn:
             return "it begins again"
         case Action.CONTINUE if last.outcome is Outcome.CANCELLED or last.removed is Removal.YES:

@@ -6,6 +6,7 @@ be read is skipped, a file that cannot be read counts as missing, and sizes are 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +20,9 @@ from outlast.node import claim, jsonl
 from outlast.node.jsonl import JsonLinesReader
 from outlast.node.legs import Leg, claimed, possible_legs
 from outlast.node.progress_file import newest_progress_path
+from outlast.node.protocol import STOP_SIGNALLED
 from outlast.node.sandbox import layout
+from outlast.untrusted_files import open_file
 
 #: Only the head and the tail of a larger file are read. A node program that runs for a week writes 3 MB.
 HEAD_BYTES = 2 * 2**20
@@ -42,6 +45,8 @@ LONGEST_TAIL = 5000
 PROGRESS_TAIL_BYTES = 8192
 #: The longest file with the newest progress that is read.
 NEWEST_BYTES = 65536
+#: How much of the end of each log `glance` reads.
+GLANCE_BYTES = 8192
 #: How many saves of an attempt the journal keeps.
 MOST_SAVES = 20
 #: The longest reason for a save, or for its failure, that is kept, in characters.
@@ -85,6 +90,82 @@ def _last_leg(exchange: Path) -> Leg | None:
     except OSError:
         return None  # unreadable now; the next poll tries again
     return held[-1] if held else None
+
+
+@dataclass(frozen=True)
+class Glance:
+    """What the last start of a job has logged, from the ends of its logs alone."""
+
+    #: The number of the start, from 1.
+    leg: int
+    host: str
+    #: When it claimed its attempt, and when it last wrote to a log (wall clock).
+    claimed: float | None
+    last_logged: float
+    #: How it ended; None: it has not logged an end.
+    outcome: Outcome | None = None
+    detail: str = ""
+    #: The newest step that it saved.
+    step: int | None = None
+
+
+def glance(exchange: Path) -> Glance | None:
+    """Return what the last start of a job has logged; None if no job has claimed the attempt.
+
+    Reads a few kB for each attempt: `status` does this for every run.
+    """
+    try:
+        held = [(leg, holder) for leg, holder in claimed(str(log_directory(exchange))) if not holder.fenced]
+    except OSError:
+        return None  # unreadable now; the next call tries again
+    if not held:
+        return None
+    leg, holder = held[-1]
+    log = _read(Path(leg.events_path), head=0, tail=GLANCE_BYTES)
+    if log is not None and not log.last_line() and len(log.content) == GLANCE_BYTES:
+        log = _read(Path(leg.events_path), head=0)  # the last line is a long one: the end, with its delivery
+    end: Mapping[str, Any] = log.last_line() if log else {}
+    facts = _ending(end) if end.get("event") == "end" else {}
+    return Glance(
+        leg=leg.number,
+        host=untrusted.host(holder.host),
+        claimed=holder.at or None,
+        last_logged=max(
+            (log.changed if log else 0.0),
+            *(_changed(path) for path in (leg.claim_path, leg.progress_path)),
+            _changed(newest_progress_path(leg.progress_path)),
+        ),
+        outcome=_leg_outcome(facts, log),
+        detail=facts.get("detail", ""),
+        step=next(
+            (step for leg, _ in reversed(held) if (step := _last_saved(Path(leg.progress_path))) is not None),
+            None,
+        ),
+    )
+
+
+def _leg_outcome(facts: Mapping[str, Any], log: JsonLinesReader | None) -> Outcome | None:
+    """Return the outcome in the last line, as `outcomes.of_leg` would decide."""
+    outcome: Outcome | None = facts.get("logged_outcome")
+    if outcome is not Outcome.CONTINUE or log is None:
+        return outcome
+    stops = (line for line in log.last_lines() if line.get("event") == "stop")
+    return Outcome.EVICTED if _why(next(stops, {})) == STOP_SIGNALLED else outcome
+
+
+def _last_saved(progress: Path) -> int | None:
+    log = _read(progress, head=0, tail=GLANCE_BYTES)
+    for line in log.last_lines() if log else ():
+        if line.get("event") == "saved":
+            return untrusted.integer(line.get("step"))
+    return None
+
+
+def _changed(path: str) -> float:
+    try:
+        return Path(path).lstat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def read_attempt(exchange: Path) -> Report | None:
@@ -189,6 +270,21 @@ class _ReadBudget:
         return log
 
 
+def last_lines(log: Path) -> tuple[str, ...]:
+    """Return the last lines of what a job printed, as far as the journal keeps them; none if unreadable."""
+    try:
+        with open_file(log) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - LONGEST_TAIL))
+            text = file.read(LONGEST_TAIL).decode("utf-8", "replace")
+    except OSError:
+        return ()
+    return _tail(text)
+
+
+def _tail(text: str) -> tuple[str, ...]:
+    return tuple(line[:500] for line in text.splitlines()[-20:])
+
+
 def _claimed(path: Path) -> Report | None:
     """Return the report of a node program that has claimed its leg and logged nothing yet."""
     try:
@@ -214,6 +310,7 @@ def _read_leg(events: Path, progress: Path, budget: _ReadBudget) -> Report | Non
     begins: list[tuple[Phase, float]] = []
     changes: list[float] = []
     data: list[ItemAccount] = []
+    snapshot_notes: list[str] = []
     fetching: Mapping[str, Any] | None = None
     last = 0.0
     for line in log.lines():
@@ -230,6 +327,8 @@ def _read_leg(events: Path, progress: Path, budget: _ReadBudget) -> Report | Non
                     begins.append((phase, mono))
             case "changed":
                 changes.append(mono)
+            case "snapshot":
+                snapshot_notes.append(untrusted.text(line.get("text"), LONGEST_WHY))
             case "fetching":
                 fetching = line
             case "data":
@@ -257,6 +356,7 @@ def _read_leg(events: Path, progress: Path, budget: _ReadBudget) -> Report | Non
     facts["data"] = tuple(data[-data_costs.MOST :])
     facts["changed"] = bool(changes) or facts.get("changed", False)
     facts.update(training)
+    facts["notes"] = (*snapshot_notes[-3:], *training["notes"])
     if not facts.get("saves"):
         facts["saves"] = tuple(Save(max(0.0, mono - compute_began), None) for mono in changes[-MOST_SAVES:])
     return Report(**facts)
@@ -337,7 +437,6 @@ def _ending(line: Mapping[str, Any]) -> dict[str, Any]:
         outcome = Outcome(untrusted.text(line.get("outcome"), 100))
     except ValueError:
         return {}
-    tail = untrusted.text(line.get("tail"), TAIL_BYTES)[-LONGEST_TAIL:].splitlines()
     delivered = line.get("delivered")
     return {
         "logged_outcome": outcome,
@@ -346,9 +445,11 @@ def _ending(line: Mapping[str, Any]) -> dict[str, Any]:
         "signal": untrusted.integer(line.get("signal")),
         "signature": untrusted.text(line.get("signature"), 200) or None,
         "lasting": line.get("lasting") is True,
-        "tail": tuple(text[:500] for text in tail[-20:]),
+        "tail": _tail(untrusted.text(line.get("tail"), TAIL_BYTES)[-LONGEST_TAIL:]),
         "changed": bool(line.get("progressed")),
         "made": line.get("made") is True,
+        "go_back": untrusted.integer(line.get("go_back")),
+        "unsure": bool(line.get("unsure")),
         "delivered": delivered if isinstance(delivered, dict) else None,
         "delivered_total": _read_total(line.get("delivered_total")),
     }

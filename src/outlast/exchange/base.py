@@ -6,6 +6,7 @@ published.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -64,6 +65,10 @@ class Exchange(Protocol):
 
     def report(self, attempt: Attempt) -> Report | None:
         """Return the report of the attempt's job; None if it has logged nothing."""
+        ...
+
+    def last_output(self, attempt: Attempt) -> Sequence[str]:
+        """Return the last lines that the attempt's job printed; none if they cannot be read."""
         ...
 
     def publish(self, attempt: Attempt) -> Publication:

@@ -74,6 +74,10 @@ class Experiment:
     def checkpoints(self, run: str) -> Path:
         return self.params / "runs" / run / "checkpoints"
 
+    def snapshots(self, run: str) -> Path:
+        """Return the directory of older states of checkpoints that the script writes by itself."""
+        return self.params / "runs" / run / "snapshots"
+
     def exchange(self, run: str, number: int, token: str) -> Path:
         """Return the directory of the files that the controller exchanges with the jobs of one attempt."""
         return self.params / "runs" / run / ("%03d-%s" % (number, token))
@@ -86,7 +90,7 @@ class Experiment:
 
     def saved_state(self, run: str) -> tuple[Path, ...]:
         """Return everything that the next attempt of a run would resume from."""
-        return self.checkpoints(run), self.workdir / run
+        return self.checkpoints(run), self.snapshots(run), self.workdir / run
 
     def log(self, run: str, number: int) -> Path:
         return self.logs / run / ("%03d.log" % number)

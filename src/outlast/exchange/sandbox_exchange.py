@@ -14,7 +14,7 @@ from pathlib import Path
 
 from outlast.domain.model import Attempt, Run, Spec
 from outlast.domain.observation import Report
-from outlast.exchange import attempt_log, sandbox_results
+from outlast.exchange import attempt_log, file_trees, sandbox_results, sandbox_snapshots
 from outlast.exchange.base import FilesGone
 from outlast.exchange.shared_files import SharedFilesExchange
 from outlast.filesystem import is_gone, write_durably
@@ -44,6 +44,7 @@ class SandboxExchange(SharedFilesExchange):
             scratch=os.path.join(layout.TRAVEL, layout.UNFINISHED),
             checkpoints=os.path.join(layout.TRAVEL, layout.CHECKPOINTS),
             log=os.path.join(layout.TRAVEL, layout.LOG),
+            snapshots=os.path.join(layout.TRAVEL, layout.SNAPSHOTS),
             previous_scratch=None,
             code=Path(order.code).name if order.code else None,
             zipapp=self.zipapp.name,
@@ -80,11 +81,11 @@ class SandboxExchange(SharedFilesExchange):
         place = self.experiment.exchange_of(attempt)
         place.mkdir(parents=True, exist_ok=True)
         if not (place / layout.COMMITTED).exists():
-            self._provide(place, run, attempt)
+            self._provide(place, run, attempt, spec)
         write_durably(place / "order.json", self.order(run, attempt, spec).to_json().encode())
 
-    def _provide(self, place: Path, run: Run, attempt: Attempt) -> None:
-        """Create commit 0, atomically: the newest checkpoints and the unfinished outputs of the run."""
+    def _provide(self, place: Path, run: Run, attempt: Attempt, spec: Spec) -> None:
+        """Create commit 0, atomically: the newest checkpoints, their snapshots and the unfinished outputs."""
         temporary = place / (".%s.tmp" % layout.COMMITTED)
         layout.remove(str(temporary))
         commit = temporary / layout.commit_name(0)
@@ -95,26 +96,43 @@ class SandboxExchange(SharedFilesExchange):
         whole = [name for name in names if checkpoint_names.is_checkpoint(name)]
         for name in names:
             if not name.startswith(".") and name not in whole[:-LEAST_KEEP]:
-                sandbox_results.copy(source, name, commit / layout.CHECKPOINTS / name)
+                file_trees.copy(source, name, commit / layout.CHECKPOINTS / name)
         scratch = self._previous_scratch(attempt)
         if scratch is not None and (Path(scratch) / layout.OUTPUT).is_dir():
-            sandbox_results.copy(Path(scratch), layout.OUTPUT, commit / layout.UNFINISHED / layout.OUTPUT)
+            file_trees.copy(Path(scratch), layout.OUTPUT, commit / layout.UNFINISHED / layout.OUTPUT)
         if scratch is not None and (Path(scratch) / layout.MADE).is_file():
-            sandbox_results.copy(Path(scratch), layout.MADE, commit / layout.UNFINISHED / layout.MADE)
+            file_trees.copy(Path(scratch), layout.MADE, commit / layout.UNFINISHED / layout.MADE)
+        if found:  # without checkpoints, the user wants to start from the beginning
+            self._provide_snapshots(commit, run, spec)
         holds = manifest.list_files(str(commit), layout.PARTS, 0)
         # No scheduler transfers links; the job creates them again.
         sandbox_results.remove_links(temporary, layout.commit_name(0))
         manifest.write(str(commit), holds)
         temporary.rename(place / layout.COMMITTED)
 
+    def _provide_snapshots(self, commit: Path, run: Run, spec: Spec) -> None:
+        """Add the newest snapshots to a commit, as many as the pool transfers beside the other files."""
+        largest = self.site.largest_transfer
+        room = None
+        if largest is not None:
+            room = largest - sandbox_snapshots.size_of(commit) - sum(map(_file_size, self._files(spec)))
+        source = self.experiment.snapshots(run.name)
+        sandbox_snapshots.provide(source, commit / layout.SNAPSHOTS, spec.checkpoints.snapshots, room)
+
+    def _files(self, spec: Spec) -> tuple[str, ...]:
+        """Return the files that the scheduler transfers to every job, beside the commit."""
+        return (*self._code(spec), self.site.container, *self._carried(spec))
+
+    def _code(self, spec: Spec) -> tuple[str, ...]:
+        return (str(self.experiment.code(spec.code_sha256)),) if spec.code_sha256 else ()
+
     def request(self, run: Run, attempt: Attempt, spec: Spec) -> JobRequest:
         place = self.experiment.exchange_of(attempt)
-        code = [str(self.experiment.code(spec.code_sha256))] if spec.code_sha256 else []
         # A chain is one job here, which restarts itself.
         return replace(
             super().request(run, attempt, spec),
             log=str(place / sandbox_results.JOB_LOG),
-            inputs=(*code, str(place / layout.COMMITTED), *self._carried(spec)),
+            inputs=(*self._code(spec), str(place / layout.COMMITTED), *self._carried(spec)),
             jobs=1,
         )
 
@@ -143,8 +161,16 @@ class SandboxExchange(SharedFilesExchange):
             path.rename(path.with_name("order.withdrawn.json"))
 
     def log_directory(self, attempt: Attempt) -> Path:
-        """Return the directory with the files that came back with the job or, until then, that it sent."""
-        return attempt_log.log_directory(self.experiment.exchange_of(attempt))
+        """Return the directory with the files that came back with the job or, until then, that it sent.
+
+        No job writes beside these: what else lies there is not the log of one.
+        """
+        place = self.experiment.exchange_of(attempt)
+        found = attempt_log.log_directory(place)
+        return place / layout.TRAVEL if found == place else found
+
+    def job_log(self, attempt: Attempt) -> Path:
+        return self.experiment.exchange_of(attempt) / sandbox_results.JOB_LOG
 
     def report(self, attempt: Attempt) -> Report | None:
         with self.accessing(attempt):
@@ -164,3 +190,9 @@ class SandboxExchange(SharedFilesExchange):
         except Exception as error:
             # Nothing that a node sends may stop the controller.
             sandbox_results.set_aside(self.experiment, attempt, error)
+
+
+def _file_size(path: str) -> int:
+    """Return the size of a file; 0 for URLs and missing files."""
+    file = Path(path)
+    return file.stat().st_size if file.is_file() else 0

@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from outlast.domain.model import Attempt
+from outlast.exchange import sandbox_snapshots
 from outlast.exchange.experiment import Experiment
+from outlast.exchange.file_trees import copy_entry, names, sync_tree
 from outlast.filesystem import sync_directory
 from outlast.node import legs
 from outlast.node.files import link_or_copy, make_accessible, remove_tree
@@ -29,9 +31,7 @@ from outlast.untrusted_files import (
     directory_below,
     open_below,
     open_directory,
-    open_file,
     open_to_append,
-    walk,
 )
 
 #: The most levels of directories, and bytes of a path: everything within them can be walked and copied.
@@ -89,6 +89,10 @@ def settle(experiment: Experiment, attempt: Attempt) -> None:
     _bring_log(place, experiment.log(attempt.run, attempt.number))
     state = _newest(place)
     target = experiment.checkpoints(attempt.run)
+    # First: the checkpoints may be torn, and the next attempt then needs a snapshot.
+    origin = state.relative if state is not None else layout.TRAVEL
+    returned = "%s/%s" % (origin, layout.SNAPSHOTS)
+    sandbox_snapshots.bring(place, returned, experiment.snapshots(attempt.run), origin != layout.TRAVEL)
     if state is not None:
         _replace_checkpoints(state, target)
         scratch = experiment.scratch(attempt.run, attempt.number, attempt.token)
@@ -154,7 +158,7 @@ def _replace_checkpoints(state: _ReturnedState, target: Path) -> None:
         # There is no whole checkpoint to resume from: keep the earlier ones.
         for before in (target, going):
             _link_whole_ones(before, "", coming)
-    _sync(coming)
+    sync_tree(coming)
     if target.exists():
         layout.remove(str(going))
         target.rename(going)
@@ -170,17 +174,17 @@ def _add_whole_ones(place: Path, target: Path) -> None:
         return
     target.mkdir(parents=True, exist_ok=True)
     _link_whole_ones(place, source, target)
-    _sync(target)
+    sync_tree(target)
 
 
 def _link_whole_ones(top: Path, relative: str, target: Path) -> None:
     """Link or copy the whole checkpoints in the directory `relative` below `top` that `target` lacks."""
     with suppress(FileNotFoundError), directory_below(top, relative) as source:
-        for name in sorted(_names(source)):
+        for name in sorted(names(source)):
             if _is_whole(Path("/proc/self/fd/%d" % source, name)) and not (target / name).exists():
                 temporary = target / (".%s.tmp" % name)
                 layout.remove(str(temporary))
-                _copy(name, source, temporary)
+                copy_entry(name, source, temporary)
                 temporary.rename(target / name)
 
 
@@ -269,13 +273,8 @@ def _returned_names(place: Path) -> list[tuple[str, str]]:
 def _names_in(top: Path, relative: str) -> list[str]:
     """Return the names in a directory; none if it is missing, or no directory."""
     with suppress(FileNotFoundError, NotADirectoryError), directory_below(top, relative) as directory:
-        return _names(directory)
+        return names(directory)
     return []
-
-
-def _names(directory: int) -> list[str]:
-    with os.scandir(directory) as entries:
-        return [entry.name for entry in entries]
 
 
 def remove_links(top: Path, relative: str) -> None:
@@ -299,7 +298,7 @@ def remove_links(top: Path, relative: str) -> None:
 
 def _remove_links(directory: int, depth: int, length: int) -> None:
     """Clean an open directory; its path has `length` bytes."""
-    for name in _names(directory):
+    for name in names(directory):
         longer = length + 1 + len(os.fsencode(name))
         with suppress(FileNotFoundError):  # a running job renames what it sends
             mode = os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode
@@ -341,47 +340,3 @@ def _permit(name: str, required: int, dir_fd: int) -> None:
     """Add the permissions `required`, if some are missing."""
     with suppress(PermissionError):  # it belongs to another user: a later read fails
         make_accessible(name, required, dir_fd)
-
-
-def copy(top: Path, relative: str, target: Path) -> None:
-    """Copy a file, link or directory below `top`, without hidden entries; no link is followed.
-
-    Files are hard-linked where possible. Raise OSError.
-    """
-    folder, _, name = relative.rpartition("/")
-    with directory_below(top, folder) as directory:
-        _copy(name, directory, target)
-
-
-def _copy(name: str, dir_fd: int, target: Path) -> None:
-    mode = os.stat(name, dir_fd=dir_fd, follow_symlinks=False).st_mode
-    if stat.S_ISDIR(mode):
-        target.mkdir(parents=True, exist_ok=True)
-        inner = open_directory(name, dir_fd)
-        try:
-            for each in _names(inner):
-                if not each.startswith("."):
-                    _copy(each, inner, target / each)
-        finally:
-            os.close(inner)
-        return
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if stat.S_ISLNK(mode):
-        target.symlink_to(os.readlink(name, dir_fd=dir_fd))
-    elif stat.S_ISREG(mode):
-        link_or_copy(name, str(target), dir_fd)
-
-
-def _sync(directory: Path) -> None:
-    """Sync all files and directories: the job's own copies are about to be removed."""
-    top = open_directory(directory)
-    try:
-        for entry in walk(top):
-            if entry.is_file:
-                with open_file(entry.name, entry.dir_fd) as file:
-                    os.fsync(file.fileno())
-            elif entry.is_directory:
-                sync_directory(directory / entry.path)
-    finally:
-        os.close(top)
-    sync_directory(directory)

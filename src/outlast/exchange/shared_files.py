@@ -15,6 +15,7 @@ from typing import Any
 from outlast.domain import untrusted
 from outlast.domain.model import Attempt, Outcome, Run, Spec
 from outlast.domain.observation import Report
+from outlast.exchange import attempt_log
 from outlast.exchange.attempt_log import read_attempt
 from outlast.exchange.base import FilesGone, Publication, ResultGone
 from outlast.exchange.experiment import Experiment
@@ -92,6 +93,11 @@ class SharedFilesExchange:
             bell=str(place.bell) if self.notifies else None,
             node_scratch=self.site.scratch or None,
             data=self.data_plan(spec),
+            snapshots=str(place.snapshots(run.name)),
+            most_snapshots=spec.checkpoints.snapshots,
+            snapshot_bytes=spec.checkpoints.snapshot_size,
+            start_before=attempt.start_before,
+            resume=arguments(spec.checkpoints.resume, run.params),
         )
 
     def data_plan(self, spec: Spec) -> DataPlan:
@@ -194,6 +200,14 @@ class SharedFilesExchange:
         if report is None and is_gone(place):
             raise FilesGone(str(place))
         return report
+
+    def job_log(self, attempt: Attempt) -> Path:
+        """Return the file with what the attempt's job printed."""
+        return self.experiment.log(attempt.run, attempt.number)
+
+    def last_output(self, attempt: Attempt) -> tuple[str, ...]:
+        """Return the last lines that the attempt's job printed; none if they cannot be read."""
+        return attempt_log.last_lines(self.job_log(attempt))
 
     def _checked_report(self, path: Path) -> Report | None:
         report = read_attempt(path)
@@ -303,6 +317,7 @@ class SharedFilesExchange:
     def retire(self, run: Run) -> None:
         """Remove the scratch of a finished run; what is left after `LONGEST_CLEANUP` seconds stays."""
         until = time.monotonic() + LONGEST_CLEANUP
+        _remove(self.experiment.snapshots(run.name))
         place = self.experiment.workdir / run.name
         with suppress(OSError):
             if place.is_symlink():

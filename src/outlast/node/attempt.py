@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from dataclasses import dataclass, replace
 from typing import Sequence
 
@@ -11,6 +12,7 @@ from outlast.node import code_archive, environment, process, process_cleanup, pr
 from outlast.node.checkpoint_watch import CheckpointWatch
 from outlast.node.diagnosis import failure, oom
 from outlast.node.event_log import EventLog, print_stderr
+from outlast.node.failure_streak import blames_checkpoint
 from outlast.node.legs import Leg, is_superseded
 from outlast.node.order import WorkOrder
 from outlast.node.outputs import made_archive, validation
@@ -26,6 +28,9 @@ from outlast.node.quantities import show_size
 from outlast.node.sandbox.committer import Committer
 from outlast.node.scratch import Scratch, node_directory_name
 from outlast.node.signals import Signals
+from outlast.node.snapshots.snapshot_keeper import SnapshotKeeper
+from outlast.node.snapshots.snapshot_store import SnapshotStore
+from outlast.node.snapshots.start_state import StartState, StartStateFinder
 from outlast.node.staging.phase import StagePhase, StagingFailed
 from outlast.node.supervise import TO_COMMIT, StopSignals, TrainingExit, run_bounded, supervise
 from outlast.node.time_limits import TimeLimits
@@ -62,6 +67,10 @@ class AttemptResult:
     #: Another attempt would end in the same way.
     lasting: bool = False
     delivered: Manifest | None = None
+    #: It may have failed on the checkpoint it began from: the next one can begin before this snapshot. If
+    #: `unsure`, that checkpoint was found after a kill and could not be checked.
+    go_back: int | None = None
+    unsure: bool = False
 
 
 class AttemptRunner:
@@ -107,6 +116,8 @@ class AttemptRunner:
         self._log = 2
         self._log_start = 0
         self._node_lock: int | None = None
+        self._snapshots = _snapshot_store(order)
+        self._start_state = StartState()
 
     def run(self) -> AttemptResult:
         """Run the attempt and return its end. Raises only if Outlast has a bug."""
@@ -135,7 +146,7 @@ class AttemptRunner:
             self._scratch.prepare(order.previous_scratch)
             self._node_lock = self._scratch.mark_in_use()
             self._scratch.remove_abandoned(self._limits.stop_at, self._pulse)
-            os.makedirs(order.checkpoints, exist_ok=True)
+            self._prepare_checkpoints()
             environment.adopt_network_settings(order)
             self._staging.run(self._pulse)
             phase = Phase.UNPACK
@@ -177,15 +188,24 @@ class AttemptRunner:
             return AttemptResult(Outcome.CRASHED, str(error), signature=failure.signature_of("env", error))
         return None
 
+    def _prepare_checkpoints(self) -> None:
+        order = self._order
+        if self._snapshots is not None:
+            finder = StartStateFinder(self._snapshots, order.checkpoints, self._events, self._pulse)
+            self._start_state = finder.prepare(order.start_before)
+        os.makedirs(order.checkpoints, exist_ok=True)
+
     def _compute(self) -> AttemptResult:
         self._begin(Phase.COMPUTE)
+        began = time.monotonic()
+        keeper = SnapshotKeeper(self._snapshots, self._events) if self._snapshots is not None else None
         watch = CheckpointWatch(self._order.checkpoints)
         kills_before = oom.oom_kills()
         received = self._signals.pending_stop()
         if received is not None:
             return self._interrupted(Interrupted(received), "before the training started")
         try:
-            child = self._start(self._order.command)
+            child = self._start(environment.add_resume_words(self._order))
         except process.CannotStart as error:
             return AttemptResult(Outcome.CRASHED, f"{error}.", signature=failure.signature_of("start", error))
         try:
@@ -199,8 +219,11 @@ class AttemptRunner:
                 self._commits,
                 lambda: progress_file.has_left(self._leg.progress_path),
                 lambda: progress_file.has_checkpoints(self._leg.progress_path),
+                keeper,
             )
         finally:
+            if keeper is not None:
+                keeper.finish()
             if self._commits is not None:
                 self._commits.finish()
             self._kill_descendants()
@@ -211,6 +234,8 @@ class AttemptRunner:
             found = failure.diagnose(text, ended.code, ended.signal, oom_killed)
             end = AttemptResult(found.outcome, found.detail, signature=found.signature)
             signal = found.signal  # of the rank that failed first, under a launcher
+            if blames_checkpoint(end.outcome, time.monotonic() - began, progressed=watch.progressed):
+                end = self._note_checkpoint(end)
         return replace(
             end,
             code=ended.code,
@@ -218,6 +243,11 @@ class AttemptRunner:
             tail=failure.tail(text),
             progressed=watch.progressed,
         )
+
+    def _note_checkpoint(self, end: AttemptResult) -> AttemptResult:
+        """Add the snapshot that the training began from, if there is an older one."""
+        state = self._start_state
+        return replace(end, go_back=state.snapshot, unsure=not state.sure) if state.older else end
 
     def _decide(self, ended: TrainingExit) -> AttemptResult | None:
         """Return the end of the attempt; None if the training failed."""
@@ -423,6 +453,12 @@ def _stopped(why: str, how: str) -> AttemptResult:
             Outcome.EVICTED, "The attempt was given up or taken over while this job was still running."
         )
     return AttemptResult(Outcome.EVICTED, f"The job was stopped by a signal, and the training {how}.")
+
+
+def _snapshot_store(order: WorkOrder) -> SnapshotStore | None:
+    if order.snapshots is None or order.most_snapshots < 1:
+        return None
+    return SnapshotStore(order.snapshots, order.checkpoints, order.most_snapshots, order.snapshot_bytes)
 
 
 def _find_node_scratch(order: WorkOrder) -> str | None:

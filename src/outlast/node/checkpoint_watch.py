@@ -7,9 +7,12 @@ import os
 import time
 from typing import Callable
 
+from outlast.node.snapshots.snapshot_store import is_log
+
 #: More than any real set of checkpoints has; a limit for directories with other content.
 _MAX_ENTRIES = 20_000
-#: A directory without a change for this many seconds is quiet: no checkpoint is being written.
+#: A directory without a change for this many seconds is quiet: no checkpoint is being written. A log that
+#: grows is no change.
 _QUIET = 1.0
 
 
@@ -31,7 +34,7 @@ class CheckpointWatch:
         self._checked = self._clock()
         self.pause = max(1.0, 20 * (self._checked - began))
         new = bool(now - self._last)
-        if new:
+        if any(not is_log(path) for path, _, _ in now - self._last):
             self._last_change = self._checked
         self._last = now
         return new

@@ -12,7 +12,7 @@ from typing import Mapping, Sequence
 from outlast.node.order import SaveSettings, WorkOrder
 from outlast.node.protocol import Variable
 from outlast.node.time_limits import TimeLimits
-from outlast.untrusted_files import read_file
+from outlast.untrusted_files import directory_below, read_file
 
 #: Numerical libraries use every core of a shared node unless these set a number.
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -119,6 +119,18 @@ def adopt_network_settings(order: WorkOrder) -> None:
     for name, value in order.environment.items():
         if name.lower().endswith("_proxy") or name.startswith("SSL_CERT_"):
             os.environ.setdefault(name, value)
+
+
+def add_resume_words(order: WorkOrder) -> tuple[str, ...]:
+    """Return the command of the training, with the words of `checkpoints.resume` if a checkpoint exists."""
+    if not order.resume:
+        return order.command
+    try:
+        with directory_below(order.checkpoints) as checkpoints:
+            found = any(not name.startswith(".") for name in os.listdir(checkpoints))
+    except OSError:
+        found = False
+    return (*order.command, *order.resume) if found else order.command
 
 
 def resolve_python(command: Sequence[str], environment: Mapping[str, str]) -> tuple[str, ...]:

@@ -16,6 +16,13 @@ MAX_REPEATS = 2
 TRAINING_FAILURES = (Outcome.CRASHED, Outcome.WRONG_OUTPUT, Outcome.OUT_OF_MEMORY)
 #: Failures of the data. With a signature they are permanent: the sources respond with no or wrong content.
 DATA_FAILURES = (Outcome.NOT_FOUND, Outcome.CORRUPT_INPUT)
+#: A training that crashes within this many seconds, and saved nothing, may have crashed on its checkpoint.
+SOON = 900.0
+
+
+def blames_checkpoint(outcome: Outcome, seconds: float, *, progressed: bool) -> bool:
+    """Return True if a training that computed for `seconds` may have failed on its checkpoint."""
+    return outcome is Outcome.CRASHED and not progressed and seconds <= SOON
 
 
 @dataclass(frozen=True)
@@ -29,6 +36,13 @@ class FailureStreak:
     def is_hopeless(self) -> bool:
         """True if the run must stop."""
         return self.times >= MAX_REPEATS
+
+    def stops_after(self, outcome: Outcome | None) -> bool:
+        """Return True if the run must stop after a start or attempt with this outcome.
+
+        One that did not fail in this way, such as an evicted one, may have begun from an older snapshot.
+        """
+        return self.is_hopeless and outcome in (*TRAINING_FAILURES, *DATA_FAILURES)
 
     def after(
         self,

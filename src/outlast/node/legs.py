@@ -86,10 +86,11 @@ def claimed(exchange: str) -> list[tuple[Leg, Claim]]:
 def claim_next(order: WorkOrder, job: str, host: str) -> tuple[WorkOrder, Leg]:
     """Claim the next leg. Return the order adapted to it, and the leg. Raises NotClaimed or OSError."""
     failures = FailureStreak()
+    go_back: int | None = None
     for leg in possible_legs(order.exchange):
         _make_directory(leg)
         if claim.acquire(leg.claim_path, order.token, job, host):
-            return _adapt_order(order, leg), leg
+            return _adapt_order(order, leg, go_back), leg
         holder = claim.read(leg.claim_path) or Claim()
         if holder.fenced:
             raise NotClaimed(f"was given up by {holder.by}")
@@ -99,6 +100,7 @@ def claim_next(order: WorkOrder, job: str, host: str) -> tuple[WorkOrder, Leg]:
         if not order.sandbox:  # no other job can work on the files in a sandbox
             _wait_for_end(leg, order.grace)
         failures = _count(failures, leg)
+        go_back = _go_back(leg, failures)
         over = _why_over(order, leg, failures)
         if over:
             raise NotClaimed(over)
@@ -131,7 +133,17 @@ def earlier_tokens(order: WorkOrder, leg: Leg) -> list[str]:
     return [_token(order.token.partition(".")[0], number) for number in range(1, leg.number)]
 
 
-def _adapt_order(order: WorkOrder, leg: Leg) -> WorkOrder:
+def _go_back(last: Leg, failures: FailureStreak) -> int | None:
+    """Return the snapshot before which the next leg starts; None: it starts from the checkpoints as they are.
+
+    The controller decides in the same way between two attempts.
+    """
+    end = _end(last)
+    number = end.get("go_back")
+    return number if isinstance(number, int) and (failures.is_hopeless or end.get("unsure")) else None
+
+
+def _adapt_order(order: WorkOrder, leg: Leg, go_back: int | None) -> WorkOrder:
     if leg.number == 1:
         return order
     earlier = order.scratch if leg.number == 2 else f"{order.scratch}.{leg.number - 1}"
@@ -140,6 +152,7 @@ def _adapt_order(order: WorkOrder, leg: Leg) -> WorkOrder:
         token=_token(order.token, leg.number),
         scratch=f"{order.scratch}.{leg.number}",
         previous_scratch=earlier,
+        start_before=go_back,
         saving=earlier_starts.add_earlier_starts(
             order.saving, (one.events_path for one in islice(possible_legs(order.exchange), leg.number - 1))
         ),
@@ -182,7 +195,10 @@ def _why_over(order: WorkOrder, last: Leg, failures: FailureStreak) -> str:
     if end.get("lasting") is True and order.jobs > 1:
         return "has a result that fails its checks"
     # For a job that was started again, and is no chain, the controller decides.
-    return "has failed twice in the same way" if order.jobs > 1 and failures.is_hopeless else ""
+    stops = failures.stops_after(parse_outcome(_end(last).get("outcome")))
+    if order.jobs == 1 or not stops or _go_back(last, failures) is not None:
+        return ""
+    return "has failed twice in the same way"
 
 
 def _count(failures: FailureStreak, leg: Leg) -> FailureStreak:

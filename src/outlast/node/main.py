@@ -1,4 +1,4 @@
-"""The node program: runs one attempt; its exit code shows how the attempt ended."""
+"""The node program: runs one attempt; its event log shows how the attempt ended."""
 
 from __future__ import annotations
 
@@ -28,12 +28,9 @@ from outlast.node.supervise import StopSignals
 from outlast.untrusted_files import open_to_append
 
 _EXIT_FAILED = 1
-_EXIT_CODES = {
-    Outcome.FINISHED: 0,
-    Outcome.CONTINUE: EXIT_CONTINUE,
-    Outcome.OVER_TIME: EXIT_CONTINUE,
-    Outcome.EVICTED: EXIT_CONTINUE,
-}
+#: Outcomes that are no failure: the scheduler's accounting and mail must not show them as one. Which of them
+#: it was is in the event log, and nothing is concluded from this exit code.
+_EXITS_WITH_0 = (Outcome.FINISHED, Outcome.CONTINUE, Outcome.OVER_TIME, Outcome.EVICTED)
 #: How much of the reason for the end is logged, in characters.
 _LONGEST_DETAIL = 4000
 #: Timeout in seconds for cancelling the rest of a chain.
@@ -114,7 +111,7 @@ def run(order_path: str, job: str = "") -> int:
         # In a sandbox EXIT_CONTINUE makes HTCondor transfer `travel` and start the job again in place.
         continues = not over and leg.number < order.jobs
         return EXIT_CONTINUE if continues or (commits is not None and commits.restarts) else 0
-    return _EXIT_CODES.get(end.outcome, _EXIT_FAILED)
+    return 0 if end.outcome in _EXITS_WITH_0 else _EXIT_FAILED
 
 
 def _fields(end: AttemptResult) -> dict[str, object]:

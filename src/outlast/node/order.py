@@ -12,7 +12,7 @@ from outlast.untrusted_files import parse_json, read_file
 
 VERSION = 1
 _MAX_BYTES = 64 * 2**20
-_PATHS = ("exchange", "scratch", "checkpoints", "log", "previous_scratch", "code", "zipapp")
+_PATHS = ("exchange", "scratch", "checkpoints", "log", "previous_scratch", "code", "zipapp", "snapshots")
 
 
 class BadOrder(ValueError):
@@ -109,6 +109,15 @@ class WorkOrder:
     #: In a sandbox: how checkpoints are committed (auto, chirp, restart, never), and the seconds between.
     commit: str = "never"
     commit_every: float = 1800.0
+    #: Snapshots of checkpoints that the training script writes by itself: where (None: none are taken), how
+    #: many, and the most bytes.
+    snapshots: str | None = None
+    most_snapshots: int = 2
+    snapshot_bytes: int = 20 * 10**9
+    #: Start from the newest snapshot with a lower number; None: from the checkpoints as they are.
+    start_before: int | None = None
+    #: Words that are added to the command if there is something to resume from.
+    resume: tuple[str, ...] = ()
     #: The data to stage before the training starts.
     data: DataPlan = field(default_factory=DataPlan)
 
@@ -133,6 +142,7 @@ def read_order(path: str) -> WorkOrder:
             )
         raw = _known_fields(WorkOrder, raw)
         raw["command"] = tuple(raw["command"])
+        raw["resume"] = tuple(raw.get("resume", ()))
         raw["outputs"] = tuple(
             OutputRule(**{**rule, "check": tuple(rule["check"]) if rule.get("check") else None})
             for rule in raw.get("outputs", ())

@@ -15,6 +15,8 @@ EXIT_NOT_CLAIMED = 86
 EXIT_BAD_ORDER = 87
 #: Exit code of a job's script if modules, environment or other lines before the training failed.
 EXIT_NOT_PREPARED = 88
+#: Such a script prints this, and the line that failed.
+SETUP_FAILED = "outlast: this failed before the training:"
 
 
 #: `why` in the event "stop": a signal from outside stopped the training, not its time limit.

@@ -14,6 +14,7 @@ from outlast.node.protocol import EXIT_CONTINUE, STOP_AT_LIMIT, STOP_SIGNALLED
 from outlast.node.pulse import TAKEN_OVER, Pulse
 from outlast.node.sandbox.committer import Committer
 from outlast.node.signals import STOP_SIGNALS
+from outlast.node.snapshots.snapshot_keeper import SnapshotKeeper
 from outlast.node.time_limits import TimeLimits
 
 #: Seconds after SIGKILL until a process counts as stuck in the kernel and is left behind.
@@ -24,6 +25,8 @@ TO_COMMIT = "commit"
 _SAVE_SHARE = 0.5
 #: The same in seconds after a signal from outside: Slurm kills a job 30 s after it, unless configured.
 _MAX_SAVE_WAIT = 15.0
+#: Seconds between two checks of a snapshot that is taken before the stop signal.
+_KEEPING_POLL = 0.1
 #: A signal to a whole job reaches its processes one after the other, within this many seconds.
 _SIGNAL_SPREAD = 1.0
 
@@ -72,12 +75,14 @@ def supervise(
     commits: Committer | None = None,
     has_left: Callable[[], bool] = lambda: False,
     saves_atomically: Callable[[], bool] = lambda: False,
+    keeper: SnapshotKeeper | None = None,
 ) -> TrainingExit:
     """Wait until the training has ended; stop or kill it when that is due, and log all this.
 
     After a stop signal from outside it has `grace_on_signal` seconds. `has_left` returns True if the training
     has reported that it saved and left. Unless `saves_atomically`, the stop signal waits while the checkpoint
-    directory changes, for a part of the grace: it could tear a checkpoint that is written in place.
+    directory changes, and until `keeper` has a snapshot of it, for a part of the grace: it could tear a
+    checkpoint that is written in place.
     """
     events = pulse.events
     stop: _Stop | None = None
@@ -114,14 +119,17 @@ def supervise(
                 events.write("changed")
             if commits is not None:
                 commits.poll(changed)
+            if keeper is not None:
+                keeper.poll(changed, watch.quiet_at <= now, urgent=stop is not None)
             check_at = time.monotonic() + watch.pause
         if stop is not None and stopped is None:
-            if now >= stop.latest or watch.quiet_at <= now:
+            quiet = watch.quiet_at <= now
+            if now >= stop.latest or (quiet and (keeper is None or keeper.is_settled)):
                 stopped = stop.why
                 events.write("stop", why=stopped, signal=stop.received)
                 child.send(stops.stop)
             else:
-                check_at = min(check_at, watch.quiet_at)
+                check_at = min(check_at, now + _KEEPING_POLL if quiet else watch.quiet_at)
         pulse.heartbeat()
         send_at = limits.stop_at if stop is None else math.inf if stopped else stop.latest
         pulse.signals.wait_until(min(kill_at, check_at, pulse.next_heartbeat, send_at))

@@ -11,14 +11,14 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from outlast.node.protocol import EXIT_NOT_PREPARED
+from outlast.node.protocol import EXIT_NOT_PREPARED, SETUP_FAILED
 from outlast.schedulers.base import JobRequest
 from outlast.schedulers.profile import Profile
 
 #: Reports what fails before the node program can report it.
-_SETUP_FAILED = (
-    'setup_failed() { echo "outlast: this failed before the training: $*" >&2; trap - EXIT; exit %d; }'
-    % EXIT_NOT_PREPARED
+_SETUP_FAILED = 'setup_failed() { echo "%s $*" >&2; trap - EXIT; exit %d; }' % (
+    SETUP_FAILED,
+    EXIT_NOT_PREPARED,
 )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from outlast.domain.model import Attempt, Run, Spec
@@ -162,6 +162,9 @@ class SimulatedExchange:
             )
         self.last_reports[attempt.token], self.last_report_at[attempt.token] = last, now
         return last
+
+    def last_output(self, attempt: Attempt) -> Sequence[str]:
+        return ()
 
     def publish(self, attempt: Attempt) -> Publication:
         """Publish what the last leg delivered, which can be moved only once. Raises ResultGone."""

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from outlast.domain.model import Cause, Outcome, Phase, Spec
-from outlast.node.protocol import EXIT_CONTINUE
 from outlast.node.time_limits import limits_for
 from outlast.simulation.scenario import BUG, WRONG, Nature, TrainingModel
 from outlast.simulation.simulated_checkpoints import LegKey, SimulatedCheckpoints
@@ -186,7 +185,7 @@ class NodeProgram:
             self._next()
 
     def _leave(self) -> None:
-        """Exit with 85 after saving; the outcome depends on the cause of the stop."""
+        """Exit after saving; the outcome depends on the cause of the stop."""
         if self.alive and not self._handing_over:
             outcome = Outcome.EVICTED if self._stopped is Cause.CLUSTER else Outcome.CONTINUE
             self._end(outcome, "the training has saved", self._stopped or Cause.LIMIT)
@@ -233,9 +232,8 @@ class NodeProgram:
         self.alive = False
         log = self.log
         log.ended, log.outcome, log.detail, log.signature = self._timeline.now, outcome, detail, signature
-        codes = {Outcome.FINISHED: 0, Outcome.CONTINUE: EXIT_CONTINUE}
-        codes.update({Outcome.OVER_TIME: EXIT_CONTINUE, Outcome.EVICTED: EXIT_CONTINUE})
-        self._on_end(codes.get(outcome, 1))
+        no_failure = (Outcome.FINISHED, Outcome.CONTINUE, Outcome.OVER_TIME, Outcome.EVICTED)
+        self._on_end(0 if outcome in no_failure else 1)
 
     def _leave_computing(self) -> None:
         if self in self.run.computing:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from outlast import units
 from outlast.domain.model import Checkpoints, Spec
 from outlast.node.time_limits import stop_margin
+from outlast.spec import command as commands
 from outlast.spec.document import Document
 from outlast.spec.mistakes import Mistake
 from outlast.spec.schema import CheckpointsKeys
@@ -22,6 +23,10 @@ def read_checkpoints(document: Document, keys: CheckpointsKeys) -> tuple[Checkpo
         values["shortest"] = min(keys.shortest, keys.longest)
     else:
         values["longest"] = max(keys.shortest, keys.longest)
+    try:
+        commands.split(keys.resume)
+    except ValueError:
+        mistakes.append(document.mistake(("checkpoints", "resume"), "a quote is opened and not closed"))
     return Checkpoints(**{**values, "every": keys.every or None}), mistakes
 
 

@@ -105,6 +105,7 @@ class _ParamsReader:
         self.mistakes += data.mistakes
         self.warnings += data.warnings
         checkpoints, mistakes = read_checkpoints(self.document, keys.checkpoints)
+        self._placeholders(("checkpoints", "resume"), keys.checkpoints.resume)
         env = read_env(self.document, self.directory, cluster.scheduler if cluster else "")
         self.mistakes += [*mistakes, *env.mistakes]
         self.warnings += env.warnings
@@ -180,6 +181,20 @@ class _ParamsReader:
         node = self.document.find(("sweep",))
         return list(node.entries) if isinstance(node, Mapping) else None
 
+    def _placeholders(self, at: tuple[str, ...], command: str) -> list[str]:
+        """Return the placeholders in a command; those that are no parameter are mistakes."""
+        parameters, used = self._parameters(), commands.placeholders(command)
+        if parameters is None:
+            return used
+        for name in used:
+            if name not in parameters:
+                hint = did_you_mean(name, parameters) or f"write {{{{{name}}}}} for literal braces"
+                known = (
+                    f"sweep has {', '.join(map(shorten, parameters))}" if parameters else "there is no sweep"
+                )
+                self._mistake(at, f"unknown parameter {{{name}}}: {known}", hint)
+        return used
+
     def _command(self, plans: Iterable[RunPlan]) -> None:
         if not self._written("command"):
             self._mistake(
@@ -192,14 +207,7 @@ class _ParamsReader:
             self._mistake(("command",), text, hint)
         if parameters is None:
             return
-        used = commands.placeholders(command)
-        for name in used:
-            if name not in parameters:
-                hint = did_you_mean(name, parameters) or f"write {{{{{name}}}}} for literal braces"
-                known = (
-                    f"sweep has {', '.join(map(shorten, parameters))}" if parameters else "there is no sweep"
-                )
-                self._mistake(("command",), f"unknown parameter {{{name}}}: {known}", hint)
+        used = self._placeholders(("command",), command)
         for name in parameters:
             if name not in used and self.document.find(("sweep", name)) is not None:
                 self._warn(

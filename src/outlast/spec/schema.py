@@ -272,6 +272,9 @@ class CheckpointsKeys(Strict):
     every: Annotated[float, BeforeValidator(_auto_or_duration)] = 0.0
     shortest: Duration = Checkpoints.shortest
     longest: Duration = Checkpoints.longest
+    snapshots: Annotated[int, Field(ge=0, le=100)] = Checkpoints.snapshots
+    snapshot_size: Size = Checkpoints.snapshot_size
+    resume: Text = ""
 
 
 class ParamsKeys(Strict):

@@ -22,7 +22,7 @@ from outlast.domain.model import (
     RunState,
 )
 from outlast.domain.observation import JobPhase, JobView, Observations, Patience, Report, Save
-from outlast.node.protocol import EXIT_BAD_ORDER, EXIT_NOT_CLAIMED, EXIT_NOT_PREPARED
+from outlast.node.protocol import EXIT_BAD_ORDER, EXIT_NOT_CLAIMED, EXIT_NOT_PREPARED, SETUP_FAILED
 
 NOW = 1000.0
 LIMITS = Limits(total=500.0)
@@ -162,6 +162,14 @@ def test_a_fence_that_lost_waits_for_the_node_until_it_is_silent() -> None:
     assert ending(after_fence(RUN, ATTEMPT, final, False, PATIENCE, NOW))["outcome"] == "continue"
 
 
+def test_a_claim_without_any_log_is_not_waited_for_without_end() -> None:
+    unsure = replace(ATTEMPT, state=AttemptState.UNSURE, job="", started=None)
+    for missed, given_up in ((None, False), (NOW - 80.0, False), (NOW - 100.0, True)):
+        decision = after_fence(RUN, replace(unsure, missed=missed), None, False, PATIENCE, NOW)
+        assert (decision is not None) is given_up
+    assert ending(decision)["outcome"] == "lost"
+
+
 def test_the_logged_outcome_counts_and_the_slot_time_is_the_schedulers() -> None:
     report = replace(REPORT, logged_outcome=Outcome.CRASHED, detail="boom", signature="x", tail=("line",))
     data = ending(next_for(ENDED, report))
@@ -203,6 +211,16 @@ def test_a_finished_job_ends_at_once_even_if_the_log_of_an_earlier_start_is_miss
         ({"exit_code": EXIT_NOT_CLAIMED}, None, "lost"),
         ({"exit_code": EXIT_BAD_ORDER}, None, "lost"),
         ({"exit_code": 1}, None, "lost"),
+        # A continued attempt exits with 0 as well, and one of an earlier version with 85.
+        ({"exit_code": 0}, None, "lost"),
+        ({"exit_code": 85}, None, "lost"),
+        ({"exit_code": 0}, replace(REPORT, logged_outcome=Outcome.CONTINUE), "continue"),
+        ({"exit_code": 85}, replace(REPORT, logged_outcome=Outcome.CONTINUE), "continue"),
+        (
+            {"exit_code": 85, "restarts": 1},
+            replace(REPORT, logged_outcome=Outcome.CONTINUE, earlier=(REPORT,)),
+            "continue",
+        ),
         ({"exit_code": None, "signal": 9}, REPORT, "evicted"),
         ({"exit_code": None, "signal": 9}, None, "lost"),
         ({"exit_code": None, "signal": 9, "outcome": Outcome.OVER_TIME}, REPORT, "over-time"),
@@ -210,7 +228,7 @@ def test_a_finished_job_ends_at_once_even_if_the_log_of_an_earlier_start_is_miss
         ({"exit_code": None}, None, "lost"),
     ],
 )
-def test_without_a_logged_outcome_the_schedulers_state_counts(
+def test_a_logged_outcome_counts_and_without_one_the_schedulers_state(
     view: dict[str, Any], report: Report | None, outcome: str
 ) -> None:
     assert ending(next_for(replace(ENDED, **view), report))["outcome"] == outcome
@@ -272,6 +290,15 @@ def failed(outcome: Outcome = Outcome.OUT_OF_MEMORY, signature: str = "x", **cha
     return replace(leg, **changes)
 
 
+def test_a_chain_goes_on_while_its_jobs_can_go_back_to_an_older_snapshot() -> None:
+    crash = failed(Outcome.CRASHED, go_back=7)
+    assert next_for(WAITING, replace(crash, earlier=(crash,)), CHAIN) is None
+    evicted = replace(failed(Outcome.EVICTED, signature=""), earlier=(crash, crash))
+    assert next_for(WAITING, evicted, CHAIN) is None
+    oldest = replace(failed(Outcome.CRASHED), earlier=(crash, crash))
+    assert next_for(WAITING, oldest, CHAIN) is not None
+
+
 @pytest.mark.parametrize("outcome", [Outcome.OUT_OF_MEMORY, Outcome.CRASHED, Outcome.WRONG_OUTPUT])
 def test_a_chain_is_ended_by_its_second_identical_failure_as_a_run_would_be(outcome: Outcome) -> None:
     twice = replace(failed(outcome), earlier=(failed(outcome),))
@@ -322,6 +349,23 @@ def test_a_chain_without_a_prepared_job_has_failed_as_often_as_it_was_started() 
     view = replace(ENDED, exit_code=EXIT_NOT_PREPARED, restarts=5)
     assert ending(next_for(view, None, CHAIN))["failures"] == 6
     assert ending(next_for(view, None, ATTEMPT))["failures"] == 1
+
+
+def test_a_job_that_ran_and_waits_again_is_recorded_as_requeued_with_the_reason() -> None:
+    waits = replace(RUNNING, phase=JobPhase.QUEUED, started=None, reason="requeued, node n1 failed; pending")
+    decision = next_for(waits)
+    assert decision is not None and decision.kind is EntryKind.REQUEUED
+    assert decision.data == {"reason": waits.reason, "restarts": 0}
+    queued = replace(ATTEMPT, state=AttemptState.QUEUED, waits=waits.reason)
+    assert next_for(waits, None, queued) is None
+
+
+def test_the_line_of_the_profile_that_failed_is_shown_with_what_it_printed() -> None:
+    printed = ("slurm_script: line 9: cd: /no: No such file", "%s cd /no" % SETUP_FAILED)
+    seen = Observations({"a": replace(ENDED, exit_code=EXIT_NOT_PREPARED)}, output={"a": printed})
+    data = ending(decide(RUN, ATTEMPT, seen, LIMITS, PATIENCE, NOW))
+    assert data["outcome"] == "crashed" and data["detail"].endswith("container) failed: cd /no")
+    assert data["signature"] == data["detail"] and tuple(data["account"]["tail"]) == printed
 
 
 def test_starts_that_the_scheduler_forgot_are_booked_by_the_nodes_clock() -> None:

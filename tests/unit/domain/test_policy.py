@@ -16,7 +16,7 @@ PATIENCE = Patience(missing=60.0, heartbeat=60.0, pause=10.0, longest_pause=100.
 
 def ended(outcome: Outcome, **changes: object) -> Run:
     facts: dict[str, object] = {"number": 1, "token": "a", "outcome": outcome, "detail": "the detail"}
-    of_ending = ("transient", "step", "detail", "cause", "removed", "unsaved")
+    of_ending = ("transient", "step", "detail", "cause", "removed", "resumed", "unsaved", "go_back", "unsure")
     facts.update(at=100.0, **{key: changes.pop(key) for key in of_ending if key in changes})
     base: dict[str, object] = {"name": "r", "position": 0, "spec": 1, "params": {}, "added": 0.0}
     base.update(state=RunState.WAITING, since=0.0, attempts=1, last=Ending(**facts))  # type: ignore[arg-type]
@@ -79,6 +79,45 @@ def test_a_run_that_used_all_of_its_time_and_saved_nothing_fails_unless_it_may_s
     assert allowed.decided == "starting from the beginning: nothing was saved"
 
 
+@pytest.mark.parametrize(
+    ("facts", "before"),
+    [
+        ({"failures": 1}, None),  # a crash may be random
+        ({"failures": 1, "unsure": True}, 7),
+        ({"failures": 2}, 7),
+        ({"failures": 5}, 7),
+        ({"failures": 1, "stuck": 3}, 7),
+    ],
+)
+def test_a_run_goes_back_to_an_older_snapshot_before_it_fails(
+    facts: dict[str, object], before: int | None
+) -> None:
+    verdict = judge(ended(Outcome.CRASHED, go_back=7, **facts), LIMITS, PATIENCE, 100.0)
+    assert (verdict.action, verdict.start_before) == (Action.RETRY_ONCE, before)
+    assert ("the snapshot before number 7" in verdict.reason) is (before is not None)
+
+
+@pytest.mark.parametrize("facts", [{"failures": 2}, {"failures": 1, "stuck": 3}])
+def test_a_run_without_an_older_snapshot_fails(facts: dict[str, object]) -> None:
+    verdict = judge(ended(Outcome.CRASHED, unsure=True, **facts), LIMITS, PATIENCE, 100.0)
+    assert (verdict.action, verdict.start_before) == (Action.FAIL, None)
+
+
+def test_only_a_failure_of_the_training_leads_back_to_an_older_snapshot() -> None:
+    verdict = judge(ended(Outcome.EVICTED, go_back=7, unsure=True), LIMITS, PATIENCE, 100.0)
+    assert (verdict.action, verdict.start_before) == (Action.CONTINUE, None)
+
+
+def test_an_eviction_after_going_back_does_not_fail_the_run() -> None:
+    assert decided(ended(Outcome.EVICTED, failures=2))[0] is Action.CONTINUE
+    assert decided(ended(Outcome.LOST, failures=2))[0] is Action.PAUSE
+
+
+@pytest.mark.parametrize("facts", [{"ran": 10}, {"since": -2000.0}])
+def test_limits_end_a_run_that_could_go_back(facts: dict[str, object]) -> None:
+    assert decided(ended(Outcome.CRASHED, go_back=7, failures=2, **facts))[0] is Action.FAIL
+
+
 def test_more_attempts_without_progress_are_allowed_if_the_cluster_ended_them() -> None:
     most = 3 * LIMITS.without_progress
     assert decided(ended(Outcome.EVICTED, stuck_any=most - 1))[0] is Action.CONTINUE
@@ -123,6 +162,14 @@ def test_a_run_whose_job_was_removed_continues_and_names_the_command_that_ends_i
     assert reason.endswith("; it was removed at the scheduler, and the run continues: " + ONLY_CANCEL)
 
 
+@pytest.mark.parametrize("outcome", [Outcome.CANCELLED, Outcome.EVICTED, Outcome.CRASHED, Outcome.LOST])
+def test_a_run_whose_job_another_user_removed_is_held_until_it_is_resumed(outcome: Outcome) -> None:
+    action, reason = decided(ended(outcome, removed=Removal.OTHER))
+    assert action is Action.HOLD
+    assert "another user" in reason and "`outlast resume`" in reason
+    assert decided(ended(outcome, removed=Removal.OTHER, resumed=True))[0] is POLICY[outcome]
+
+
 @pytest.mark.parametrize(
     ("outcome", "removed"), [(Outcome.EVICTED, Removal.MAYBE), (Outcome.LOST, Removal.NO)]
 )
@@ -136,8 +183,8 @@ def test_a_job_that_nobody_removed_simply_continues_whatever_its_detail_contains
     assert (verdict.action, verdict.decided) == (Action.CONTINUE, "continue")
 
 
-@pytest.mark.parametrize("removed", Removal)
-def test_a_removal_never_ends_a_run_by_itself(removed: Removal) -> None:
+@pytest.mark.parametrize("removed", [Removal.NO, Removal.MAYBE, Removal.YES])
+def test_a_removal_by_the_owner_never_ends_a_run_by_itself(removed: Removal) -> None:
     for outcome in (Outcome.EVICTED, Outcome.CANCELLED, Outcome.CONTINUE, Outcome.OVER_TIME):
         assert decided(ended(outcome, removed=removed))[0] is Action.CONTINUE
 

@@ -78,13 +78,14 @@ class Cluster(Scheduler):
     def __init__(self) -> None:
         self.jobs: dict[str, JobView] = {}
         self.requests: list[JobRequest] = []
+        self.answer = Submission(SubmitStatus.ACCEPTED, job="17")
 
     def render(self, requests: Sequence[JobRequest]) -> str:
         return ""
 
     def submit(self, requests: Sequence[JobRequest]) -> Mapping[str, Submission]:
         self.requests += requests
-        return {request.token: Submission(SubmitStatus.ACCEPTED, job="17") for request in requests}
+        return {request.token: self.answer for request in requests}
 
     def poll(self, expected: Sequence[JobRef] = ()) -> Mapping[str, JobView]:
         return dict(self.jobs)
@@ -790,6 +791,36 @@ def test_hostile_logs_of_a_job_that_the_scheduler_does_not_list_do_not_keep_an_a
 ) -> None:
     ended = attacked(scene, attack, seen=False)
     assert ended.outcome in (Outcome.CONTINUE, Outcome.LOST) and ended.detail
+
+
+def plant_bytes(content: bytes) -> Attack:
+    return lambda path: (path.write_bytes(content), None)[1]
+
+
+@pytest.mark.parametrize("name", ("claim.json", "events.jsonl", "progress.jsonl", "fetching.json"))
+@pytest.mark.parametrize(
+    "plant",
+    (
+        as_directory,
+        as_pipe,
+        as_socket,
+        *map(plant_bytes, (b"", b"\0" * 4096, b"[" * 60_000, b'{"fenced":"no"}')),
+    ),
+)
+@pytest.mark.parametrize("sandbox", (True, False))
+def test_files_planted_for_a_job_that_never_reached_the_queue_do_not_keep_an_attempt_from_its_outcome(
+    tmp_path: Path, plant: Attack, name: str, sandbox: bool
+) -> None:
+    scene = Scene(tmp_path, sandbox)
+    scene.cluster.patience = Patience(missing=60.0, heartbeat=86400.0 if sandbox else 30.0, pause=10.0)
+    scene.cluster.answer = Submission(SubmitStatus.UNKNOWN)
+    home = scene.begin(seen=False)
+    with suppress(FileNotFoundError):
+        (home / name).unlink()
+    plant(home / name)
+    assert scene.end(seen=False).outcome is Outcome.LOST
+    scene.cluster.answer = Submission(SubmitStatus.ACCEPTED, job="17")
+    scene.finish()
 
 
 def test_an_attempt_with_a_thousand_legs_gets_its_outcome(scene: Scene) -> None:

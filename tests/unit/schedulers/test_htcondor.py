@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pwd
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -26,6 +28,7 @@ from outlast.schedulers.htcondor.states import explain_idle
 from outlast.schedulers.htcondor.submit import UnfitRequest, group_into_clusters
 from outlast.schedulers.profile import Profile
 
+ME = pwd.getpwuid(os.getuid()).pw_name
 SITE = {"GLIDEIN_ResourceName": "alpha", "SlotName": "slot1_1@alpha@node"}
 EVICTED = {"Reason": "Job vacated by schedd"}
 
@@ -162,7 +165,7 @@ def test_the_end_of_the_input_transfer_is_not_a_start() -> None:
 
 
 def test_a_removed_job_has_ended_as_cancelled_and_one_removed_by_a_rule_was_evicted() -> None:
-    by_hand = history_after((9, 2.0, {"Reason": "via condor_rm (by user me)"})).view()
+    by_hand = history_after((9, 2.0, {"Reason": "via condor_rm (by user %s)" % ME})).view()
     assert (by_hand.phase, by_hand.outcome) == (JobPhase.ENDED, Outcome.CANCELLED)
     assert by_hand.removed is Removal.YES
     assert by_hand.elapsed is None
@@ -175,7 +178,8 @@ def test_a_removed_job_has_ended_as_cancelled_and_one_removed_by_a_rule_was_evic
 @pytest.mark.parametrize(
     ("reason", "outcome", "removed"),
     [
-        ("via condor_rm (by user me)", Outcome.CANCELLED, Removal.YES),
+        ("via condor_rm (by user %s)" % ME, Outcome.CANCELLED, Removal.YES),
+        ("via condor_rm (by user somebody-else)", Outcome.CANCELLED, Removal.OTHER),
         ("", Outcome.CANCELLED, Removal.YES),
         ("The system macro SYSTEM_PERIODIC_REMOVE expression 'x' is TRUE", Outcome.EVICTED, Removal.NO),
         ("The job attribute PeriodicRemove expression evaluated to TRUE", Outcome.EVICTED, Removal.NO),

@@ -166,6 +166,18 @@ def test_a_requeued_job_that_waits_has_not_been_started_again_yet() -> None:
     assert (again.phase, again.restarts, again.elapsed) == (JobPhase.RUNNING, 1, 7.0)
 
 
+@pytest.mark.parametrize(
+    ("state", "begins"),
+    [("NODE_FAIL", "requeued, node n1 failed; "), ("PREEMPTED", "requeued, preempted on n1; "),
+     ("REQUEUED", "requeued from n1; "), ("", "requeued; ")],
+)  # fmt: skip
+def test_why_a_job_was_requeued_is_shown(state: str, begins: str) -> None:
+    waits = squeue_output("9|1|PENDING|0|1|n/a|1794786199|1794789799|0:00|BeginTime|" + NAME)
+    before = "9_1|%s|0:0|n1|1794786076|1794786084|8||train.g.b7\n" % state if state else ""
+    shown = view(waits, before)
+    assert shown.phase is JobPhase.QUEUED and shown.reason.startswith(begins + "pending until its earliest")
+
+
 def test_a_requeued_job_that_was_cancelled_while_it_waited_has_used_its_first_start() -> None:
     shown = view(sacct=SACCT_REQUEUED, token="b7-2")
     assert (shown.outcome, shown.elapsed, shown.host) == (Outcome.CANCELLED, 8.0, "n1")
@@ -293,6 +305,18 @@ def test_the_view_of_a_cancelled_job_shows_that_it_was_removed(status: int) -> N
     assert "scancel" in shown.reason
     accounted = view(sacct="5_1|CANCELLED by 1000|0:0|n1|100|102|2||train.g.b7.1\n")
     assert (accounted.outcome, accounted.removed) == (Outcome.CANCELLED, Removal.YES)
+
+
+@pytest.mark.parametrize(("uid", "removed"), [(1000, Removal.YES), (0, Removal.OTHER)])
+def test_a_job_that_another_user_cancelled_is_told_from_one_that_its_owner_did(
+    uid: int, removed: Removal
+) -> None:
+    sacct = parse_sacct("5_1|CANCELLED by %d|0:0|n1|100|102|2||train.g.b7.1\n" % uid, "g")
+    listed = parse_squeue(squeue_output("5|1|CANCELLED|0|0|n1|100|102|0:02|None|train.g.b7.1"), "g")
+    for squeue in ([], listed):
+        shown = build_views(squeue, sacct, owner=1000)["b7-1"]
+        assert (shown.outcome, shown.removed) == (Outcome.CANCELLED, removed)
+        assert ("uid 0" in shown.reason) is (removed is Removal.OTHER)
 
 
 def test_a_job_that_another_cluster_took_over_was_not_removed() -> None:

@@ -60,6 +60,14 @@ def warnings(directory: Path, text: str) -> list[str]:
     return [str(warning) for warning in parsed(directory, text).warnings]
 
 
+def test_the_keys_of_snapshots_are_read(directory: Path) -> None:
+    text = FULL.replace("keep: 2,", "keep: 2, snapshots: 5, snapshot_size: 3GB, resume: '--from last {lr}',")
+    found = parsed(directory, text).spec.checkpoints
+    assert (found.snapshots, found.snapshot_size, found.resume) == (5, 3 * 10**9, "--from last {lr}")
+    found = parsed(directory, FULL).spec.checkpoints
+    assert (found.snapshots, found.snapshot_size, found.resume) == (2, 20 * 10**9, "")
+
+
 def test_every_key_is_read(directory: Path) -> None:
     found = parsed(directory, FULL)
     spec = found.spec
@@ -155,6 +163,11 @@ checkpoints: {keep: 1}
         ("resources: {time: -5s}", "a duration cannot be negative"),
         ("resources: {time: true}", "resources.time: must be a duration"),
         ("limits: {total: [1]}", "limits.total: must be a duration"),
+        ("checkpoints: {snapshots: -1}", "checkpoints.snapshots: -1 is too small; it must be at least 0"),
+        ("checkpoints: {snapshots: 101}", "checkpoints.snapshots: 101 is too "),
+        ("checkpoints: {snapshot_size: much}", 'checkpoints.snapshot_size: "much" is not a size'),
+        ('checkpoints: {resume: "--from=\'a"}', "checkpoints.resume: a quote is opened and not closed"),
+        ("checkpoints: {resume: '--lr={lr}'}", "checkpoints.resume: "),
         ("checkpoints: {signal: KILL}", 'must be TERM, USR1 or USR2, not the text "KILL"'),
         (
             "checkpoints: {every: automatic}",

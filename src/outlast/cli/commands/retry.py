@@ -40,7 +40,9 @@ from outlast.journal.journal import Journal
 )
 @click.option("--from-scratch", is_flag=True, help="Move the checkpoints aside and start from the beginning.")
 @json_option
+@click.pass_context
 def command(
+    ctx: click.Context,
     runs: tuple[str, ...],
     directory: Path,
     cluster: str | None,
@@ -85,9 +87,13 @@ def command(
     held = carry_out(experiment, "retry", first) if chosen else ""
     if as_json:
         moved = [str(path) for path in aside]
-        counts = {"sent": first.jobs, "refused": first.refused}
+        counts = {
+            "sent": first.jobs,
+            "refused": first.refused,
+            "refused_for_now": first.refused_for_now,
+        }
         write_json({"retried": names, **counts, "held": held or None, "moved_aside": moved})
-        return
+        ctx.exit(first.exit_code)
     click.echo("retrying: %s" % join_names(names) if names else "no run has failed")
     if aside:
         click.echo("from scratch; what was saved before is in %s" % join_names([str(path) for path in aside]))
@@ -102,6 +108,7 @@ def command(
             click.echo(text % (place, place) + "submit one job at a time.")
         elif first.live:
             click.echo("Run `outlast up%s` (or `outlast tick%s` from cron) to continue." % (place, place))
+    ctx.exit(first.exit_code)
 
 
 def _check_state(run: Run, again: bool) -> None:

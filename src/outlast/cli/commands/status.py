@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from typing import Any
 
 import click
 
+from outlast.cli import current_state
 from outlast.cli.common import (
     add_colour,
     can_move_cursor,
@@ -26,10 +28,13 @@ from outlast.cli.common import (
     wrap_line,
     write_json,
 )
+from outlast.cli.current_state import CurrentState
 from outlast.cli.safe_output import unfiltered
 from outlast.controller.inbox import Inbox
-from outlast.domain.model import Attempt, AttemptState, Outcome, Run, RunState
-from outlast.exchange.attempt_log import log_directory, read_attempt
+from outlast.domain import untrusted
+from outlast.domain.model import Attempt, AttemptState, Run, RunState, Spec
+from outlast.domain.observation import JobView
+from outlast.exchange.attempt_log import Glance, glance, progress_of
 from outlast.exchange.experiment import Experiment
 from outlast.journal.journal import Journal
 from outlast.journal.lease import describe, living_holder
@@ -37,8 +42,12 @@ from outlast.text import counted, printable
 
 #: Clears the screen and moves the cursor to its top.
 CLEAR = "\033[2J\033[1;1H"
+#: Seconds for the scheduler to respond to `--refresh`.
+REFRESH_TIMEOUT = 10.0
 #: Runs shown when there are many; `--all` shows the rest.
 SHOWN = 30
+#: Metrics of a run in JSON.
+MOST_METRICS = 20
 #: Lines that the detail of a run may need on a narrow terminal.
 MOST_LINES = 12
 
@@ -48,18 +57,20 @@ MOST_LINES = 12
 @json_option
 @click.option("--all", "everything", is_flag=True, help="Show all runs.")
 @click.option("--watch", is_flag=True, help="Refresh every two seconds until all runs have ended.")
-def command(directory: Path, as_json: bool, everything: bool, watch: bool) -> None:
-    """Show the state of every run."""
+@click.option("--refresh", is_flag=True, help="Ask the scheduler too. Changes nothing.")
+def command(directory: Path, as_json: bool, everything: bool, watch: bool, refresh: bool) -> None:
+    """Show the state of every run, by the journal and by what the jobs have logged since."""
     experiment = experiment_at(directory)
     while True:
         journal = open_journal(experiment)
         try:
+            sight = _Sight(experiment, journal, _poll(experiment, journal) if refresh else None)
             if as_json:
-                write_json(_as_json(experiment, journal))
+                write_json(_as_json(sight))
             else:
                 if watch and can_move_cursor():
                     click.echo(CLEAR, nl=False, file=unfiltered(sys.stdout))
-                click.echo(_text(experiment, journal, everything, directory))
+                click.echo(_text(sight, everything, directory))
             live = _has_live_runs(journal.counts())
         finally:
             journal.close()
@@ -68,36 +79,130 @@ def command(directory: Path, as_json: bool, everything: bool, watch: bool) -> No
         time.sleep(2.0)
 
 
-def _as_json(experiment: Experiment, journal: Journal) -> dict[str, Any]:
-    holder = living_holder(journal)
+class _Sight:
+    """What can be seen of an experiment now: its journal, its logs and, if asked, its scheduler."""
+
+    def __init__(self, experiment: Experiment, journal: Journal, views: Mapping[str, JobView] | None) -> None:
+        self.experiment = experiment
+        self.journal = journal
+        self._views = views
+        self.holder = living_holder(journal)
+        self._now = time.time()
+        # For every row alike; reading them again for each costs more than the rest of the command.
+        self.counts = journal.counts()
+        self._newest_spec = journal.newest_spec()
+        self._specs: dict[int, Spec] = {}
+
+    def spec(self, run: Run) -> Spec:
+        if run.spec not in self._specs:
+            self._specs[run.spec] = self.journal.spec(run.spec)
+        return self._specs[run.spec]
+
+    def attempt(self, run: Run) -> Attempt | None:
+        return self.journal.attempt(run.current) if run.current else None
+
+    def glance(self, attempt: Attempt | None) -> Glance | None:
+        if attempt is None or attempt.state is AttemptState.INTENDED:
+            return None
+        return glance(self.experiment.exchange_of(attempt))
+
+    def state(self, run: Run, attempt: Attempt | None, logged: Glance | None) -> CurrentState:
+        if attempt is not None:
+            return current_state.of_attempt(run, attempt, logged, self._views, bool(self.holder), self._now)
+        blocked = _blocked(self.journal, run, None)
+        if blocked:
+            text = "cannot publish its results: %s" % printable(blocked)
+            return CurrentState(run.state.value, text, run.last.at if run.last else run.added)
+        if run.state.over:
+            return current_state.of_waiting(run, None, 0, supervised=True)
+        active = self.counts.get(RunState.ACTIVE.value, 0)
+        return current_state.of_waiting(run, self._newest_spec, active, bool(self.holder))
+
+
+def _poll(experiment: Experiment, journal: Journal) -> Mapping[str, JobView] | None:
+    """Return the jobs that the scheduler lists; None, with a message, if it does not respond."""
+    from outlast.schedulers import connect
+    from outlast.schedulers.base import JobRef, SchedulerUnavailable
+
+    spec = journal.newest_spec()
+    current = [journal.current(run) for run in journal.live().values()]
+    refs = [JobRef(one.token, one.job, one.intended) for one in current if one is not None]
+    if spec is None or not refs:
+        return {}
+    scheduler = connect(spec, experiment.identity, experiment.params)
+    scheduler.timeout = min(REFRESH_TIMEOUT, scheduler.timeout)
+    try:
+        return scheduler.poll(refs)
+    except SchedulerUnavailable as error:
+        click.echo("the scheduler does not respond: %s; this is what the logs show" % error, err=True)
+        return None
+
+
+def _as_json(sight: _Sight) -> dict[str, Any]:
     return {
-        "experiment": str(experiment.root),
-        "counts": journal.counts(),
-        "controller": holder or None,
+        "experiment": str(sight.experiment.root),
+        "counts": sight.counts,
+        "controller": sight.holder or None,
         "alike": [
             {"runs": list(runs), "detail": max(runs.values(), key=lambda one: one.at).detail}
-            for runs in journal.alike_failures().values()
+            for runs in sight.journal.alike_failures().values()
             if len(runs) > 1
         ],
-        "runs": [_run_as_json(experiment, journal, run) for run in journal.runs()],
+        "runs": [_run_as_json(sight, run) for run in sight.journal.runs()],
     }
 
 
-def _run_as_json(experiment: Experiment, journal: Journal, run: Run) -> dict[str, Any]:
-    attempt = journal.attempt(run.current) if run.current else None
+def _run_as_json(sight: _Sight, run: Run) -> dict[str, Any]:
+    attempt = sight.attempt(run)
+    logged = sight.glance(attempt)
+    now = sight.state(run, attempt, logged)
+    spec = sight.spec(run)
+    progress = progress_of(sight.experiment.exchange_of(attempt)) if attempt and logged else None
     return {
         "run": run.name,
         "state": run.state.value,
         "params": dict(run.params),
         "attempts": run.attempts,
         "reason": run.reason,
-        "step": _step(experiment, run, attempt),
+        "step": _step(run, logged),
         "outcome": run.last.outcome.value if run.last else None,
         "attempt": attempt.state.value if attempt else None,
         "job": attempt.job if attempt else None,
-        "host": attempt.host if attempt else None,
-        "blocked": _blocked(journal, run, attempt),
+        "host": (attempt.host or (logged.host if logged else "")) if attempt else None,
+        "blocked": _blocked(sight.journal, run, attempt),
+        "now": {"state": now.word, "detail": now.detail, "since": now.since},
+        "cluster": spec.cluster,
+        "cpus": spec.resources.cpus,
+        "gpus": spec.resources.gpus,
+        "added": run.added,
+        "queued": attempt.queued if attempt else None,
+        "started": attempt.started if attempt else None,
+        "last_logged": logged.last_logged if logged else None,
+        "progress": _progress(progress),
     }
+
+
+def _progress(progress: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return the newest progress that the training reports: step, total and metrics."""
+    if progress is None:
+        return None
+    metrics = progress.get("metrics")
+    return {
+        "step": untrusted.integer(progress.get("step")),
+        "total": untrusted.integer(progress.get("total")),
+        "at": untrusted.seconds(progress.get("at")),
+        "metrics": {
+            untrusted.text(name, 100): _metric(value)
+            for name, value in (list(metrics.items())[:MOST_METRICS] if isinstance(metrics, dict) else ())
+        },
+    }
+
+
+def _metric(value: object) -> float | int | None:
+    """Return the value of a metric; None if JSON has no such number."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return untrusted.integer(value, -(2**63))
 
 
 def _blocked(journal: Journal, run: Run, attempt: Attempt | None) -> str | None:
@@ -107,8 +212,9 @@ def _blocked(journal: Journal, run: Run, attempt: Attempt | None) -> str | None:
     return attempt.blocked or None if attempt else None
 
 
-def _text(experiment: Experiment, journal: Journal, everything: bool, directory: Path) -> str:
-    counts = journal.counts()
+def _text(sight: _Sight, everything: bool, directory: Path) -> str:
+    experiment, journal = sight.experiment, sight.journal
+    counts = sight.counts
     total = sum(counts.values())
     lines = [
         "%s: %s"
@@ -116,7 +222,7 @@ def _text(experiment: Experiment, journal: Journal, everything: bool, directory:
         "",
     ]
     runs = journal.runs() if everything or total <= SHOWN else journal.most_relevant_runs(SHOWN)
-    rows = [_row(experiment, journal, run) for run in runs]
+    rows = [_row(sight, run) for run in runs]
     lines.append(
         table(
             ("RUN", "STATE", "ATTEMPT", "STEP", "SINCE", "DETAIL"), rows, right=(2, 3), most_lines=MOST_LINES
@@ -125,7 +231,7 @@ def _text(experiment: Experiment, journal: Journal, everything: bool, directory:
     if len(rows) < total:
         lines.append("… and %d more; --all shows them" % (total - len(rows)))
     lines += ["", *_describe_alike(journal, directory)]
-    lines += [_describe_supervision(experiment, journal, counts, directory)]
+    lines += [_describe_supervision(sight, counts, directory)]
     return "\n".join(lines).rstrip()
 
 
@@ -148,65 +254,40 @@ def _describe_alike(journal: Journal, directory: Path) -> list[str]:
     return lines
 
 
-def _row(experiment: Experiment, journal: Journal, run: Run) -> tuple[str, ...]:
-    attempt = journal.attempt(run.current) if run.current else None
-    state = attempt.state.value if attempt else run.state.value
-    since = (attempt.started or attempt.queued or attempt.intended) if attempt else None
-    if since is None:
-        since = run.last.at if run.last else run.added
-    step = _step(experiment, run, attempt)
+def _row(sight: _Sight, run: Run) -> tuple[str, ...]:
+    attempt = sight.attempt(run)
+    logged = sight.glance(attempt)
+    now = sight.state(run, attempt, logged)
+    step = _step(run, logged)
     return (
         run.name,
-        add_colour(state),
+        add_colour(now.word),
         str(run.attempts),
         "-" if step is None else str(step),
-        show_time(since),
-        _detail(experiment, journal, run, attempt),
+        show_time(now.since),
+        _detail(sight.experiment, attempt, now),
     )
 
 
-def _step(experiment: Experiment, run: Run, attempt: Attempt | None) -> int | None:
+def _step(run: Run, logged: Glance | None) -> int | None:
     """Return the highest saved step, also of the running attempt; None if nothing is saved."""
-    if attempt is None or attempt.state is not AttemptState.RUNNING:
-        return run.best_step
-    report = read_attempt(log_directory(experiment.exchange_of(attempt)))
-    steps = [step for step in (run.best_step, report.step if report else None) if step is not None]
+    steps = [step for step in (run.best_step, logged.step if logged else None) if step is not None]
     return max(steps, default=None)
 
 
-def _detail(experiment: Experiment, journal: Journal, run: Run, attempt: Attempt | None) -> str:
-    if attempt is None:
-        if run.state is RunState.HELD_BACK:
-            return "held back: others failed alike"
-        if run.state.over or run.last is None:
-            return printable(run.reason)
-        if run.last.outcome is Outcome.FINISHED:
-            blocked = _blocked(journal, run, None)
-            if blocked:
-                return "cannot publish its results: %s" % printable(blocked)
-            return "publishing its results"
-        return "between attempts: %s" % printable(run.last.detail)
-    if attempt.blocked:
-        return "cannot be settled since %s: %s" % (
-            show_time(attempt.blocked_since),
-            printable(attempt.blocked),
-        )
-    if attempt.missed is not None:
-        return "not listed by the scheduler since %s" % show_time(attempt.missed)
-    if attempt.state is not AttemptState.RUNNING or attempt.waits:
-        return printable(attempt.waits) or attempt.reason
+def _detail(experiment: Experiment, attempt: Attempt | None, now: CurrentState) -> str:
+    if attempt is None or not now.running:
+        return now.detail
     from outlast.cli.live import show_progress
 
-    return ", ".join(filter(None, ("on %s" % attempt.host, show_progress(experiment, attempt))))
+    return ", ".join(filter(None, (now.detail, show_progress(experiment, attempt))))
 
 
-def _describe_supervision(
-    experiment: Experiment, journal: Journal, counts: Mapping[str, int], directory: Path
-) -> str:
+def _describe_supervision(sight: _Sight, counts: Mapping[str, int], directory: Path) -> str:
     """Return who supervises the experiment, or what to type; empty if all runs have ended."""
     lines = []
-    holder = living_holder(journal)
-    waiting = len(Inbox(experiment.inbox).names())
+    journal, holder = sight.journal, sight.holder
+    waiting = len(Inbox(sight.experiment.inbox).names())
     if waiting:
         lines.append("%s to be processed" % show_waiting_requests(waiting))
     if holder:

@@ -32,10 +32,12 @@ from outlast.text import counted
     "--dry-run", is_flag=True, help="Show the first job and its work order. Writes and submits nothing."
 )
 @json_option
-def command(directory: Path, cluster: str | None, dry_run: bool, as_json: bool) -> None:
+@click.pass_context
+def command(ctx: click.Context, directory: Path, cluster: str | None, dry_run: bool, as_json: bool) -> None:
     """Submit the runs of an experiment and return.
 
-    Submitting again adds new runs in params.yaml and does not change the others.
+    Submitting again adds new runs in params.yaml and does not change the others. The exit code is 1 if the
+    scheduler refused a job.
     """
     experiment = experiment_at(directory)
     if dry_run:
@@ -51,10 +53,11 @@ def command(directory: Path, cluster: str | None, dry_run: bool, as_json: bool) 
                 "known": [plan.name for plan in submitted.known],
                 "changed": [plan.name for plan in submitted.changed],
                 "refused": first.refused,
+                "refused_for_now": first.refused_for_now,
                 "held": held or None,
             }
         )
-        return
+        ctx.exit(first.exit_code)
     print_submitted(submitted)
     first.print_errors()
     if held:
@@ -62,6 +65,7 @@ def command(directory: Path, cluster: str | None, dry_run: bool, as_json: bool) 
     elif submitted.new and first.live:
         place = show_argument(directory)
         click.echo("Run `outlast up%s` (or `outlast tick%s` from cron) to continue." % (place, place))
+    ctx.exit(first.exit_code)
 
 
 def submit_runs(experiment: Experiment, cluster: str | None = None) -> Submitted:

@@ -182,6 +182,9 @@ def _take_snapshot(sandbox: Sandbox, serial: int) -> DirectoryManifest:
                 os.path.join(sandbox.travel, layout.CHECKPOINTS),
                 os.path.join(sandbox.snapshot, layout.CHECKPOINTS),
             )
+            kept = layout.newest_snapshot(sandbox.travel)
+            if kept is not None:
+                _mirror(os.path.join(sandbox.travel, kept), os.path.join(sandbox.snapshot, kept))
             if os.path.isdir(sandbox.output):
                 _mirror(sandbox.output, os.path.join(sandbox.snapshot, layout.UNFINISHED, layout.OUTPUT))
             made = sandbox.pack_made()

@@ -1,7 +1,8 @@
 """The directory of a job without a shared file system, and the choice of the newest of its two states.
 
     order.json  outlast-….pyz  code-….tar   transferred to the job
-    committed/commit-000007/                one complete state: checkpoints, unfinished outputs, manifest.json
+    committed/commit-000007/                one complete state: checkpoints, snapshots of them, unfinished
+                                            outputs, manifest.json
     committed/news/                         from earlier legs: claims, event logs, progress, training log
     travel/                                 the files that this job changes; HTCondor transfers it back
 
@@ -30,13 +31,18 @@ COMMITTED = "committed"
 NEWS = "news"
 CHECKPOINTS = "checkpoints"
 UNFINISHED = "unfinished"
+SNAPSHOTS = "snapshots"
 OUTPUT = "output"
 #: The archive of what the training made in its working directory.
 MADE = "made.tar"
 LOG = "training.log"
 #: The directories in a commit.
-PARTS = [CHECKPOINTS, UNFINISHED]
+PARTS = [CHECKPOINTS, UNFINISHED, SNAPSHOTS]
 _SERIAL = "serial.json"
+#: A whole snapshot of checkpoints (see `snapshot_store`); other names in its directory are not transferred.
+_SNAPSHOT = re.compile(r"\d{6,12}")
+#: The mark of a snapshot that is being put back.
+_RESTORING = "restoring.json"
 _COMMIT = re.compile(r"commit-(\d{6,})")
 #: A complete checkpoint of `outlast.training`, which does not change any more.
 _CHECKPOINT = re.compile(r"step-\d{12,}-g\d{6,}-s\d{6,}")
@@ -55,6 +61,20 @@ def is_commit(name: str) -> bool:
 def is_checkpoint(name: str) -> bool:
     """Return True for the name of a complete checkpoint of `outlast.training`."""
     return _CHECKPOINT.fullmatch(name) is not None
+
+
+def is_snapshot(name: str) -> bool:
+    return _SNAPSHOT.fullmatch(name) is not None
+
+
+def newest_snapshot(travel: str) -> str | None:
+    """Return the relative path of the newest snapshot below `travel`; None if there is none."""
+    try:
+        with directory_below(travel, SNAPSHOTS) as descriptor:
+            names = [name for name in os.listdir(descriptor) if is_snapshot(name)]
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return f"{SNAPSHOTS}/{max(names, key=int)}" if names else None
 
 
 def news_path(home: str) -> str:
@@ -126,6 +146,7 @@ def pack(home: str) -> None:
     """Write the manifest of `travel`, at the end of a leg, for its transfer. Raises OSError."""
     travel = os.path.join(home, TRAVEL)
     unfinished = [name for name in os.listdir(travel) if name.partition(".")[0] == UNFINISHED]
+    _remove_states_aside(travel)
     for part in (CHECKPOINTS, *(os.path.join(name, OUTPUT) for name in unfinished)):
         with suppress(FileNotFoundError):
             copy_link_target(os.path.join(travel, part))
@@ -134,6 +155,14 @@ def pack(home: str) -> None:
     holds = manifest.list_files(travel, [CHECKPOINTS, *unfinished], read_serial(home))
     _remove_links(travel)
     manifest.write(travel, holds)
+
+
+def _remove_states_aside(travel: str) -> None:
+    """Remove states that were put aside, and what killed jobs left, from the directory of snapshots."""
+    with suppress(FileNotFoundError, NotADirectoryError), directory_below(travel, SNAPSHOTS) as place:
+        for name in os.listdir(place):
+            if not is_snapshot(name) and name != _RESTORING:
+                remove(f"/proc/self/fd/{place}/{name}")
 
 
 def _remove_links(directory: str) -> None:
@@ -172,6 +201,10 @@ def _restore_commit(home: str, commit: Commit) -> None:
     directory, holds = commit
     travel = os.path.join(home, TRAVEL)
     _replace_checkpoints(os.path.join(directory, CHECKPOINTS), os.path.join(travel, CHECKPOINTS))
+    snapshots = os.path.join(directory, SNAPSHOTS)
+    if os.path.isdir(snapshots):
+        remove(os.path.join(travel, SNAPSHOTS))
+        os.rename(snapshots, os.path.join(travel, SNAPSHOTS))
     # The next leg expects the files of the last one there.
     unfinished = os.path.join(travel, scratch_name(len(legs.claimed(travel))))
     for name in (OUTPUT, MADE):

@@ -6,6 +6,9 @@ Holds have a module of their own, `holds`.
 from __future__ import annotations
 
 import math
+import os
+import pwd
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,6 +27,10 @@ _RESOURCES = (
 )
 
 
+#: Who removed a job, in HTCondor's reason.
+_REMOVED_BY = re.compile(r"\(by user ([^@)\s]+)")
+
+
 def explain_removal(reason: str) -> tuple[Outcome, Removal, str]:
     """Return outcome, removal and sentence for a job that was removed from the queue.
 
@@ -32,7 +39,18 @@ def explain_removal(reason: str) -> tuple[Outcome, Removal, str]:
     sentence = "removed from the queue (%s)" % reason if reason else "removed from the queue"
     if "PERIODIC_REMOVE" in reason.upper() or "PeriodicRemove" in reason:
         return Outcome.EVICTED, Removal.NO, sentence
-    return Outcome.CANCELLED, Removal.YES, sentence
+    by = _REMOVED_BY.search(reason)
+    own = _own_names()
+    other = by is not None and bool(own) and by[1] not in own
+    return Outcome.CANCELLED, Removal.OTHER if other else Removal.YES, sentence
+
+
+def _own_names() -> tuple[str, ...]:
+    """Return the name of this user and `condor`, as which rules run; empty if it is unknown."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name, "condor"
+    except KeyError:
+        return ()
 
 
 def explain_idle(ad: Mapping[str, Any], slots: Sequence[Mapping[str, Any]]) -> str:

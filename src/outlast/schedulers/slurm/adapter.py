@@ -202,16 +202,22 @@ class SlurmScheduler(Scheduler):
             self._query_accounting(
                 incomplete, [row for one in incomplete for row in by_token.get(one.token, [])]
             )
-        return build_views(listed, [row for row in self._accounted.values() if row.token in tokens])
+        return build_views(
+            listed, [row for row in self._accounted.values() if row.token in tokens], os.getuid()
+        )
 
     def _needs_accounting(self, one: JobRef, rows: Sequence[Row]) -> bool:
         """Return True if sacct may add to the rows: jobs that squeue dropped, memory, earlier starts."""
         known = {row.job for row in (*rows, *self._accounted.values()) if row.token == one.token}
         if not known or any(job not in known for job in one.job.split(",") if job):
             return True
+        for row in rows:
+            starts = sum(key[:2] == (row.token, row.job) for key in self._accounted)
+            if row.phase is JobPhase.QUEUED and row.earlier_starts > starts:
+                return True  # why it was requeued
         return any(
             row.is_over
-            and (row.started is not None or row.earlier_starts)
+            and (row.started is not None or row.earlier_starts or row.state == "CANCELLED")
             and _start_key(row) not in self._accounted
             for row in rows
         )

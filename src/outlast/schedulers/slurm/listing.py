@@ -92,6 +92,8 @@ class Row:
     #: The number of starts before this one, as far as the row itself shows it.
     earlier_starts: int = 0
     memory: int | None = None
+    #: The uid of the user who cancelled it, if accounting shows that.
+    cancelled_by: int | None = None
 
     @property
     def token(self) -> str:
@@ -188,7 +190,7 @@ def _parse_sacct_line(job: str, fields: Sequence[str], group: str) -> list[Row]:
     if name is None:
         return []
     state, status, host, start, end, elapsed, _, _ = fields
-    state = state.partition(" ")[0]  # "CANCELLED by 1000"
+    state, _, by = state.partition(" by ")  # "CANCELLED by 1000"
     has_started = host not in _NO_HOST
     code, signal = _parse_code_and_signal(status, state)
     return [
@@ -203,6 +205,7 @@ def _parse_sacct_line(job: str, fields: Sequence[str], group: str) -> list[Row]:
             elapsed=float(number_or_none(elapsed) or 0) if has_started else 0.0,
             exit_code=code,
             signal=signal,
+            cancelled_by=number_or_none(by),
         )
         for array, index in _parse_tasks(job, name.index)
     ]

@@ -150,6 +150,15 @@ def describe_state(state: str, reason: str) -> str:
     return "%s (%s)" % (native.sentence, state) if native.sentence else ""
 
 
+def describe_requeue(state: str, host: str) -> str:
+    """Return why a job was requeued, by the state in which its last start ended on `host`."""
+    if state == "NODE_FAIL":
+        return "requeued, node %s failed" % host if host else "requeued, its node failed"
+    if state == "PREEMPTED":
+        return "requeued, preempted on %s" % host if host else "requeued, preempted"
+    return "requeued from %s" % host if host else "requeued"
+
+
 def _describe_reason(state: str, reason: str) -> str:
     # Some reasons have details: "ReqNodeNotAvail, UnavailableNodes:n[1-4]".
     plain = reason.split(",", maxsplit=1)[0].strip("() ")

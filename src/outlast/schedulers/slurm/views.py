@@ -12,7 +12,7 @@ from itertools import groupby
 
 from outlast.schedulers.base import JobPhase, JobRef, JobView, Removal
 from outlast.schedulers.slurm.listing import Row
-from outlast.schedulers.slurm.states import describe_state, outcome_of, removal_of
+from outlast.schedulers.slurm.states import describe_requeue, describe_state, outcome_of, removal_of
 
 
 def restore_task_numbers(rows: Sequence[Row], expected: Sequence[JobRef]) -> list[Row]:
@@ -28,8 +28,12 @@ def restore_task_numbers(rows: Sequence[Row], expected: Sequence[JobRef]) -> lis
     return restored
 
 
-def build_views(listed: Iterable[Row], accounted: Iterable[Row]) -> dict[str, JobView]:
+def build_views(
+    listed: Iterable[Row], accounted: Iterable[Row], owner: int | None = None
+) -> dict[str, JobView]:
     """Return one view for each token that squeue lists, or that ended according to sacct.
+
+    `owner` is the uid of the jobs' owner; if it is None, nobody else is taken to have removed a job.
 
     A job that sacct alone calls RUNNING is left out: it does so for ever if Slurm lost the job in a crash.
     """
@@ -41,7 +45,7 @@ def build_views(listed: Iterable[Row], accounted: Iterable[Row]) -> dict[str, Jo
             by_job.setdefault((row.token, row.array), ([], []))[1].append(row)
     starts = {job: _merge_starts(*rows) for job, rows in by_job.items()}
     return {
-        token: _build_view(token, [starts[job] for job in jobs])
+        token: _build_view(token, [starts[job] for job in jobs], owner)
         for token, jobs in groupby(sorted(starts), key=lambda job: job[0])
     }
 
@@ -55,10 +59,11 @@ def _merge_starts(listed: Sequence[Row], accounted: Sequence[Row]) -> list[Row]:
     same = [row for row in past if row.started == current.started]
     earlier = [row for row in past if row.started is not None and row not in same]
     memory = max((row.memory for row in same if row.memory is not None), default=None)
-    return [*earlier, replace(current, memory=memory)]
+    cancelled_by = next((row.cancelled_by for row in same if row.cancelled_by is not None), None)
+    return [*earlier, replace(current, memory=memory, cancelled_by=cancelled_by)]
 
 
-def _build_view(token: str, jobs: Sequence[Sequence[Row]]) -> JobView:
+def _build_view(token: str, jobs: Sequence[Sequence[Row]], owner: int | None) -> JobView:
     """Return the view of the jobs with this token, oldest first; each is a list of starts, oldest first."""
     rows = [row for starts in jobs for row in starts]
     decisive = _decisive_row([starts[-1] for starts in jobs])
@@ -81,12 +86,37 @@ def _build_view(token: str, jobs: Sequence[Sequence[Row]]) -> JobView:
         outcome=outcome_of(decisive.state, decisive.reason)
         if decisive.phase in (JobPhase.ENDED, JobPhase.HELD)
         else None,
-        removed=removal_of(decisive.state) if has_ended else Removal.NO,
-        reason=describe_state(decisive.state, decisive.reason),
+        removed=_removal(decisive, owner) if has_ended else Removal.NO,
+        reason=_explain_requeue(decisive, jobs)
+        + describe_state(decisive.state, decisive.reason)
+        + _describe_canceller(decisive, owner),
         restarts=max(0, count - 1),
         releasable=decisive.phase is JobPhase.HELD,
         memory=max((row.memory for row in rows if row.memory is not None), default=None),
     )
+
+
+def _removal(row: Row, owner: int | None) -> Removal:
+    removed = removal_of(row.state)
+    return Removal.OTHER if removed is Removal.YES and _by_another(row, owner) else removed
+
+
+def _by_another(row: Row, owner: int | None) -> bool:
+    return owner is not None and row.cancelled_by is not None and row.cancelled_by != owner
+
+
+def _describe_canceller(row: Row, owner: int | None) -> str:
+    return ", by the user with uid %s" % row.cancelled_by if _by_another(row, owner) else ""
+
+
+def _explain_requeue(waiting: Row, jobs: Sequence[Sequence[Row]]) -> str:
+    """Return why a waiting job is in the queue again, as the beginning of a sentence; empty if it is not."""
+    if waiting.phase is not JobPhase.QUEUED or not waiting.earlier_starts:
+        return ""
+    starts = [row for rows in jobs for row in rows if row.job == waiting.job and row.started is not None]
+    if not starts:
+        return "requeued; "
+    return describe_requeue(starts[-1].state, starts[-1].host) + "; "
 
 
 def _sum_elapsed(jobs: Sequence[Sequence[Row]], has_ended: bool) -> tuple[float | None, float | None]:

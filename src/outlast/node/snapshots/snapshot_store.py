@@ -1,0 +1,452 @@
+"""The snapshots of one run, beside its checkpoint directory::
+
+    snapshots/000007/manifest.json   one whole snapshot: sizes and digests
+    snapshots/000007/files/          its files
+    snapshots/aside-000008/          what was in the checkpoint directory when an older state was put back
+    snapshots/.000009.<random>.tmp/  one being taken
+    snapshots/restoring.json         a snapshot that is being put back; the next start completes it
+
+The checkpoint directory belongs to the training script, which may change it at any moment: a snapshot counts
+only if nothing has changed while it was taken. Everything below both directories is opened without following
+links. Checkpoints of `outlast.training`, and names with a leading dot, are left alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import re
+import secrets
+from dataclasses import dataclass, replace
+from typing import Callable, Collection, Iterator
+
+from outlast.node.files import copy_file, copy_tree, remove_tree, sync_directory
+from outlast.node.pulse import no_pulse
+from outlast.node.snapshots import file_copies, snapshot_manifest
+from outlast.node.snapshots.file_checks import find_defect
+from outlast.node.snapshots.snapshot_manifest import FILES, KeptFile, Snapshot, Stamp
+from outlast.untrusted_files import (
+    create_file,
+    directory_below,
+    open_directory,
+    open_file,
+    parse_json,
+    read_file,
+    walk,
+)
+
+_NUMBER = re.compile(r"\d{6,12}")
+_ASIDE = "aside-"
+_RESTORING = "restoring.json"
+#: A complete checkpoint of `outlast.training`, which has checksums of its own.
+_OWN_CHECKPOINT = re.compile(r"step-\d{12,}-g\d{6,}-s\d{6,}")
+#: Files that grow line by line: they are never torn, and do not keep a directory from being quiet.
+_LOG = re.compile(r".*\.(log|csv|tsv|jsonl)|events\.out\.tfevents\..*", re.IGNORECASE)
+#: More files than any real set of checkpoints has.
+_MAX_FILES = 20_000
+#: More snapshots than `checkpoints.snapshots` allows: a directory may come from an untrusted machine.
+_MOST_LISTED = 110
+#: How many of the states that were put aside are kept.
+_MOST_ASIDE = 2
+#: The part of the free space that a snapshot may take.
+_SPACE_SHARE = 0.5
+
+
+def is_log(name: str) -> bool:
+    """Return True for the name of a file that grows line by line."""
+    return _LOG.fullmatch(os.path.basename(name)) is not None
+
+
+class CannotKeep(Exception):
+    """No snapshot was taken; the message is the reason."""
+
+
+class Unsettled(CannotKeep):
+    """The checkpoint directory changed while it was copied."""
+
+
+class Torn(CannotKeep):
+    """A file in the checkpoint directory is not whole."""
+
+
+@dataclass(frozen=True)
+class _Content:
+    """The files and links in a checkpoint directory that belong to the training script."""
+
+    files: dict[str, Stamp]
+    links: dict[str, str]
+
+    @property
+    def settled(self) -> dict[str, Stamp]:
+        """What must not change while a snapshot is taken."""
+        return {name: stamp for name, stamp in self.files.items() if not is_log(name)}
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A snapshot of the current state, and what it cost; `is_new` is False if there was one already."""
+
+    snapshot: Snapshot
+    is_new: bool = False
+    #: Bytes that were written.
+    written: int = 0
+
+
+class SnapshotStore:
+    """Takes, lists, checks and puts back snapshots of the directory `checkpoints`.
+
+    At most `most` are kept, of `most_bytes` together. Two jobs may use the same directories: what one of them
+    publishes is whole, and the other's attempt to use the same number fails.
+    """
+
+    def __init__(self, directory: str, checkpoints: str, most: int, most_bytes: int) -> None:
+        self._directory = directory
+        self._checkpoints = checkpoints
+        self._most = most
+        self._most_bytes = most_bytes
+
+    def snapshots(self) -> list[Snapshot]:
+        """Return the snapshots whose files all have their sizes, oldest first."""
+        with contextlib.suppress(FileNotFoundError), self._open() as top:
+            return list_whole(top)
+        return []
+
+    def holds_nothing(self) -> bool:
+        """Return True if the checkpoint directory has no file of the training script."""
+        content = self._survey()
+        return not content.files and not content.links
+
+    def take(
+        self,
+        sure: bool,
+        pulse: Callable[[], None] = no_pulse,
+        replaced: Collection[str] = (),
+    ) -> Taken | None:
+        """Take a snapshot of the current state; None if there is nothing to keep.
+
+        It is `sure` also if all of its files passed a check. `replaced` are files that the script never
+        writes in place. Raises CannotKeep and OSError, and whatever `pulse` raises: nothing is kept then.
+        """
+        content = self._survey()
+        if not content.files:
+            return None
+        os.makedirs(self._directory, exist_ok=True)
+        with self._open() as top:
+            before = next(iter(self.snapshots()[::-1]), None)
+            if before is not None and _is_unchanged(before, content):
+                return Taken(before)
+            self._require_space(content, top)
+            number = 1 + max((_parse_number(name) for name in os.listdir(top)), default=0)
+            temporary = ".%06d.%s.tmp" % (number, secrets.token_hex(4))
+            os.makedirs(f"/proc/self/fd/{top}/{temporary}/{FILES}")
+            try:
+                with directory_below(top, temporary) as place:
+                    taken = self._fill(place, Snapshot(number, sure), content, before, top, pulse, replaced)
+                    if before is not None and taken.snapshot.has_same_content(before):
+                        return Taken(before)
+                    snapshot_manifest.write(taken.snapshot, place)
+                os.rename(temporary, taken.snapshot.name, src_dir_fd=top, dst_dir_fd=top)
+                sync_directory(".", top)
+            finally:
+                with contextlib.suppress(OSError):  # published, or only takes space until the next start
+                    remove_tree(temporary, dir_fd=top)
+            self._prune(top)
+        return taken
+
+    def _fill(
+        self,
+        place: int,
+        snapshot: Snapshot,
+        content: _Content,
+        before: Snapshot | None,
+        top: int,
+        pulse: Callable[[], None],
+        replaced: Collection[str],
+    ) -> Taken:
+        """Copy all files into the open directory `place`, and check them there."""
+        written, checked = 0, True
+        with directory_below(self._checkpoints) as source, directory_below(place, FILES) as target:
+            for name, stamp in content.files.items():
+                folder, _, base = name.rpartition("/")
+                with _made_below(target, folder) as goal:
+                    known = before.files.get(name) if before is not None else None
+                    if known is not None and known.stamp == stamp:
+                        assert before is not None
+                        _link_kept(top, before, name, goal)
+                        snapshot.files[name] = known
+                        checked = checked and before.sure
+                        continue
+                    try:
+                        with directory_below(source, folder) as origin:
+                            copied = file_copies.copy(
+                                base, origin, base, goal, pulse, link=name in replaced and not is_log(name)
+                            )
+                    except FileNotFoundError:
+                        raise Unsettled("%s was removed while it was copied" % name) from None
+                    with open_file(base, goal) as file:
+                        defect = find_defect(file, base, copied.size, pulse)
+                    checked = checked and (defect is not None or is_log(name))
+                    if defect:
+                        raise Torn("%s is not whole: %s" % (name, defect))
+                    snapshot.files[name] = KeptFile(copied.size, copied.sha256, stamp)
+                    written += copied.written
+        snapshot.links.update(content.links)
+        again = self._survey()
+        if again.settled != content.settled or again.links != content.links:
+            raise Unsettled("files changed while they were copied")
+        return Taken(replace(snapshot, sure=snapshot.sure or checked), is_new=True, written=written)
+
+    def _require_space(self, content: _Content, top: int) -> None:
+        size = sum(stamp[1] for stamp in content.files.values())
+        if size > self._most_bytes:
+            raise CannotKeep("%d bytes are more than checkpoints.snapshot_size" % size)
+        free = os.fstatvfs(top)
+        if size > _SPACE_SHARE * free.f_bavail * free.f_frsize:
+            raise CannotKeep("%d bytes would take more than half of the free space" % size)
+
+    def restore(self, snapshot: Snapshot, pulse: Callable[[], None] = no_pulse) -> None:
+        """Put a snapshot back; what the script had in its directory is put aside. Raises CannotKeep, OSError.
+
+        CannotKeep: the snapshot is damaged, and nothing has changed. A start after a kill must call
+        `finish_restore`.
+        """
+        with self._open() as top, _refusing_links(self._checkpoints):
+            temporary = ".restored.%s.tmp" % secrets.token_hex(4)
+            os.mkdir(temporary, dir_fd=top)
+            try:
+                with directory_below(top, temporary) as target:
+                    _copy_back(top, snapshot, target, pulse)
+                    _write_mark(top, snapshot)
+                    self._put_aside(top, snapshot.number)
+                    with directory_below(self._checkpoints) as goal:
+                        for name in os.listdir(target):
+                            _move(target, name, goal)
+                        sync_directory(".", goal)
+            finally:
+                with contextlib.suppress(OSError):  # moved, or only takes space until the next start
+                    remove_tree(temporary, dir_fd=top)
+            _remove_mark(top)
+
+    def finish_restore(self, pulse: Callable[[], None] = no_pulse) -> bool:
+        """Complete a restore that was killed, and remove what killed jobs left. Raises as `restore`."""
+        with contextlib.suppress(FileNotFoundError), self._open() as top:
+            marked = _read_mark(top)
+            for name in os.listdir(top):
+                if name.startswith(".") and name.endswith(".tmp"):
+                    remove_tree(name, ignore_errors=True, dir_fd=top)
+            found = next((one for one in self.snapshots() if one.number == marked), None)
+            if found is None:
+                _remove_mark(top)
+                return False
+            self.restore(found, pulse)
+            return True
+        return False
+
+    def remove_from(self, number: int) -> None:
+        """Remove the snapshots from `number` on. Raises OSError."""
+        with contextlib.suppress(FileNotFoundError), self._open() as top:
+            for name in _numbered(top, ""):
+                if int(name) >= number:
+                    remove_tree(name, ignore_errors=True, dir_fd=top)
+
+    def retire(self) -> None:
+        """Rename the directory: its snapshots belong to checkpoints that were moved away. Raises OSError."""
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(self._directory, "%s.before-%s" % (self._directory, secrets.token_hex(4)))
+
+    def _put_aside(self, top: int, restored: int) -> None:
+        """Move the script's files out of the checkpoint directory; keep the newest such states only."""
+        numbers = [_parse_number(name) for name in os.listdir(top)]
+        aside = "%s%06d" % (_ASIDE, 1 + max([restored, *numbers]))
+        os.mkdir(aside, dir_fd=top)
+        with directory_below(self._checkpoints) as source, directory_below(top, aside) as target:
+            for name in _own_names(source):
+                _move(source, name, target)
+        for old in _numbered(top, _ASIDE)[:-_MOST_ASIDE]:
+            remove_tree(old, ignore_errors=True, dir_fd=top)
+
+    def _prune(self, top: int) -> None:
+        """Remove the oldest snapshots beyond the bounds, but never the newest, nor the newest sure one."""
+        found = self.snapshots()
+        sure = [one.number for one in found if one.sure]
+        spared = {found[-1].number, *sure[-1:]} if found else set()
+        sizes: dict[int, int] = {}
+        kept = len(spared)
+        for one in sorted(found, key=lambda one: (one.number in spared, one.number), reverse=True):
+            _add_sizes(top, one, sizes)
+            if one.number in spared:
+                continue
+            if kept < self._most and sum(sizes.values()) <= self._most_bytes:
+                kept += 1
+            else:
+                remove_tree(one.name, ignore_errors=True, dir_fd=top)
+
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[int]:
+        descriptor = open_directory(self._directory)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def _survey(self) -> _Content:
+        """List the files and links that belong to the script. Raises CannotKeep and OSError."""
+        files: dict[str, Stamp] = {}
+        links: dict[str, str] = {}
+        with _refusing_links(self._checkpoints), directory_below(self._checkpoints) as top:
+            for entry in walk(top):
+                first = entry.path.partition("/")[0]
+                if _is_left_alone(first) or any(part.startswith(".") for part in entry.path.split("/")):
+                    continue
+                if entry.is_file:
+                    status = entry.status
+                    files[entry.path] = (status.st_ino, status.st_size, status.st_mtime_ns)
+                elif entry.is_link:
+                    with contextlib.suppress(FileNotFoundError, OSError):
+                        links[entry.path] = os.readlink(entry.name, dir_fd=entry.dir_fd)
+                if len(files) > _MAX_FILES:
+                    raise CannotKeep("there are more than %d files" % _MAX_FILES)
+        return _Content(files, links)
+
+
+def list_whole(top: int) -> list[Snapshot]:
+    """Return the newest snapshots below an open directory whose files all have their sizes, oldest first."""
+    names = _numbered(top, "")[-_MOST_LISTED:]
+    return [found for name in names for found in [_read(top, name)] if found is not None]
+
+
+@contextlib.contextmanager
+def _refusing_links(checkpoints: str) -> Iterator[None]:
+    """Raise CannotKeep if the checkpoint directory is a link: what it leads to is not ours to replace."""
+    if os.path.islink(checkpoints):
+        raise CannotKeep("the checkpoint directory is a link")
+    yield
+
+
+def _is_left_alone(name: str) -> bool:
+    return name.startswith(".") or _OWN_CHECKPOINT.fullmatch(name) is not None
+
+
+def _own_names(directory: int) -> list[str]:
+    return sorted(name for name in os.listdir(directory) if not _is_left_alone(name))
+
+
+def _is_unchanged(before: Snapshot, content: _Content) -> bool:
+    stamps = {name: kept.stamp for name, kept in before.files.items() if not is_log(name)}
+    return stamps == content.settled and before.links == content.links
+
+
+def _numbered(top: int, prefix: str) -> list[str]:
+    """Return the names of snapshots (or with the prefix, of states that were put aside), oldest first."""
+    named = [name[len(prefix) :] for name in os.listdir(top) if name.startswith(prefix)]
+    return [prefix + name for name in sorted(named) if _NUMBER.fullmatch(name)]
+
+
+def _parse_number(name: str) -> int:
+    """Return the number of a snapshot, or of a state that was put aside; 0 for other names."""
+    number = name[len(_ASIDE) :] if name.startswith(_ASIDE) else name
+    return int(number) if _NUMBER.fullmatch(number) else 0
+
+
+def _read(top: int, name: str) -> Snapshot | None:
+    """Return the snapshot of this name, if it has all its files with their sizes."""
+    try:
+        with directory_below(top, name) as place:
+            found = snapshot_manifest.read(place)
+            if found is None or found.name != name:
+                return None
+            with directory_below(place, FILES) as files:
+                sizes = {entry.path: entry.status.st_size for entry in walk(files) if entry.is_file}
+    except OSError:
+        return None
+    expected = {path: kept.size for path, kept in found.files.items()}
+    return found if sizes == expected else None
+
+
+def _add_sizes(top: int, snapshot: Snapshot, sizes: dict[int, int]) -> None:
+    """Add the sizes of a snapshot's files by inode: files that did not change are shared."""
+    with contextlib.suppress(OSError), directory_below(top, f"{snapshot.name}/{FILES}") as files:
+        for entry in walk(files):
+            if entry.is_file:
+                sizes[entry.status.st_ino] = entry.status.st_size
+
+
+@contextlib.contextmanager
+def _made_below(top: int, folder: str) -> Iterator[int]:
+    """Yield a descriptor of the directory `folder` below `top`, which is created."""
+    if folder:
+        os.makedirs(f"/proc/self/fd/{top}/{folder}", exist_ok=True)
+    with directory_below(top, folder) as place:
+        yield place
+
+
+def _link_kept(top: int, before: Snapshot, name: str, goal: int) -> None:
+    """Give a file of an earlier snapshot a second name in this one: nobody writes to either."""
+    folder, _, base = name.rpartition("/")
+    inside = f"{before.name}/{FILES}"
+    with directory_below(top, f"{inside}/{folder}" if folder else inside) as origin:
+        try:
+            os.link(base, base, src_dir_fd=origin, dst_dir_fd=goal, follow_symlinks=False)
+        except OSError as error:
+            if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.EXDEV, errno.ENOSYS):
+                raise
+            copy_file(base, f"/proc/self/fd/{goal}/{base}", dir_fd=origin)
+
+
+def _copy_back(top: int, snapshot: Snapshot, target: int, pulse: Callable[[], None]) -> None:
+    """Copy a snapshot into an open directory; the script may write to the copies. Raises CannotKeep."""
+    try:
+        with directory_below(top, f"{snapshot.name}/{FILES}") as source:
+            for name, kept in snapshot.files.items():
+                folder, _, base = name.rpartition("/")
+                with directory_below(source, folder) as origin, _made_below(target, folder) as goal:
+                    copied = file_copies.copy(base, origin, base, goal, pulse)
+                if (copied.size, copied.sha256) != (kept.size, kept.sha256):
+                    raise CannotKeep("%s in snapshot %d is damaged" % (name, snapshot.number))
+            for name, link in snapshot.links.items():
+                folder, _, base = name.rpartition("/")
+                with _made_below(target, folder) as goal:
+                    os.symlink(link, base, dir_fd=goal)
+    except (FileNotFoundError, FileExistsError, NotADirectoryError) as error:
+        raise CannotKeep("snapshot %d is damaged: %s" % (snapshot.number, error.strerror)) from error
+
+
+def _move(source: int, name: str, target: int) -> None:
+    """Move a file or directory between two open directories, also to another file system."""
+    try:
+        os.rename(name, name, src_dir_fd=source, dst_dir_fd=target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        goal = f"/proc/self/fd/{target}/{name}"
+        with contextlib.suppress(NotADirectoryError):
+            os.close(open_directory(name, source))
+            copy_tree(f"/proc/self/fd/{source}/{name}", goal)
+            remove_tree(name, dir_fd=source)
+            return
+        copy_file(name, goal, dir_fd=source)
+        os.unlink(name, dir_fd=source)
+
+
+def _write_mark(top: int, snapshot: Snapshot) -> None:
+    with create_file(_RESTORING + ".tmp", top) as file:
+        file.write(json.dumps(snapshot.number).encode())
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(_RESTORING + ".tmp", _RESTORING, src_dir_fd=top, dst_dir_fd=top)
+    sync_directory(".", top)
+
+
+def _read_mark(top: int) -> int:
+    try:
+        number = parse_json(read_file(_RESTORING, 100, top))
+    except (OSError, ValueError):
+        return 0
+    return number if isinstance(number, int) else 0
+
+
+def _remove_mark(top: int) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(_RESTORING, dir_fd=top)
