@@ -138,6 +138,8 @@ class Dispatch:
         return {
             "reason": "; ".join(filter(None, (happened, decided))),
             "decided": decided or happened,
+            "cpus": spec.resources.cpus,
+            "gpus": spec.resources.gpus,
             **resource_requests.raised(growth, spec),
         }
 

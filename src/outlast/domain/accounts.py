@@ -133,6 +133,11 @@ class LegAccount:
     saved: Saved | None = None
     #: Seconds that the training waited for saves.
     saving: float = 0.0
+    #: What the training used: seconds of CPU time, the most bytes of memory, the share of the time in which
+    #: its GPUs were busy; None: not measured.
+    cpu: float | None = None
+    resident: int | None = None
+    gpu: float | None = None
     #: A checkpoint was searched for; `resumed` is its step, None: there was none.
     loaded: bool = False
     resumed: int | None = None
@@ -165,6 +170,9 @@ class LegAccount:
             "saves": [[round(save.offset, 3), save.step] for save in self.saves],
             "saving": round(self.saving, 3),
             "saved": self.saved.to_dict() if self.saved is not None else None,
+            "cpu": self.cpu,
+            "resident": self.resident,
+            "gpu": self.gpu,
             "loaded": self.loaded,
             "resumed": self.resumed,
             "code": self.code,
@@ -172,7 +180,11 @@ class LegAccount:
             "notes": list(self.notes),
             "data": [item.to_dict() for item in self.data],
         }
-        return {key: value for key, value in raw.items() if value}
+        return {key: value for key, value in raw.items() if value or (key in _MEASURED and value is not None)}
+
+
+#: Values of which 0 is not the same as unknown.
+_MEASURED = ("cpu", "gpu")
 
 
 @dataclass(frozen=True)
@@ -184,6 +196,8 @@ class AttemptAccount(LegAccount):
 
     #: Seconds that it held its slot; None: unknown.
     slot: float | None = None
+    #: Seconds that its job waited in the queue, before its first start and between starts.
+    queue: float = 0.0
     #: The last lines of its output.
     tail: tuple[str, ...] = ()
     #: The most memory that it used, in bytes.
@@ -213,6 +227,7 @@ class AttemptAccount(LegAccount):
         """Return the JSON form; empty if nothing is known about the attempt."""
         raw: dict[str, Any] = {} if self.slot is None else {"slot": self.slot}
         rest = {
+            "queue": round(self.queue, 3),
             "tail": list(self.tail),
             "earlier": [leg.to_dict() for leg in self.earlier],
             "memory": self.memory,
@@ -250,6 +265,9 @@ _LEG_READERS: Mapping[str, Callable[[Any], Any]] = {
     "saves": lambda raw: tuple([Save(float(offset), step) for offset, step in raw]),
     "saved": lambda raw: Saved.from_dict(raw) if raw else None,
     "saving": lambda raw: float(raw or 0.0),
+    "cpu": _as_it_is,
+    "resident": _as_it_is,
+    "gpu": _as_it_is,
     "loaded": bool,
     "resumed": _as_it_is,
     "code": _as_it_is,
@@ -261,6 +279,7 @@ _LEG_READERS: Mapping[str, Callable[[Any], Any]] = {
 _READERS: Mapping[str, Callable[[Any], Any]] = {
     **_LEG_READERS,
     "slot": lambda raw: None if raw is None else float(raw),
+    "queue": lambda raw: float(raw or 0.0),
     "tail": tuple,
     "memory": _as_it_is,
     "bringing": lambda raw: float(raw or 0.0),

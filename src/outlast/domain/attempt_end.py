@@ -70,7 +70,7 @@ def end_attempt(
         # After a cancellation of our own it does not matter who else removed the job.
         ours = view.removed is Removal.OTHER and (run.cancel_asked or attempt.cancel_sent is not None)
         data["removed"] = Removal.YES.value if ours else view.removed.value
-    data["account"] = _account(attempt, view, report, output).to_dict()
+    data["account"] = _account(attempt, view, report, output, now).to_dict()
     return record(run, EntryKind.ENDED, attempt.token, detail, data)
 
 
@@ -134,10 +134,11 @@ def count_failures(legs: Iterable[Report], before: FailureStreak = FailureStreak
 
 
 def _account(
-    attempt: Attempt, view: JobView | None, report: Report | None, output: Sequence[str]
+    attempt: Attempt, view: JobView | None, report: Report | None, output: Sequence[str], now: float
 ) -> AttemptAccount:
     slot = _slot(attempt, view, report.legs if report is not None else ())
     facts: dict[str, Any] = {"slot": slot if slot or report else None, "tail": tuple(output)}
+    facts["queue"] = _queue_time(attempt, view, now)
     if view is not None:
         facts.update(memory=view.memory, bringing=view.bringing, in_vain=view.brought_in_vain)
     if report is not None:
@@ -148,12 +149,29 @@ def _account(
     return AttemptAccount(**facts)
 
 
+def _queue_time(attempt: Attempt, view: JobView | None, now: float) -> float:
+    """Return the seconds in which the job held no slot, as far as its times are known."""
+    if attempt.queued is None:
+        return 0.0
+    if view is not None and view.ended is not None and view.elapsed is not None and view.since is None:
+        return max(0.0, view.ended - attempt.queued - view.elapsed)
+    if attempt.started is not None:
+        return max(0.0, attempt.started - attempt.queued)
+    if view is not None and view.started is not None:
+        return max(0.0, view.started - attempt.queued)
+    until = now if attempt.missed is None else attempt.missed
+    return max(0.0, until - attempt.queued)
+
+
 def _logged(leg: Report) -> dict[str, Any]:
     return {
         "spans": leg.spans,
         "saves": leg.saves,
         "saved": leg.saved,
         "saving": leg.saving,
+        "cpu": leg.cpu,
+        "resident": leg.resident,
+        "gpu": leg.gpu,
         "loaded": leg.loaded,
         "resumed": leg.resumed,
         "code": leg.code,

@@ -82,6 +82,8 @@ def _apply_attempt(attempt: Attempt | None, entry: JournalEntry) -> Attempt:
             memory=data.get("memory"),
             disk=data.get("disk"),
             time=data.get("time"),
+            cpus=data.get("cpus"),
+            gpus=data.get("gpus"),
         )
     match entry.kind:
         case EntryKind.QUEUED:

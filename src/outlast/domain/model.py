@@ -432,6 +432,9 @@ class Attempt:
     memory: int | None = None
     disk: int | None = None
     time: float | None = None
+    #: The CPUs and GPUs that it requested; None: recorded by an earlier version.
+    cpus: int | None = None
+    gpus: int | None = None
     job: str = ""
     host: str = ""
     queued: float | None = None

@@ -117,6 +117,11 @@ class Report:
     saved: Saved | None = None
     #: Seconds that the training waited for saves.
     saving: float = 0.0
+    #: What the training used: seconds of CPU time, the most bytes of memory, the share of the time in which
+    #: its GPUs were busy; None: not measured.
+    cpu: float | None = None
+    resident: int | None = None
+    gpu: float | None = None
     #: Something in the checkpoint directory changed.
     changed: bool = False
     #: Files in the working directory are new or were changed, and are kept for the next attempt.

@@ -209,6 +209,10 @@ def _merge(first: Report, second: Report) -> Report:
         loaded=first.loaded,
         resumed=first.resumed,
         changed=first.changed or second.changed,
+        # Together they are measured only if both are.
+        cpu=None if first.cpu is None or second.cpu is None else first.cpu + second.cpu,
+        resident=max(first.resident or 0, second.resident or 0) or None,
+        gpu=second.gpu if first.gpu is None else first.gpu,
         made=first.made or second.made,
         data=(first.data + second.data)[-MOST_EARLIER_DATA:],
     )
@@ -334,6 +338,8 @@ def _read_leg(events: Path, progress: Path, budget: _ReadBudget) -> Report | Non
             case "data":
                 fetching = None
                 data.append(data_costs.read_item(line))
+            case "beat" | "exit":
+                facts.update(_usage(line))
             case "stop":
                 facts["stopped_by"] = _why(line)
             case "end":
@@ -430,6 +436,17 @@ def _cost(line: Mapping[str, Any]) -> tuple[float, float]:
 def _add(before: Saved | None, seconds: float, why: str) -> Saved:
     before = before or Saved(0, 0.0, 0.0)
     return Saved(before.times + 1, before.seconds + seconds, max(before.slowest, seconds), why or before.why)
+
+
+def _usage(line: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the training has used so far, as far as a line has it."""
+    cpu, gpu = untrusted.seconds(line.get("cpu")), untrusted.seconds(line.get("gpu"))
+    used = {
+        "cpu": None if cpu is None else max(0.0, cpu),
+        "resident": untrusted.integer(line.get("memory")),
+        "gpu": None if gpu is None else min(1.0, max(0.0, gpu)),
+    }
+    return {name: value for name, value in used.items() if value is not None}
 
 
 def _ending(line: Mapping[str, Any]) -> dict[str, Any]:

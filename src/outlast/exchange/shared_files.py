@@ -84,6 +84,7 @@ class SharedFilesExchange:
             keep=spec.checkpoints.keep,
             saving=_saving(run, spec),
             cpus=spec.resources.cpus,
+            gpus=spec.resources.gpus,
             # The search paths of the login node would override those that the profile sets.
             environment={} if self.site.sets_environment else dict(spec.environment),
             env=dict(spec.env),

@@ -34,6 +34,7 @@ from outlast.node.snapshots.start_state import StartState, StartStateFinder
 from outlast.node.staging.phase import StagePhase, StagingFailed
 from outlast.node.supervise import TO_COMMIT, StopSignals, TrainingExit, run_bounded, supervise
 from outlast.node.time_limits import TimeLimits
+from outlast.node.usage import UsageMeter
 from outlast.untrusted_files import open_to_append
 
 #: Outcomes after which scratch is kept, so that the user can inspect it.
@@ -204,10 +205,12 @@ class AttemptRunner:
         received = self._signals.pending_stop()
         if received is not None:
             return self._interrupted(Interrupted(received), "before the training started")
+        meter = UsageMeter(self._order.gpus, self._environment)
         try:
             child = self._start(environment.add_resume_words(self._order))
         except process.CannotStart as error:
             return AttemptResult(Outcome.CRASHED, f"{error}.", signature=failure.signature_of("start", error))
+        self._pulse.measure = meter.measure
         try:
             ended = supervise(
                 child,
@@ -222,6 +225,8 @@ class AttemptRunner:
                 keeper,
             )
         finally:
+            self._pulse.measure = dict
+            meter.close()
             if keeper is not None:
                 keeper.finish()
             if self._commits is not None:

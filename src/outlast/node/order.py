@@ -92,6 +92,7 @@ class WorkOrder:
     keep: int = 3
     saving: SaveSettings = field(default_factory=SaveSettings)
     cpus: int = 1
+    gpus: int = 0
     environment: dict[str, str] = field(default_factory=dict)
     #: Variables that the user sets for the training process, and files with the values of others.
     env: dict[str, str] = field(default_factory=dict)

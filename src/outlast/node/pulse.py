@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Callable
+from typing import Any, Callable, Mapping
 
 from outlast.node.event_log import EventLog
 from outlast.node.protocol import STOP_AT_LIMIT, STOP_SIGNALLED
@@ -54,6 +54,8 @@ class Pulse:
         self._on_heartbeat = on_heartbeat
         self.signals = signals
         self.events = events
+        #: Returns more fields for a heartbeat.
+        self.measure: Callable[[], Mapping[str, Any]] = dict
         #: On the monotonic clock.
         self.next_heartbeat = time.monotonic() + HEARTBEAT_INTERVAL
         self._last_moment = last_moment
@@ -77,7 +79,7 @@ class Pulse:
         """Write a heartbeat if one is due, and check then whether the attempt was taken over."""
         now = time.monotonic()
         if now >= self.next_heartbeat:
-            self.events.write("beat")
+            self.events.write("beat", **self.measure())
             self.next_heartbeat = now + HEARTBEAT_INTERVAL
             self.taken_over = self._is_superseded()
             self._on_heartbeat()

@@ -138,7 +138,7 @@ def supervise(
         events.write("stop", why=stopped, signal=pulse.stop_signal())
     if watch.changed():
         events.write("changed")
-    events.write("exit", code=child.code, signal=child.signal)
+    events.write("exit", code=child.code, signal=child.signal, **pulse.measure())
     left = child.code == EXIT_CONTINUE or (child.code != 0 and has_left())
     if commits is not None and stopped == TO_COMMIT:
         commits.note_stopped(saved=left)

@@ -10,6 +10,7 @@ from outlast.cli.commands import report
 from outlast.cli.commands.report import text
 from outlast.domain.ledger import MEANING, Booking, Use
 from outlast.domain.model import Outcome
+from outlast.domain.resource_use import ResourceUse
 from outlast.domain.save_costs import SaveCosts
 
 INTERVAL = "every 4.3 min: a save costs 0.4 s, and an interruption is expected every 13 h (none so far)"
@@ -38,6 +39,26 @@ def columns(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 def run_on(name: str, uses: dict[Use, float]) -> Booking:
     costs = SaveCosts(saves=3, blocked=0.1, computed=90.0, why=INTERVAL)
     return Booking(name, 1, "n1", Outcome.FINISHED, sum(uses.values()), uses, saving=costs)
+
+
+def test_resources_fit_a_narrow_terminal_and_unmeasured_ones_say_so(columns: int) -> None:
+    bookings = [run_on("r", {Use.USEFUL: 3600.0})]
+    use = ResourceUse(
+        queue=90.0,
+        cpu_allocated=7200.0,
+        cpu_measured=5400.0,
+        cpu_used=2700.0,
+        gpu_allocated=3600.0,
+        memory=10**9,
+        memory_requested=4 * 10**9,
+    )
+    lines = click.unstyle(text(bookings, [use])).splitlines()
+    assert max(map(len, lines)) <= columns and not any("…" in line for line in lines)
+    shown = " ".join(" ".join(lines).split())
+    assert "queue time 1 min 30 s" in shown
+    assert "CPU-hours 2 0.75 50 %" in shown and "measured for 75 % of the time" in shown
+    assert "GPU-hours 1 - - not measured" in shown
+    assert "memory 4 GB 1 GB 25 %" in shown
 
 
 def test_every_explanation_is_whole_on_a_narrow_terminal(columns: int) -> None:

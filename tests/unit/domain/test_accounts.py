@@ -38,6 +38,9 @@ LEG: dict[str, Any] = {
     "saves": (Save(5.0, 3), Save(7.5, None)),
     "saved": Saved(2, 0.75, 0.5, "every 5 min"),
     "saving": 0.25,
+    "cpu": 8.25,
+    "resident": 2**31,
+    "gpu": 0.625,
     "loaded": True,
     "resumed": 2,
     "code": 85,
@@ -48,6 +51,7 @@ LEG: dict[str, Any] = {
 WHOLE = AttemptAccount(
     **LEG,
     slot=12.5,
+    queue=60.5,
     tail=("the last line", "ü"),
     memory=2**33,
     bringing=3.5,

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from outlast.cli import save_table
+from outlast.cli import resource_table, save_table
 from outlast.cli.attempt_times import show_jobs, show_times
 from outlast.cli.common import (
     add_colour,
@@ -21,9 +21,9 @@ from outlast.cli.common import (
     write_json,
 )
 from outlast.cli.refusal_hints import suggest_retry
-from outlast.domain import ledger
+from outlast.domain import ledger, resource_use
 from outlast.domain.accounts import ItemAccount, LegAccount, sum_errors
-from outlast.domain.model import Attempt, AttemptState, JournalEntry, Run, RunState
+from outlast.domain.model import Attempt, AttemptState, JournalEntry, Resources, Run, RunState
 from outlast.domain.save_costs import SaveCosts
 from outlast.journal.journal import Journal
 from outlast.text import counted, printable
@@ -54,13 +54,28 @@ def command(run: str | None, directory: Path, everything: bool, as_json: bool) -
 
 
 def _as_json(journal: Journal, run: Run, attempts: list[Attempt]) -> dict[str, Any]:
+    bookings = {booking.number: booking for booking in ledger.book(run, attempts)}
+    resources = journal.spec(run.spec).resources
+    uses = {
+        attempt.number: resource_use.of_attempt(attempt, resources, bookings[attempt.number].slot)
+        for attempt in attempts
+        if attempt.number in bookings
+    }
     return {
         "run": run.name,
         "state": run.state.value,
         "reason": run.reason,
         "params": dict(run.params),
-        "saving": save_table.as_json(ledger.book(run, attempts)),
-        "attempts": [{**vars(attempt), "state": attempt.state.value} for attempt in attempts],
+        "saving": save_table.as_json(list(bookings.values())),
+        "resources": resource_use.total(uses.values()).to_dict(),
+        "attempts": [
+            {
+                **vars(attempt),
+                "state": attempt.state.value,
+                "resources": uses[attempt.number].to_dict() if attempt.number in uses else None,
+            }
+            for attempt in attempts
+        ],
         "entries": [
             {"at": row.entry.at, "kind": row.entry.kind.value, "token": row.entry.token, **row.entry.data}
             for row in journal.entries(run.name)
@@ -88,7 +103,7 @@ def _text(
         lines += ["", "… %s not shown; --all shows them" % left_out]
     for attempt in shown:
         own_entries = entries.get(attempt.token, [])
-        lines += ["", *_attempt_lines(attempt, own_entries, bookings.get(attempt.number))]
+        lines += ["", *_attempt_lines(attempt, own_entries, bookings.get(attempt.number), spec.resources)]
     hint = suggest_retry(journal, run, root, directory)
     if hint:
         lines += ["", hint]
@@ -98,7 +113,7 @@ def _text(
 
 
 def _attempt_lines(
-    attempt: Attempt, entries: list[JournalEntry], booking: ledger.Booking | None
+    attempt: Attempt, entries: list[JournalEntry], booking: ledger.Booking | None, resources: Resources
 ) -> list[str]:
     ended = attempt.state is AttemptState.ENDED and attempt.outcome is not None
     word = attempt.outcome.value if ended and attempt.outcome else attempt.state.value
@@ -137,6 +152,9 @@ def _attempt_lines(
     if booking and booking.uses:
         parts = ("%s %s" % (show_duration(seconds), use.value) for use, seconds in booking.uses.items())
         lines.append("  time       %s: %s" % (show_duration(booking.slot), ", ".join(parts)))
+    if booking:
+        used = resource_table.show_attempt(resource_use.of_attempt(attempt, resources, booking.slot))
+        lines += ["  used       %s" % used] if used else []
     lines = [wrap_line(line, 13) for line in lines]
     if ended and account.tail and word in ("crashed", "wrong-output", "out-of-memory", "out-of-disk"):
         lines += ["  | %s" % printable(line) for line in account.tail[-12:]]

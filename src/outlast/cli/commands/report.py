@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
-from outlast.cli import save_table
+from outlast.cli import resource_table, save_table
 from outlast.cli.common import (
     add_colour,
     directory_argument,
@@ -22,8 +22,11 @@ from outlast.cli.common import (
     terminal_width,
     write_json,
 )
+from outlast.domain import resource_use
 from outlast.domain.accounts import ErrorTotal, sum_errors
 from outlast.domain.ledger import MEANING, Booking, Use, book, total
+from outlast.domain.model import Attempt, Spec
+from outlast.domain.resource_use import ResourceUse
 from outlast.journal.journal import Journal
 from outlast.text import counted
 from outlast.units import show_duration, show_size
@@ -48,16 +51,16 @@ def command(directory: Path, as_json: bool, everything: bool) -> None:
     experiment = experiment_at(directory)
     journal = open_journal(experiment)
     try:
-        bookings = list(_bookings(journal))
+        booked = list(_book(journal))
         running = sum(
             attempt.started is not None and attempt.ended is None for attempt in _current_attempts(journal)
         )
     finally:
         journal.close()
     if as_json:
-        write_json(_as_json(bookings))
+        write_json(_as_json(booked))
         return
-    click.echo(text(bookings, everything))
+    click.echo(text([one.booking for one in booked], [one.use for one in booked], everything))
     if running:
         message = "is running; its time is counted when it ends"
         if running > 1:
@@ -65,44 +68,73 @@ def command(directory: Path, as_json: bool, everything: bool) -> None:
         click.echo("%s %s" % (counted(running, "attempt"), message))
 
 
-def _bookings(journal: Journal) -> Any:
+class _Booked(NamedTuple):
+    attempt: Attempt
+    cluster: str
+    booking: Booking
+    use: ResourceUse
+
+
+def _book(journal: Journal) -> Iterator[_Booked]:
     runs = {run.name: run for run in journal.runs()}
-    for name, attempts in groupby(journal.attempts(), key=lambda attempt: attempt.run):
-        yield from book(runs[name], list(attempts))
+    specs: dict[int, Spec] = {}
+    for name, group in groupby(journal.attempts(), key=lambda attempt: attempt.run):
+        run, attempts = runs[name], {attempt.number: attempt for attempt in group}
+        if run.spec not in specs:
+            specs[run.spec] = journal.spec(run.spec)
+        spec = specs[run.spec]
+        for booking in book(run, list(attempts.values())):
+            attempt = attempts[booking.number]
+            use = resource_use.of_attempt(attempt, spec.resources, booking.slot)
+            yield _Booked(attempt, spec.cluster, booking, use)
 
 
 def _current_attempts(journal: Journal) -> Any:
     return (attempt for run in journal.live().values() if (attempt := journal.current(run)))
 
 
-def _as_json(bookings: list[Booking]) -> dict[str, Any]:
+def _as_json(booked: list[_Booked]) -> dict[str, Any]:
+    bookings = [one.booking for one in booked]
     return {
         "slot": sum(booking.slot for booking in bookings),
         "uses": {use.value: seconds for use, seconds in total(bookings).items()},
+        "resources": resource_use.total(one.use for one in booked).to_dict(),
         "saving": save_table.as_json(bookings),
         "troubles": {kind: cost.to_dict() for kind, cost in _errors(bookings).items()},
         "attempts": [
             {
                 "run": booking.run,
                 "attempt": booking.number,
+                "cluster": cluster,
+                "job": attempt.job,
                 "host": booking.host,
+                "queued": attempt.queued,
+                "started": attempt.started,
+                "ended": attempt.ended,
+                "cpus": attempt.cpus,
+                "gpus": attempt.gpus,
+                "step": attempt.account.saved_step,
                 "outcome": booking.outcome.value if booking.outcome else None,
                 "slot": booking.slot,
                 "uses": {use.value: seconds for use, seconds in booking.uses.items()},
+                "resources": use.to_dict(),
                 "saving": save_table.as_json([booking]),
                 "data": [item.to_dict() for item in booking.data],
             }
-            for booking in bookings
+            for attempt, cluster, booking, use in booked
         ],
     }
 
 
-def text(bookings: list[Booking], everything: bool = False) -> str:
-    """Return the whole report; `everything` lists all runs."""
+def text(bookings: list[Booking], uses: Sequence[ResourceUse] = (), everything: bool = False) -> str:
+    """Return the whole report; `uses` are the resources of the bookings; `everything` lists all runs."""
     sums, slot = total(bookings), sum(booking.slot for booking in bookings)
     if not slot:
         return "no time to report yet: no attempt has ended"
-    parts = [_total_table(sums, slot)]
+    use = resource_use.total(uses)
+    parts = [_total_table(sums, slot, use.queue)]
+    if uses:
+        parts.append(resource_table.as_table(use))
     runs = {name: list(group) for name, group in groupby(bookings, key=lambda booking: booking.run)}
     if len(runs) > 1 and (everything or len(runs) <= SHOWN):
         parts.append(_table_by_run(runs, sums))
@@ -121,7 +153,7 @@ def text(bookings: list[Booking], everything: bool = False) -> str:
     return "\n\n".join(parts)
 
 
-def _total_table(sums: dict[Use, float], slot: float) -> str:
+def _total_table(sums: dict[Use, float], slot: float, queue: float) -> str:
     shown = {use: seconds for use, seconds in sums.items() if seconds > 0 or use is Use.USEFUL}
     longest_bar = _bar_width(max(len(MEANING[use]) for use in shown))
     rows = []
@@ -134,6 +166,16 @@ def _total_table(sums: dict[Use, float], slot: float) -> str:
     rows.append(
         ("slot time", show_duration(slot), "100.0 %", "", "time that the scheduler allocated to all attempts")
     )
+    if queue >= 1:
+        rows.append(
+            (
+                "queue time",
+                show_duration(queue),
+                "",
+                "",
+                "before and between, in which jobs waited for a slot",
+            )
+        )
     return table(("USE", "TIME", "SHARE", "", "MEANING"), rows, right=(1, 2), most_lines=9)
 
 
