@@ -3,6 +3,7 @@
 lazy_group        imports a command when it is called
 common            options, finding experiments and runs, formatting
 live              the display of `up`, `run` and `demo`;  scheduler_outage: its messages about an outage
+current_state     what `status` shows of a run;  training_progress: the progress of its training
 first_pass        the first pass over new jobs, for `submit` and `retry`
 attempt_times     the jobs and times of an attempt;  save_table: what saving cost
 safe_output       what is printed, without control characters of others

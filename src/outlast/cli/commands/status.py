@@ -284,7 +284,7 @@ def _step(run: Run, logged: Glance | None) -> int | None:
 def _detail(experiment: Experiment, attempt: Attempt | None, now: CurrentState) -> str:
     if attempt is None or not now.running:
         return now.detail
-    from outlast.cli.live import show_progress
+    from outlast.cli.training_progress import show_progress
 
     return ", ".join(filter(None, (now.detail, show_progress(experiment, attempt))))
 
