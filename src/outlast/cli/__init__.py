@@ -49,7 +49,7 @@ _COMMANDS = {
     "cancel": ("cancel", "Cancel runs."),
     "accept": ("accept", "Take outputs that failed their checks as the result."),
     "retry": ("retry", "Retry failed or cancelled runs from their checkpoints."),
-    "resume": ("resume", "Start runs that are held back because others failed alike."),
+    "resume": ("resume", "Start runs that are held back, such as after others failed alike."),
     "report": ("report", "Show where the time went."),
     "data": ("data", "Fetch, check and pin data; list and clear data caches."),
     "local": ("local", "Show the local cluster; kill or evict its jobs."),
