@@ -29,8 +29,8 @@ def command(directory: Path, as_json: bool) -> None:
     """Start the runs that are held back, as they were submitted.
 
     A run is held back if it has not begun and others failed alike, or if another user (an administrator)
-    removed its job: ask why before you resume it. `outlast retry --failed` starts all of them with the current
-    params.yaml and code.
+    removed its job: ask why before you resume it. `outlast retry --failed` starts all of them with the
+    current params.yaml and code.
     """
     experiment = experiment_at(directory)
     journal = open_journal(experiment)
