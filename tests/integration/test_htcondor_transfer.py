@@ -17,7 +17,7 @@ from outlast.domain.observation import JobPhase, JobView, Report
 from outlast.exchange import zipapp
 from outlast.exchange.experiment import Experiment
 from outlast.exchange.sandbox_exchange import SandboxExchange
-from outlast.node.order import OutputRule
+from outlast.node.output_rule import OutputRule
 from outlast.node.sandbox import layout
 from outlast.schedulers.base import JobRef, SubmitStatus
 from outlast.schedulers.profile import Profile

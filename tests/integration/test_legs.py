@@ -17,7 +17,8 @@ from outlast.domain import outcomes
 from outlast.exchange.attempt_log import read_attempt
 from outlast.local_cluster.processes import is_alive, start_ticks
 from outlast.node import claim, legs, time_limits
-from outlast.node.order import BadOrder, OutputRule, WorkOrder, read_order
+from outlast.node.order import BadOrder, WorkOrder, read_order
+from outlast.node.output_rule import OutputRule
 from outlast.node.protocol import EXIT_NOT_CLAIMED
 
 JOB = {"OUTLAST_JOB": "17_1"}

@@ -20,7 +20,8 @@ import pytest
 from outlast.exchange import zipapp
 from outlast.node import claim, code_archive, main, process_cleanup
 from outlast.node.environment import for_training
-from outlast.node.order import OutputRule, WorkOrder
+from outlast.node.order import WorkOrder
+from outlast.node.output_rule import OutputRule
 from outlast.node.outputs.delivery import deliver
 from outlast.node.protocol import EXIT_BAD_ORDER, EXIT_NOT_CLAIMED, Phase
 from outlast.node.scratch import Scratch

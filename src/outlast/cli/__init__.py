@@ -3,6 +3,7 @@
 lazy_group        imports a command when it is called
 common            options, finding experiments and runs, formatting
 live              the display of `up`, `run` and `demo`;  scheduler_outage: its messages about an outage
+current_state     what `status` shows of a run;  training_progress: the progress of its training
 first_pass        the first pass over new jobs, for `submit` and `retry`
 attempt_times     the jobs and times of an attempt;  save_table: what saving cost
 safe_output       what is printed, without control characters of others
@@ -48,7 +49,7 @@ _COMMANDS = {
     "cancel": ("cancel", "Cancel runs."),
     "accept": ("accept", "Take outputs that failed their checks as the result."),
     "retry": ("retry", "Retry failed or cancelled runs from their checkpoints."),
-    "resume": ("resume", "Start runs that are held back because others failed alike."),
+    "resume": ("resume", "Start runs that are held back, such as after others failed alike."),
     "report": ("report", "Show where the time went."),
     "data": ("data", "Fetch, check and pin data; list and clear data caches."),
     "local": ("local", "Show the local cluster; kill or evict its jobs."),

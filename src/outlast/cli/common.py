@@ -5,12 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import shutil
 import sys
-import textwrap
 import time
 from collections.abc import Callable, Iterable, Sequence
-from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from outlast.cli.safe_output import has_colours
-from outlast.controller.inbox import Inbox
+from outlast.controller.waiting_requests import waiting_requests
 from outlast.domain.model import Run
 from outlast.errors import BadInput, JournalHeld
 from outlast.exchange.experiment import Experiment
@@ -90,7 +87,7 @@ def experiment_at(directory: Path) -> Experiment:
 def open_journal(experiment: Experiment) -> Journal:
     """Open the journal to read it. Raises BadInput if nothing has been recorded yet."""
     if is_blank(experiment.journal):
-        waiting = len(Inbox(experiment.inbox).names())
+        waiting = len(waiting_requests(experiment.inbox))
         if waiting:
             raise BadInput(
                 "%s: not started yet: %s; run `outlast up` to start"
@@ -208,6 +205,8 @@ def find_run(journal: Journal, name: str | None, otherwise: str = "") -> Run:
         return found
     if matches:
         raise BadInput("%s matches %d runs: %s" % (name, len(matches), join_names(matches)))
+    from difflib import get_close_matches
+
     near = get_close_matches(name, names, 1)
     hint = "did you mean %s?" % near[0] if near else "the runs are: %s" % join_names(names)
     raise BadInput("no run is named %s; %s" % (name, hint if names else "there are no runs yet"))
@@ -270,7 +269,7 @@ def table(
     """
     body = [tuple(map(str, row)) for row in rows]
     widths = [max(len(click.unstyle(row[i])) for row in [tuple(head), *body]) for i in range(len(head))]
-    room = terminal_width() - sum(width + 2 for width in widths[:-1])
+    room = terminal_width() - sum(width + 2 for width in widths[:-1]) if on_terminal() else 0
     lines = []
     for row in [tuple(click.style(title, bold=True) for title in head), *body]:
         last, more = _wrap_cell(row[-1], room, most_lines)
@@ -287,9 +286,11 @@ def _wrap_cell(cell: str, room: int, most_lines: int) -> tuple[str, list[str]]:
 
     Elsewhere, and if only one line is allowed, return the whole cell.
     """
-    text, width = click.unstyle(cell).strip(), terminal_width()
-    if most_lines == 1 or not on_terminal() or len(text) <= room:
+    if most_lines == 1 or not on_terminal() or len(text := click.unstyle(cell).strip()) <= room:
         return cell, []
+    import textwrap
+
+    width = terminal_width()
     if room >= NARROWEST_TEXT:
         first, *more = textwrap.wrap(text, room, max_lines=most_lines, placeholder="…")
         return first, [" " * (width - room) + line for line in more]
@@ -309,6 +310,8 @@ def wrap_line(line: str, indent: int) -> str:
     """Return the line; on a terminal, wrapped at spaces, and indented by `indent` columns after the first."""
     if not on_terminal() or len(click.unstyle(line)) <= terminal_width():
         return line
+    import textwrap
+
     return textwrap.fill(
         line,
         max(terminal_width(), indent + NARROWEST_TEXT),
@@ -320,14 +323,15 @@ def wrap_line(line: str, indent: int) -> str:
 
 def _cut_to_terminal(line: str) -> str:
     # A row that wraps is harder to read than one that ends in an ellipsis.
-    width = terminal_width()
-    if not on_terminal() or len(click.unstyle(line)) <= width:
+    if not on_terminal() or len(click.unstyle(line)) <= (width := terminal_width()):
         return line
     return click.unstyle(line)[: width - 1] + "…"
 
 
 def terminal_width() -> int:
     """Return the columns of the terminal, 80 if unknown."""
+    import shutil
+
     return shutil.get_terminal_size().columns
 
 

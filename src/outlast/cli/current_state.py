@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from outlast.cli.common import show_time
 from outlast.domain.model import Attempt, AttemptState, Outcome, Removal, Run, RunState, Spec
-from outlast.domain.observation import JobPhase, JobView
 from outlast.text import counted, printable
 
 if TYPE_CHECKING:
+    from outlast.domain.observation import JobView
     from outlast.exchange.attempt_log import Glance
 
 #: A node program writes to its log every 15 seconds; after this many without a line it may be dead.
@@ -122,6 +122,8 @@ def _queued(attempt: Attempt, since: float, supervised: bool) -> CurrentState:
 
 def _listed(attempt: Attempt, view: JobView | None, since: float) -> CurrentState:
     """Return the state by what the scheduler lists just now."""
+    from outlast.domain.observation import JobPhase
+
     if view is None:
         return CurrentState("missing", "the scheduler does not list its job", since)
     reason = printable(view.reason)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,14 +15,13 @@ from outlast.cli.common import COLOURS, can_move_cursor
 from outlast.cli.refusal_hints import suggest_retry
 from outlast.cli.safe_output import unfiltered, without_control
 from outlast.cli.scheduler_outage import OutageMessages
+from outlast.cli.training_progress import show_progress
 from outlast.controller.controller import Pass
-from outlast.domain import describe, untrusted
-from outlast.domain.model import Attempt, EntryKind, JournalEntry, Outcome
-from outlast.exchange import attempt_log
+from outlast.domain import describe
+from outlast.domain.model import EntryKind, JournalEntry, Outcome
 from outlast.exchange.experiment import Experiment
 from outlast.journal.journal import Journal
 from outlast.text import counted, printable
-from outlast.units import LONGEST, show_size
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -195,55 +194,3 @@ class Display:
         if len(runs) > SHOWN:
             grid.add_row("… %d more" % (len(runs) - SHOWN))
         return grid
-
-
-def show_progress(experiment: Experiment, attempt: Attempt) -> str:
-    """Return the progress that the training reports, such as `step 12 of 30 (40 %) loss=0.21`.
-
-    Before the first report, the progress of its data; empty if nothing is known.
-    """
-    exchange = experiment.exchange_of(attempt)
-    progress = attempt_log.progress_of(exchange)
-    if progress is None:
-        fetching = attempt_log.fetching_of(exchange)
-        return printable(_show_fetching(fetching)) if fetching else ""
-    step, total, metrics = progress.get("step"), progress.get("total"), progress.get("metrics")
-    text = "step %s" % untrusted.shown(step)
-    if isinstance(step, (int, float)) and isinstance(total, (int, float)) and 0 < total < 1e18:
-        share = " (%d %%)" % (100 * step // total) if 0 <= step <= 100 * total else ""
-        text += " of %s%s" % (untrusted.shown(total), share)
-    if isinstance(metrics, dict):
-        for name, value in list(metrics.items())[:4]:
-            shown = "%.4g" % value if isinstance(value, float) else untrusted.shown(value)
-            text += " %s=%s" % (untrusted.shown(name), shown)
-    return printable(text)
-
-
-def _show_fetching(record: Mapping[str, Any]) -> str:
-    """Return `fetching train.tar: 45 % of 150 GB, 57 MB/s from cache.example.org`."""
-    if record.get("waits_for"):
-        return "waiting for %s, which %s is fetching" % (
-            untrusted.shown(record.get("name")),
-            untrusted.shown(record["waits_for"]),
-        )
-    text = "fetching %s: " % untrusted.shown(record.get("name"))
-    done, total, rate = (untrusted.integer(record.get(key)) for key in ("done", "total", "rate"))
-    if done is not None and total:
-        text += "%d %% of %s" % (100 * done // total, show_size(total))
-    elif done is not None:
-        text += show_size(done)
-    if record.get("trouble"):
-        from outlast.cli.data_progress import describe_next_steps
-
-        steps = describe_next_steps(
-            _seconds_until(record.get("next_try_at")), _seconds_until(record.get("gives_up_at"))
-        )
-        return "; ".join(filter(None, (text, untrusted.shown(record["trouble"]), steps)))
-    speed = ", %s/s" % show_size(rate) if rate else ""
-    return text + speed + (" from %s" % untrusted.shown(record["source"]) if record.get("source") else "")
-
-
-def _seconds_until(at: object) -> float | None:
-    """Return the seconds until a time; None if it is over or not a time."""
-    left = at - time.time() if isinstance(at, float) else 0.0
-    return left if 0 < left < LONGEST else None

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import errno
 import json
-import re
-import secrets
+import os
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import Any
 
 from outlast.controller.crashpoints import reach
 from outlast.controller.type_check import check_types
+from outlast.controller.waiting_requests import waiting_requests
 from outlast.domain.alike_failures import has_begun
 from outlast.domain.model import EntryKind, JournalEntry, Outcome, Run, RunPlan, RunState, Spec
 from outlast.errors import NotWritable
@@ -28,7 +28,6 @@ from outlast.untrusted_files import parse_json, read_file
 
 #: A larger file is not read as a request.
 MOST_BYTES = 256 * 2**20
-_NAME = re.compile(r"[0-9].*\.json", re.DOTALL)
 #: Errors that are no fault of the file.
 _PASSING = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
@@ -87,7 +86,7 @@ class Inbox:
 
     def put(self, request: Request) -> str:
         """Write a request durably and return its name. Raise NotWritable."""
-        name = "%d-%s.json" % (time.time_ns(), secrets.token_hex(4))
+        name = "%d-%s.json" % (time.time_ns(), os.urandom(4).hex())
         content = {"kind": type(request).__name__.lower(), **request.__dict__}
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
@@ -102,12 +101,7 @@ class Inbox:
 
     def names(self) -> list[str]:
         """Return the names of the waiting requests, oldest first."""
-        try:
-            found = [path for path in self.directory.iterdir() if _NAME.fullmatch(path.name)]
-            # Another controller may have removed it meanwhile.
-            return sorted(path.name for path in found if path.exists())
-        except OSError:
-            return []  # there is none yet, or it cannot be read now
+        return waiting_requests(self.directory)
 
     def read(self) -> Iterator[tuple[str, Request | None]]:
         """Yield name and content of the requests, oldest first; None for a file that is not a request."""

@@ -13,7 +13,7 @@ from math import ceil
 from typing import Any
 
 from outlast.domain.accounts import AttemptAccount
-from outlast.node.order import OutputRule
+from outlast.node.output_rule import OutputRule
 from outlast.node.protocol import Outcome, Phase
 from outlast.node.staging.item import DataItem
 from outlast.node.time_limits import limits_for

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,6 +62,8 @@ class Experiment:
         A copy of an experiment has another identity. After the journal was moved away, jobs of the earlier
         journal are still found, and cancelled.
         """
+        import hashlib
+
         return hashlib.sha256(os.fsencode(os.path.realpath(self.root))).hexdigest()[:16]
 
     def zipapp(self, digest: str) -> Path:

@@ -8,14 +8,12 @@ for dead from writing.
 from __future__ import annotations
 
 import os
-import socket
 import time
 from collections.abc import Mapping
 from typing import Any
 
 from outlast.errors import JournalHeld
 from outlast.journal.journal import Journal
-from outlast.local_cluster.processes import boot_id, is_alive, start_ticks
 
 #: The commands that hold the lease until all runs have ended.
 SUPERVISORS = ("up", "run")
@@ -63,8 +61,10 @@ class Lease:
 
 
 def _this_process() -> dict[str, Any]:
+    from outlast.local_cluster.processes import boot_id, start_ticks
+
     pid = os.getpid()
-    return {"host": socket.gethostname(), "boot": boot_id(), "pid": pid, "born": start_ticks(pid)}
+    return {"host": os.uname().nodename, "boot": boot_id(), "pid": pid, "born": start_ticks(pid)}
 
 
 def living_holder(journal: Journal) -> Mapping[str, Any]:
@@ -76,7 +76,9 @@ def living_holder(journal: Journal) -> Mapping[str, Any]:
 def _is_alive(holder: Mapping[str, Any]) -> bool:
     if not holder:
         return False
-    if holder["host"] == socket.gethostname() and holder["born"] is not None:
+    if holder["host"] == os.uname().nodename and holder["born"] is not None:
+        from outlast.local_cluster.processes import boot_id, is_alive
+
         # With another boot id, the host has been restarted since.
         return holder["boot"] == boot_id() and is_alive(int(holder["pid"]), int(holder["born"]))
     return abs(time.time() - float(holder["beat"])) < STALE_AFTER

@@ -9,7 +9,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from outlast.domain.alike_failures import AlikeFailures, FailedRun, summarize
-from outlast.domain.fold import apply
 from outlast.domain.model import ATTEMPT_KINDS, Attempt, EntryKind, JournalEntry, Run, Spec
 from outlast.journal.entry_limit import limit
 
@@ -70,6 +69,8 @@ class Records:
 
     def append(self, entries: Sequence[JournalEntry]) -> None:
         """Apply all entries (and make them durable), or none. Raise ImpossibleStep."""
+        from outlast.domain.fold import apply  # readers of a journal do not need it
+
         entries = [limit(entry) for entry in entries]
         runs: dict[str, Run] = {}
         attempts: dict[str, Attempt] = {}

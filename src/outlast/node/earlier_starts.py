@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any, Collection, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Collection, Iterable, Iterator
 
 from outlast.node import jsonl
 from outlast.node.failure_streak import TRAINING_FAILURES
-from outlast.node.order import SaveSettings
 from outlast.node.protocol import EXIT_CONTINUE, Outcome, Phase, parse_outcome
+
+if TYPE_CHECKING:  # `status` imports this module, and no orders
+    from outlast.node.order import SaveSettings
 
 #: Outcomes that are planned, or caused by the training or its user.
 _PLANNED = (*TRAINING_FAILURES, Outcome.FINISHED, Outcome.CONTINUE, Outcome.OVER_TIME, Outcome.CANCELLED)

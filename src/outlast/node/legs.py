@@ -12,14 +12,16 @@ import os
 import time
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, Iterator
+from typing import TYPE_CHECKING, Any, Iterator
 
 from outlast.node import claim, earlier_starts, jsonl
 from outlast.node.claim import Claim
 from outlast.node.failure_streak import FailureStreak
-from outlast.node.order import WorkOrder
 from outlast.node.protocol import Outcome, parse_outcome
 from outlast.node.pulse import HEARTBEAT_INTERVAL
+
+if TYPE_CHECKING:  # `status` imports this module, and no orders
+    from outlast.node.order import WorkOrder
 
 #: A job that is started more often than this makes no progress.
 MAX_LEGS = 1000

@@ -7,6 +7,7 @@ import os
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from outlast.node.output_rule import OutputRule
 from outlast.node.staging.plan import DataPlan
 from outlast.untrusted_files import parse_json, read_file
 
@@ -17,20 +18,6 @@ _PATHS = ("exchange", "scratch", "checkpoints", "log", "previous_scratch", "code
 
 class BadOrder(ValueError):
     """The work order is missing, damaged or of another version."""
-
-
-@dataclass(frozen=True)
-class OutputRule:
-    """An output that must exist, and its conditions.
-
-    `key` names a value in a JSON file (dots descend); `check` is a command that must exit with 0.
-    """
-
-    path: str
-    key: str | None = None
-    at_least: float | None = None
-    at_most: float | None = None
-    check: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)

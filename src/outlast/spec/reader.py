@@ -12,7 +12,7 @@ from pathlib import Path
 
 from outlast import units
 from outlast.domain.model import Resources, RunPlan, Spec
-from outlast.node.order import OutputRule
+from outlast.node.output_rule import OutputRule
 from outlast.spec import code_files, resource_checks, runs
 from outlast.spec import command as commands
 from outlast.spec.checkpoint_keys import checkpoint_warnings, read_checkpoints

@@ -15,7 +15,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from outlast.cli import data_progress, live
+from outlast.cli import data_progress, training_progress
 from outlast.cli.commands import data_fetch, data_pin
 from outlast.cli.commands.data import command
 from outlast.cli.data_common import ADVICE, PIN_ADVICE
@@ -243,12 +243,12 @@ def test_the_progress_of_a_job_shows_an_error_with_the_same_countdown(
         DataItem(("http://a/x.tar",)), FetchProgress(0, None, 0.0, "", 0, "it is busy", 30.0, 590.0)
     )
     line = json.loads(file.read_text())
-    assert live._show_fetching(line) == (
+    assert training_progress._show_fetching(line) == (
         "fetching x.tar: 0 B; it is busy; next try in 30 s, giving up in 9 min 50 s"
     )
     for unusable in (time.time() - 1, float("inf"), float("nan"), "soon", None):
         line.update(next_try_at=unusable, gives_up_at=unusable)
-        assert live._show_fetching(line) == "fetching x.tar: 0 B; it is busy"
+        assert training_progress._show_fetching(line) == "fetching x.tar: 0 B; it is busy"
 
 
 def test_a_refused_connection_is_shown_repeatedly_with_a_countdown(

@@ -25,7 +25,7 @@ from outlast.domain.model import (
     RunState,
     Spec,
 )
-from outlast.domain.observation import JobPhase, JobView, Patience, Report
+from outlast.domain.observation import JobPhase, JobView, Patience, Removal, Report
 from outlast.exchange.base import Publication, ResultGone
 from outlast.schedulers.base import (
     JobRef,
@@ -629,6 +629,30 @@ def test_a_held_job_is_released_a_few_times_and_then_ended_with_the_reason_of_th
     world.now += 61
     world.controller.step()
     assert (world.attempt().outcome, world.attempt().detail) == (Outcome.NETWORK, "no route")
+
+
+def test_a_run_whose_job_another_user_removed_waits_until_it_is_resumed_and_then_finishes(
+    world: World,
+) -> None:
+    world.controller.step()
+    world.list(JobPhase.RUNNING)
+    world.controller.step()
+    world.end(Outcome.EVICTED)
+    removed = {"exit_code": None, "outcome": Outcome.CANCELLED, "removed": Removal.OTHER}
+    world.scheduler.jobs["t0-1"] = replace(world.scheduler.jobs["t0-1"], **removed)  # type: ignore[arg-type]
+    for _ in range(5):
+        world.now += 3600.0
+        world.controller.step()
+    assert world.run().state is RunState.HELD_BACK and world.scheduler.submitted == [["t0-1"]]
+    assert "another user" in world.run().reason and "`outlast resume`" in world.run().reason
+    world.records.append([JournalEntry(world.now, "r0", EntryKind.RESUMED)])
+    world.controller.step()
+    assert world.scheduler.submitted == [["t0-1"], ["t1-1"]]
+    assert world.attempt("t1-1").reason.endswith("continue, as requested")
+    world.end(Outcome.FINISHED, "t1-1")
+    world.controller.step()
+    world.controller.step()
+    assert world.run().state is RunState.FINISHED
 
 
 def test_the_reason_why_a_job_waits_is_recorded_once_and_when_it_changes(world: World) -> None:

@@ -12,8 +12,18 @@ from typing import Any
 
 import pytest
 
-from outlast.controller.inbox import Cancel, Inbox, Retry, Submit, process_requests
-from outlast.domain.model import Limits, OutputRule, RunPlan, RunState, Spec
+from outlast.controller.inbox import Cancel, Inbox, Resume, Retry, Submit, process_requests
+from outlast.domain.model import (
+    EntryKind,
+    JournalEntry,
+    Limits,
+    OutputRule,
+    Removal,
+    Run,
+    RunPlan,
+    RunState,
+    Spec,
+)
 from outlast.errors import NotWritable
 from outlast.journal.codec import dump
 from outlast.journal.journal import Journal
@@ -203,3 +213,65 @@ def test_a_request_that_is_nested_deeply_does_not_stop_the_controller(
     (inbox.directory / "1-a.json").write_text(nested)
     process_requests(journal, inbox, 1.0)
     assert inbox.names() == []
+
+
+def removed_by_another(journal: Journal, inbox: Inbox) -> Run:
+    """Let run a be held back because another user removed its job, and run b be active."""
+    inbox.put(SUBMIT)
+    process_requests(journal, inbox, 1.0)
+    end = {"outcome": "cancelled", "detail": "by uid 0", "removed": "other", "account": {"slot": 9.0}}
+    for name in ("a", "b"):
+        token = "t" + name
+        journal.append(
+            [
+                JournalEntry(2.0, name, EntryKind.INTENDED, token, {"number": 1}),
+                JournalEntry(3.0, name, EntryKind.QUEUED, token, {"job": "17"}),
+                JournalEntry(4.0, name, EntryKind.STARTED, token, {"host": "n1", "started": 4.0}),
+            ]
+        )
+    journal.append(
+        [
+            JournalEntry(5.0, "a", EntryKind.ENDED, "ta", end),
+            JournalEntry(6.0, "a", EntryKind.HELD_BACK, None, {"reason": "another user removed its job"}),
+        ]
+    )
+    return run_of(journal, "a")
+
+
+def run_of(journal: Journal, name: str) -> Run:
+    run = journal.run(name)
+    assert run is not None
+    return run
+
+
+@pytest.mark.parametrize("names", [None, ("a",), ("a", "b")])
+def test_a_run_that_had_begun_and_is_held_back_is_resumed(
+    inbox: Inbox, journal: Journal, names: tuple[str, ...] | None
+) -> None:
+    held = removed_by_another(journal, inbox)
+    assert held.ran == 1 and held.state is RunState.HELD_BACK
+    inbox.put(Resume(names))
+    process_requests(journal, inbox, 7.0)
+    for reader in (journal, Journal(journal.path)):
+        run = run_of(reader, "a")
+        assert (run.state, run.reason, run.since) == (RunState.WAITING, "", 7.0)
+        assert run.last is not None and run.last.resumed and run.last.removed is Removal.OTHER
+
+
+def test_a_request_to_resume_other_runs_leaves_a_held_back_run_as_it_is(
+    inbox: Inbox, journal: Journal
+) -> None:
+    removed_by_another(journal, inbox)
+    inbox.put(Resume(("b",)))
+    process_requests(journal, inbox, 7.0)
+    assert run_of(journal, "a").state is RunState.HELD_BACK
+
+
+def test_a_retry_of_all_that_failed_releases_a_run_whose_job_another_user_removed(
+    inbox: Inbox, journal: Journal
+) -> None:
+    removed_by_another(journal, inbox)
+    inbox.put(Retry(SPEC, (), held_back=True))
+    process_requests(journal, inbox, 7.0)
+    run = run_of(journal, "a")
+    assert (run.state, run.last) == (RunState.WAITING, None)

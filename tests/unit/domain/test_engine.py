@@ -18,6 +18,7 @@ from outlast.domain.model import (
     Limits,
     Outcome,
     Phase,
+    Removal,
     Run,
     RunState,
 )
@@ -68,8 +69,10 @@ def test_an_accepted_result_is_published_in_any_case() -> None:
     assert decision is not None and (decision.do, decision.token) == (DecisionKind.PUBLISH, "a")
 
 
-def between_attempts(outcome: Outcome, **changes: Any) -> Decision | None:
-    last = Ending(1, "a", outcome, "detail", at=NOW)
+def between_attempts(
+    outcome: Outcome, removed: Removal = Removal.NO, resumed: bool = False, **changes: Any
+) -> Decision | None:
+    last = Ending(1, "a", outcome, "detail", at=NOW, removed=removed, resumed=resumed)
     run = replace(RUN, state=RunState.WAITING, current=None, last=last, **changes)
     return decide(run, None, Observations(None), LIMITS, PATIENCE, NOW)
 
@@ -83,6 +86,39 @@ def test_between_attempts_a_cancellation_comes_before_failure_and_before_the_nex
     for changes in ({}, {"failures": 2}):
         decision = between_attempts(Outcome.CRASHED, cancel_asked="enough", **changes)
         assert decision is not None and (decision.kind, decision.reason) == (EntryKind.CANCELLED, "enough")
+
+
+@pytest.mark.parametrize("outcome", [Outcome.CANCELLED, Outcome.EVICTED, Outcome.CONTINUE])
+def test_a_run_whose_job_another_user_removed_is_held_back_and_not_started(outcome: Outcome) -> None:
+    decision = between_attempts(outcome, Removal.OTHER)
+    assert decision is not None and decision.kind is EntryKind.HELD_BACK
+    assert "removed the job of attempt 1 (detail)" in decision.reason
+    resumed = between_attempts(outcome, Removal.OTHER, resumed=True)
+    assert resumed is not None and resumed.do is DecisionKind.START
+
+
+def test_a_cancellation_ends_a_run_whose_job_another_user_removed() -> None:
+    decision = between_attempts(Outcome.CANCELLED, Removal.OTHER, cancel_asked="enough")
+    assert decision is not None and decision.kind is EntryKind.CANCELLED
+
+
+def test_results_are_accepted_whoever_removed_the_job() -> None:
+    decision = between_attempts(Outcome.FINISHED, Removal.OTHER)
+    assert decision is not None and decision.kind is EntryKind.ACCEPTED
+
+
+@pytest.mark.parametrize("report", [replace(REPORT, logged_outcome=Outcome.EVICTED), REPORT, None])
+def test_the_end_of_an_attempt_records_that_another_user_removed_its_job(report: Report | None) -> None:
+    removed = replace(ENDED, exit_code=None, outcome=Outcome.CANCELLED, removed=Removal.OTHER)
+    assert ending(next_for(removed, report))["removed"] == "other"
+
+
+def test_after_a_cancellation_of_our_own_it_does_not_matter_who_else_removed_the_job() -> None:
+    removed = replace(ENDED, exit_code=None, outcome=Outcome.CANCELLED, removed=Removal.OTHER)
+    sent = replace(ATTEMPT, cancel_sent=NOW - 10, cancel_since=NOW - 10)
+    condemned = replace(sent, condemned=(Outcome.EVICTED, "no progress"))
+    for run, attempt in ((replace(RUN, cancel_asked="enough"), ATTEMPT), (RUN, sent), (RUN, condemned)):
+        assert ending(next_for(removed, None, attempt, run))["removed"] == "yes"
 
 
 def test_the_next_attempt_avoids_hosts_that_failed_and_waits_for_its_pause() -> None:

@@ -16,9 +16,11 @@ from outlast.domain.model import (
     Attempt,
     AttemptState,
     Cause,
+    Ending,
     EntryKind,
     JournalEntry,
     Outcome,
+    Removal,
     Run,
     RunState,
 )
@@ -279,3 +281,22 @@ def test_a_kill_from_outside_is_no_failure_of_a_training_that_progresses() -> No
     for count in (1, 2):
         run = ending(run, Outcome.CRASHED, killed, computed=True, signature="signal 9")
         assert run.failures == count
+
+
+def test_a_resumed_run_remembers_that_the_user_continued_it() -> None:
+    last = Ending(1, "a", Outcome.CANCELLED, "by uid 0", at=5.0, removed=Removal.OTHER)
+    held = a_run(RunState.HELD_BACK, current=None, last=last, reason="another user removed its job")
+    after, _ = apply(held, None, entry(EntryKind.RESUMED, at=20.0))
+    assert (after.state, after.reason, after.since) == (RunState.WAITING, "", 20.0)
+    assert after.last == replace(last, resumed=True)
+
+
+def test_the_next_removal_by_another_user_counts_anew_after_a_run_was_resumed() -> None:
+    last = Ending(1, "a", Outcome.CANCELLED, "by uid 0", at=5.0, removed=Removal.OTHER, resumed=True)
+    again = ending(a_run(last=last), Outcome.CANCELLED, removed="other")
+    assert again.last is not None and (again.last.removed, again.last.resumed) == (Removal.OTHER, False)
+
+
+def test_a_run_that_is_resumed_before_it_has_begun_has_no_last_attempt() -> None:
+    after, _ = apply(a_run(RunState.HELD_BACK, current=None), None, entry(EntryKind.RESUMED))
+    assert (after.state, after.last) == (RunState.WAITING, None)

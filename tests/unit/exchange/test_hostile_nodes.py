@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from outlast.cli import live
+from outlast.cli import training_progress
 from outlast.cli.commands import explain, report, status
 from outlast.controller.controller import Controller, Pass
 from outlast.domain.describe import of_entry
@@ -154,7 +154,7 @@ class Scene:
         attempt = self._current()
         assert attempt is not None
         with within(HANGS):
-            live.show_progress(self.experiment, attempt).encode()
+            training_progress.show_progress(self.experiment, attempt).encode()
         self.show()
         if seen:
             times = {"started": self.now, "ended": self.now, "elapsed": 50.0}

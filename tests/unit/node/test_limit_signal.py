@@ -15,7 +15,8 @@ from outlast.node import environment
 from outlast.node.attempt import AttemptResult, AttemptRunner
 from outlast.node.event_log import EventLog
 from outlast.node.legs import Leg
-from outlast.node.order import OutputRule, WorkOrder
+from outlast.node.order import WorkOrder
+from outlast.node.output_rule import OutputRule
 from outlast.node.protocol import Outcome
 from outlast.node.signals import Signals
 from outlast.node.supervise import StopSignals

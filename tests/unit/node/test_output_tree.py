@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from outlast.node import scratch as scratch_module
-from outlast.node.order import OutputRule
+from outlast.node.output_rule import OutputRule
 from outlast.node.outputs import validation
 from outlast.node.outputs.collection import OutputCollection
 from outlast.node.outputs.delivery import deliver

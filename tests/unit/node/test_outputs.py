@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from outlast.node.order import OutputRule
+from outlast.node.output_rule import OutputRule
 from outlast.node.outputs import output_tree, validation
 from outlast.node.outputs.collection import OutputCollection
 

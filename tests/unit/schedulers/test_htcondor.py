@@ -180,6 +180,9 @@ def test_a_removed_job_has_ended_as_cancelled_and_one_removed_by_a_rule_was_evic
     [
         ("via condor_rm (by user %s)" % ME, Outcome.CANCELLED, Removal.YES),
         ("via condor_rm (by user somebody-else)", Outcome.CANCELLED, Removal.OTHER),
+        ("via condor_rm (by user administrator@example.org)", Outcome.CANCELLED, Removal.OTHER),
+        ("via condor_rm (by user %s@example.org)" % ME, Outcome.CANCELLED, Removal.YES),
+        ("via condor_rm (by user condor)", Outcome.CANCELLED, Removal.YES),
         ("", Outcome.CANCELLED, Removal.YES),
         ("The system macro SYSTEM_PERIODIC_REMOVE expression 'x' is TRUE", Outcome.EVICTED, Removal.NO),
         ("The job attribute PeriodicRemove expression evaluated to TRUE", Outcome.EVICTED, Removal.NO),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import subprocess
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +25,7 @@ from outlast.schedulers.base import (
 )
 from outlast.schedulers.command_runner import CommandNotRun, CommandOutput, CommandTimeout
 from outlast.schedulers.profile import Profile
-from outlast.schedulers.slurm.adapter import SlurmScheduler
+from outlast.schedulers.slurm.adapter import RECORD_DELAY, SlurmScheduler
 from outlast.schedulers.slurm.listing import parse_sacct, parse_squeue
 from outlast.schedulers.slurm.states import (
     describe_state,
@@ -317,6 +318,25 @@ def test_a_job_that_another_user_cancelled_is_told_from_one_that_its_owner_did(
         shown = build_views(squeue, sacct, owner=1000)["b7-1"]
         assert (shown.outcome, shown.removed) == (Outcome.CANCELLED, removed)
         assert ("uid 0" in shown.reason) is (removed is Removal.OTHER)
+
+
+@pytest.mark.parametrize("reason", ["DependencyNeverSatisfied", "TimeLimit", "NodeDown", "SystemFailure"])
+def test_a_job_that_slurm_itself_cancelled_was_not_removed_by_another_user(reason: str) -> None:
+    sacct = parse_sacct("5_1|CANCELLED by 0|0:0|n1|100|102|2||train.g.b7.1\n", "g")
+    listed = parse_squeue(squeue_output("5|1|CANCELLED|0|0|n1|100|102|0:02|%s|train.g.b7.1" % reason), "g")
+    assert build_views(listed, sacct, owner=1000)["b7-1"].removed is Removal.YES
+
+
+@pytest.mark.parametrize("state", ["CANCELLED", "CANCELLED by 4294967295", "CANCELLED by 4294967294"])
+def test_a_record_without_a_user_is_not_the_removal_of_another(state: str) -> None:
+    sacct = parse_sacct("5_1|%s|0:0|None assigned|None|102|0||train.g.b7.1\n" % state, "g")
+    assert build_views([], sacct, owner=1000)["b7-1"].removed is Removal.YES
+
+
+@pytest.mark.parametrize("state", ["NODE_FAIL", "TIMEOUT", "PREEMPTED", "OUT_OF_MEMORY"])
+def test_only_a_cancelled_job_was_removed(state: str) -> None:
+    sacct = parse_sacct("5_1|%s by 0|0:0|n1|100|102|2||train.g.b7.1\n" % state, "g")
+    assert build_views([], sacct, owner=1000)["b7-1"].removed is Removal.NO
 
 
 def test_a_job_that_another_cluster_took_over_was_not_removed() -> None:
@@ -838,6 +858,53 @@ def test_if_accounting_does_not_respond_the_rows_of_squeue_are_used(slurm: MakeS
     scheduler, _ = slurm(fake)
     views = scheduler.poll([JobRef("b7-1", "1_1", 1.0), JobRef("b7-2", "1_2", 1.0)])
     assert set(views) == {"b7-1"} and views["b7-1"].exit_code == 0
+
+
+CANCELLED_AT = 1794786084
+
+
+@pytest.mark.parametrize(
+    ("row", "meanwhile"),
+    [
+        ("9|1|CANCELLED|15|0|n1|1794786081|%d|0:03|None|%s", JobPhase.RUNNING),
+        ("9|1|CANCELLED|0|0|n/a|N/A|%d|0:00|None|%s", None),
+    ],
+)
+def test_who_cancelled_a_job_is_awaited_from_accounting_for_a_while(
+    slurm: MakeSlurm, monkeypatch: pytest.MonkeyPatch, row: str, meanwhile: JobPhase | None
+) -> None:
+    listed = squeue_output(row % (CANCELLED_AT, NAME))
+    host, start = ("n1", "1794786081") if meanwhile else ("None assigned", "None")
+    record = "9_1|CANCELLED by 4711|0:0|%s|%s|%d|3||%s\n" % (host, start, CANCELLED_AT, NAME)
+    accounting = [""]
+    scheduler, _ = slurm(
+        lambda command, stdin: CommandOutput(0, accounting[0] if command[0] == "sacct" else listed, "")
+    )
+
+    def shown(after: float) -> JobView | None:
+        monkeypatch.setattr(time, "time", lambda: CANCELLED_AT + after)
+        return scheduler.poll([JobRef("b7-1", "9_1", 100.0)]).get("b7-1")
+
+    early = shown(1.0)
+    assert (early.phase if early else None) is meanwhile
+    late = shown(RECORD_DELAY + 1.0)
+    assert late is not None and (late.phase, late.removed) == (JobPhase.ENDED, Removal.YES)
+    accounting[0] = record
+    recorded = shown(2.0)
+    assert recorded is not None and (recorded.phase, recorded.removed) == (JobPhase.ENDED, Removal.OTHER)
+
+
+def test_without_accounting_nobody_is_awaited_who_cancelled_a_job(
+    slurm: MakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "time", lambda: CANCELLED_AT + 1.0)
+    listed = squeue_output("9|1|CANCELLED|15|0|n1|1794786081|%d|0:03|None|%s" % (CANCELLED_AT, NAME))
+    disabled = CommandOutput(1, "", "Slurm accounting storage is disabled")
+    scheduler, _ = slurm(
+        lambda command, stdin: disabled if command[0] == "sacct" else CommandOutput(0, listed, "")
+    )
+    shown = scheduler.poll([JobRef("b7-1", "9_1", 100.0)])["b7-1"]
+    assert (shown.phase, shown.removed) == (JobPhase.ENDED, Removal.YES)
 
 
 def test_a_cluster_without_accounting_is_queried_for_it_once(slurm: MakeSlurm) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from outlast.domain.model import Checkpoints, Limits, Resources, RunPlan
 from outlast.errors import BadInput
 from outlast.local_cluster.hosts import Host
-from outlast.node.order import OutputRule
+from outlast.node.output_rule import OutputRule
 from outlast.spec import BadSpec, Parsed, read
 from outlast.spec.schema import ParamsKeys
 

@@ -17,7 +17,7 @@ from outlast.text import counted
 if TYPE_CHECKING:
     from outlast.cli.scheduler_checks import SchedulerFindings
     from outlast.domain.model import RunPlan
-    from outlast.node.order import OutputRule
+    from outlast.node.output_rule import OutputRule
     from outlast.node.staging.item import DataItem
     from outlast.spec import Mistake, Parsed
 

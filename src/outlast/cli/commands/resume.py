@@ -1,4 +1,4 @@
-"""`outlast resume`: start the runs that are held back because others failed alike."""
+"""`outlast resume`: start the runs that are held back."""
 
 from __future__ import annotations
 
@@ -26,9 +26,11 @@ from outlast.journal.ownership import check_owner
 @directory_argument
 @json_option
 def command(directory: Path, as_json: bool) -> None:
-    """Start the runs that are held back because others failed alike, as they were submitted.
+    """Start the runs that are held back, as they were submitted.
 
-    `outlast retry --failed` starts them with the current params.yaml and code.
+    A run is held back if it has not begun and others failed alike, or if another user (an administrator)
+    removed its job: ask why before you resume it. `outlast retry --failed` starts all of them with the
+    current params.yaml and code.
     """
     experiment = experiment_at(directory)
     journal = open_journal(experiment)

@@ -34,7 +34,11 @@ from outlast.journal.journal import Journal
 @click.argument("runs", metavar="[RUN]...", nargs=-1)
 @here_option
 @cluster_option
-@click.option("--failed", is_flag=True, help="Retry all failed runs, and those held back because of them.")
+@click.option(
+    "--failed",
+    is_flag=True,
+    help="Retry all failed runs, and all that are held back, also because another user removed their job.",
+)
 @click.option(
     "--again", is_flag=True, help="Retry finished runs too. Their results are kept beside the new ones."
 )

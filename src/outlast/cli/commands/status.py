@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -30,15 +30,17 @@ from outlast.cli.common import (
 )
 from outlast.cli.current_state import CurrentState
 from outlast.cli.safe_output import unfiltered
-from outlast.controller.inbox import Inbox
+from outlast.controller.waiting_requests import waiting_requests
 from outlast.domain import untrusted
 from outlast.domain.model import Attempt, AttemptState, Run, RunState, Spec
-from outlast.domain.observation import JobView
-from outlast.exchange.attempt_log import Glance, glance, progress_of
 from outlast.exchange.experiment import Experiment
 from outlast.journal.journal import Journal
 from outlast.journal.lease import describe, living_holder
 from outlast.text import counted, printable
+
+if TYPE_CHECKING:
+    from outlast.domain.observation import JobView
+    from outlast.exchange.attempt_log import Glance
 
 #: Clears the screen and moves the cursor to its top.
 CLEAR = "\033[2J\033[1;1H"
@@ -104,6 +106,8 @@ class _Sight:
     def glance(self, attempt: Attempt | None) -> Glance | None:
         if attempt is None or attempt.state is AttemptState.INTENDED:
             return None
+        from outlast.exchange.attempt_log import glance
+
         return glance(self.experiment.exchange_of(attempt))
 
     def state(self, run: Run, attempt: Attempt | None, logged: Glance | None) -> CurrentState:
@@ -153,6 +157,8 @@ def _as_json(sight: _Sight) -> dict[str, Any]:
 
 
 def _run_as_json(sight: _Sight, run: Run) -> dict[str, Any]:
+    from outlast.exchange.attempt_log import progress_of
+
     attempt = sight.attempt(run)
     logged = sight.glance(attempt)
     now = sight.state(run, attempt, logged)
@@ -278,7 +284,7 @@ def _step(run: Run, logged: Glance | None) -> int | None:
 def _detail(experiment: Experiment, attempt: Attempt | None, now: CurrentState) -> str:
     if attempt is None or not now.running:
         return now.detail
-    from outlast.cli.live import show_progress
+    from outlast.cli.training_progress import show_progress
 
     return ", ".join(filter(None, (now.detail, show_progress(experiment, attempt))))
 
@@ -287,7 +293,7 @@ def _describe_supervision(sight: _Sight, counts: Mapping[str, int], directory: P
     """Return who supervises the experiment, or what to type; empty if all runs have ended."""
     lines = []
     journal, holder = sight.journal, sight.holder
-    waiting = len(Inbox(sight.experiment.inbox).names())
+    waiting = len(waiting_requests(sight.experiment.inbox))
     if waiting:
         lines.append("%s to be processed" % show_waiting_requests(waiting))
     if holder:

@@ -9,7 +9,7 @@ import os
 from dataclasses import dataclass
 from typing import Any, Callable, Sequence
 
-from outlast.node.order import OutputRule
+from outlast.node.output_rule import OutputRule
 from outlast.node.outputs.collection import is_inside_name
 from outlast.node.outputs.output_tree import is_below
 from outlast.untrusted_files import parse_json, read_file

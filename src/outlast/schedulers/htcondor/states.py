@@ -34,7 +34,8 @@ _REMOVED_BY = re.compile(r"\(by user ([^@)\s]+)")
 def explain_removal(reason: str) -> tuple[Outcome, Removal, str]:
     """Return outcome, removal and sentence for a job that was removed from the queue.
 
-    A removal by a rule of access point or submit description is an eviction; any other was by hand.
+    A removal by a rule of access point or submit description is an eviction: like a limit of a cluster, it
+    ends the job, not the run. Any other removal was by hand.
     """
     sentence = "removed from the queue (%s)" % reason if reason else "removed from the queue"
     if "PERIODIC_REMOVE" in reason.upper() or "PeriodicRemove" in reason:
@@ -46,7 +47,10 @@ def explain_removal(reason: str) -> tuple[Outcome, Removal, str]:
 
 
 def _own_names() -> tuple[str, ...]:
-    """Return the name of this user and `condor`, as which rules run; empty if it is unknown."""
+    """Return the names that do not stand for another person; empty if this user's name is unknown.
+
+    HTCondor's daemons remove jobs as `condor`; an administrator does as `root` or under a name of their own.
+    """
     try:
         return pwd.getpwuid(os.getuid()).pw_name, "condor"
     except KeyError:

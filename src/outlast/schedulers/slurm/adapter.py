@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import replace
 
 from outlast.schedulers import command_runner
 from outlast.schedulers.base import (
@@ -55,6 +56,8 @@ _MOST_HELD = 50
 #: Seconds for which the list of nodes, and the limits of the cluster, are cached.
 _HOSTS_LIFETIME = 600.0
 _LIMITS_LIFETIME = 600.0
+#: Seconds after its end in which the record of a cancelled job is awaited: it shows who cancelled it.
+RECORD_DELAY = 30.0
 #: Seconds by which the clocks of database and login node may differ.
 _CLOCK_SKEW = 3600.0
 
@@ -202,6 +205,8 @@ class SlurmScheduler(Scheduler):
             self._query_accounting(
                 incomplete, [row for one in incomplete for row in by_token.get(one.token, [])]
             )
+        if self._has_accounting:
+            listed = self._await_records(listed, {one.token for one in incomplete})
         return build_views(
             listed, [row for row in self._accounted.values() if row.token in tokens], os.getuid()
         )
@@ -221,6 +226,21 @@ class SlurmScheduler(Scheduler):
             and _start_key(row) not in self._accounted
             for row in rows
         )
+
+    def _await_records(self, listed: Sequence[Row], tokens: Set[str]) -> list[Row]:
+        """Return the rows of squeue, without the end of jobs that were just cancelled, nobody knows by whom.
+
+        Until accounting has its record, a job that had started is being ended, and another is not listed.
+        """
+        rows = []
+        for row in listed:
+            is_recent = row.ended is not None and 0 <= time.time() - row.ended < RECORD_DELAY
+            is_unrecorded = row.token in tokens and _start_key(row) not in self._accounted
+            if row.state != "CANCELLED" or not is_recent or not is_unrecorded:
+                rows.append(row)
+            elif row.started is not None:
+                rows.append(replace(row, state="COMPLETING", ended=None))
+        return rows
 
     def _query_accounting(self, refs: Sequence[JobRef], listed: Sequence[Row]) -> None:
         """Query sacct and keep the starts that are over. If it fails, the rows of squeue are used alone."""

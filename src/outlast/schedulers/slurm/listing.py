@@ -38,6 +38,8 @@ _NO_TASK = ("N/A", "(null)", "")
 _NO_HOST = ("", "n/a", "(null)", "None assigned")
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _HIGHEST_SIGNAL = 64
+#: Slurm prints -1 and -2 as numbers of 32 bits where it knows no user.
+_HIGHEST_UID = 2**32 - 3
 #: Prefixes of the states of nodes that start no jobs.
 _UNUSABLE = ("down", "drain", "fail", "error", "unknown", "inval", "maint", "future", "reboot", "perfctrs")
 
@@ -205,7 +207,7 @@ def _parse_sacct_line(job: str, fields: Sequence[str], group: str) -> list[Row]:
             elapsed=float(number_or_none(elapsed) or 0) if has_started else 0.0,
             exit_code=code,
             signal=signal,
-            cancelled_by=number_or_none(by),
+            cancelled_by=_parse_uid(by),
         )
         for array, index in _parse_tasks(job, name.index)
     ]
@@ -282,6 +284,11 @@ def _known_end(code: int, signal: int, state: str) -> tuple[int | None, int | No
         # Numbers above the last signal are Slurm's own codes, such as 125 for lack of memory.
         return None, signal if signal <= _HIGHEST_SIGNAL else None
     return (code, None) if code or state == "COMPLETED" else (None, None)
+
+
+def _parse_uid(text: str) -> int | None:
+    uid = number_or_none(text)
+    return uid if uid is not None and uid <= _HIGHEST_UID else None
 
 
 def _parse_time(text: str) -> float | None:

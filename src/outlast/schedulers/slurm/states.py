@@ -117,6 +117,13 @@ _LIMIT_REASONS = (
 )
 
 
+#: Reasons of cancelled jobs that Slurm itself ended, as root or as its own user.
+_ENDED_BY_SLURM = frozenset(
+    {"DependencyNeverSatisfied", "TimeLimit", "InactiveLimit", "DeadLine"}
+    | {"NodeDown", "SystemFailure", "JobLaunchFailure"}
+)
+
+
 def phase_of(state: str, reason: str) -> JobPhase:
     """Return the phase of a job. An unknown state must not be taken for the end of a job: it is QUEUED."""
     if state not in _STATE_MAP:
@@ -133,6 +140,11 @@ def outcome_of(state: str, reason: str) -> Outcome | None:
     if native.phase in (JobPhase.QUEUED, JobPhase.HELD) and reason in _HOLDS and state != "REQUEUED":
         return _HOLDS[reason][0]
     return native.outcome
+
+
+def is_ended_by_slurm(reason: str) -> bool:
+    """Return True if Slurm cancelled the job by itself: nobody asked it to."""
+    return reason in _ENDED_BY_SLURM
 
 
 def removal_of(state: str) -> Removal:

@@ -12,7 +12,13 @@ from itertools import groupby
 
 from outlast.schedulers.base import JobPhase, JobRef, JobView, Removal
 from outlast.schedulers.slurm.listing import Row
-from outlast.schedulers.slurm.states import describe_requeue, describe_state, outcome_of, removal_of
+from outlast.schedulers.slurm.states import (
+    describe_requeue,
+    describe_state,
+    is_ended_by_slurm,
+    outcome_of,
+    removal_of,
+)
 
 
 def restore_task_numbers(rows: Sequence[Row], expected: Sequence[JobRef]) -> list[Row]:
@@ -102,7 +108,9 @@ def _removal(row: Row, owner: int | None) -> Removal:
 
 
 def _by_another(row: Row, owner: int | None) -> bool:
-    return owner is not None and row.cancelled_by is not None and row.cancelled_by != owner
+    if owner is None or row.cancelled_by is None or is_ended_by_slurm(row.reason):
+        return False
+    return row.cancelled_by != owner
 
 
 def _describe_canceller(row: Row, owner: int | None) -> str:

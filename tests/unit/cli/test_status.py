@@ -1,0 +1,48 @@
+"""`outlast status` as a process of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from outlast.domain.model import EntryKind, JournalEntry, Spec
+from support.journals import added, ended, intended, writer
+
+#: Modules that take long to import, or import many others.
+SLOW = {
+    *("pydantic", "ruamel", "rich", "hashlib", "socket", "difflib"),
+    *("outlast.spec", "outlast.schedulers", "outlast.controller.controller", "outlast.controller.inbox"),
+    *("outlast.domain.engine", "outlast.domain.fold", "outlast.node.order"),
+}
+#: What only runs with a job need.
+FOR_JOBS = {"outlast.exchange.attempt_log", "outlast.domain.observation"}
+CODE = """
+import json, sys
+from outlast.cli import group
+group.main(["status", sys.argv[1]], standalone_mode=False)
+print(json.dumps(sorted(sys.modules)))
+"""
+
+
+@pytest.mark.parametrize("over", [True, False])
+def test_status_imports_no_slow_module(tmp_path: Path, over: bool) -> None:
+    (tmp_path / "params.yaml").write_text("name: x\ncommand: 'true'\n")
+    journal = writer(tmp_path / "journal.sqlite")
+    journal.add_spec(Spec("x", "true"))
+    journal.append([added("a"), intended("a", "t1")])
+    if over:
+        failed = JournalEntry(4.0, "a", EntryKind.FAILED, None, {"reason": "it crashed"})
+        journal.append([ended("a", "t1"), failed])
+    else:
+        journal.append([JournalEntry(3.0, "a", EntryKind.QUEUED, "t1", {"job": "17"})])
+    journal.renew_lease({})
+    journal.close()
+    command = [sys.executable, "-c", CODE, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert ("failed" if over else "queued") in done.stdout
+    imported = set(json.loads(done.stdout.splitlines()[-1]))
+    assert imported & (SLOW | FOR_JOBS if over else SLOW) == set()
