@@ -216,8 +216,8 @@ class SnapshotStore:
     def restore(self, snapshot: Snapshot, pulse: Callable[[], None] = no_pulse) -> None:
         """Put a snapshot back; what the script had in its directory is put aside. Raises CannotKeep, OSError.
 
-        CannotKeep: the snapshot is damaged, and nothing has changed. After an OSError, as after a kill, a part
-        may be in its place: the next start must call `finish_restore`.
+        CannotKeep: the snapshot is damaged, and nothing has changed. After an OSError, as after a kill, a
+        part may be in its place: the next start must call `finish_restore`.
         """
         with self._open() as top, _refusing_links(self._checkpoints):
             temporary = ".restored.%s.tmp" % secrets.token_hex(4)

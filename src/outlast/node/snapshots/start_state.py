@@ -38,8 +38,8 @@ class StartStateFinder:
     def prepare(self, before: int | None) -> StartState:
         """Return the state to start from; with `before`, the newest snapshot with a lower number.
 
-        Without a snapshot, the checkpoints are used as they are. Raises OSError if one cannot be put back now:
-        a training must not start with a part of its files. Raises whatever the pulse raises.
+        Without a snapshot, the checkpoints are used as they are. Raises OSError if one cannot be put back
+        now: a training must not start with a part of its files. Raises whatever the pulse raises.
         """
         if not os.path.isdir(self._checkpoints):
             self._store.retire()  # the user moved the checkpoints away, to start from the beginning

@@ -46,11 +46,15 @@ def explain_removal(reason: str) -> tuple[Outcome, Removal, str]:
 
 
 def _own_names() -> tuple[str, ...]:
-    """Return the name of this user and `condor`, as which rules run; empty if it is unknown."""
+    """Return the name of this user and `condor`, as which rules run; empty if it is unknown.
+
+    HTCondor takes no jobs of root: those that root submits belong to `nobody`.
+    """
     try:
-        return pwd.getpwuid(os.getuid()).pw_name, "condor"
+        name = pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
         return ()
+    return (name, "condor", "nobody") if os.getuid() == 0 else (name, "condor")
 
 
 def explain_idle(ad: Mapping[str, Any], slots: Sequence[Mapping[str, Any]]) -> str:
