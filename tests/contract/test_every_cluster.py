@@ -324,7 +324,9 @@ def test_a_checkpoint_that_a_kill_cut_short_is_replaced_by_the_snapshot_before_i
     experiment.finish(process)
     explained = experiment.lab.outlast("explain", experiment.directory / "train").stdout
     assert len(experiment.legs()) == 2, explained
-    assert "ckpt.pt is not whole: its table of contents is missing; snapshot 1 was put back" in explained
-    assert "resumed at 1" in experiment.lab.outlast("logs", experiment.directory / "train").stdout
+    if killed == "script" or experiment.cluster.name != "htcondor":  # its last commit may be older, and whole
+        assert "ckpt.pt is not whole: its table of contents is missing; snapshot 1 was put back" in explained
+    log = experiment.lab.outlast("logs", experiment.directory / "train").stdout
+    assert "resumed at 1" in log, log + explained
     assert experiment.weights() == "[4]"
     experiment.assert_nothing_is_left()

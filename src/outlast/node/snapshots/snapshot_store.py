@@ -18,6 +18,7 @@ import errno
 import os
 import re
 import secrets
+import stat
 from dataclasses import dataclass, replace
 from typing import Callable, Collection, Iterator
 
@@ -236,32 +237,36 @@ class SnapshotStore:
                     remove_tree(temporary, dir_fd=top)
             _remove_mark(top)
 
-    def finish_restore(self, pulse: Callable[[], None] = no_pulse) -> bool:
+    def finish_restore(self, pulse: Callable[[], None] = no_pulse) -> int | None:
         """Complete a restore that was killed, and remove what killed jobs left. Raises as `restore`.
 
-        Return True if there was one. If its snapshot is not there any more, CannotKeep is raised once.
+        Return its snapshot, None if there was none. If that is damaged, raise CannotKeep.
         """
         with contextlib.suppress(FileNotFoundError), self._open() as top:
             marked = read_mark(top)
             for name in os.listdir(top):
                 if name.startswith(".") and name.endswith(".tmp"):
-                    remove_tree(name, ignore_errors=True, dir_fd=top)
+                    _discard(name, top)
             if marked is None:
-                return False
+                return None
             found = next((one for one in self.snapshots() if one.number == marked), None)
             if found is None:
-                _remove_mark(top)
                 raise CannotKeep("snapshot %d, which was being put back, is damaged" % marked)
             self.restore(found, pulse)
-            return True
-        return False
+            return marked
+        return None
+
+    def forget_restore(self) -> None:
+        """Remove the note of a restore that cannot be completed. Raises OSError."""
+        with contextlib.suppress(FileNotFoundError), self._open() as top:
+            _remove_mark(top)
 
     def remove_from(self, number: int) -> None:
         """Remove the snapshots from `number` on. Raises OSError."""
         with contextlib.suppress(FileNotFoundError), self._open() as top:
             for name in _numbered(top, ""):
                 if int(name) >= number:
-                    remove_tree(name, ignore_errors=True, dir_fd=top)
+                    _discard(name, top)
 
     def retire(self) -> None:
         """Rename the directory: its snapshots belong to checkpoints that were moved away. Raises OSError."""
@@ -277,7 +282,7 @@ class SnapshotStore:
             for name in _own_names(source):
                 _move(source, name, target)
         for old in _numbered(top, _ASIDE)[:-_MOST_ASIDE]:
-            remove_tree(old, ignore_errors=True, dir_fd=top)
+            _discard(old, top)
 
     def _prune(self, top: int) -> None:
         """Remove the oldest snapshots beyond the bounds, but never the newest, nor the newest sure one."""
@@ -293,7 +298,7 @@ class SnapshotStore:
             if kept < self._most and sum(sizes.values()) <= self._most_bytes:
                 kept += 1
             else:
-                remove_tree(one.name, ignore_errors=True, dir_fd=top)
+                _discard(one.name, top)
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[int]:
@@ -392,6 +397,15 @@ def _has_all_files(place: int, snapshot: Snapshot) -> bool:
             if entry.is_file and missing.pop(entry.path, None) != entry.status.st_size:
                 return False
     return not missing
+
+
+def _discard(name: str, top: int) -> None:
+    """Remove a directory, or whatever has its name. What cannot be removed stays: it only takes space."""
+    with contextlib.suppress(OSError):
+        if stat.S_ISDIR(os.stat(name, dir_fd=top, follow_symlinks=False).st_mode):
+            remove_tree(name, ignore_errors=True, dir_fd=top)
+        else:
+            os.unlink(name, dir_fd=top)
 
 
 def _add_sizes(top: int, snapshot: Snapshot, sizes: dict[int, int]) -> None:

@@ -44,21 +44,27 @@ class StartStateFinder:
         if not os.path.isdir(self._checkpoints):
             self._store.retire()  # the user moved the checkpoints away, to start from the beginning
             return StartState()
-        self._finish_restore()
-        if before is not None:
+        restored = self._finish_restore()
+        if before is not None and (restored is None or restored >= before):
             return self._go_back(before)
-        return self._check()
+        return self._check() if restored is None else self._describe(restored)
 
-    def _finish_restore(self) -> None:
-        """Complete a restore that was killed, with an older snapshot if its own is damaged."""
+    def _finish_restore(self) -> int | None:
+        """Complete a restore that was killed; return the number of the snapshot, None if there was none.
+
+        If the snapshot is damaged, an older one takes its place. Newer ones had been given up.
+        """
         try:
-            if self._store.finish_restore(self._pulse):
-                self._log("an interrupted return to an older state was completed")
+            number = self._store.finish_restore(self._pulse)
         except CannotKeep as error:
             self._log(_text(error))
             number = self._restore(None)
-            if number is not None:
-                self._log(f"snapshot {number} was put back")
+            if number is None:
+                self._store.forget_restore()
+        if number is not None:
+            self._store.remove_from(number + 1)
+            self._log(f"an interrupted return was completed: snapshot {number} was put back")
+        return number
 
     def _go_back(self, before: int) -> StartState:
         number = self._restore(before)
