@@ -274,3 +274,59 @@ def test_files_in_the_working_directory_come_back_in_the_next_attempt_and_are_in
     log = "part 0\npart 1\npart 2\n"
     assert found == {"best.pt": "best of part 0", "log.csv": log, ".hidden/state": "hidden"}
     experiment.assert_nothing_is_left()
+
+
+#: Saves as `torch.save` does: a zip file, written over the one before. In its first start it waits until a
+#: snapshot of its first save was taken; then its next save stops in the middle of the file.
+TORN = """\
+import io, os, signal, sys, time, zipfile
+
+path = os.path.join(os.environ["OUTLAST_CHECKPOINT_DIR"], "ckpt.pt")
+events = os.path.join(os.path.dirname(os.environ["OUTLAST_PROGRESS_FILE"]), "events.jsonl")
+step = 0
+if "--resume" in sys.argv:
+    step = int(zipfile.ZipFile(path).read("ckpt/step"))
+print("resumed at", step, flush=True)
+begun = time.monotonic()
+while step < 4:
+    step += 1
+    torn = step == 2 and "--resume" not in sys.argv
+    while torn and '"event":"kept"' not in open(events).read():
+        assert time.monotonic() < begun + 60, "no snapshot was taken"
+        time.sleep(0.05)
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        archive.writestr("ckpt/step", str(step))
+        archive.writestr("ckpt/data/0", os.urandom(100000))
+    content = content.getvalue()
+    with open(path, "wb") as file:
+        file.write(content[:50000] if torn else content)
+    print("step", step, flush=True)
+    if torn and sys.argv[1] == "script":
+        os.kill(os.getpid(), signal.SIGKILL)
+    while torn:
+        time.sleep(0.05)
+with open(os.path.join(os.environ["OUTLAST_OUTPUT_DIR"], "weights.json"), "w") as file:
+    file.write("[%d]" % step)
+"""
+
+
+@pytest.mark.parametrize("killed", ["script", "job"])
+def test_a_checkpoint_that_a_kill_cut_short_is_replaced_by_the_snapshot_before_it(
+    experiment: ClusterExperiment, killed: str
+) -> None:
+    checkpoints = {"grace": "5s", "resume": "--resume"}
+    experiment.write("python", "train.py", killed, files={"train.py": TORN}, checkpoints=checkpoints)
+    process = experiment.lab.start("run", experiment.directory)
+    if killed == "job":
+        experiment.wait_for_step(2)
+        experiment.cluster.kill_without_warning(experiment.running_job().token)
+    experiment.finish(process)
+    explained = experiment.lab.outlast("explain", experiment.directory / "train").stdout
+    assert len(experiment.legs()) == 2, explained
+    if killed == "script" or experiment.cluster.name != "htcondor":  # its last commit may be older, and whole
+        assert "ckpt.pt is not whole: its table of contents is missing; snapshot 1 was put back" in explained
+    log = experiment.lab.outlast("logs", experiment.directory / "train").stdout
+    assert "resumed at 1" in log, log + explained
+    assert experiment.weights() == "[4]"
+    experiment.assert_nothing_is_left()

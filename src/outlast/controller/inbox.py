@@ -58,6 +58,8 @@ class Retry:
     again: bool = False
     #: The runs that are held back, too.
     held_back: bool = False
+    #: What these runs had saved was moved aside.
+    from_scratch: bool = False
 
 
 @dataclass(frozen=True)
@@ -147,8 +149,8 @@ def _build(raw: Mapping[str, Any]) -> Request:
             return Cancel(names, str(raw["reason"]))
         case "retry":
             names = tuple(map(_text, raw["runs"]))
-            again, held_back = raw.get("again") is True, raw.get("held_back") is True
-            return Retry(read_spec(json.dumps(raw["spec"])), names, again, held_back)
+            flags = [raw.get(name) is True for name in ("again", "held_back", "from_scratch")]
+            return Retry(read_spec(json.dumps(raw["spec"])), names, *flags)
         case "resume":
             return Resume(None if raw["runs"] is None else tuple(map(_text, raw["runs"])))
         case "accept":
@@ -230,13 +232,14 @@ def _entries_for(journal: Journal, request: Request, now: float) -> list[Journal
                 if run.attempts == 0:  # nothing has to be cancelled or looked at first
                     entries.append(JournalEntry(now, run.name, EntryKind.CANCELLED, None, {"reason": reason}))
             return entries
-        case Retry(spec, names, again, held_back):
+        case Retry(spec, names, again, held_back, from_scratch):
             number = journal.add_spec(spec)
             states = [RunState.FAILED, RunState.CANCELLED, RunState.HELD_BACK]
             states += [RunState.FINISHED] if again else []
             others = [run.name for run in _not_begun(journal) if held_back]
+            data = {"spec": number, **({"from_scratch": True} if from_scratch else {})}
             return [
-                JournalEntry(now, run.name, EntryKind.RETRIED, None, {"spec": number})
+                JournalEntry(now, run.name, EntryKind.RETRIED, None, data)
                 for run in map(journal.run, dict.fromkeys([*names, *others]))
                 if run is not None and run.state in states
             ]

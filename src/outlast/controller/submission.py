@@ -94,16 +94,19 @@ def retry(
     *,
     again: bool = False,
     held_back: bool = False,
+    from_scratch: bool = False,
 ) -> Spec:
     """Request durably that these runs are retried with the current `params.yaml` and code; return the spec.
 
-    `again`: finished runs too. `held_back`: also all runs that are held back. Raise BadInput if runs are
-    under way on another cluster, NotWritable if another user has the experiment.
+    `again`: finished runs too. `held_back`: also all runs that are held back. `from_scratch`: what they had
+    saved was moved aside. Raise BadInput if runs are under way on another cluster, NotWritable if another
+    user has the experiment.
     """
     check_owner(experiment.journal)
     spec = prepare(experiment, parsed)
     _refuse_other_cluster(journal, spec)
-    Inbox(experiment.inbox).put(Retry(spec, tuple(run.name for run in runs), again, held_back))
+    names = tuple(run.name for run in runs)
+    Inbox(experiment.inbox).put(Retry(spec, names, again, held_back, from_scratch))
     return spec
 
 

@@ -23,7 +23,7 @@ def _sentence(entry: JournalEntry, attempt: Attempt | None) -> str:
         case EntryKind.ADDED:
             return "submitted"
         case EntryKind.RETRIED:
-            return "retry requested"
+            return "retry from scratch requested" if data.get("from_scratch") else "retry requested"
         case EntryKind.HELD_BACK:
             return "held back: %s" % reason
         case EntryKind.RESUMED:

@@ -194,6 +194,7 @@ def _apply_run(run: Run | None, attempt: Attempt | None, entry: JournalEntry, ch
                 spec=data.get("spec", run.spec),
                 ran=0,
                 best_step=None,  # the user may have moved the checkpoints away to start from scratch
+                saved=_has_saved(run) and not data.get("from_scratch"),
                 stuck=0,
                 stuck_any=0,
                 failure=None,
@@ -248,10 +249,8 @@ def _after_ending(run: Run, attempt: Attempt, entry: JournalEntry) -> Mapping[st
         if run.best_step is not None and (resumed is None or resumed < run.best_step):
             # Checkpoints were lost. That is no progress; the next attempt is measured from this step.
             best_step = step
-    # Records of earlier versions do not have `saved`.
-    saved_before = run.saved or run.best_step is not None or (run.last is not None and run.last.progressed)
     resumed_any = any(leg.resumed is not None for leg in account.legs)
-    saved = saved_before or resumed_any or progressed
+    saved = _has_saved(run) or resumed_any or progressed
     last = Ending(
         number=attempt.number,
         token=attempt.token,
@@ -306,6 +305,11 @@ def _after_ending(run: Run, attempt: Attempt, entry: JournalEntry) -> Mapping[st
     elif computed:
         changes["troubles"] = 0
     return changes
+
+
+def _has_saved(run: Run) -> bool:
+    """Return True if an attempt has saved something; records of earlier versions do not have `saved`."""
+    return run.saved or run.best_step is not None or (run.last is not None and run.last.progressed)
 
 
 def _save_history(run: Run, outcome: Outcome, account: AttemptAccount) -> Mapping[str, Any]:

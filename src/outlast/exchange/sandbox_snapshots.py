@@ -13,7 +13,7 @@ from outlast.exchange import file_trees
 from outlast.filesystem import sync_directory
 from outlast.node.sandbox import layout
 from outlast.node.snapshots.snapshot_manifest import Snapshot
-from outlast.node.snapshots.snapshot_store import list_whole
+from outlast.node.snapshots.snapshot_store import list_whole, read_mark, write_mark
 from outlast.untrusted_files import directory_below, walk
 
 #: A commit has the newest snapshot only: so many of the earlier ones stay beside it.
@@ -37,6 +37,7 @@ def bring(place: Path, relative: str, target: Path, in_part: bool) -> None:
         file_trees.copy(target, one.name, coming / one.name)
     for one in returned:
         file_trees.copy(place, "%s/%s" % (relative, one.name), coming / one.name)
+    _copy_mark(place, relative, coming, returned)
     file_trees.sync_tree(coming)
     layout.remove(str(going))
     if target.exists():
@@ -49,18 +50,32 @@ def bring(place: Path, relative: str, target: Path, in_part: bool) -> None:
 def provide(source: Path, target: Path, most: int, most_bytes: int | None) -> None:
     """Copy the newest snapshots of a run to `target`, within the bounds. Raise OSError."""
     room = most_bytes
+    provided = []
     for one in _list(source, "")[::-1][:most]:
         if room is not None:
             room -= one.size
             if room < 0:
-                return
+                break
         file_trees.copy(source, one.name, target / one.name)
+        provided.append(one)
+    _copy_mark(source, "", target, provided)
 
 
 def size_of(directory: Path) -> int:
     """Return the bytes of all files below a directory."""
     with directory_below(directory) as top:
         return sum(entry.status.st_size for entry in walk(top) if entry.is_file)
+
+
+def _copy_mark(top: Path, relative: str, target: Path, snapshots: list[Snapshot]) -> None:
+    """Copy the mark of a snapshot that was being put back when its job ended: the next job completes it."""
+    marked = None
+    with suppress(FileNotFoundError, NotADirectoryError), directory_below(top, relative) as directory:
+        marked = read_mark(directory)
+    for one in snapshots:
+        if one.number == marked:
+            with directory_below(target) as goal:
+                write_mark(goal, one.number)
 
 
 def _list(top: Path, relative: str) -> list[Snapshot]:

@@ -463,7 +463,8 @@ def _stopped(why: str, how: str) -> AttemptResult:
 def _snapshot_store(order: WorkOrder) -> SnapshotStore | None:
     if order.snapshots is None or order.most_snapshots < 1:
         return None
-    return SnapshotStore(order.snapshots, order.checkpoints, order.most_snapshots, order.snapshot_bytes)
+    most, most_bytes = order.most_snapshots, order.snapshot_bytes
+    return SnapshotStore(order.snapshots, order.checkpoints, most, most_bytes, foreign=order.sandbox)
 
 
 def _find_node_scratch(order: WorkOrder) -> str | None:

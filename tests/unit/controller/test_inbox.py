@@ -57,6 +57,7 @@ def test_an_inbox_that_was_never_written_is_empty(inbox: Inbox) -> None:
 
 def test_requests_are_read_as_they_were_written_in_order(inbox: Inbox) -> None:
     requests = [SUBMIT, Cancel(None, "all"), Cancel(("a",), "one"), Retry(SPEC, ("a", "b"))]
+    requests.append(Retry(SPEC, ("a",), from_scratch=True))
     names = [inbox.put(request) for request in requests]
     assert list(inbox.read()) == list(zip(names, requests, strict=True))
 

@@ -253,6 +253,14 @@ def test_a_retry_resets_all_counts_but_the_number_of_attempts() -> None:
     assert (run.ran, run.stuck, run.failures, run.failure, run.cancel_asked) == (0, 0, 0, None, "")
 
 
+@pytest.mark.parametrize("facts", [{"saved": True}, {"best_step": 7}], ids=["now", "earlier versions"])
+def test_a_run_has_saved_nothing_after_a_retry_from_scratch_and_after_no_other(facts: dict[str, Any]) -> None:
+    failed = a_run(RunState.FAILED, **facts)
+    resumed, _ = apply(failed, None, entry(EntryKind.RETRIED, spec=2))
+    begun, _ = apply(failed, None, entry(EntryKind.RETRIED, spec=2, from_scratch=True))
+    assert (resumed.saved, begun.saved) == (True, False)
+
+
 def resumed_from(resumed: int | None) -> Attempt:
     return an_attempt(account=AttemptAccount(slot=5.0, loaded=True, resumed=resumed))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from pathlib import Path
 
@@ -10,9 +12,12 @@ import pytest
 from outlast.domain.model import Attempt, AttemptState, Checkpoints, Run, RunState, Spec
 from outlast.exchange.experiment import Experiment
 from outlast.exchange.sandbox_exchange import SandboxExchange
+from outlast.node.event_log import EventLog
+from outlast.node.pulse import no_pulse
 from outlast.node.sandbox import layout, manifest
-from outlast.node.sandbox.commit import Sandbox, _take_snapshot
+from outlast.node.sandbox.commit import Sandbox, mirror_state
 from outlast.node.snapshots.snapshot_store import SnapshotStore
+from outlast.node.snapshots.start_state import StartStateFinder
 from outlast.schedulers.profile import Profile
 
 RUN = Run("run", 0, 1, {}, RunState.ACTIVE, added=0.0, since=0.0)
@@ -93,6 +98,35 @@ def test_a_job_finds_the_snapshots_of_the_job_before_it(tmp_path: Path) -> None:
     assert (second.checkpoints / "model").read_text() == "two"
 
 
+def test_a_return_that_was_interrupted_is_completed_by_the_next_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Job(tmp_path, 1).start()
+    first.save("one", "first")
+    first.save("one", "second")
+    first.save("two", "second")
+    move = os.rename
+
+    def fail(source: str, target: str, **descriptors: int) -> None:
+        if source == "second" and (first.checkpoints / "second").exists() is False:
+            raise OSError(errno.EIO, "the disk is gone")
+        move(source, target, **descriptors)
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="the disk is gone"):
+        patch.setattr(os, "rename", fail)
+        first.store.restore(first.store.snapshots()[1])
+    assert names(first.checkpoints) == ["first"], "a part is in its place"
+    first.end()
+    second = Job(tmp_path, 2).start()
+    assert names(second.checkpoints) == ["first"]
+    finder = StartStateFinder(
+        second.store, str(second.checkpoints), EventLog(str(tmp_path / "events")), no_pulse
+    )
+    finder.prepare(None)
+    assert (second.checkpoints / "second").read_text() == "one"
+    assert "restoring.json" not in names(second.end().kept)
+
+
 def test_a_snapshot_that_a_job_gave_up_does_not_come_back(tmp_path: Path) -> None:
     first = Job(tmp_path, 1).start()
     for text in ("one", "two", "three"):
@@ -137,7 +171,7 @@ def test_a_commit_has_the_newest_snapshot_and_the_earlier_ones_stay(tmp_path: Pa
     second.save("two")
     second.save("three")
     sandbox = Sandbox(str(second.sandbox), str(second.travel / "unfinished/output"))
-    listed = _take_snapshot(sandbox, 5)
+    listed = mirror_state(sandbox, 5)
     assert "snapshots/000003/files/model" in listed.files
     assert "snapshots/000002/files/model" not in listed.files
     manifest.write(sandbox.snapshot, listed)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import sys
 import zipfile
 from pathlib import Path
 
@@ -222,6 +224,85 @@ def test_an_interrupted_return_is_completed_at_the_next_start(
     model.unlink()
     assert place.start()[0] == 1
     assert model.read_text() == "one" and (place.checkpoints / "other").read_text() == "1"
+
+
+def restore_in_child(place: Place, calls: int) -> bool:
+    """Put the oldest snapshot back in a process that ends at its n-th call to the system; True if it did."""
+    child = os.fork()
+    if child == 0:
+        left = [calls]
+
+        def count(event: str, arguments: object) -> None:
+            if event == "open" or event.startswith("os."):
+                left[0] -= 1
+                if left[0] == 0:
+                    os._exit(9)
+
+        try:
+            sys.addaudithook(count)
+            place.store.restore(place.store.snapshots()[0])
+        finally:
+            os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+
+
+def test_a_return_that_is_killed_at_any_moment_is_completed_or_was_not_begun(tmp_path: Path) -> None:
+    kills = completed = 0
+    while True:
+        root = tmp_path / str(kills)
+        root.mkdir()
+        place = Place(root)
+        for name in ("first", "deep/second"):
+            place.write(name, "one")
+        place.take()
+        for name in ("first", "deep/second"):
+            place.write(name, "torn")
+        (place.checkpoints / "third").write_text("new")
+        if not restore_in_child(place, kills + 1):
+            break
+        kills += 1
+        (state,) = {place.start()[0]}
+        found = {
+            str(path.relative_to(place.checkpoints)): path.read_text()
+            for path in place.checkpoints.rglob("*")
+            if path.is_file()
+        }
+        before = {"first": "torn", "deep/second": "torn", "third": "new"}
+        assert found in (before, {"first": "one", "deep/second": "one"}), "killed at call %d" % kills
+        completed += found != before
+        assert state is not None
+        assert not (place.directory / "restoring.json").exists()
+        assert not list(place.directory.glob(".*")), "nothing is left of the job that was killed"
+    assert kills > 50 and completed > 10
+
+
+def test_a_training_does_not_start_with_a_part_of_its_files(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = place.checkpoints / "ckpt.pt"
+    write_zip(model)
+    place.take()
+    os.truncate(model, 600)
+
+    def fail(source: int, name: str, target: int) -> None:
+        raise OSError(errno.EIO, "the disk is gone")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="the disk is gone"):
+        patch.setattr(snapshot_store, "_move", fail)
+        place.start()
+    assert place.start()[0] == 1
+    assert zipfile.is_zipfile(model)
+
+
+def test_an_interrupted_return_whose_snapshot_is_damaged_takes_an_older_one(place: Place) -> None:
+    for text in ("one", "two"):
+        place.write("model", text)
+        place.take()
+    (place.directory / "restoring.json").write_text("2")
+    (place.directory / "000002/files/model").write_text("bad")  # of the same size
+    (place.checkpoints / "model").unlink()
+    assert place.start()[0] == 1
+    assert (place.checkpoints / "model").read_text() == "one"
 
 
 def test_own_checkpoints_and_hidden_names_are_left_alone(place: Place) -> None:

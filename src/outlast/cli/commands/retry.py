@@ -82,7 +82,15 @@ def command(
             if cluster is None:
                 _check_same_cluster(journal, chosen, parsed.spec.cluster)
             aside = [path for run in found for path in _move_aside(experiment, run)] if from_scratch else []
-            retry(experiment, parsed, journal, tuple(found), again=again, held_back=failed)
+            retry(
+                experiment,
+                parsed,
+                journal,
+                tuple(found),
+                again=again,
+                held_back=failed,
+                from_scratch=from_scratch,
+            )
     finally:
         journal.close()
     names = [run.name for run in chosen]

@@ -81,7 +81,7 @@ def send_state(
     Raises FilesChanged, ChirpError or another OSError, and whatever `pulse` raises.
     """
     try:
-        listed = _take_snapshot(sandbox, serial)
+        listed = mirror_state(sandbox, serial)
         stamps = {name: _stamp(os.path.join(sandbox.snapshot, name)) for name in listed.files}
         place = f"{layout.COMMITTED}/{layout.commit_name(serial)}"
         chirp.remove(place)
@@ -173,8 +173,11 @@ def _link(chirp: Chirp, before: SentCommit, name: str, place: str) -> bool:
     return True
 
 
-def _take_snapshot(sandbox: Sandbox, serial: int) -> DirectoryManifest:
-    """Link all files into the snapshot, so that they stay if the training removes or replaces them."""
+def mirror_state(sandbox: Sandbox, serial: int) -> DirectoryManifest:
+    """Link all files of the state to `sandbox.snapshot` and return their manifest. Raises OSError.
+
+    They stay there if the training removes or replaces them. Raises FilesChanged if it does so all the time.
+    """
     for _ in range(_SNAPSHOT_TRIES):
         _remove_snapshot(sandbox)
         try:

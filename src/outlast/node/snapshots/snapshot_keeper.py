@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
 import os
 import threading
@@ -15,6 +16,10 @@ from outlast.node.snapshots.snapshot_store import CannotKeep, SnapshotStore, Tak
 
 #: The next snapshot waits for this many times the seconds that the last one took.
 _PAUSE = 3.0
+#: If the directory has not been quiet for this many seconds since a change, a snapshot is tried all the same.
+_LONGEST_UNREST = 60.0
+#: After these errors no more snapshots are taken: the space that is left belongs to the training.
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 #: Added to the niceness of the thread: the training comes first.
 _NICENESS = 10
 #: Seconds to wait for the thread at the end of a training.
@@ -40,10 +45,13 @@ class SnapshotKeeper:
         self._cancelled = False
         #: True if something may have changed since the last snapshot.
         self._dirty = False
+        self._dirty_since = math.inf
+        #: True if nothing was written when the snapshot under way began.
+        self._quiet = True
         self._due = -math.inf
         self._result: Taken | Exception | None = None
         self._seconds = 0.0
-        self._warned = False
+        self._warned = self._given_up = False
         #: How often the script replaced a file by another one, and which it wrote in place.
         self._replaced: Counter[str] = Counter()
         self._in_place: set[str] = set()
@@ -54,16 +62,18 @@ class SnapshotKeeper:
 
         If `urgent`, the training is about to be stopped: there is no pause after the last snapshot.
         """
-        self._dirty = self._dirty or changed
+        if changed and not self._dirty and not self._given_up:
+            self._dirty, self._dirty_since = True, self._now()
         self._collect()
-        if self._thread is None and self._dirty and quiet and (urgent or self._now() >= self._due):
-            self._dirty = False
+        ready = quiet or self._now() >= self._dirty_since + _LONGEST_UNREST
+        if self._thread is None and self._dirty and ready and (urgent or self._now() >= self._due):
+            self._dirty, self._quiet = False, quiet
             self._thread = threading.Thread(target=self._run, name="snapshot", daemon=True)
             self._thread.start()
 
     @property
     def is_settled(self) -> bool:
-        """True if the newest state is kept, or cannot be."""
+        """True if the newest state is kept, or cannot be kept."""
         return self._thread is None and not self._dirty
 
     def finish(self) -> None:
@@ -94,6 +104,8 @@ class SnapshotKeeper:
         elif isinstance(result, Exception) and not self._warned:
             self._warned = True
             self._events.warn(f"no snapshot of the checkpoints was taken: {result}")
+        if isinstance(result, OSError) and result.errno in _NO_SPACE:
+            self._given_up = True
 
     def _note_files(self, taken: Taken) -> None:
         """Note which files were replaced since the last snapshot, and which were written in place."""
@@ -113,7 +125,7 @@ class SnapshotKeeper:
         try:
             linked = [name for name, times in self._replaced.items() if times >= _MIN_REPLACED]
             safe = [name for name in linked if name not in self._in_place]
-            self._result = self._store.take(sure=True, pulse=self._pulse, replaced=safe)
+            self._result = self._store.take(sure=self._quiet, pulse=self._pulse, replaced=safe)
         except _Cancelled:
             self._result = None
         except (CannotKeep, OSError) as error:

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import re
 import secrets
+import stat
 from dataclasses import dataclass, replace
 from typing import Callable, Collection, Iterator
 
@@ -44,10 +44,13 @@ _RESTORING = "restoring.json"
 _OWN_CHECKPOINT = re.compile(r"step-\d{12,}-g\d{6,}-s\d{6,}")
 #: Files that grow line by line: they are never torn, and do not keep a directory from being quiet.
 _LOG = re.compile(r".*\.(log|csv|tsv|jsonl)|events\.out\.tfevents\..*", re.IGNORECASE)
-#: More files than any real set of checkpoints has.
+#: More files, and more names of any kind, than any real set of checkpoints has.
 _MAX_FILES = 20_000
+_MAX_NAMES = 50_000
 #: More snapshots than `checkpoints.snapshots` allows: a directory may come from an untrusted machine.
 _MOST_LISTED = 110
+#: The manifests of the newest snapshots are read, up to this many bytes together.
+_MOST_LISTED_BYTES = 32 * 2**20
 #: How many of the states that were put aside are kept.
 _MOST_ASIDE = 2
 #: The part of the free space that a snapshot may take.
@@ -98,14 +101,18 @@ class SnapshotStore:
     """Takes, lists, checks and puts back snapshots of the directory `checkpoints`.
 
     At most `most` are kept, of `most_bytes` together. Two jobs may use the same directories: what one of them
-    publishes is whole, and the other's attempt to use the same number fails.
+    publishes is whole, and the other's attempt to use the same number fails. If they are `foreign`, another
+    machine may have written them: links that could lead out of the checkpoint directory are not put back.
     """
 
-    def __init__(self, directory: str, checkpoints: str, most: int, most_bytes: int) -> None:
+    def __init__(
+        self, directory: str, checkpoints: str, most: int, most_bytes: int, *, foreign: bool = False
+    ) -> None:
         self._directory = directory
         self._checkpoints = checkpoints
         self._most = most
         self._most_bytes = most_bytes
+        self._foreign = foreign
 
     def snapshots(self) -> list[Snapshot]:
         """Return the snapshots whose files all have their sizes, oldest first."""
@@ -113,9 +120,9 @@ class SnapshotStore:
             return list_whole(top)
         return []
 
-    def holds_nothing(self) -> bool:
+    def holds_nothing(self, pulse: Callable[[], None] = no_pulse) -> bool:
         """Return True if the checkpoint directory has no file of the training script."""
-        content = self._survey()
+        content = self._survey(pulse)
         return not content.files and not content.links
 
     def take(
@@ -129,7 +136,7 @@ class SnapshotStore:
         It is `sure` also if all of its files passed a check. `replaced` are files that the script never
         writes in place. Raises CannotKeep and OSError, and whatever `pulse` raises: nothing is kept then.
         """
-        content = self._survey()
+        content = self._survey(pulse)
         if not content.files:
             return None
         os.makedirs(self._directory, exist_ok=True)
@@ -169,6 +176,7 @@ class SnapshotStore:
         written, checked = 0, True
         with directory_below(self._checkpoints) as source, directory_below(place, FILES) as target:
             for name, stamp in content.files.items():
+                pulse()
                 folder, _, base = name.rpartition("/")
                 with _made_below(target, folder) as goal:
                     known = before.files.get(name) if before is not None else None
@@ -193,7 +201,7 @@ class SnapshotStore:
                     snapshot.files[name] = KeptFile(copied.size, copied.sha256, stamp)
                     written += copied.written
         snapshot.links.update(content.links)
-        again = self._survey()
+        again = self._survey(pulse)
         if again.settled != content.settled or again.links != content.links:
             raise Unsettled("files changed while they were copied")
         return Taken(replace(snapshot, sure=snapshot.sure or checked), is_new=True, written=written)
@@ -209,16 +217,16 @@ class SnapshotStore:
     def restore(self, snapshot: Snapshot, pulse: Callable[[], None] = no_pulse) -> None:
         """Put a snapshot back; what the script had in its directory is put aside. Raises CannotKeep, OSError.
 
-        CannotKeep: the snapshot is damaged, and nothing has changed. A start after a kill must call
-        `finish_restore`.
+        CannotKeep: the snapshot is damaged, and nothing has changed. After an OSError, as after a kill, a
+        part may be in its place: the next start must call `finish_restore`.
         """
         with self._open() as top, _refusing_links(self._checkpoints):
             temporary = ".restored.%s.tmp" % secrets.token_hex(4)
             os.mkdir(temporary, dir_fd=top)
             try:
                 with directory_below(top, temporary) as target:
-                    _copy_back(top, snapshot, target, pulse)
-                    _write_mark(top, snapshot)
+                    _copy_back(top, snapshot, target, pulse, foreign=self._foreign)
+                    write_mark(top, snapshot.number)
                     self._put_aside(top, snapshot.number)
                     with directory_below(self._checkpoints) as goal:
                         for name in os.listdir(target):
@@ -229,27 +237,36 @@ class SnapshotStore:
                     remove_tree(temporary, dir_fd=top)
             _remove_mark(top)
 
-    def finish_restore(self, pulse: Callable[[], None] = no_pulse) -> bool:
-        """Complete a restore that was killed, and remove what killed jobs left. Raises as `restore`."""
+    def finish_restore(self, pulse: Callable[[], None] = no_pulse) -> int | None:
+        """Complete a restore that was killed, and remove what killed jobs left. Raises as `restore`.
+
+        Return its snapshot, None if there was none. If that is damaged, raise CannotKeep.
+        """
         with contextlib.suppress(FileNotFoundError), self._open() as top:
-            marked = _read_mark(top)
+            marked = read_mark(top)
             for name in os.listdir(top):
                 if name.startswith(".") and name.endswith(".tmp"):
-                    remove_tree(name, ignore_errors=True, dir_fd=top)
+                    _discard(name, top)
+            if marked is None:
+                return None
             found = next((one for one in self.snapshots() if one.number == marked), None)
             if found is None:
-                _remove_mark(top)
-                return False
+                raise CannotKeep("snapshot %d, which was being put back, is damaged" % marked)
             self.restore(found, pulse)
-            return True
-        return False
+            return marked
+        return None
+
+    def forget_restore(self) -> None:
+        """Remove the note of a restore that cannot be completed. Raises OSError."""
+        with contextlib.suppress(FileNotFoundError), self._open() as top:
+            _remove_mark(top)
 
     def remove_from(self, number: int) -> None:
         """Remove the snapshots from `number` on. Raises OSError."""
         with contextlib.suppress(FileNotFoundError), self._open() as top:
             for name in _numbered(top, ""):
                 if int(name) >= number:
-                    remove_tree(name, ignore_errors=True, dir_fd=top)
+                    _discard(name, top)
 
     def retire(self) -> None:
         """Rename the directory: its snapshots belong to checkpoints that were moved away. Raises OSError."""
@@ -265,7 +282,7 @@ class SnapshotStore:
             for name in _own_names(source):
                 _move(source, name, target)
         for old in _numbered(top, _ASIDE)[:-_MOST_ASIDE]:
-            remove_tree(old, ignore_errors=True, dir_fd=top)
+            _discard(old, top)
 
     def _prune(self, top: int) -> None:
         """Remove the oldest snapshots beyond the bounds, but never the newest, nor the newest sure one."""
@@ -281,7 +298,7 @@ class SnapshotStore:
             if kept < self._most and sum(sizes.values()) <= self._most_bytes:
                 kept += 1
             else:
-                remove_tree(one.name, ignore_errors=True, dir_fd=top)
+                _discard(one.name, top)
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[int]:
@@ -291,12 +308,14 @@ class SnapshotStore:
         finally:
             os.close(descriptor)
 
-    def _survey(self) -> _Content:
+    def _survey(self, pulse: Callable[[], None]) -> _Content:
         """List the files and links that belong to the script. Raises CannotKeep and OSError."""
         files: dict[str, Stamp] = {}
         links: dict[str, str] = {}
         with _refusing_links(self._checkpoints), directory_below(self._checkpoints) as top:
-            for entry in walk(top):
+            for seen, entry in enumerate(walk(top, pulse), start=1):
+                if len(files) > _MAX_FILES or seen > _MAX_NAMES:
+                    raise CannotKeep("there are more than %d files" % _MAX_FILES)
                 first = entry.path.partition("/")[0]
                 if _is_left_alone(first) or any(part.startswith(".") for part in entry.path.split("/")):
                     continue
@@ -306,15 +325,19 @@ class SnapshotStore:
                 elif entry.is_link:
                     with contextlib.suppress(FileNotFoundError, OSError):
                         links[entry.path] = os.readlink(entry.name, dir_fd=entry.dir_fd)
-                if len(files) > _MAX_FILES:
-                    raise CannotKeep("there are more than %d files" % _MAX_FILES)
         return _Content(files, links)
 
 
 def list_whole(top: int) -> list[Snapshot]:
     """Return the newest snapshots below an open directory whose files all have their sizes, oldest first."""
-    names = _numbered(top, "")[-_MOST_LISTED:]
-    return [found for name in names for found in [_read(top, name)] if found is not None]
+    whole: list[Snapshot] = []
+    left = _MOST_LISTED_BYTES
+    for name in reversed(_numbered(top, "")[-_MOST_LISTED:]):
+        found = _read(top, name, min(left, snapshot_manifest.MAX_BYTES))
+        left -= found[1]
+        if found[0] is not None:
+            whole.append(found[0])
+    return whole[::-1]
 
 
 @contextlib.contextmanager
@@ -350,19 +373,39 @@ def _parse_number(name: str) -> int:
     return int(number) if _NUMBER.fullmatch(number) else 0
 
 
-def _read(top: int, name: str) -> Snapshot | None:
-    """Return the snapshot of this name, if it has all its files with their sizes."""
-    try:
-        with directory_below(top, name) as place:
-            found = snapshot_manifest.read(place)
-            if found is None or found.name != name:
-                return None
-            with directory_below(place, FILES) as files:
-                sizes = {entry.path: entry.status.st_size for entry in walk(files) if entry.is_file}
-    except OSError:
-        return None
-    expected = {path: kept.size for path, kept in found.files.items()}
-    return found if sizes == expected else None
+def _read(top: int, name: str, most: int) -> tuple[Snapshot | None, int]:
+    """Return the snapshot of this name, if it has all its files with their sizes, and its manifest's size.
+
+    Manifests of more than `most` bytes are not read.
+    """
+    size = 0
+    with contextlib.suppress(OSError), directory_below(top, name) as place:
+        size = os.stat(snapshot_manifest.NAME, dir_fd=place, follow_symlinks=False).st_size
+        if size > most:
+            return None, 0
+        found = snapshot_manifest.read(place)
+        if found is not None and found.name == name and _has_all_files(place, found):
+            return found, size
+    return None, size
+
+
+def _has_all_files(place: int, snapshot: Snapshot) -> bool:
+    """Return True if the files below the open directory of a snapshot are those of its manifest."""
+    missing = {path: kept.size for path, kept in snapshot.files.items()}
+    with directory_below(place, FILES) as files:
+        for entry in walk(files):
+            if entry.is_file and missing.pop(entry.path, None) != entry.status.st_size:
+                return False
+    return not missing
+
+
+def _discard(name: str, top: int) -> None:
+    """Remove a directory, or whatever has its name. What cannot be removed stays: it only takes space."""
+    with contextlib.suppress(OSError):
+        if stat.S_ISDIR(os.stat(name, dir_fd=top, follow_symlinks=False).st_mode):
+            remove_tree(name, ignore_errors=True, dir_fd=top)
+        else:
+            os.unlink(name, dir_fd=top)
 
 
 def _add_sizes(top: int, snapshot: Snapshot, sizes: dict[int, int]) -> None:
@@ -375,11 +418,18 @@ def _add_sizes(top: int, snapshot: Snapshot, sizes: dict[int, int]) -> None:
 
 @contextlib.contextmanager
 def _made_below(top: int, folder: str) -> Iterator[int]:
-    """Yield a descriptor of the directory `folder` below `top`, which is created."""
-    if folder:
-        os.makedirs(f"/proc/self/fd/{top}/{folder}", exist_ok=True)
-    with directory_below(top, folder) as place:
+    """Yield a descriptor of the directory `folder` below `top`, which is created; no link is followed."""
+    place = os.dup(top)
+    try:
+        for name in folder.split("/") if folder else ():
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(name, dir_fd=place)
+            inner = open_directory(name, place)
+            os.close(place)
+            place = inner
         yield place
+    finally:
+        os.close(place)
 
 
 def _link_kept(top: int, before: Snapshot, name: str, goal: int) -> None:
@@ -395,17 +445,23 @@ def _link_kept(top: int, before: Snapshot, name: str, goal: int) -> None:
             copy_file(base, f"/proc/self/fd/{goal}/{base}", dir_fd=origin)
 
 
-def _copy_back(top: int, snapshot: Snapshot, target: int, pulse: Callable[[], None]) -> None:
+def _copy_back(
+    top: int, snapshot: Snapshot, target: int, pulse: Callable[[], None], *, foreign: bool
+) -> None:
     """Copy a snapshot into an open directory; the script may write to the copies. Raises CannotKeep."""
     try:
         with directory_below(top, f"{snapshot.name}/{FILES}") as source:
             for name, kept in snapshot.files.items():
+                pulse()
                 folder, _, base = name.rpartition("/")
                 with directory_below(source, folder) as origin, _made_below(target, folder) as goal:
                     copied = file_copies.copy(base, origin, base, goal, pulse)
                 if (copied.size, copied.sha256) != (kept.size, kept.sha256):
                     raise CannotKeep("%s in snapshot %d is damaged" % (name, snapshot.number))
             for name, link in snapshot.links.items():
+                pulse()
+                if foreign and snapshot_manifest.leads_outside(name, link):
+                    continue
                 folder, _, base = name.rpartition("/")
                 with _made_below(target, folder) as goal:
                     os.symlink(link, base, dir_fd=goal)
@@ -430,21 +486,23 @@ def _move(source: int, name: str, target: int) -> None:
         os.unlink(name, dir_fd=source)
 
 
-def _write_mark(top: int, snapshot: Snapshot) -> None:
+def write_mark(top: int, number: int) -> None:
+    """Note in the open directory of snapshots that this one is being put back, durably. Raises OSError."""
     with create_file(_RESTORING + ".tmp", top) as file:
-        file.write(json.dumps(snapshot.number).encode())
+        file.write(b"%d" % number)
         file.flush()
         os.fsync(file.fileno())
     os.rename(_RESTORING + ".tmp", _RESTORING, src_dir_fd=top, dst_dir_fd=top)
     sync_directory(".", top)
 
 
-def _read_mark(top: int) -> int:
+def read_mark(top: int) -> int | None:
+    """Return the number of the snapshot that is being put back; None if there is none."""
     try:
         number = parse_json(read_file(_RESTORING, 100, top))
     except (OSError, ValueError):
-        return 0
-    return number if isinstance(number, int) else 0
+        return None
+    return number if isinstance(number, int) else None
 
 
 def _remove_mark(top: int) -> None:

@@ -25,7 +25,7 @@ class StartState:
 
 
 class StartStateFinder:
-    """Prepares the checkpoint directory before the training starts. Errors are logged, never raised."""
+    """Prepares the checkpoint directory before the training starts."""
 
     def __init__(
         self, store: SnapshotStore, checkpoints: str, events: EventLog, pulse: Callable[[], None]
@@ -38,20 +38,33 @@ class StartStateFinder:
     def prepare(self, before: int | None) -> StartState:
         """Return the state to start from; with `before`, the newest snapshot with a lower number.
 
-        Raises whatever the pulse raises.
+        Without a snapshot, the checkpoints are used as they are. Raises OSError if one cannot be put back
+        now: a training must not start with a part of its files. Raises whatever the pulse raises.
+        """
+        if not os.path.isdir(self._checkpoints):
+            self._store.retire()  # the user moved the checkpoints away, to start from the beginning
+            return StartState()
+        restored = self._finish_restore()
+        if before is not None and (restored is None or restored >= before):
+            return self._go_back(before)
+        return self._check() if restored is None else self._describe(restored)
+
+    def _finish_restore(self) -> int | None:
+        """Complete a restore that was killed; return the number of the snapshot, None if there was none.
+
+        If the snapshot is damaged, an older one takes its place. Newer ones had been given up.
         """
         try:
-            if not os.path.isdir(self._checkpoints):
-                self._store.retire()  # the user moved the checkpoints away, to start from the beginning
-                return StartState()
-            if self._store.finish_restore(self._pulse):
-                self._log("an interrupted return to an older state was completed")
-            if before is not None:
-                return self._go_back(before)
-            return self._check()
-        except (CannotKeep, OSError) as error:
-            self._events.warn(f"the checkpoints are used as they are: {_text(error)}")
-            return StartState()
+            number = self._store.finish_restore(self._pulse)
+        except CannotKeep as error:
+            self._log(_text(error))
+            number = self._restore(None)
+            if number is None:
+                self._store.forget_restore()
+        if number is not None:
+            self._store.remove_from(number + 1)
+            self._log(f"an interrupted return was completed: snapshot {number} was put back")
+        return number
 
     def _go_back(self, before: int) -> StartState:
         number = self._restore(before)
@@ -65,18 +78,22 @@ class StartStateFinder:
     def _check(self) -> StartState:
         """Keep the current state; if it is torn or gone, put the newest snapshot back."""
         try:
-            if self._store.holds_nothing():
-                number = self._restore(None)
-                if number is not None:
-                    self._log(f"the checkpoint directory was empty: snapshot {number} was put back")
-                return self._describe(number)
-            taken = self._store.take(sure=False, pulse=self._pulse)
+            is_empty = self._store.holds_nothing(self._pulse)
+            taken = None if is_empty else self._store.take(sure=False, pulse=self._pulse)
         except Torn as error:
             number = self._restore(None)
             if number is None:
                 self._log(f"{_text(error)}; no snapshot is left to put back")
                 return StartState()
             self._log(f"{_text(error)}; snapshot {number} was put back")
+            return self._describe(number)
+        except (CannotKeep, OSError) as error:
+            self._events.warn(f"the checkpoints are used as they are: {_text(error)}")
+            return StartState()
+        if is_empty:
+            number = self._restore(None)
+            if number is not None:
+                self._log(f"the checkpoint directory was empty: snapshot {number} was put back")
             return self._describe(number)
         return self._describe(taken.snapshot.number if taken is not None else None)
 

@@ -50,11 +50,13 @@ def _own_names() -> tuple[str, ...]:
     """Return the names that do not stand for another person; empty if this user's name is unknown.
 
     HTCondor's daemons remove jobs as `condor`; an administrator does as `root` or under a name of their own.
+    HTCondor takes no jobs of root: those that root submits belong to `nobody`.
     """
     try:
-        return pwd.getpwuid(os.getuid()).pw_name, "condor"
+        name = pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
         return ()
+    return (name, "condor", "nobody") if os.getuid() == 0 else (name, "condor")
 
 
 def explain_idle(ad: Mapping[str, Any], slots: Sequence[Mapping[str, Any]]) -> str:
