@@ -53,6 +53,25 @@ def test_a_run_that_has_saved_before_its_limit_is_not_stopped(lab: Lab) -> None:
     assert outcomes_of(saves) == ["over-time", "over-time", "finished"]
 
 
+def test_a_run_that_only_writes_a_log_into_its_working_directory_has_saved_nothing(lab: Lab) -> None:
+    text = 'open("log.csv", "a").write("epoch 1\\n")\n' + DEAF
+    logs = lab.experiment("logs", {"train.py": text}, command="python3 train.py", **SHORT)
+    ended = lab.outlast("run", logs)
+    assert ended.returncode == 1 and outcomes_of(logs) == ["over-time"]
+    assert "attempt 1 used all of its time and saved nothing" in ended.stdout
+    # The log is kept: a retry continues it.
+    assert [path.read_text() for path in logs.glob("workdir/logs/*/job/log.csv")] == ["epoch 1\n"]
+
+
+def test_a_run_that_resumes_from_a_model_in_its_working_directory_is_not_stopped(lab: Lab) -> None:
+    text = 'import os\nfound = os.path.exists("best.pt")\nopen("best.pt", "a").write("w")\n' + DEAF
+    text = text.replace("while True", "if found: sys.exit(0)\nwhile True")
+    model = lab.experiment("model", {"train.py": text}, command="python3 train.py", **SHORT)
+    assert lab.outlast("run", model).returncode == 0
+    assert outcomes_of(model) == ["over-time", "finished"]
+    assert (model / "results/model/best.pt").read_text() == "ww"
+
+
 @pytest.mark.parametrize(
     ("text", "warned"),
     [

@@ -124,7 +124,7 @@ class Report:
     gpu: float | None = None
     #: Something in the checkpoint directory changed.
     changed: bool = False
-    #: Files in the working directory are new or were changed, and are kept for the next attempt.
+    #: A model or checkpoint in the working directory is new or was changed, and is kept for the next attempt.
     made: bool = False
     #: The files of the delivery; None if there is none, or if they are too many to be listed.
     delivered: Mapping[str, Any] | None = None
@@ -162,7 +162,7 @@ class Report:
 
     @property
     def progressed(self) -> bool:
-        """True if any start left something new in the checkpoint or working directory."""
+        """True if any start left something new that the next one may resume from."""
         return any(leg.changed or leg.saves or leg.made for leg in self.legs)
 
 

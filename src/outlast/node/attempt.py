@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Sequence
 
 from outlast.node import code_archive, environment, process, process_cleanup, progress_file
+from outlast.node.checkpoint_formats import holds_state
 from outlast.node.checkpoint_watch import CheckpointWatch
 from outlast.node.diagnosis import failure, oom
 from outlast.node.event_log import EventLog, print_stderr
@@ -63,7 +64,7 @@ class AttemptResult:
     signature: str | None = None
     tail: str = ""
     progressed: bool = False
-    #: The training made or changed files in its working directory, which the next attempt gets.
+    #: The training made or changed a model or checkpoint in its working directory, and the next attempt gets it.
     made: bool = False
     #: Another attempt would end in the same way.
     lasting: bool = False
@@ -94,7 +95,7 @@ class AttemptRunner:
         self._stops = stops
         self._signals = signals
         self._events = events
-        self._scratch = Scratch(order.scratch, _find_node_scratch(order))
+        self._scratch = Scratch(order.scratch, _find_node_scratch(order), order.sandbox)
         self._staging = StagePhase(order.data, self._scratch.data, leg.fetching_path, events)
         self._pulse = Pulse(
             signals,
@@ -159,7 +160,7 @@ class AttemptRunner:
                 self._events.warn(text)
             self._code = code
             self._made_before = list_made(self._scratch.working, code, self._pulse)
-            if self._commits is not None and self._scratch.on_node is not None:
+            if self._commits is not None:
                 place = os.path.join(order.home, f".{made_archive.NAME}")
                 names = [rule.path for rule in order.outputs]
                 snapshot = MadeSnapshot(self._scratch.working, code, place, order.other_outputs, names)
@@ -354,7 +355,7 @@ class AttemptRunner:
             )
 
     def _clean_up(self, outcome: Outcome) -> bool:
-        """Save what the next attempt needs, and remove the rest; return True if the training made files."""
+        """Save what the next attempt needs, and remove the rest; return True if it may resume from files."""
         self._begin(Phase.CLEAN_UP)
         self._pulse.begin_handover()
         made = outcome is not Outcome.FINISHED and self._save_made()
@@ -370,7 +371,10 @@ class AttemptRunner:
         return made
 
     def _save_made(self) -> bool:
-        """Save for the next attempt what the training made in its working directory; False: nothing new."""
+        """Save for the next attempt what the training made in its working directory.
+
+        Return True if it may resume from that: a model or checkpoint is new or changed.
+        """
         if self._code is None:
             return False  # the working directory is not complete: the earlier one still is
         order = self._order
@@ -387,7 +391,8 @@ class AttemptRunner:
         if left:
             self._events.warn(f"not saved for the next attempt: {_listed(left)}")
         not_saved = {file.path for file in left}
-        return any(path not in not_saved for path, _ in new)
+        saved = [(path, size) for path, (size, _) in new if path not in not_saved]
+        return holds_state(self._scratch.working, saved)
 
     def _begin(self, phase: Phase) -> None:
         self._events.write("phase", phase=phase.value)

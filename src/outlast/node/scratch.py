@@ -51,6 +51,8 @@ class Scratch:
 
     top: str
     on_node: str | None = None
+    #: The scheduler transfers `top` to other machines; links and hidden files are not transferred.
+    is_transferred: bool = False
 
     @property
     def working(self) -> str:
@@ -71,7 +73,7 @@ class Scratch:
 
     @property
     def made(self) -> str:
-        """The archive of what the training made, if the working directory is on the node."""
+        """The archive of what the training made, if the next attempt will not see the working directory."""
         return os.path.join(self.top, made_archive.NAME)
 
     @property
@@ -181,6 +183,9 @@ class Scratch:
                 return made_archive.unpack(one.made, self.working, code, pulse)
             else:
                 continue
+            break
+        # In a job without a shared file system, it may have come with the job.
+        if os.path.isfile(self.made):
             return made_archive.unpack(self.made, self.working, code, pulse)
         return []
 
@@ -191,8 +196,9 @@ class Scratch:
         named: Iterable[str],
         pulse: Callable[[], None] = no_pulse,
     ) -> list[LeftFile]:
-        """Save what the training made from the node's own disk; return the files that are not saved."""
-        if self.on_node is None or not _is_directory(self.working):
+        """Archive what the training made, if need be; return the files that are not saved."""
+        is_seen = self.on_node is None and not self.is_transferred
+        if is_seen or not _is_directory(self.working):
             return []
         return made_archive.pack(self.working, code, self.made, limit, named, pulse)
 
@@ -232,7 +238,9 @@ class Scratch:
         Files in `left` stay in any case.
         """
         needed = [self.output, self.made, self.code_listing, self.ended, self.carried_from]
-        if os.path.lexists(self.code_listing):  # else the working directory is not complete
+        is_archived = self.is_transferred and os.path.isfile(self.made)
+        # Without the listing, the working directory is not complete.
+        if os.path.lexists(self.code_listing) and not is_archived:
             needed.append(self.working)
         keep = {LEFT, *(os.path.basename(path) for path in needed if keep_output)}
         if os.path.islink(self.top):  # what it leads to is not ours

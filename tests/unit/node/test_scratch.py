@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from outlast.node.outputs.made_files import NO_CODE
 from outlast.node.scratch import Scratch, node_directory_name
 
 
@@ -74,3 +75,24 @@ def test_links_to_data_are_removed_and_the_data_is_kept(tmp_path: Path) -> None:
     ours.remove_abandoned(math.inf)
     assert names(tmp_path) == {"outlast-ours-1"}
     assert (store / "file").read_text() == "kept"
+
+
+@pytest.mark.parametrize("on_node", [True, False])
+def test_files_that_came_with_a_job_are_in_its_working_directory_and_leave_with_it(
+    tmp_path: Path, on_node: bool
+) -> None:
+    """Without a shared file system, there is no earlier scratch: the archive is in the new one."""
+    first = Scratch(str(tmp_path / "first"), str(tmp_path / "node-1") if on_node else None, True)
+    first.prepare(None)
+    assert first.carry_over(None) == []
+    Path(first.working, ".best.pt").write_text("best")
+    assert first.stash(NO_CODE, 10, []) == []
+    assert first.clear(keep_output=True, until=math.inf)
+    assert not os.path.lexists(first.working), "transferred twice"
+    second = Scratch(str(tmp_path / "second"), str(tmp_path / "node-2") if on_node else None, True)
+    second.prepare(None)
+    os.rename(first.made, second.made)
+    assert second.carry_over(None) == []
+    assert Path(second.working, ".best.pt").read_text() == "best"
+    # It was not changed, and leaves again.
+    assert second.stash(NO_CODE, 10, []) == [] and os.path.isfile(second.made)

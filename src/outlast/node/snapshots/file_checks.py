@@ -11,18 +11,11 @@ import struct
 import zipfile
 from typing import BinaryIO, Callable
 
+from outlast.node.checkpoint_formats import ENDINGS, HDF5, NPY, ZIP
 from outlast.untrusted_files import parse_json
 
-#: Files with these endings are never empty.
-_NEVER_EMPTY = (
-    *(".pt", ".pth", ".ckpt", ".npz", ".npy", ".safetensors", ".h5", ".hdf5", ".keras"),
-    *(".pkl", ".pickle", ".joblib", ".msgpack", ".onnx"),
-)
 _ZIP_ENDINGS = (".npz", ".keras")
 _HDF5_ENDINGS = (".h5", ".hdf5")
-_ZIP = b"PK\x03\x04"
-_NPY = b"\x93NUMPY"
-_HDF5 = b"\x89HDF\r\n\x1a\n"
 #: The superblock of HDF5 begins at 0, or at a power of two from 512 on.
 _HDF5_PLACES = (0, 512, 1024, 2048, 4096)
 _BLOCK_BYTES = 1 << 20
@@ -42,18 +35,18 @@ def find_defect(file: BinaryIO, name: str, size: int, pulse: Callable[[], None])
     """
     lower = name.lower()
     if size == 0:
-        return "it is empty" if lower.endswith(_NEVER_EMPTY) else None
+        return "it is empty" if lower.endswith(ENDINGS) else None
     file.seek(0)
     start = file.read(8)
-    if start.startswith(_ZIP) or lower.endswith(_ZIP_ENDINGS):
+    if start.startswith(ZIP) or lower.endswith(_ZIP_ENDINGS):
         return _check_zip(file, size, pulse)
     if lower.endswith(".safetensors"):
         return _check_safetensors(file, size)
-    if start.startswith(_NPY) or (lower.endswith(".npy") and _NPY.startswith(start)):
+    if start.startswith(NPY) or (lower.endswith(".npy") and NPY.startswith(start)):
         return _check_npy(file, size)
-    if start == _HDF5 or lower.endswith(_HDF5_ENDINGS):
+    if start == HDF5 or lower.endswith(_HDF5_ENDINGS):
         return _check_hdf5(file, size)
-    if size < len(_ZIP) and _ZIP.startswith(start) and lower.endswith(_NEVER_EMPTY):
+    if size < len(ZIP) and ZIP.startswith(start) and lower.endswith(ENDINGS):
         return "it ends after %d bytes" % size
     return None
 
@@ -157,7 +150,7 @@ def _check_hdf5(file: BinaryIO, size: int) -> str | None:
     for place in _HDF5_PLACES:
         file.seek(place)
         block = file.read(64)
-        if block.startswith(_HDF5):
+        if block.startswith(HDF5):
             break
     else:
         return "its superblock is missing"
