@@ -59,6 +59,7 @@ ALLOWED: dict[str, tuple[int, str]] = {
     "node/diagnosis/oom.py": (2, KERNEL),
     "node/environment.py": (1, KERNEL),
     "node/files.py": (3, NEW + ", syncs a directory, changes modes by a descriptor that is no link"),
+    "node/diagnosis/usage.py": (2, KERNEL),
     "node/process_cleanup.py": (2, KERNEL),
     "node/sandbox/chirp.py": (1, "the starter's own file with the address of its service"),
     "node/scratch.py": (2, NO_LINK),

@@ -12,6 +12,7 @@ from outlast.node import code_archive, environment, process, process_cleanup, pr
 from outlast.node.checkpoint_formats import holds_state
 from outlast.node.checkpoint_watch import CheckpointWatch
 from outlast.node.diagnosis import failure, oom
+from outlast.node.diagnosis.usage import UsageMeter
 from outlast.node.event_log import EventLog, print_stderr
 from outlast.node.failure_streak import blames_checkpoint
 from outlast.node.legs import Leg, is_superseded
@@ -35,7 +36,6 @@ from outlast.node.snapshots.start_state import StartState, StartStateFinder
 from outlast.node.staging.phase import StagePhase, StagingFailed
 from outlast.node.supervise import TO_COMMIT, StopSignals, TrainingExit, run_bounded, supervise
 from outlast.node.time_limits import TimeLimits
-from outlast.node.usage import UsageMeter
 from outlast.untrusted_files import open_to_append
 
 #: Outcomes after which scratch is kept, so that the user can inspect it.
@@ -64,7 +64,7 @@ class AttemptResult:
     signature: str | None = None
     tail: str = ""
     progressed: bool = False
-    #: The training made or changed a model or checkpoint in its working directory, and the next attempt gets it.
+    #: The training made or changed a model or checkpoint in its working directory; the next attempt gets it.
     made: bool = False
     #: Another attempt would end in the same way.
     lasting: bool = False

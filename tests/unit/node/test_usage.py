@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from outlast.node.usage import UsageMeter
+from outlast.node.diagnosis.usage import UsageMeter
 
 BURN = """
 import os, sys, time
