@@ -1,7 +1,7 @@
 """What attempts were allocated and what they used of it: queue time, CPUs, GPUs and memory.
 
-The node program measures what the training uses (see `node.diagnosis.usage`); a job that was killed before its first
-heartbeat has no measurement, and its time does not count for an efficiency.
+The node program measures what the training uses (see `node.diagnosis.usage`). A job that was killed before
+its first heartbeat has no measurement, and its time does not count for an efficiency.
 """
 
 from __future__ import annotations
