@@ -111,7 +111,7 @@ def test_a_run_fails_with_the_reason(
     assert "FAILED: " in ended.stdout and reason in ended.stdout
     assert reason in lab.outlast("explain", cwd=hopeless).stdout
     assert lab.outlast("status", hopeless, "--json").json["counts"] == {"failed": 1}
-    assert not (hopeless / "results").exists()
+    assert not (hopeless / "results/hopeless").exists()
     if outcomes is not None:
         assert attempts_of(hopeless) == outcomes
 
