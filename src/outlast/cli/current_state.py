@@ -66,7 +66,7 @@ def of_attempt(
         return _running(attempt, glance.host or attempt.host, glance.claimed or since, glance, now)
     if attempt.missed is not None:
         return CurrentState(
-            "missing", "not listed by the scheduler since %s" % show_time(attempt.missed), since
+            "missing", "neither listed nor an end logged since %s" % show_time(attempt.missed), since
         )
     if attempt.state is AttemptState.RUNNING:
         if glance is None and not supervised:
