@@ -24,6 +24,8 @@ def test_status_follows_a_job_from_its_start_to_its_end_without_a_controller(lab
         return found
 
     lab.until("the end in status", lambda: now()["state"] == "ended")
-    assert now()["detail"] == "attempt 1 ended as finished; `outlast up` or `outlast tick` continues"
+    assert (
+        now()["detail"] == "attempt 1 ended as finished; `outlast up` or `outlast tick` publishes its results"
+    )
     assert lab.outlast("tick", live).returncode == 0
     assert now()["state"] == "finished"

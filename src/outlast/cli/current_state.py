@@ -66,7 +66,7 @@ def of_attempt(
         return _running(attempt, glance.host or attempt.host, glance.claimed or since, glance, now)
     if attempt.missed is not None:
         return CurrentState(
-            "missing", "not listed by the scheduler since %s" % show_time(attempt.missed), since
+            "missing", "neither listed nor an end logged since %s" % show_time(attempt.missed), since
         )
     if attempt.state is AttemptState.RUNNING:
         if glance is None and not supervised:
@@ -106,7 +106,8 @@ def _ended(attempt: Attempt, glance: Glance, supervised: bool) -> CurrentState:
     if glance.outcome is not Outcome.FINISHED and glance.detail:
         text += ": %s" % printable(glance.detail)
     if not supervised:
-        text += "; `outlast up` or `outlast tick` continues"
+        follows = "publishes its results" if glance.outcome is Outcome.FINISHED else "continues"
+        text += "; `outlast up` or `outlast tick` %s" % follows
     return CurrentState("ended", text, glance.last_logged)
 
 
@@ -141,7 +142,7 @@ def _listed(attempt: Attempt, view: JobView | None, since: float) -> CurrentStat
 
 def of_waiting(run: Run, spec: Spec | None, active: int, supervised: bool) -> CurrentState:
     """Return the state of a run without a current attempt; `active` is the number of runs that have one."""
-    since = run.last.at if run.last else run.added
+    since = max(run.since, run.last.at) if run.last else run.since
     if run.state.over:
         return CurrentState(run.state.value, printable(run.reason), since)
     if run.state is RunState.HELD_BACK:

@@ -15,7 +15,7 @@ from typing import Any
 from outlast.domain.alike_failures import AlikeFailures
 from outlast.domain.model import Attempt, EntryKind, JournalEntry, Run, RunState, Spec
 from outlast.journal.codec import Parse, dump, read_attempt, read_run, read_spec
-from outlast.journal.journal_file import JournalFile
+from outlast.journal.journal_file import LATEST, JournalFile
 from outlast.journal.records import Records
 
 _OVER = tuple(state.value for state in RunState if state.over)
@@ -159,6 +159,14 @@ class Journal(JournalFile, Records):
             ):
                 facts = self._decode(_read_data, data)
                 yield EntryRow(number, JournalEntry(at, name, self._decode(_read_kind, kind), token, facts))
+
+    def last_change(self, run: str) -> float | None:
+        """Return when the last entry about a run was recorded; None if there is none."""
+        query = "SELECT at FROM entries WHERE run = ? ORDER BY number DESC LIMIT 1"
+        with self._translate_errors():
+            row = self._db.execute(query, (run,)).fetchone()
+        # A journal of another user may have anything there.
+        return row[0] if row and isinstance(row[0], float) and 0 <= row[0] < LATEST else None
 
     def last_entry(self) -> int:
         """Return the number of the newest entry; 0 if there is none."""

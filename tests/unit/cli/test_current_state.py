@@ -97,3 +97,15 @@ def test_a_waiting_run_is_shown_with_what_it_waits_for() -> None:
     assert of_waiting(paused, spec, 0, supervised=True).detail == (
         "for the end of a pause between attempts; attempt 1 ended as network: the server does not respond"
     )
+
+
+def test_a_run_that_was_resumed_or_retried_waits_since_then() -> None:
+    last = Ending(1, "a", Outcome.EVICTED, "preempted", at=NOW - 500)
+    waiting = replace(RUN, state=RunState.WAITING, current=None, last=last)
+    assert of_waiting(waiting, None, 0, supervised=False).since == NOW - 500
+    assert of_waiting(replace(waiting, since=NOW - 9), None, 0, supervised=False).since == NOW - 9
+
+
+def test_a_run_that_has_finished_without_a_controller_only_waits_for_its_publication() -> None:
+    seen = state(logged=replace(LOGGED, outcome=Outcome.FINISHED))
+    assert seen.detail == "attempt 1 ended as finished; `outlast up` or `outlast tick` publishes its results"

@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from outlast.cli import group
 from outlast.domain.model import EntryKind, JournalEntry, Spec
 from support.journals import added, ended, intended, writer
 
@@ -46,3 +48,26 @@ def test_status_imports_no_slow_module(tmp_path: Path, over: bool) -> None:
     assert ("failed" if over else "queued") in done.stdout
     imported = set(json.loads(done.stdout.splitlines()[-1]))
     assert imported & (SLOW | FOR_JOBS if over else SLOW) == set()
+
+
+@pytest.mark.parametrize("kind", [EntryKind.CANCELLED, EntryKind.HELD_BACK])
+def test_a_run_without_an_attempt_is_cancelled_or_held_back_since_that_was_recorded(
+    tmp_path: Path, kind: EntryKind
+) -> None:
+    (tmp_path / "params.yaml").write_text("name: x\ncommand: 'true'\n")
+    journal = writer(tmp_path / "journal.sqlite")
+    journal.add_spec(Spec("x", "true"))
+    journal.append([added("a"), JournalEntry(500.0, "a", kind, None, {"reason": "why"})])
+    journal.renew_lease({})
+    journal.close()
+    done = CliRunner().invoke(group, ["status", str(tmp_path), "--json"], catch_exceptions=False)
+    assert json.loads(done.output)["runs"][0]["now"]["since"] == 500.0
+
+
+def test_an_experiment_without_runs_says_so(tmp_path: Path) -> None:
+    (tmp_path / "params.yaml").write_text("name: x\ncommand: 'true'\n")
+    journal = writer(tmp_path / "journal.sqlite")
+    journal.renew_lease({})
+    journal.close()
+    done = CliRunner().invoke(group, ["status", str(tmp_path)], catch_exceptions=False)
+    assert "no runs yet" in done.output

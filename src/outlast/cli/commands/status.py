@@ -6,6 +6,7 @@ import math
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -117,8 +118,11 @@ class _Sight:
         if blocked:
             text = "cannot publish its results: %s" % printable(blocked)
             return CurrentState(run.state.value, text, run.last.at if run.last else run.added)
-        if run.state.over:
-            return current_state.of_waiting(run, None, 0, supervised=True)
+        if run.state.over or run.state is RunState.HELD_BACK:
+            now = current_state.of_waiting(run, None, 0, supervised=True)
+            # Without an attempt, only the entries show when it was cancelled or held back.
+            changed = self.journal.last_change(run.name) if run.last is None else None
+            return now if changed is None else replace(now, since=changed)
         active = self.counts.get(RunState.ACTIVE.value, 0)
         return current_state.of_waiting(run, self._newest_spec, active, bool(self.holder))
 
@@ -222,6 +226,9 @@ def _text(sight: _Sight, everything: bool, directory: Path) -> str:
     experiment, journal = sight.experiment, sight.journal
     counts = sight.counts
     total = sum(counts.values())
+    if not total:
+        waiting = _describe_supervision(sight, counts, directory)
+        return waiting or "%s: no runs yet; start with `outlast run`" % experiment.root.name
     lines = [
         "%s: %s"
         % (experiment.root.name, ", ".join("%d %s" % (n, add_colour(s)) for s, n in sorted(counts.items()))),
@@ -297,7 +304,7 @@ def _describe_supervision(sight: _Sight, counts: Mapping[str, int], directory: P
     if waiting:
         lines.append("%s to be processed" % show_waiting_requests(waiting))
     if holder:
-        lines.append(describe(holder))
+        lines.append(wrap_line(describe(holder), 2))
     elif waiting or _has_live_runs(counts):
         place = show_argument(directory)
         if _is_chained(journal):

@@ -6,6 +6,7 @@ it is never late, and it keeps the exit code of a cancelled job, which sacct doe
 
 from __future__ import annotations
 
+import pwd
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -94,8 +95,7 @@ def _build_view(token: str, jobs: Sequence[Sequence[Row]], owner: int | None) ->
         else None,
         removed=_removal(decisive, owner) if has_ended else Removal.NO,
         reason=_explain_requeue(decisive, jobs)
-        + describe_state(decisive.state, decisive.reason)
-        + _describe_canceller(decisive, owner),
+        + (_describe_removal(decisive, owner) or describe_state(decisive.state, decisive.reason)),
         restarts=max(0, count - 1),
         releasable=decisive.phase is JobPhase.HELD,
         memory=max((row.memory for row in rows if row.memory is not None), default=None),
@@ -113,8 +113,15 @@ def _by_another(row: Row, owner: int | None) -> bool:
     return row.cancelled_by != owner
 
 
-def _describe_canceller(row: Row, owner: int | None) -> str:
-    return ", by the user with uid %s" % row.cancelled_by if _by_another(row, owner) else ""
+def _describe_removal(row: Row, owner: int | None) -> str:
+    """Return who cancelled a job, if it was another user; else an empty string."""
+    if row.cancelled_by is None or not _by_another(row, owner):
+        return ""
+    try:
+        name = "%s (uid %d)" % (pwd.getpwuid(row.cancelled_by).pw_name, row.cancelled_by)
+    except KeyError:
+        name = "the user with uid %d" % row.cancelled_by
+    return "cancelled by %s" % name
 
 
 def _explain_requeue(waiting: Row, jobs: Sequence[Sequence[Row]]) -> str:
