@@ -32,7 +32,7 @@ check: lint types
 
 storm: $(VENV)/.dev
 	PATH="$(abspath $(BIN)):$$PATH" OUTLAST_STORM=50 $(BIN)/python -m pytest -n $(WORKERS_WITH_CLUSTERS) --dist loadscope tests/contract -k "storm"
-	PATH="$(abspath $(BIN)):$$PATH" OUTLAST_SNAPSHOT_KILLS=100 $(BIN)/python -m pytest -n $(WORKERS) tests/unit/snapshots/test_kills_while_saving.py
+	PATH="$(abspath $(BIN)):$$PATH" OUTLAST_SNAPSHOT_KILLS=100 $(BIN)/python -m pytest -n $(WORKERS) tests/unit/snapshots/test_kills_while_saving.py tests/integration/test_killed_saves.py
 
 attack: $(VENV)/.dev
 	PATH="$(abspath $(BIN)):$$PATH" OUTLAST_ATTACK_WALKS=40 OUTLAST_ATTACK_SECONDS=45 $(BIN)/python -m pytest -n $(WORKERS_WITH_CLUSTERS) --dist loadscope tests/attack
