@@ -14,6 +14,7 @@ from outlast.node.checkpoint_watch import CheckpointWatch
 from outlast.node.diagnosis import failure, oom
 from outlast.node.event_log import EventLog, print_stderr
 from outlast.node.failure_streak import blames_checkpoint
+from outlast.node.files import lift_deep
 from outlast.node.legs import Leg, is_superseded
 from outlast.node.order import WorkOrder
 from outlast.node.outputs import made_archive, validation
@@ -245,6 +246,13 @@ class AttemptRunner:
             progressed=watch.progressed,
         )
 
+    def _lift_deep(self) -> None:
+        """Bring directories of the working directory that are nested too deeply within reach."""
+        working = self._scratch.working
+        if os.path.isdir(working) and not os.path.islink(working):  # what a link leads to is not ours
+            for text in lift_deep(working, self._pulse):
+                self._events.warn(f"in the working directory, {text}")
+
     def _note_checkpoint(self, end: AttemptResult) -> AttemptResult:
         """Add the snapshot that the training began from, if there is an older one."""
         state = self._start_state
@@ -276,6 +284,7 @@ class AttemptRunner:
         try:
             self._begin(phase)
             self._normalize_output()  # a link must not block an output of the same name
+            self._lift_deep()
             left = self._collection.collect(self._pulse)
             self._normalize_output()  # the collected outputs may hold links too
             problems = validation.validate(rules, output, self._run_check)
@@ -374,6 +383,7 @@ class AttemptRunner:
             return False  # the working directory is not complete: the earlier one still is
         order = self._order
         try:
+            self._lift_deep()
             new = list_made(self._scratch.working, self._code, self._pulse) - self._made_before
             if not self._has_survivors:
                 self._scratch.note_ended()
