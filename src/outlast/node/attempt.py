@@ -64,7 +64,7 @@ class AttemptResult:
     signature: str | None = None
     tail: str = ""
     progressed: bool = False
-    #: The training made or changed a model or checkpoint in its working directory, and the next attempt gets it.
+    #: A model or checkpoint in the working directory is new or changed, and the next attempt gets it.
     made: bool = False
     #: Another attempt would end in the same way.
     lasting: bool = False
@@ -157,7 +157,7 @@ class AttemptRunner:
                 code_archive.unpack(order.code, order.code_sha256, self._scratch.working, self._pulse)
             code = list_code(self._scratch.working, order.code_sha256, self._pulse)
             for text in self._scratch.carry_over(order.previous_scratch, code, self._pulse):
-                self._events.warn(text)
+                self._events.warn_of_files(text)
             self._code = code
             self._made_before = list_made(self._scratch.working, code, self._pulse)
             if self._commits is not None:
@@ -251,7 +251,7 @@ class AttemptRunner:
         working = self._scratch.working
         if os.path.isdir(working) and not os.path.islink(working):  # what a link leads to is not ours
             for text in lift_deep(working, self._pulse):
-                self._events.warn(f"in the working directory, {text}")
+                self._events.warn_of_files(f"in the working directory, {text}")
 
     def _note_checkpoint(self, end: AttemptResult) -> AttemptResult:
         """Add the snapshot that the training began from, if there is an older one."""
@@ -325,7 +325,7 @@ class AttemptRunner:
 
     def _normalize_output(self) -> None:
         for text in normalize_output(self._scratch.output, self._pulse):
-            self._events.warn(text)
+            self._events.warn_of_files(text)
 
     def _run_check(self, command: Sequence[str]) -> str | None:
         try:
@@ -391,10 +391,10 @@ class AttemptRunner:
             names = [rule.path for rule in order.outputs]
             left = self._scratch.stash(self._code, limit, names, self._pulse)
         except (OSError, Interrupted) as error:
-            self._events.warn(f"the files in the working directory could not be saved: {error}")
+            self._events.warn_of_files(f"the files in the working directory could not be saved: {error}")
             return False
         if left:
-            self._events.warn(f"not saved for the next attempt: {_listed(left)}")
+            self._events.warn_of_files(f"not saved for the next attempt: {_listed(left)}")
         not_saved = {file.path for file in left}
         saved = [(path, size) for path, (size, _) in new if path not in not_saved]
         return holds_state(self._scratch.working, saved)

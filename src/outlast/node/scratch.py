@@ -13,8 +13,8 @@ from typing import Callable, Iterable
 from outlast.node.files import (
     copy_file,
     copy_tree,
-    link_or_copy,
     lift_deep,
+    link_or_copy,
     make_accessible,
     remove_tree,
 )

@@ -136,7 +136,7 @@ def test_directories_nested_too_deeply_are_moved_to_the_top_with_all_files(
     deepest = _nest(os.open(working, os.O_RDONLY), name, levels)
     with open(os.open("model.pt", os.O_WRONLY | os.O_CREAT, 0o000, dir_fd=deepest), "w") as file:
         file.write("weights")
-    os.chmod(deepest, 0)
+    os.fchmod(deepest, 0)
     os.close(deepest)
     (warning,) = lift_deep(str(working))
     assert "nested too deeply" in warning and "too-deep-2" in warning

@@ -91,8 +91,8 @@ def test_files_that_came_with_a_job_are_in_its_working_directory_and_leave_with_
     assert not os.path.lexists(first.working), "transferred twice"
     second = Scratch(str(tmp_path / "second"), str(tmp_path / "node-2") if on_node else None, True)
     second.prepare(None)
-    os.rename(first.made, second.made)
+    Path(first.made).rename(second.made)
     assert second.carry_over(None) == []
     assert Path(second.working, ".best.pt").read_text() == "best"
     # It was not changed, and leaves again.
-    assert second.stash(NO_CODE, 10, []) == [] and os.path.isfile(second.made)
+    assert second.stash(NO_CODE, 10, []) == [] and Path(second.made).is_file()
