@@ -269,10 +269,57 @@ def test_files_in_the_working_directory_come_back_in_the_next_attempt_and_are_in
     experiment.wait_for_step(1)
     experiment.cluster.preempt(experiment.running_job().token)
     experiment.finish(process)
-    place = experiment.directory / "results" / "train"
-    found = {str(path.relative_to(place)): path.read_text() for path in place.rglob("*") if path.is_file()}
     log = "part 0\npart 1\npart 2\n"
-    assert found == {"best.pt": "best of part 0", "log.csv": log, ".hidden/state": "hidden"}
+    assert results(experiment) == {"best.pt": "best of part 0", "log.csv": log, ".hidden/state": "hidden"}
+    experiment.assert_nothing_is_left()
+
+
+def results(experiment: ClusterExperiment) -> dict[str, str]:
+    place = experiment.directory / "results" / "train"
+    return {str(path.relative_to(place)): path.read_text() for path in place.rglob("*") if path.is_file()}
+
+
+#: Writes what people's scripts write into their working directory, and one file where Outlast wants it.
+FORGETFUL = """\
+import os
+open("model.pt", "w").write("weights")
+os.makedirs("plots")
+open("plots/loss.txt", "w").write("down")
+open(os.path.join(os.environ["OUTLAST_OUTPUT_DIR"], "extra.txt"), "w").write("extra")
+os.symlink("model.pt", "best.pt")
+os.makedirs("__pycache__", exist_ok=True)
+open("__pycache__/train.pyc", "w").write("cache")
+"""
+
+
+@pytest.mark.parametrize("outputs", [[], ["model.pt"]], ids=["none-named", "one-named"])
+def test_every_file_that_a_training_made_is_in_the_results(
+    experiment: ClusterExperiment, outputs: list[str]
+) -> None:
+    experiment.write("python", "train.py", files={"train.py": FORGETFUL}, outputs=outputs)
+    experiment.run()
+    made = {"model.pt": "weights", "best.pt": "weights", "plots/loss.txt": "down", "extra.txt": "extra"}
+    assert results(experiment) == made
+
+
+#: Writes its best model into the working directory and computes until the limit; knows nothing of Outlast.
+BEST_AT_LIMIT = """\
+import os, time
+found = os.path.exists("best.pt")
+open("log.csv", "a").write("resumed\\n" if found else "began\\n")
+if not found:
+    open("best.pt", "w").write("best")
+while not found:
+    time.sleep(0.05)
+"""
+
+
+def test_a_model_written_into_the_working_directory_survives_the_limit(experiment: ClusterExperiment) -> None:
+    files = {"train.py": BEST_AT_LIMIT}
+    experiment.write("python", "train.py", files=files, outputs=["best.pt"], resources=SHORT)
+    experiment.run()
+    assert [attempt.outcome for attempt in experiment.attempts()] == [Outcome.OVER_TIME, Outcome.FINISHED]
+    assert results(experiment) == {"best.pt": "best", "log.csv": "began\nresumed\n"}
     experiment.assert_nothing_is_left()
 
 

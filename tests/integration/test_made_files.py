@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -200,3 +201,69 @@ if text.startswith("old"):
     assert lab.outlast("retry", directory / "state").returncode == 0
     assert lab.outlast("up", directory).returncode == 0
     assert results(directory) == {"state.txt.earlier": "old++"}
+
+
+#: Leaves everything behind that is hard to carry; its second attempt finds a directory in place of a file.
+HOSTILE = """\
+import os, socket, sys
+outside, first = sys.argv[1], not os.path.exists("log.csv")
+open("log.csv", "a").write("line\\n")
+if first:
+    open("changes", "w").write("a file")
+    for number in range(3000):
+        open("small-%d" % number, "w").close()
+    os.mkfifo("pipe")
+    socket.socket(socket.AF_UNIX).bind("socket")
+    os.symlink(outside, "out")
+    os.symlink(outside + "/victim", "victim")
+    os.symlink("log.csv", "inside")
+    for name in ("locked", "locked-directory/file"):
+        os.makedirs(os.path.dirname(name) or ".", exist_ok=True)
+        open(name, "w").write("locked")
+        os.chmod(name, 0)
+    os.chmod("locked-directory", 0)
+    open(b"latin-\\xe9", "w").write("not UTF-8")
+    with open("sparse.bin", "w") as file:
+        file.truncate(3 * 10**9)
+    for place in (".", os.environ["OUTLAST_OUTPUT_DIR"]):
+        os.chdir(place)
+        for _ in range(300):
+            os.mkdir("deep")
+            os.chdir("deep")
+        open("model.pt", "w").write(os.path.basename(place))
+        os.chdir(os.path.dirname(os.path.abspath(sys.argv[0])))
+    sys.exit(1)
+os.unlink("changes")
+os.mkdir("changes")
+open("changes/inner", "w").write("a directory")
+assert os.path.islink("out") and os.path.islink("victim"), os.listdir(".")
+assert open("locked").read() == "locked" and os.path.exists(b"latin-\\xe9")
+"""
+
+
+def test_nothing_that_a_training_leaves_behind_hangs_harms_or_is_lost_silently(
+    lab: Lab, tmp_path: Path
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "victim").write_text("untouched")
+    (outside / "victim").chmod(0o400)
+    command = "python train.py %s" % outside
+    directory = lab.experiment("hostile", {"train.py": HOSTILE}, command=command)
+    done = lab.outlast("run", directory)
+    assert done.returncode == 0, done.output
+    place = directory / "results" / "hostile"
+    small = [path for path in place.iterdir() if path.name.startswith("small-")]
+    assert len(small) == 3000
+    assert (place / "log.csv").read_text() == "line\nline\n" == (place / "inside").read_text()
+    assert (place / "changes/inner").read_text() == "a directory"
+    assert (place / "locked").read_text() == "locked" == (place / "locked-directory/file").read_text()
+    assert Path(os.fsdecode(os.fsencode(place) + b"/latin-\xe9")).read_text() == "not UTF-8"
+    deep = [os.path.join(top, name) for top, _, names in os.walk(place) for name in names if "model" in name]
+    assert sorted(Path(path).read_text() for path in deep) == [".", "output"]
+    (left,) = directory.glob("workdir/hostile/*/left")
+    assert (left / "sparse.bin").stat().st_size == 3 * 10**9 and str(left) in done.output
+    assert not [name for name in ("pipe", "socket", "out", "victim") if os.path.lexists(place / name)]
+    assert (outside / "victim").read_text() == "untouched"
+    assert (outside / "victim").stat().st_mode & 0o777 == 0o400
+    assert "nested too deeply" in lab.outlast("explain", directory / "hostile").output

@@ -315,6 +315,7 @@ def _read_leg(events: Path, progress: Path, budget: _ReadBudget) -> Report | Non
     changes: list[float] = []
     data: list[ItemAccount] = []
     snapshot_notes: list[str] = []
+    file_notes: list[str] = []
     fetching: Mapping[str, Any] | None = None
     last = 0.0
     for line in log.lines():
@@ -333,6 +334,8 @@ def _read_leg(events: Path, progress: Path, budget: _ReadBudget) -> Report | Non
                 changes.append(mono)
             case "snapshot":
                 snapshot_notes.append(untrusted.text(line.get("text"), LONGEST_WHY))
+            case "files":
+                file_notes.append(untrusted.text(line.get("text"), LONGEST_WHY))
             case "fetching":
                 fetching = line
             case "data":
@@ -362,7 +365,7 @@ def _read_leg(events: Path, progress: Path, budget: _ReadBudget) -> Report | Non
     facts["data"] = tuple(data[-data_costs.MOST :])
     facts["changed"] = bool(changes) or facts.get("changed", False)
     facts.update(training)
-    facts["notes"] = (*snapshot_notes[-3:], *training["notes"])
+    facts["notes"] = (*snapshot_notes[-3:], *file_notes[-5:], *training["notes"])
     if not facts.get("saves"):
         facts["saves"] = tuple(Save(max(0.0, mono - compute_began), None) for mono in changes[-MOST_SAVES:])
     return Report(**facts)

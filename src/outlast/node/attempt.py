@@ -15,6 +15,7 @@ from outlast.node.diagnosis import failure, oom
 from outlast.node.diagnosis.usage import UsageMeter
 from outlast.node.event_log import EventLog, print_stderr
 from outlast.node.failure_streak import blames_checkpoint
+from outlast.node.files import lift_deep
 from outlast.node.legs import Leg, is_superseded
 from outlast.node.order import WorkOrder
 from outlast.node.outputs import made_archive, validation
@@ -64,7 +65,7 @@ class AttemptResult:
     signature: str | None = None
     tail: str = ""
     progressed: bool = False
-    #: The training made or changed a model or checkpoint in its working directory; the next attempt gets it.
+    #: A model or checkpoint in the working directory is new or changed, and the next attempt gets it.
     made: bool = False
     #: Another attempt would end in the same way.
     lasting: bool = False
@@ -157,7 +158,7 @@ class AttemptRunner:
                 code_archive.unpack(order.code, order.code_sha256, self._scratch.working, self._pulse)
             code = list_code(self._scratch.working, order.code_sha256, self._pulse)
             for text in self._scratch.carry_over(order.previous_scratch, code, self._pulse):
-                self._events.warn(text)
+                self._events.warn_of_files(text)
             self._code = code
             self._made_before = list_made(self._scratch.working, code, self._pulse)
             if self._commits is not None:
@@ -250,6 +251,13 @@ class AttemptRunner:
             progressed=watch.progressed,
         )
 
+    def _lift_deep(self) -> None:
+        """Bring directories of the working directory that are nested too deeply within reach."""
+        working = self._scratch.working
+        if os.path.isdir(working) and not os.path.islink(working):  # what a link leads to is not ours
+            for text in lift_deep(working, self._pulse):
+                self._events.warn_of_files(f"in the working directory, {text}")
+
     def _note_checkpoint(self, end: AttemptResult) -> AttemptResult:
         """Add the snapshot that the training began from, if there is an older one."""
         state = self._start_state
@@ -281,6 +289,7 @@ class AttemptRunner:
         try:
             self._begin(phase)
             self._normalize_output()  # a link must not block an output of the same name
+            self._lift_deep()
             left = self._collection.collect(self._pulse)
             self._normalize_output()  # the collected outputs may hold links too
             problems = validation.validate(rules, output, self._run_check)
@@ -321,7 +330,7 @@ class AttemptRunner:
 
     def _normalize_output(self) -> None:
         for text in normalize_output(self._scratch.output, self._pulse):
-            self._events.warn(text)
+            self._events.warn_of_files(text)
 
     def _run_check(self, command: Sequence[str]) -> str | None:
         try:
@@ -379,6 +388,7 @@ class AttemptRunner:
             return False  # the working directory is not complete: the earlier one still is
         order = self._order
         try:
+            self._lift_deep()
             new = list_made(self._scratch.working, self._code, self._pulse) - self._made_before
             if not self._has_survivors:
                 self._scratch.note_ended()
@@ -386,10 +396,10 @@ class AttemptRunner:
             names = [rule.path for rule in order.outputs]
             left = self._scratch.stash(self._code, limit, names, self._pulse)
         except (OSError, Interrupted) as error:
-            self._events.warn(f"the files in the working directory could not be saved: {error}")
+            self._events.warn_of_files(f"the files in the working directory could not be saved: {error}")
             return False
         if left:
-            self._events.warn(f"not saved for the next attempt: {_listed(left)}")
+            self._events.warn_of_files(f"not saved for the next attempt: {_listed(left)}")
         not_saved = {file.path for file in left}
         saved = [(path, size) for path, (size, _) in new if path not in not_saved]
         return holds_state(self._scratch.working, saved)

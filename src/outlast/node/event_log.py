@@ -56,6 +56,11 @@ class EventLog:
         print_stderr(text)
         self.write("warning", text=text)
 
+    def warn_of_files(self, text: str) -> None:
+        """Write a warning about files of the training, which `explain` shows, to stderr and to the log."""
+        print_stderr(text)
+        self.write("files", text=text)
+
     def sync(self) -> None:
         if self._descriptor is None:
             return

@@ -12,9 +12,15 @@ import stat
 from typing import IO, Callable, Iterator
 
 from outlast.node.pulse import no_pulse
-from outlast.untrusted_files import open_directory, open_file, walk
+from outlast.untrusted_files import DEEPEST, open_directory, open_file, walk
 
 _BLOCK_BYTES = 1 << 20
+#: The most bytes of a path below a directory: with the path of that and the name of a file it can be opened.
+_LONGEST_PATH = 1500
+#: The most levels below a directory that may itself be some levels below one that is walked.
+_MOST_LEVELS = DEEPEST - 20
+#: The beginning of the names that `lift_deep` gives.
+LIFTED = "too-deep-"
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 #: Errors of a file system that cannot make this hard link; a copy may still work.
 _NO_LINK = (errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.EXDEV, errno.ENOSYS)
@@ -192,6 +198,66 @@ def make_tree_accessible(
     finally:
         os.close(top)
     return changed
+
+
+def lift_deep(directory: str, pulse: Callable[[], None] = no_pulse) -> list[str]:
+    """Move directories that are nested too deeply, or have too long a path, up to the top of `directory`.
+
+    Afterwards `walk` finds everything in it. Return a sentence about the directories that were moved, if any.
+    Links are not followed. Raises OSError.
+    """
+    make_tree_accessible(directory, pulse)
+    top = open_directory(directory)
+    try:
+        lifted: list[tuple[str, str]] = []
+        places = [""]
+        while places:
+            place = places.pop()
+            found = _lift_below(top, place, len(lifted), pulse)
+            lifted += found
+            places += [name for _, name in found]
+    finally:
+        os.close(top)
+    if not lifted:
+        return []
+    first, name = lifted[0]
+    return [
+        f"directories were nested too deeply: {first[:100]}… is now {name}"
+        + (f", and {len(lifted) - 1} more ({LIFTED}…)" if len(lifted) > 1 else "")
+    ]
+
+
+def _lift_below(top: int, place: str, number: int, pulse: Callable[[], None]) -> list[tuple[str, str]]:
+    """Move directories deep below `place` up to `top`; return the old path and the new name of each."""
+    lifted: list[tuple[str, str]] = []
+    descriptor = open_directory(place, top) if place else os.dup(top)
+    prefix = f"{place}/" if place else ""
+    try:
+        for entry in walk(descriptor, pulse, skip_deeper=True):
+            if not entry.is_directory:
+                continue
+            make_accessible(entry.name, stat.S_IRWXU, entry.dir_fd)
+            path = prefix + entry.path
+            if path.count("/") < _MOST_LEVELS and len(os.fsencode(path)) <= _LONGEST_PATH:
+                continue
+            name = _free_name(top, number + len(lifted) + 1)
+            os.rename(entry.name, name, src_dir_fd=entry.dir_fd, dst_dir_fd=top)
+            lifted.append((path, name))
+    finally:
+        os.close(descriptor)
+    if place:
+        make_tree_accessible(f"/proc/self/fd/{top}/{place}", pulse)
+    return lifted
+
+
+def _free_name(top: int, number: int) -> str:
+    while True:
+        name = f"{LIFTED}{number}"
+        try:
+            os.stat(name, dir_fd=top, follow_symlinks=False)
+        except FileNotFoundError:
+            return name
+        number += 1
 
 
 def make_accessible(name: str, bits: int, parent: int | None = None) -> bool:

@@ -13,9 +13,9 @@ from typing import Callable, Iterable
 from outlast.node.files import (
     copy_file,
     copy_tree,
+    lift_deep,
     link_or_copy,
     make_accessible,
-    make_tree_accessible,
     remove_tree,
 )
 from outlast.node.locks import try_lock
@@ -158,7 +158,7 @@ class Scratch:
             if content is None:
                 continue
             if content == one.output:  # else it is behind a link, and not ours
-                make_tree_accessible(content, pulse)
+                lift_deep(content, pulse)
             temporary = os.path.join(self.top, ".output.tmp")
             copy_tree(content, temporary, pulse)
             os.rename(temporary, self.output)
@@ -169,10 +169,10 @@ class Scratch:
         for one in earlier:
             before = read_listing(one.code_listing)
             if before is not None and _is_directory(one.working):
-                make_tree_accessible(one.working, pulse)
+                warnings = lift_deep(one.working, pulse)
                 if self.on_node is None:
                     may_share = os.path.lexists(one.ended)
-                    return bring_back(
+                    return warnings + bring_back(
                         one.working, before, self.working, code, may_share=may_share, pulse=pulse
                     )
                 made_archive.pack(one.working, before, self.made, None, pulse=pulse)

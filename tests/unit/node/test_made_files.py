@@ -9,8 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from outlast.node.files import lift_deep
 from outlast.node.outputs import made_archive
-from outlast.node.outputs.made_files import bring_back, find_made, list_code, list_made, read_listing
+from outlast.node.outputs.made_files import (
+    NO_CODE,
+    bring_back,
+    find_made,
+    list_code,
+    list_made,
+    read_listing,
+)
 
 
 @pytest.fixture
@@ -110,16 +118,39 @@ def test_no_name_and_no_link_in_an_archive_leads_out_of_the_working_directory(
     assert not (tmp_path / "escaped").exists()
 
 
+def _nest(here: int, name: str, levels: int) -> int:
+    """Make directories, one in the other; close the descriptor of the first, return one of the last."""
+    for _ in range(levels):
+        os.mkdir(name, dir_fd=here)
+        inner = os.open(name, os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = inner
+    return here
+
+
+@pytest.mark.parametrize("name, levels", [("d", 1000), ("n" * 250, 40)], ids=["many levels", "long names"])
+def test_directories_nested_too_deeply_are_moved_to_the_top_with_all_files(
+    working: Path, name: str, levels: int
+) -> None:
+    (working / "too-deep-1").write_text("taken")
+    deepest = _nest(os.open(working, os.O_RDONLY), name, levels)
+    with open(os.open("model.pt", os.O_WRONLY | os.O_CREAT, 0o000, dir_fd=deepest), "w") as file:
+        file.write("weights")
+    os.fchmod(deepest, 0)
+    os.close(deepest)
+    (warning,) = lift_deep(str(working))
+    assert "nested too deeply" in warning and "too-deep-2" in warning
+    (found,) = [path for path, _ in list_made(str(working), NO_CODE) if path.endswith("model.pt")]
+    assert (working / found).read_text() == "weights"
+    assert (working / "too-deep-1").read_text() == "taken"
+    assert lift_deep(str(working)) == []
+
+
 def test_directories_nested_too_deeply_are_left_out_and_are_no_error(working: Path, tmp_path: Path) -> None:
     code = list_code(str(working), "1")
     (working / "log.csv").write_text("1\n")
     here = os.open(working, os.O_RDONLY)
-    for _ in range(250):
-        os.mkdir("d", dir_fd=here)
-        inner = os.open("d", os.O_RDONLY, dir_fd=here)
-        os.close(here)
-        here = inner
-    os.close(here)
+    os.close(_nest(here, "d", 250))
     assert "log.csv" in {entry.path for entry in find_made(str(working), code)}
     archive = tmp_path / "made.tar"
     assert made_archive.pack(str(working), code, str(archive), None) == []

@@ -131,9 +131,10 @@ class OutputCollection:
         """Give a file a name in the output directory; return False if that is not possible."""
         goal, source = os.path.join(self._output, path), os.path.join(self._working, path)
         if os.path.lexists(goal):
-            if _is_same(goal, source) or _state(source, pulse) <= self._initial[1]:
-                return True  # the training wrote nothing new there
-            if os.path.isdir(goal) or not _state(goal, pulse) <= self._initial[0]:
+            unchanged = _state(source, pulse) <= self._initial[1]
+            if _is_same(goal, source) or (unchanged and _is_copy(goal, source)):
+                return True  # an earlier attempt collected it, and was interrupted
+            if unchanged or os.path.isdir(goal) or not _state(goal, pulse) <= self._initial[0]:
                 goal += _SECOND
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(goal)
@@ -164,6 +165,15 @@ def _is_same(goal: str, source: str) -> bool:
     """Return True if both are names of one file that is no link."""
     one, other = os.lstat(goal), os.lstat(source)
     return stat.S_ISREG(one.st_mode) and (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
+
+
+def _is_copy(goal: str, source: str) -> bool:
+    """Return True if both are files of the same size and time; an archive has whole seconds only."""
+    one, other = os.lstat(goal), os.lstat(source)
+    return stat.S_ISREG(one.st_mode) and (one.st_size, int(one.st_mtime)) == (
+        other.st_size,
+        int(other.st_mtime),
+    )
 
 
 def _copy(source: str, goal: str, pulse: Callable[[], None]) -> None:

@@ -11,7 +11,7 @@ import os
 import stat
 from typing import Callable
 
-from outlast.node.files import copy_file, copy_link_target, make_tree_accessible
+from outlast.node.files import copy_file, copy_link_target, lift_deep, make_tree_accessible
 from outlast.node.pulse import no_pulse
 from outlast.untrusted_files import Entry, directory_below, open_directory, walk
 
@@ -59,6 +59,7 @@ def normalize_output(output: str, pulse: Callable[[], None] = no_pulse) -> list[
     changed = make_tree_accessible(output, pulse)
     if changed:
         warnings.append(f"{changed} files or directories of the output were not accessible; now they are")
+    warnings += [f"in the output directory, {text}" for text in lift_deep(output, pulse)]
     top = open_directory(output)
     try:
         for entry in walk(top, pulse):
