@@ -88,7 +88,7 @@ WRONG = 'echo \'{"accuracy": 0.5}\' > "$OUTLAST_OUTPUT_DIR/metrics.json"\n'
         pytest.param(
             WRONG,
             {"outputs": [{"path": "metrics.json", "key": "accuracy", "at_least": 0.9}]},
-            ["wrong-output"] * 2,
+            ["wrong-output"],
             "0.5",
             id="a number below its bound",
         ),
