@@ -11,7 +11,6 @@ import os
 import pwd
 import stat
 import struct
-import tempfile
 from pathlib import Path
 from typing import BinaryIO
 
@@ -120,6 +119,8 @@ def _makes_files_of(directory: Path, user: int) -> bool:
 
     Some network file systems give all files to one user, whoever created them.
     """
+    import tempfile  # it imports much, and `status` rarely needs it
+
     try:
         with tempfile.NamedTemporaryFile(prefix=".outlast-owner-", dir=directory) as file:
             return os.fstat(file.fileno()).st_uid == user

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import sqlite3
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -59,6 +58,8 @@ def open_copy(path: Path, text: Callable[[bytes], str]) -> tuple[sqlite3.Connect
     The copy has no name any more and disappears with the connection. Raise OSError if the journal cannot be
     copied, JournalDamaged if it changes all the time, or SQLite's errors.
     """
+    import tempfile  # it imports much, and `status` rarely needs it
+
     with tempfile.TemporaryDirectory(prefix="outlast-journal-") as folder:
         copy = Path(folder) / "journal.sqlite"
         _copy_unchanged(path, copy)

@@ -16,7 +16,7 @@ from support.journals import added, ended, intended, writer
 
 #: Modules that take long to import, or import many others.
 SLOW = {
-    *("pydantic", "ruamel", "rich", "hashlib", "socket", "difflib"),
+    *("pydantic", "ruamel", "rich", "hashlib", "socket", "difflib", "tempfile"),
     *("outlast.spec", "outlast.schedulers", "outlast.controller.controller", "outlast.controller.inbox"),
     *("outlast.domain.engine", "outlast.domain.fold", "outlast.node.order"),
 }

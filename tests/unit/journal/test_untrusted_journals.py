@@ -112,7 +112,7 @@ def test_a_journal_is_not_opened_for_writing_beside_a_rollback_journal_that_name
 
 
 TWO_USERS = """
-import codecs, os, sys
+import codecs, os, sys, tempfile
 from pathlib import Path
 from outlast.errors import OutlastError
 from outlast.journal.journal import Journal
