@@ -35,14 +35,14 @@ def test_a_run_that_reaches_its_limit_with_nothing_saved_stops_after_one_attempt
 
 def test_a_run_that_may_start_over_starts_from_the_beginning_with_more_time(lab: Lab) -> None:
     """Its second attempt has the time that it needs."""
-    text = DEAF.replace("while True: time.sleep(0.1)", "time.sleep(4.5)")
-    limits = {"start_over": "yes", "time": "12s"}
-    slow = lab.experiment("slow", {"train.py": text}, command="python3 train.py", limits=limits, **SHORT)
+    text = DEAF.replace("while True: time.sleep(0.1)", "time.sleep(7)")
+    settings = {**SHORT, "limits": {"start_over": "yes", "time": "30s"}, "resources": {"time": "6s"}}
+    slow = lab.experiment("slow", {"train.py": text}, command="python3 train.py", **settings)
     ended = lab.outlast("run", slow)
     assert ended.returncode == 0, ended.output
     assert outcomes_of(slow) == ["over-time", "finished"]
-    assert "starting from the beginning: nothing was saved; with 6 s instead of 3 s" in ended.stdout
-    assert "requested  6 s, more than resources" in lab.outlast("explain", cwd=slow).stdout
+    assert "starting from the beginning: nothing was saved; with 12 s instead of 6 s" in ended.stdout
+    assert "requested  12 s, more than resources" in lab.outlast("explain", cwd=slow).stdout
 
 
 def test_a_run_that_has_saved_before_its_limit_is_not_stopped(lab: Lab) -> None:
