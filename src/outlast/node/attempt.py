@@ -321,7 +321,8 @@ class AttemptRunner:
         names = _listed(left)
         limit = f"other_outputs ({show_size(self._order.other_outputs)})"
         if self._order.sandbox:
-            return f"Larger than {limit}, and not transferred from the job: {names}"
+            advice = "raise it or name them in outputs, then `outlast retry --again`"
+            return f"Larger than {limit}, and not transferred from the job ({advice}): {names}"
         try:
             self._scratch.keep_left(left, self._pulse)
         except (OSError, Interrupted) as error:
