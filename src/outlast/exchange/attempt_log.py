@@ -7,7 +7,7 @@ be read is skipped, a file that cannot be read counts as missing, and sizes are 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from outlast.domain import data_costs, untrusted
 from outlast.domain.accounts import ItemAccount
 from outlast.domain.model import Outcome, Phase
 from outlast.domain.observation import Report, Save, Saved
+from outlast.exchange.combined_legs import LONGEST_WHY, combine
 from outlast.node import claim, jsonl
 from outlast.node.jsonl import JsonLinesReader
 from outlast.node.legs import Leg, claimed, possible_legs
@@ -32,13 +33,6 @@ MOST_BYTES = 16 * 2**20
 LEAST_BYTES = 8192
 MOST_LINES = 150_000
 LEAST_LINES = 100
-#: The legs of an attempt that are kept: of more than these, the oldest are added up.
-MOST_LEGS = 40
-#: The saves and the items of data that are kept of each leg but the last.
-MOST_EARLIER_SAVES = 2
-MOST_EARLIER_DATA = 3
-#: The names and sources of the data of all legs that are kept, in characters.
-LONGEST_DATA = 6000
 #: How much of the end of the output is kept, in characters.
 LONGEST_TAIL = 5000
 #: How much of a script's own log is searched for progress, from its end.
@@ -49,8 +43,6 @@ NEWEST_BYTES = 65536
 GLANCE_BYTES = 8192
 #: How many saves of an attempt the journal keeps.
 MOST_SAVES = 20
-#: The longest reason for a save, or for its failure, that is kept, in characters.
-LONGEST_WHY = 300
 
 
 def log_directory(exchange: Path) -> Path:
@@ -184,76 +176,7 @@ def read_attempt(exchange: Path) -> Report | None:
             reports.append(report)
     if not reports:
         return None
-    last_logged = max(report.last_logged for report in reports)
-    last, *earlier = _limit_data(reports)
-    oldest_first = [_shorten(report) for report in reversed(earlier)]
-    while len(oldest_first) >= MOST_LEGS:
-        oldest_first[:2] = [_merge(*oldest_first[:2])]
-    return replace(last, earlier=tuple(oldest_first), last_logged=last_logged)
-
-
-def _merge(first: Report, second: Report) -> Report:
-    """Return two legs, one after the other, as one: their seconds added up, the end of the second."""
-    spans = dict(first.spans)
-    for phase, seconds in second.spans:
-        spans[phase] = spans.get(phase, 0.0) + seconds
-    # What a leg computed after its last save is lost: the saves of the next one are counted from there.
-    kept = first.saves[-1].offset if first.saves else 0.0
-    saves = (*first.saves[-1:], *(replace(save, offset=save.offset + kept) for save in second.saves))
-    return replace(
-        second,
-        spans=tuple(spans.items()),
-        saves=saves[-MOST_EARLIER_SAVES:],
-        saved=_add_totals(first.saved, second.saved),
-        saving=first.saving + second.saving,
-        loaded=first.loaded,
-        resumed=first.resumed,
-        changed=first.changed or second.changed,
-        # Together they are measured only if both are.
-        cpu=None if first.cpu is None or second.cpu is None else first.cpu + second.cpu,
-        resident=max(first.resident or 0, second.resident or 0) or None,
-        gpu=second.gpu if first.gpu is None else first.gpu,
-        made=first.made or second.made,
-        data=(first.data + second.data)[-MOST_EARLIER_DATA:],
-    )
-
-
-def _add_totals(first: Saved | None, second: Saved | None) -> Saved | None:
-    if first is None or second is None:
-        return first or second
-    return Saved(
-        first.times + second.times,
-        first.seconds + second.seconds,
-        max(first.slowest, second.slowest),
-        second.why or first.why,
-    )
-
-
-def _limit_data(reports: list[Report]) -> Iterator[Report]:
-    """Yield the reports with those of the last items of data that fit into `LONGEST_DATA`."""
-    left = LONGEST_DATA
-    for report in reports:
-        kept: list[ItemAccount] = []
-        for item in reversed(report.data):
-            left -= len(item.name) + sum(map(len, item.sources))
-            if left < 0:
-                break
-            kept.insert(0, item)
-        yield replace(report, data=tuple(kept))
-
-
-def _shorten(report: Report) -> Report:
-    """Return the report of an earlier leg without what only matters in the last one."""
-    return replace(
-        report,
-        saves=report.saves[-MOST_EARLIER_SAVES:],
-        data=report.data[-MOST_EARLIER_DATA:],
-        notes=report.notes[-1:],
-        detail=report.detail[:LONGEST_WHY],
-        tail=(),
-        delivered=None,
-        delivered_total=None,
-    )
+    return combine(reports)
 
 
 @dataclass

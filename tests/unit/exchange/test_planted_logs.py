@@ -12,7 +12,7 @@ import pytest
 from outlast.domain.attempt_end import end_by_report
 from outlast.domain.model import Attempt, AttemptState, Phase, Run, RunState
 from outlast.domain.observation import Save
-from outlast.exchange import attempt_log
+from outlast.exchange import attempt_log, combined_legs
 from outlast.exchange.attempt_log import read_attempt
 from outlast.node import jsonl
 
@@ -78,7 +78,7 @@ def test_planted_logs_cost_little_memory_and_little_of_the_journal(tmp_path: Pat
         tracemalloc.stop()
     assert report is not None
     assert peak < 100 * 2**20
-    assert len(report.legs) <= attempt_log.MOST_LEGS
+    assert len(report.legs) <= combined_legs.MOST_LEGS
     entry = end_by_report(RUN, ATTEMPT, None, report, 2000.0)
     assert len(json.dumps(dict(entry.data))) + len(entry.reason) < 30_000
     assert len(report.detail) <= 2000
@@ -148,8 +148,8 @@ def test_of_many_legs_the_oldest_are_added_up_and_no_second_is_lost(tmp_path: Pa
         (leg / "progress.jsonl").write_text(json.dumps(loaded) + "\n" + json.dumps(saved) + "\n")
     report = read_attempt(tmp_path)
     assert report is not None
-    assert len(report.legs) == attempt_log.MOST_LEGS
-    first, merged = report.legs[0], legs - attempt_log.MOST_LEGS + 1
+    assert len(report.legs) == combined_legs.MOST_LEGS
+    first, merged = report.legs[0], legs - combined_legs.MOST_LEGS + 1
     assert dict(first.spans)[Phase.COMPUTE] == pytest.approx(10 * merged)
     assert first.saves[-1] == Save(pytest.approx(9 * merged), merged)
     assert first.saved is not None and (first.saved.times, first.saving) == (merged, 0.5 * merged)
