@@ -602,7 +602,7 @@ def test_links_in_the_output_directory_are_removed_with_a_warning(bench: Bench) 
         == 0
     )
     assert _names(bench.exchange / "output") == ["a"]
-    assert "secret" in bench.events("warning")[0]["text"]
+    assert "secret" in bench.events("files")[0]["text"]
 
 
 def test_an_output_directory_that_was_replaced_by_a_link_is_delivered_as_files(bench: Bench) -> None:
@@ -613,7 +613,7 @@ def test_an_output_directory_that_was_replaced_by_a_link_is_delivered_as_files(b
     assert _names(bench.exchange / "output") == ["a", "b"]
     assert not (bench.exchange / "output" / "b").is_symlink()
     assert (disk / "b").is_symlink() and (disk / "a").read_text() == "1\n"
-    assert str(disk) in bench.events("warning")[0]["text"]
+    assert str(disk) in bench.events("files")[0]["text"]
 
 
 def test_an_output_directory_that_was_replaced_by_a_file_is_a_wrong_output(bench: Bench) -> None:
@@ -660,7 +660,7 @@ def test_a_directory_left_in_the_working_directory_is_delivered_without_its_link
     assert _names(delivered / "out") == ["latest", "step-100"]
     for name, facts in bench.last["delivered"].items():
         assert (delivered / name).lstat().st_size == facts["size"]
-    assert len(bench.events("warning")) == 1
+    assert len(bench.events("files")) == 1
 
 
 def test_a_directory_with_nothing_but_a_dead_link_is_not_an_output(bench: Bench) -> None:

@@ -59,6 +59,8 @@ def show_attempt(use: ResourceUse) -> str:
 
 def _show_hours(seconds: float) -> str:
     hours = seconds / HOUR
+    if 0 < hours < 0.001:
+        return "<0.001"
     return "%.0f" % hours if hours >= 100 else "%.3g" % hours
 
 
