@@ -49,6 +49,26 @@ def directory_below(top: str | os.PathLike[str] | int, relative: str = "") -> It
         os.close(descriptor)
 
 
+@contextlib.contextmanager
+def created_below(top: str | os.PathLike[str] | int, relative: str = "") -> Iterator[int]:
+    """Yield a descriptor of the directory `relative` below `top`, which is created where it is missing.
+
+    As with `directory_below`, no component of it may be a link: nothing is created through one.
+    """
+    with directory_below(top) as start:
+        descriptor = os.dup(start)
+    try:
+        for name in _components(relative):
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(name, dir_fd=descriptor)
+            inner = open_directory(name, descriptor)
+            os.close(descriptor)
+            descriptor = inner
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
 def open_file(path: str | os.PathLike[str], dir_fd: int | None = None) -> BinaryIO:
     """Open a regular file for reading; refuse a link, and anything that a read could wait for."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | _NO_FOLLOW, dir_fd=dir_fd)

@@ -622,6 +622,29 @@ def test_an_output_directory_that_was_replaced_by_a_file_is_a_wrong_output(bench
     assert "was replaced by a file; write the outputs into it instead" in bench.last["detail"]
 
 
+@pytest.mark.parametrize("code", [0, 1, 85])
+@pytest.mark.parametrize("place", ["scratch", "node_scratch"])
+def test_a_scratch_directory_that_was_replaced_by_a_link_is_not_touched(
+    bench: Bench, place: str, code: int
+) -> None:
+    disk, node = bench.top / "disk", bench.top / "node"
+    for path in (disk / "output", disk / "job", node):
+        path.mkdir(parents=True)
+    for path in (disk / "output" / "mine", disk / "job" / "mine"):
+        path.write_text("mine")
+        path.chmod(0o200)
+    scratch = bench.scratch if place == "scratch" else node / f"outlast-{bench.token}"
+    script = f"cd /; mv {scratch} {scratch}.moved; ln -s {disk} {scratch}; exit {code}"
+    inodes = {path: path.stat() for path in disk.rglob("*")}
+    bench.run("sh", "-c", script, node_scratch=str(node) if place == "node_scratch" else None)
+    assert {path: path.stat() for path in disk.rglob("*")} == inodes
+    if code == 0:
+        assert bench.last["outcome"] == "wrong-output"
+        assert f"was replaced by a link to {disk}; its files stay there" in bench.last["detail"]
+    else:
+        assert any(f"its files stay in {disk}" in line["text"] for line in bench.events("files"))
+
+
 def test_a_log_that_was_replaced_by_a_link_is_not_followed(bench: Bench) -> None:
     bench.log.parent.mkdir(parents=True, exist_ok=True)
     (bench.top / "diary").write_text("mine")

@@ -11,6 +11,8 @@ import pytest
 
 from outlast import untrusted_files
 from outlast.untrusted_files import (
+    create_file,
+    created_below,
     directory_below,
     is_plain_name,
     open_below,
@@ -191,3 +193,18 @@ def test_removal_follows_no_link_and_ends_at_a_depth(top: Path) -> None:
             remove("d", descriptor)
     finally:
         os.close(descriptor)
+
+
+def test_a_directory_is_created_below_and_nothing_through_a_link(tmp_path: Path) -> None:
+    top, outside = tmp_path / "top", tmp_path / "outside"
+    top.mkdir()
+    outside.mkdir()
+    with created_below(top, "a/b") as inner, create_file("file", inner) as file:
+        file.write(b"content")
+    with created_below(top, "a/b") as inner:
+        assert read_file("file", 100, inner) == b"content"
+    (top / "a" / "link").symlink_to(outside)
+    for relative in ("a/link", "a/link/c", "../outside/c"):
+        with pytest.raises(OSError), created_below(top, relative):
+            pass
+    assert list(outside.iterdir()) == []

@@ -289,7 +289,8 @@ class SharedFilesExchange:
         """Return the outputs of the attempt's last start that left any."""
         first = self.experiment.scratch(attempt.run, attempt.number, attempt.token)
         places = sorted([first, *first.parent.glob(first.name + ".*")], key=lambda one: _leg_of(one.name))
-        outputs = [place / "output" for place in places]
+        # What a link leads to is not ours.
+        outputs = [place / "output" for place in places if not place.is_symlink()]
         return next(
             (
                 one

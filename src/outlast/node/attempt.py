@@ -330,6 +330,12 @@ class AttemptRunner:
         return f"Larger than {limit}, and left in {self._scratch.left}: {names}"
 
     def _normalize_output(self) -> None:
+        link = self._scratch.find_link()
+        if link is not None:
+            raise BadOutputDirectory(
+                f"{link} was replaced by a link to {os.readlink(link)}; its files stay there. "
+                "Link to a larger disk from $OUTLAST_OUTPUT_DIR instead."
+            )
         for text in normalize_output(self._scratch.output, self._pulse):
             self._events.warn_of_files(text)
 
@@ -388,6 +394,12 @@ class AttemptRunner:
         if self._code is None:
             return False  # the working directory is not complete: the earlier one still is
         order = self._order
+        link = self._scratch.find_link()
+        if link is not None:
+            self._events.warn_of_files(
+                f"{link} was replaced by a link; its files stay in {os.readlink(link)}"
+            )
+            return False
         try:
             self._lift_deep()
             new = list_made(self._scratch.working, self._code, self._pulse) - self._made_before

@@ -12,7 +12,7 @@ import stat
 from typing import IO, Callable, Iterator
 
 from outlast.node.pulse import no_pulse
-from outlast.untrusted_files import DEEPEST, open_directory, open_file, walk
+from outlast.untrusted_files import DEEPEST, Entry, created_below, open_directory, open_file, walk
 
 _BLOCK_BYTES = 1 << 20
 #: The most bytes of a path below a directory: with the path of that and the name of a file it can be opened.
@@ -37,17 +37,21 @@ def read_blocks(file: IO[bytes], pulse: Callable[[], None] = no_pulse) -> Iterat
 
 
 def copy_file(
-    source: str, target: str, pulse: Callable[[], None] = no_pulse, dir_fd: int | None = None
+    source: str,
+    target: str,
+    pulse: Callable[[], None] = no_pulse,
+    dir_fd: int | None = None,
+    target_fd: int | None = None,
 ) -> None:
-    """Copy a regular file with its mode and times; `source` is relative to `dir_fd`, if given.
+    """Copy a regular file with its mode and times; the paths are relative to the descriptors, if given.
 
     A file or link at `target` is replaced. If the copy fails, remove what is there of it.
     """
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(target)
+        os.unlink(target, dir_fd=target_fd)
     with open_file(source, dir_fd) as original:
         status = os.fstat(original.fileno())
-        with open(os.open(target, _NEW_FILE, 0o600), "wb") as copy:
+        with open(os.open(target, _NEW_FILE, 0o600, dir_fd=target_fd), "wb") as copy:
             try:
                 for block in read_blocks(original, pulse):
                     copy.write(block)
@@ -56,65 +60,98 @@ def copy_file(
                 os.utime(copy.fileno(), ns=(status.st_atime_ns, status.st_mtime_ns))
             except BaseException:
                 with contextlib.suppress(OSError):  # the first error is the one to report
-                    os.unlink(target)
+                    os.unlink(target, dir_fd=target_fd)
                 raise
 
 
 def link_or_copy(
-    source: str, target: str, dir_fd: int | None = None, pulse: Callable[[], None] = no_pulse
+    source: str,
+    target: str,
+    dir_fd: int | None = None,
+    pulse: Callable[[], None] = no_pulse,
+    target_fd: int | None = None,
 ) -> None:
     """Give a regular file a second name, or copy it if the file system cannot link it. Raises OSError.
 
-    `source` is relative to `dir_fd`, if given.
+    The paths are relative to the descriptors, if given.
     """
     try:
-        os.link(source, target, src_dir_fd=dir_fd, follow_symlinks=False)
+        os.link(source, target, src_dir_fd=dir_fd, dst_dir_fd=target_fd, follow_symlinks=False)
     except OSError as error:
         if error.errno not in _NO_LINK:
             raise
-        copy_file(source, target, pulse, dir_fd)
+        copy_file(source, target, pulse, dir_fd, target_fd)
 
 
-def copy_tree(source: str, target: str, pulse: Callable[[], None] = no_pulse) -> None:
+def copy_tree(
+    source: str,
+    target: str,
+    pulse: Callable[[], None] = no_pulse,
+    dir_fd: int | None = None,
+    target_fd: int | None = None,
+) -> None:
     """Copy files, directories and symbolic links, and nothing else; `source` must not be a link itself.
 
     A file that vanishes meanwhile is skipped: it was a temporary file of a process that is still alive.
+    Nothing is written through a link. The paths are relative to the descriptors, if given.
     """
-    os.makedirs(target, exist_ok=True)
-    top = open_directory(source)
-    try:
+    with _two_trees(source, target, dir_fd, target_fd) as (top, goal):
         for entry in walk(top, pulse):
-            goal = os.path.join(target, entry.path)
-            with contextlib.suppress(FileNotFoundError):
-                if entry.is_directory:
-                    os.makedirs(goal, exist_ok=True)
-                elif entry.is_file:
-                    copy_file(entry.name, goal, pulse, entry.dir_fd)
+            with contextlib.suppress(FileNotFoundError), _place_for(entry, goal) as place:
+                if entry.is_file:
+                    copy_file(entry.name, entry.name, pulse, entry.dir_fd, place)
                 elif entry.is_link:
-                    os.symlink(os.readlink(entry.name, dir_fd=entry.dir_fd), goal)
-    finally:
-        os.close(top)
+                    os.symlink(os.readlink(entry.name, dir_fd=entry.dir_fd), entry.name, dir_fd=place)
 
 
-def link_tree(source: str, target: str, pulse: Callable[[], None] = no_pulse) -> None:
+def link_tree(
+    source: str,
+    target: str,
+    pulse: Callable[[], None] = no_pulse,
+    dir_fd: int | None = None,
+    target_fd: int | None = None,
+) -> None:
     """Give all files of a directory a second name below `target`, or copy them; copy symbolic links.
 
-    Files and directories that the owner cannot read are made accessible first. Raises OSError.
+    Files and directories that the owner cannot read are made accessible first. Nothing is written through a
+    link. The paths are relative to the descriptors, if given. Raises OSError.
     """
-    make_tree_accessible(source, pulse)
-    os.makedirs(target, exist_ok=True)
-    top = open_directory(source)
-    try:
+    make_tree_accessible(source, pulse, dir_fd=dir_fd)
+    with _two_trees(source, target, dir_fd, target_fd) as (top, goal):
         for entry in walk(top, pulse):
-            goal = os.path.join(target, entry.path)
-            if entry.is_directory:
-                os.makedirs(goal, exist_ok=True)
-            elif entry.is_file:
-                link_or_copy(entry.name, goal, entry.dir_fd, pulse)
-            elif entry.is_link:
-                os.symlink(os.readlink(entry.name, dir_fd=entry.dir_fd), goal)
+            with _place_for(entry, goal) as place:
+                if entry.is_file:
+                    link_or_copy(entry.name, entry.name, entry.dir_fd, pulse, place)
+                elif entry.is_link:
+                    os.symlink(os.readlink(entry.name, dir_fd=entry.dir_fd), entry.name, dir_fd=place)
+
+
+@contextlib.contextmanager
+def _two_trees(
+    source: str, target: str, dir_fd: int | None, target_fd: int | None
+) -> Iterator[tuple[int, int]]:
+    """Yield descriptors of the directory `source` and of `target`, which is created if it is missing."""
+    top = open_directory(source, dir_fd)
+    try:
+        if target_fd is None:
+            os.makedirs(os.path.dirname(target) or os.curdir, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(target, dir_fd=target_fd)
+        goal = open_directory(target, target_fd)
+        try:
+            yield top, goal
+        finally:
+            os.close(goal)
     finally:
         os.close(top)
+
+
+def _place_for(entry: Entry, goal: int) -> contextlib.AbstractContextManager[int]:
+    """Return a context with a descriptor of the directory below `goal` for an entry of the other tree.
+
+    For a directory that is the copy of the directory itself.
+    """
+    return created_below(goal, entry.path if entry.is_directory else os.path.dirname(entry.path))
 
 
 def copy_link_target(path: str, pulse: Callable[[], None] = no_pulse) -> None:
@@ -178,7 +215,11 @@ def _open_accessible(name: str, parent: int | None) -> int:
 
 
 def make_tree_accessible(
-    directory: str, pulse: Callable[[], None] = no_pulse, *, sandboxed: bool = False
+    directory: str,
+    pulse: Callable[[], None] = no_pulse,
+    *,
+    sandboxed: bool = False,
+    dir_fd: int | None = None,
 ) -> int:
     """Let the owner read everything in a directory and remove it; return how many modes were changed.
 
@@ -187,8 +228,8 @@ def make_tree_accessible(
     followed. Raises OSError.
     """
     of_file = stat.S_IRUSR | stat.S_IWUSR if sandboxed else stat.S_IRUSR
-    changed = int(make_accessible(directory, stat.S_IRWXU))
-    top = open_directory(directory)
+    changed = int(make_accessible(directory, stat.S_IRWXU, dir_fd))
+    top = open_directory(directory, dir_fd)
     try:
         for entry in walk(top, pulse, skip_deeper=True):
             bits = stat.S_IRWXU if entry.is_directory else of_file

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
 import os
 import stat
@@ -24,7 +25,14 @@ from outlast.node.outputs.collection import LeftFile
 from outlast.node.outputs.made_files import NO_CODE, CodeListing, bring_back, read_listing
 from outlast.node.outputs.output_tree import BadOutputDirectory, find_content
 from outlast.node.pulse import no_pulse
-from outlast.untrusted_files import create_file, is_plain_name, open_directory, read_file
+from outlast.untrusted_files import (
+    create_file,
+    created_below,
+    directory_below,
+    is_plain_name,
+    open_directory,
+    read_file,
+)
 
 #: The directory of files that were too large for the results.
 LEFT = "left"
@@ -93,12 +101,23 @@ class Scratch:
 
     def prepare(self, previous: str | None) -> None:
         """Create the directories, and record the earlier scratch `previous`. Raises OSError."""
+        if os.path.islink(self.top):
+            os.unlink(self.top)  # an earlier start of the job has left it: what it leads to is not ours
         os.makedirs(self.top, exist_ok=True)
+        if self.on_node is not None:
+            _make_private(self.on_node)
         if previous is not None:
             with create_file(self.carried_from) as file:
                 file.write(os.fsencode(previous))
         os.makedirs(self.working, exist_ok=True)
         os.makedirs(self.data, exist_ok=True)
+
+    def find_link(self) -> str | None:
+        """Return the path of a directory of the attempt that was replaced by a link; None if there is none.
+
+        What such a link leads to is not ours, and neither moved nor changed.
+        """
+        return next((path for path in (self.top, self.on_node) if path and os.path.islink(path)), None)
 
     def mark_in_use(self) -> int | None:
         """Protect the directory on the node from other attempts until the returned descriptor is closed."""
@@ -157,9 +176,11 @@ class Scratch:
             content = one._find_output()
             if content is None:
                 continue
-            if content == one.output:  # else it is behind a link, and not ours
+            if content == one.output and one.find_link() is None:  # else it is behind a link, and not ours
                 lift_deep(content, pulse)
             temporary = os.path.join(self.top, ".output.tmp")
+            with contextlib.suppress(FileNotFoundError):
+                _remove(temporary, math.inf, pulse)
             copy_tree(content, temporary, pulse)
             os.rename(temporary, self.output)
             break
@@ -169,9 +190,10 @@ class Scratch:
         for one in earlier:
             before = read_listing(one.code_listing)
             if before is not None and _is_directory(one.working):
-                warnings = lift_deep(one.working, pulse)
-                if self.on_node is None:
-                    may_share = os.path.lexists(one.ended)
+                is_ours = one.find_link() is None
+                warnings = lift_deep(one.working, pulse) if is_ours else []
+                if self.on_node is None or not is_ours:
+                    may_share = is_ours and os.path.lexists(one.ended)
                     return warnings + bring_back(
                         one.working, before, self.working, code, may_share=may_share, pulse=pulse
                     )
@@ -205,13 +227,13 @@ class Scratch:
     def keep_left(self, files: Iterable[LeftFile], pulse: Callable[[], None] = no_pulse) -> None:
         """Move files of the working directory to where nothing removes them. Raises OSError."""
         for file in files:
-            target = os.path.join(self.left, file.path)
-            os.makedirs(os.path.dirname(target), exist_ok=True)
-            source = os.path.join(self.working, file.path)
-            if self.on_node is None:
-                os.rename(source, target)
-            else:
-                copy_file(source, target, pulse)
+            folder, name = os.path.split(file.path)
+            below = os.path.join(LEFT, folder) if folder else LEFT
+            with directory_below(self.working, folder) as source, created_below(self.top, below) as target:
+                if self.on_node is None:
+                    os.rename(name, name, src_dir_fd=source, dst_dir_fd=target)
+                else:
+                    copy_file(name, name, pulse, source, target)
 
     def note_ended(self) -> None:
         """Record that all processes of the attempt have ended. Raises OSError."""
@@ -260,6 +282,27 @@ class Scratch:
         if not keep_output and all(removed) and not os.path.lexists(self.left):
             os.rmdir(self.top)
         return all(removed)
+
+
+def _make_private(path: str) -> None:
+    """Create a directory for this user alone, on a node whose scratch others can write to. Raises OSError.
+
+    Its name is in the name of the job, so another user could have made it before.
+    """
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    if os.path.islink(path):
+        os.unlink(path)
+    try:
+        os.mkdir(path, stat.S_IRWXU)
+        return
+    except FileExistsError:
+        directory = open_directory(path)
+    try:
+        if os.fstat(directory).st_uid != os.geteuid():
+            raise PermissionError(errno.EPERM, "it belongs to another user", path)
+        os.fchmod(directory, stat.S_IRWXU)
+    finally:
+        os.close(directory)
 
 
 def _is_directory(path: str) -> bool:

@@ -313,3 +313,18 @@ def test_a_link_in_place_of_the_work_order_is_not_written_through(
     exchange.write_order(RUN, ATTEMPT, SPEC)
     assert victim.read_text() == "mine"
     assert read_order(exchange.request(RUN, ATTEMPT, SPEC).order).token == ATTEMPT.token
+
+
+def test_outputs_behind_a_link_in_place_of_the_scratch_are_not_kept_as_rejected(
+    exchange: SharedFilesExchange, tmp_path: Path
+) -> None:
+    disk = tmp_path / "disk" / "output"
+    disk.mkdir(parents=True)
+    (disk / "diary").write_text("mine")
+    (disk / "diary").chmod(0o200)
+    scratch = exchange.experiment.scratch(ATTEMPT.run, ATTEMPT.number, ATTEMPT.token)
+    scratch.parent.mkdir(parents=True)
+    scratch.symlink_to(tmp_path / "disk")
+    before = (disk / "diary").stat()
+    assert exchange.reject(ATTEMPT, "no model.pt") == ""
+    assert (disk / "diary").stat() == before

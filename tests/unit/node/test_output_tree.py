@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 
 from outlast.node import scratch as scratch_module
+from outlast.node.files import copy_tree, link_tree
 from outlast.node.output_rule import OutputRule
 from outlast.node.outputs import validation
-from outlast.node.outputs.collection import OutputCollection
+from outlast.node.outputs.collection import LeftFile, OutputCollection
 from outlast.node.outputs.delivery import deliver
+from outlast.node.outputs.made_files import NO_CODE, bring_back
 from outlast.node.outputs.output_tree import BadOutputDirectory, normalize_output
 from outlast.node.scratch import Scratch
 from support.privileges import permissions_apply
@@ -119,6 +121,124 @@ def test_a_link_in_place_of_another_directory_is_removed_and_what_it_leads_to_st
     before = snapshot(disk)
     assert scratch.clear(keep_output=False, until=math.inf)
     assert not path.is_symlink()
+    assert snapshot(disk) == before
+
+
+@pytest.mark.parametrize("place", ["top", "on_node"])
+def test_a_link_that_an_earlier_start_left_in_place_of_a_directory_is_removed(
+    disk: Path, tmp_path: Path, place: str
+) -> None:
+    scratch = Scratch(str(tmp_path / "work" / "001-a.2"), str(tmp_path / "node" / "outlast-a"))
+    path = Path(getattr(scratch, place))
+    path.parent.mkdir()
+    path.symlink_to(disk)
+    before = snapshot(disk)
+    scratch.prepare(None)
+    scratch.carry_over(None)
+    assert path.is_dir() and not path.is_symlink()
+    assert snapshot(disk) == before
+
+
+def test_files_behind_a_link_in_place_of_an_earlier_scratch_are_copied_and_stay_unchanged(
+    disk: Path, scratch: Scratch
+) -> None:
+    Path(scratch.working, "model").write_text("model")
+    Path(scratch.output, "weights").write_text("weights")
+    scratch.note_ended()
+    for path in disk.iterdir():
+        if path.name != "models":
+            path.unlink()
+    for path in Path(scratch.top).iterdir():
+        path.rename(disk / path.name)
+    Path(disk, "output", "weights").chmod(0o200 if os.geteuid() == 0 else 0o600)
+    Path(scratch.top).rmdir()
+    Path(scratch.top).symlink_to(disk)
+    before = snapshot(disk)
+    following = Scratch(str(Path(scratch.top).with_name("003-c")))
+    following.prepare(scratch.top)
+    following.carry_over(scratch.top)
+    assert contents(Path(following.output)) == {"weights": "weights"}
+    assert contents(Path(following.working)) == {"model": "model"}
+    assert not os.path.lexists(scratch.top)
+    assert snapshot(disk) == before
+
+
+@pytest.mark.parametrize("name", ["left", "left/models"])
+def test_files_that_are_left_are_not_moved_through_a_link(disk: Path, scratch: Scratch, name: str) -> None:
+    source = Path(scratch.working, "models", "weights")
+    source.parent.mkdir()
+    source.write_text("large")
+    link = Path(scratch.top, name)
+    link.parent.mkdir(exist_ok=True)
+    link.symlink_to(disk if name == "left" else disk / "models")
+    before = snapshot(disk)
+    with pytest.raises(OSError, match="Not a directory"):
+        scratch.keep_left([LeftFile("models/weights", 5)])
+    assert source.read_text() == "large"
+    assert snapshot(disk) == before
+
+
+def swap_at(call: int, path: Path, disk: Path) -> Callable[[], None]:
+    """Return a pulse that replaces the directory `path` by a link when it is called for that time."""
+    calls = iter(range(1, 1000))
+
+    def pulse() -> None:
+        if next(calls) == call and path.is_dir():
+            path.rename(path.with_name("moved"))
+            path.symlink_to(disk / "models")
+
+    return pulse
+
+
+@pytest.mark.parametrize("call", range(1, 12))
+@pytest.mark.parametrize("swapped", ["working", "output"])
+def test_a_directory_that_becomes_a_link_while_outputs_are_collected_leads_nowhere(
+    disk: Path, scratch: Scratch, swapped: str, call: int
+) -> None:
+    for top in (scratch.working, scratch.output):
+        Path(top, "models").mkdir()
+    collection = OutputCollection(["models/best"], scratch.output, scratch.working, 1000)
+    collection.record_initial_state(NO_CODE)
+    (disk / "models" / "other").write_text("mine")
+    (disk / "models" / "best").write_text("mine")
+    for name in ("best", "new", "other"):
+        Path(scratch.working, "models", name).write_text(name)
+    before = snapshot(disk)
+    links = [path.stat().st_nlink for path in (disk / "models").iterdir()]
+    with contextlib.suppress(OSError):
+        collection.collect(swap_at(call, Path(getattr(scratch, swapped), "models"), disk))
+    assert snapshot(disk) == before
+    assert [path.stat().st_nlink for path in (disk / "models").iterdir()] == links
+
+
+@pytest.mark.parametrize("call", range(1, 8))
+@pytest.mark.parametrize("may_share", [True, False])
+def test_a_directory_that_becomes_a_link_while_files_are_brought_back_leads_nowhere(
+    disk: Path, scratch: Scratch, tmp_path: Path, may_share: bool, call: int
+) -> None:
+    earlier = tmp_path / "earlier"
+    (earlier / "models").mkdir(parents=True)
+    for name in ("best", "weights"):
+        (earlier / "models" / name).write_text("mine")
+    pulse = swap_at(call, Path(scratch.working, "models"), disk)
+    before = snapshot(disk)
+    with contextlib.suppress(OSError):
+        bring_back(str(earlier), NO_CODE, scratch.working, NO_CODE, may_share=may_share, pulse=pulse)
+    assert snapshot(disk) == before
+
+
+@pytest.mark.parametrize("call", range(1, 8))
+@pytest.mark.parametrize("copy", [copy_tree, link_tree])
+def test_a_directory_that_becomes_a_link_while_it_is_copied_to_leads_nowhere(
+    disk: Path, scratch: Scratch, tmp_path: Path, copy: Callable[..., None], call: int
+) -> None:
+    Path(scratch.output, "models").mkdir()
+    for name in ("best", "last"):
+        Path(scratch.output, "models", name).write_text("mine")
+    target = tmp_path / "target"
+    before = snapshot(disk)
+    with contextlib.suppress(OSError):
+        copy(scratch.output, str(target), swap_at(call, target / "models", disk))
     assert snapshot(disk) == before
 
 

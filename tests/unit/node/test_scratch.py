@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import stat
 import time
 from pathlib import Path
 
@@ -96,3 +97,27 @@ def test_files_that_came_with_a_job_are_in_its_working_directory_and_leave_with_
     assert Path(second.working, ".best.pt").read_text() == "best"
     # It was not changed, and leaves again.
     assert second.stash(NO_CODE, 10, []) == [] and Path(second.made).is_file()
+
+
+def test_the_directory_on_a_node_is_for_this_user_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        ours = Path(prepare_scratch(tmp_path, "ours-1").on_node or "")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(ours.stat().st_mode) == 0o700
+    ours.chmod(0o777)  # as an earlier version made it
+    prepare_scratch(tmp_path, "ours-1")
+    assert stat.S_IMODE(ours.stat().st_mode) == 0o700
+
+
+def test_a_directory_on_a_node_that_another_user_made_before_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planted = tmp_path / "node" / node_directory_name("ours-1")
+    planted.mkdir(parents=True)
+    another = os.geteuid() + 1
+    monkeypatch.setattr(os, "geteuid", lambda: another)
+    with pytest.raises(PermissionError, match="belongs to another user"):
+        prepare_scratch(tmp_path, "ours-1")
+    assert list(planted.iterdir()) == []

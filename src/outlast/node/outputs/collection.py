@@ -19,11 +19,13 @@ from outlast.node.files import (
 from outlast.node.outputs.made_files import CodeListing, find_made, inner_link
 from outlast.node.outputs.output_tree import is_below
 from outlast.node.pulse import no_pulse
-from outlast.untrusted_files import Entry, open_directory, walk
+from outlast.untrusted_files import Entry, created_below, directory_below, open_directory, walk
 
 #: Path, inode, size and modification time of everything at a path; empty if nothing exists there.
 _State = FrozenSet[Tuple[str, int, int, int]]
 _NOTHING: _State = frozenset()
+#: A directory, and the path of something below it.
+_Place = Tuple[str, str]
 #: The ending of a file from the working directory, if the output directory has another one of its name.
 _SECOND = ".working"
 
@@ -78,7 +80,8 @@ class OutputCollection:
 
     def _collect_named(self, number: int, name: str, pulse: Callable[[], None]) -> bool:
         goal, source = self._paths(name)
-        if not os.path.exists(source) or not is_below(source, os.path.realpath(self._working)):
+        working = os.path.realpath(self._working)
+        if not os.path.exists(source) or not is_below(source, working):
             return False
         if os.path.lexists(goal):
             if _is_same(goal, source):
@@ -86,14 +89,11 @@ class OutputCollection:
             carried, supplied = self._before.get(name, (_NOTHING, _NOTHING))
             if _state(goal, pulse) != carried or _state(source, pulse) == supplied:
                 return False
-            os.rename(goal, f"{self._output}.replaced-{number}")
-        os.makedirs(os.path.dirname(goal), exist_ok=True)
-        if os.path.islink(self._working):
-            _copy(source, goal, pulse)  # the directory behind the link is not ours
-        elif os.path.isdir(source):
-            link_tree(source, goal, pulse)
-        else:
-            _link(source, goal, pulse)
+            with directory_below(self._output, os.path.dirname(name)) as place:
+                os.rename(os.path.basename(name), f"{self._output}.replaced-{number}", src_dir_fd=place)
+        # The directory behind a link is not ours: it is copied.
+        bring = _copy if os.path.islink(self._working) else _link
+        bring((working, os.path.relpath(source, working)), (self._output, name), pulse)
         return True
 
     def _collect_others(
@@ -117,10 +117,10 @@ class OutputCollection:
             if total > self._limit or not self._collect_other(file.path, pulse):
                 left.append(file)
         for path, target in links:
-            goal = os.path.join(self._output, path)
-            with contextlib.suppress(OSError):  # the file that it leads to is there under its own name
-                os.makedirs(os.path.dirname(goal), exist_ok=True)
-                os.symlink(target, goal)
+            folder, name = os.path.split(path)
+            # An error: the file that it leads to is there under its own name.
+            with contextlib.suppress(OSError), created_below(self._output, folder) as place:
+                os.symlink(target, name, dir_fd=place)
         return left
 
     def _leads_inside(self, entry: Entry) -> bool:
@@ -139,10 +139,9 @@ class OutputCollection:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(goal)
         try:
-            os.makedirs(os.path.dirname(goal), exist_ok=True)
+            _link((self._working, path), (self._output, os.path.relpath(goal, self._output)), pulse)
         except (FileExistsError, NotADirectoryError):
             return False  # a file of the output directory has the name of its directory
-        _link(source, goal, pulse)
         return True
 
     def _paths(self, name: str) -> tuple[str, str]:
@@ -154,11 +153,33 @@ def is_inside_name(path: str) -> bool:
     return bool(path) and not os.path.isabs(path) and os.pardir not in path.split("/") and "\0" not in path
 
 
-def _link(source: str, goal: str, pulse: Callable[[], None]) -> None:
-    """Give a file a second name, or copy it. The training may have left it without permissions."""
-    if os.lstat(source).st_nlink == 1:  # else other names of it may not be ours
-        make_accessible(source, stat.S_IRUSR)
-    link_or_copy(source, goal, pulse=pulse)
+def _link(source: _Place, goal: _Place, pulse: Callable[[], None]) -> None:
+    """Give a file, or all files of a directory, a second name, or copy it."""
+    with _open_both(source, goal) as (name, folder, new_name, place):
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        if stat.S_ISDIR(status.st_mode):
+            link_tree(name, new_name, pulse, folder, place)
+            return
+        if status.st_nlink == 1:  # else other names of it may not be ours
+            make_accessible(name, stat.S_IRUSR, folder)  # the training may have left it without permissions
+        link_or_copy(name, new_name, folder, pulse, place)
+
+
+def _copy(source: _Place, goal: _Place, pulse: Callable[[], None]) -> None:
+    with _open_both(source, goal) as (name, folder, new_name, place):
+        if stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+            copy_tree(name, new_name, pulse, folder, place)
+        else:
+            copy_file(name, new_name, pulse, folder, place)
+
+
+@contextlib.contextmanager
+def _open_both(source: _Place, goal: _Place) -> Iterator[tuple[str, int, str, int]]:
+    """Yield name and open directory of the source, and of the goal, whose directory is created."""
+    (top, path), (new_top, new_path) = source, goal
+    folder, new_folder = os.path.dirname(path), os.path.dirname(new_path)
+    with directory_below(top, folder) as origin, created_below(new_top, new_folder) as place:
+        yield os.path.basename(path), origin, os.path.basename(new_path), place
 
 
 def _is_same(goal: str, source: str) -> bool:
@@ -174,13 +195,6 @@ def _is_copy(goal: str, source: str) -> bool:
         other.st_size,
         int(other.st_mtime),
     )
-
-
-def _copy(source: str, goal: str, pulse: Callable[[], None]) -> None:
-    if os.path.isdir(source):
-        copy_tree(source, goal, pulse)
-    else:
-        copy_file(source, goal, pulse)
 
 
 def _state(path: str, pulse: Callable[[], None]) -> _State:

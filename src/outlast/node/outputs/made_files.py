@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
 from dataclasses import dataclass, field
@@ -9,7 +11,16 @@ from typing import Callable, Iterator, Mapping, Tuple
 
 from outlast.node.files import copy_file, link_or_copy
 from outlast.node.pulse import no_pulse
-from outlast.untrusted_files import Entry, create_file, open_directory, parse_json, read_file, walk
+from outlast.untrusted_files import (
+    Entry,
+    create_file,
+    created_below,
+    directory_below,
+    open_directory,
+    parse_json,
+    read_file,
+    walk,
+)
 
 #: Names of caches and copies of code; nothing below them counts as made by the training.
 IGNORED = frozenset(
@@ -18,6 +29,8 @@ IGNORED = frozenset(
 #: The ending of a changed file of the code, brought back to a working directory with other code.
 EARLIER = ".earlier"
 _LISTING_BYTES = 64 * 2**20
+#: Errors of a name that is a file in one directory and a directory in the other.
+_BLOCKED = (FileExistsError, NotADirectoryError, IsADirectoryError)
 
 #: Size and modification time in nanoseconds.
 Stamp = Tuple[int, int]
@@ -107,33 +120,43 @@ def bring_back(
     name, which get the ending `.earlier`.
     """
     warnings = []
-    for entry in find_made(source, code_before, pulse):
-        try:
-            _bring_entry(entry, source, _target(entry.path, working, code_before, code), may_share, pulse)
-        except FileNotFoundError:
-            continue  # a temporary file of a process that is still alive
-        except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
-            warnings.append(f"{entry.path} of the earlier attempt cannot be brought back: {error.strerror}")
+    with directory_below(working) as goal:
+        for entry in find_made(source, code_before, pulse):
+            try:
+                _bring_entry(entry, source, _target(entry.path, code_before, code), goal, may_share, pulse)
+            except FileNotFoundError:
+                continue  # a temporary file of a process that is still alive
+            except OSError as error:
+                if not isinstance(error, _BLOCKED) and error.errno != errno.ELOOP:
+                    raise
+                warnings.append(
+                    f"{entry.path} of the earlier attempt cannot be brought back: {error.strerror}"
+                )
     return warnings
 
 
-def _target(path: str, working: str, before: CodeListing, code: CodeListing) -> str:
+def _target(path: str, before: CodeListing, code: CodeListing) -> str:
     is_other_code = before.sha256 != code.sha256 and path in code.files
-    return os.path.join(working, path + EARLIER if is_other_code else path)
+    return path + EARLIER if is_other_code else path
 
 
-def _bring_entry(entry: Entry, source: str, target: str, may_share: bool, pulse: Callable[[], None]) -> None:
+def _bring_entry(
+    entry: Entry, source: str, target: str, working: int, may_share: bool, pulse: Callable[[], None]
+) -> None:
+    """Bring an entry to the path `target` below the open directory `working`; no link is followed."""
     if entry.is_directory:
-        os.makedirs(target, exist_ok=True)
-        return
-    if os.path.lexists(target):
-        os.unlink(target)  # the code's own file, which the training had changed
-    if entry.is_link:
-        os.symlink(inner_link(entry, source), target)
-    elif may_share and entry.status.st_nlink == 1:
-        link_or_copy(entry.name, target, entry.dir_fd, pulse)
-    else:
-        copy_file(entry.name, target, pulse, entry.dir_fd)
+        with created_below(working, target):
+            return
+    folder, name = os.path.split(target)
+    with created_below(working, folder) as place:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=place)  # the code's own file, which the training had changed
+        if entry.is_link:
+            os.symlink(inner_link(entry, source), name, dir_fd=place)
+        elif may_share and entry.status.st_nlink == 1:
+            link_or_copy(entry.name, name, entry.dir_fd, pulse, place)
+        else:
+            copy_file(entry.name, name, pulse, entry.dir_fd, place)
 
 
 def _entries(working: str, pulse: Callable[[], None]) -> Iterator[Entry]:
