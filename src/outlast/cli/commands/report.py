@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -51,14 +53,16 @@ def command(directory: Path, as_json: bool, everything: bool) -> None:
     experiment = experiment_at(directory)
     journal = open_journal(experiment)
     try:
-        booked = list(_book(journal))
+        with _without_garbage_collection():
+            booked = list(_book(journal))
         running = sum(
             attempt.started is not None and attempt.ended is None for attempt in _current_attempts(journal)
         )
     finally:
         journal.close()
     if as_json:
-        write_json(_as_json(booked))
+        with _without_garbage_collection():
+            write_json(_as_json(booked))
         return
     click.echo(text([one.booking for one in booked], [one.use for one in booked], everything))
     if running:
@@ -66,6 +70,18 @@ def command(directory: Path, as_json: bool, everything: bool) -> None:
         if running > 1:
             message = "are running; their time is counted when they end"
         click.echo("%s %s" % (counted(running, "attempt"), message))
+
+
+@contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """Search for no cyclic garbage: all records stay in memory, and have no cycles; it takes a fifth more."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 class _Booked(NamedTuple):
