@@ -23,8 +23,15 @@ _NO_FOLLOW = os.O_NOFOLLOW | os.O_CLOEXEC
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 #: The most levels of directories below `top`; everything within them can be walked with one descriptor each.
 DEEPEST = 200
+#: How often something is removed anew that other processes change meanwhile, and the errors of that.
+_MAX_TRIES = 1000
+_REMOVED_MEANWHILE = (errno.ENOENT, errno.ENOTEMPTY, errno.ENOTDIR)
 #: The longest number in JSON, in characters: a 64-bit integer and every float fit.
 _LONGEST_NUMBER = 40
+
+
+def _do_nothing() -> None:
+    pass
 
 
 def open_directory(path: str | os.PathLike[str], dir_fd: int | None = None) -> int:
@@ -214,31 +221,113 @@ def _walk(
                 os.close(inner)
 
 
-def remove(name: str, dir_fd: int) -> None:
-    """Remove a file, a link or a directory with its content; no link is followed.
+def remove(
+    name: str | os.PathLike[str], dir_fd: int | None = None, check: Callable[[], None] = _do_nothing
+) -> None:
+    """Remove a file, a link or a directory with its content, however deep; no link is followed.
 
-    A name that does not exist is no error. Raise OSError (ELOOP) where directories are nested deeper than
-    `DEEPEST`.
+    A name that does not exist is no error, and other processes may remove the same at once. Raises OSError.
     """
-    _remove(name, dir_fd, 0)
-
-
-def _remove(name: str, dir_fd: int, depth: int) -> None:
-    if depth > DEEPEST:
-        raise OSError(errno.ELOOP, "directories are nested deeper than %d levels" % DEEPEST, name)
-    try:
-        if not stat.S_ISDIR(os.stat(name, dir_fd=dir_fd, follow_symlinks=False).st_mode):
-            os.unlink(name, dir_fd=dir_fd)
-            return
-        inner = open_directory(name, dir_fd)
+    for _ in range(_MAX_TRIES):
         try:
-            for each in os.listdir(inner):
-                _remove(each, inner, depth + 1)
-        finally:
-            os.close(inner)
-        os.rmdir(name, dir_fd=dir_fd)
-    except FileNotFoundError:
-        return
+            mode = os.stat(name, dir_fd=dir_fd, follow_symlinks=False).st_mode
+        except FileNotFoundError:
+            return
+        try:
+            if not stat.S_ISDIR(mode):
+                os.unlink(name, dir_fd=dir_fd)
+                return
+            remove_tree(name, check, dir_fd=dir_fd)
+            return
+        except OSError as error:
+            if error.errno not in _REMOVED_MEANWHILE:
+                raise
+    raise OSError(errno.ENOTEMPTY, "other processes write to it again and again", os.fspath(name))
+
+
+def remove_tree(
+    path: str | os.PathLike[str],
+    check: Callable[[], None] = _do_nothing,
+    *,
+    ignore_errors: bool = False,
+    dir_fd: int | None = None,
+) -> None:
+    """Remove a directory and everything in it, however deep it is nested. Raises OSError.
+
+    Each subdirectory is moved up to the top before its parent is removed, so that nothing recurses. Links are
+    removed and never followed. `check` is called for every name and may raise. With `ignore_errors`, what
+    cannot be removed stays.
+    """
+    errors = contextlib.suppress(OSError) if ignore_errors else contextlib.nullcontext()
+    stuck: set[str] = set()
+    top = _open_accessible(path, dir_fd)
+    try:
+        while names := _empty(top, check, errors) - stuck:
+            for name in names:
+                stuck.add(name)
+                with errors:
+                    _lift_content(name, top, check, errors)
+                    stuck.remove(name)
+    finally:
+        os.close(top)
+    with errors:
+        os.rmdir(path, dir_fd=dir_fd)
+
+
+def _lift_content(
+    name: str, top: int, check: Callable[[], None], errors: contextlib.AbstractContextManager[object]
+) -> None:
+    """Remove the directory `name` of the directory `top`; move the directories in it up to `top`."""
+    inner = _open_accessible(name, top)
+    try:
+        for below in _empty(inner, check, errors):
+            target = f".{os.urandom(8).hex()}.tmp"
+            os.rename(below, target, src_dir_fd=inner, dst_dir_fd=top)
+    finally:
+        os.close(inner)
+    os.rmdir(name, dir_fd=top)
+
+
+def _open_accessible(name: str | os.PathLike[str], parent: int | None) -> int:
+    """Make a directory readable and writable, and return a descriptor of it."""
+    make_accessible(name, stat.S_IRWXU, parent)
+    return open_directory(name, parent)
+
+
+def make_accessible(name: str | os.PathLike[str], bits: int, parent: int | None = None) -> bool:
+    """Add `bits` to the mode of a file or directory; a link is never followed. Raises OSError.
+
+    Return True if some of them were missing.
+    """
+    # By a descriptor of the thing itself: `name` may have become a link when its mode is changed.
+    descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if mode & bits == bits or stat.S_ISLNK(mode):
+            return False
+        os.chmod(f"/proc/self/fd/{descriptor}", stat.S_IMODE(mode) | bits)
+        return True
+    finally:
+        os.close(descriptor)
+
+
+def _empty(
+    descriptor: int, check: Callable[[], None], errors: contextlib.AbstractContextManager[object]
+) -> set[str]:
+    """Remove everything but directories; return the names of those, with modes that allow to move them."""
+    with os.scandir(descriptor) as entries:
+        found = list(entries)
+    names = set()
+    for entry in found:
+        check()
+        if not entry.is_dir(follow_symlinks=False):
+            with errors:
+                os.unlink(entry.name, dir_fd=descriptor)
+            continue
+        with errors:
+            make_accessible(entry.name, stat.S_IRWXU, descriptor)
+        names.add(entry.name)
+    return names
 
 
 def is_plain_name(relative: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import math
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -179,20 +180,49 @@ def test_no_descriptor_is_left_open(top: Path) -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
-def test_removal_follows_no_link_and_ends_at_a_depth(top: Path) -> None:
+def test_removal_follows_no_link_and_ends_at_no_depth(top: Path) -> None:
     outside = top.parent / "outside"
     (top / "a" / "b" / "link").symlink_to(outside)
     (top / "link").symlink_to(outside)
+    nest(top / "deep", 1200)
     descriptor = open_directory(top)
     try:
-        for name in ("a", "link", "missing"):
+        for name in ("a", "link", "missing", "deep"):
             remove(name, descriptor)
-        assert list(top.iterdir()) == [] and (outside / "secret").exists()
-        (top / "/".join(["d"] * (untrusted_files.DEEPEST + 5))).mkdir(parents=True)
-        with pytest.raises(OSError, match="nested deeper"):
-            remove("d", descriptor)
     finally:
         os.close(descriptor)
+    assert list(top.iterdir()) == [] and (outside / "secret").exists()
+
+
+def nest(directory: Path, levels: int) -> None:
+    """Create directories nested deeper than the interpreter can recurse, and than a path can name."""
+    for _ in range(levels):
+        above = directory.with_name("above")
+        above.mkdir()
+        if directory.exists():
+            directory.rename(above / "d")
+        above.rename(directory)
+
+
+def test_what_another_process_removes_at_once_is_removed(top: Path) -> None:
+    calls = 0
+
+    def interfere() -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            shutil.rmtree(top / "tree" / "a")
+        if calls == 4:
+            (top / "tree" / "late").mkdir()
+        if calls == 7:
+            shutil.rmtree(top / "tree")
+
+    for name in "abc":
+        (top / "tree" / name / "inner").mkdir(parents=True)
+        (top / "tree" / name / "inner" / "file").touch()
+    remove(top / "tree", check=interfere)
+    assert not (top / "tree").exists()
+    assert calls > 3
 
 
 def test_a_directory_is_created_below_and_nothing_through_a_link(tmp_path: Path) -> None:

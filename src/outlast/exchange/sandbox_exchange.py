@@ -26,6 +26,7 @@ from outlast.node.staging.sources.file_source import path_of
 from outlast.schedulers.base import JobRequest
 from outlast.training.checkpoints import checkpoint_names
 from outlast.training.env import LEAST_KEEP
+from outlast.untrusted_files import remove
 
 #: The cache of data in a job's directory, if the profile names none.
 ARRIVED = "arrived"
@@ -87,7 +88,7 @@ class SandboxExchange(SharedFilesExchange):
     def _provide(self, place: Path, run: Run, attempt: Attempt, spec: Spec) -> None:
         """Create commit 0, atomically: the newest checkpoints, their snapshots and the unfinished outputs."""
         temporary = place / (".%s.tmp" % layout.COMMITTED)
-        layout.remove(str(temporary))
+        remove(temporary)
         commit = temporary / layout.commit_name(0)
         commit.mkdir(parents=True)
         source = self.experiment.checkpoints(run.name)

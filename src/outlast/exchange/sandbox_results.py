@@ -22,16 +22,18 @@ from outlast.exchange.experiment import Experiment
 from outlast.exchange.file_trees import copy_entry, names, sync_tree
 from outlast.filesystem import sync_directory
 from outlast.node import legs
-from outlast.node.files import link_or_copy, make_accessible, remove_tree
+from outlast.node.files import link_or_copy
 from outlast.node.sandbox import layout, manifest
 from outlast.node.sandbox.manifest import DirectoryManifest
 from outlast.training.checkpoints import checkpoint
 from outlast.training.errors import CheckpointError, Damaged
 from outlast.untrusted_files import (
     directory_below,
+    make_accessible,
     open_below,
     open_directory,
     open_to_append,
+    remove,
 )
 
 #: The most levels of directories, and bytes of a path: everything within them can be walked and copied.
@@ -112,7 +114,7 @@ def set_aside(experiment: Experiment, attempt: Attempt, error: Exception) -> Non
     with directory_below(place, UNUSABLE) as aside:
         for folder, name in _returned_names(place):
             with suppress(FileNotFoundError), directory_below(place, folder) as source:
-                _remove(name, aside)
+                remove(name, aside)
                 os.rename(name, name, src_dir_fd=source, dst_dir_fd=aside)
     why = "%s: %s" % (type(error).__name__, error)
     note = "outlast: the files that the job brought back cannot be used (%s); they are in %s\n"
@@ -146,7 +148,7 @@ def _newest(place: Path) -> _ReturnedState | None:
 def _replace_checkpoints(state: _ReturnedState, target: Path) -> None:
     """Replace the directory of checkpoints by one with the returned files, atomically."""
     coming, going = target.with_name("checkpoints.coming"), target.with_name("checkpoints.going")
-    layout.remove(str(coming))
+    remove(coming)
     coming.mkdir(parents=True)
     state.bring(layout.CHECKPOINTS, coming)
     for name, goal in state.holds.links.items():
@@ -160,11 +162,11 @@ def _replace_checkpoints(state: _ReturnedState, target: Path) -> None:
             _link_whole_ones(before, "", coming)
     sync_tree(coming)
     if target.exists():
-        layout.remove(str(going))
+        remove(going)
         target.rename(going)
     coming.rename(target)
     sync_directory(target.parent)
-    layout.remove(str(going))
+    remove(going)
 
 
 def _add_whole_ones(place: Path, target: Path) -> None:
@@ -183,7 +185,7 @@ def _link_whole_ones(top: Path, relative: str, target: Path) -> None:
         for name in sorted(names(source)):
             if _is_whole(Path("/proc/self/fd/%d" % source, name)) and not (target / name).exists():
                 temporary = target / (".%s.tmp" % name)
-                layout.remove(str(temporary))
+                remove(temporary)
                 copy_entry(name, source, temporary)
                 temporary.rename(target / name)
 
@@ -202,7 +204,7 @@ def _bring_unfinished(state: _ReturnedState, target: Path) -> None:
     if target.exists():
         return
     temporary = target.with_name(".%s.tmp" % target.name)
-    layout.remove(str(temporary))
+    remove(temporary)
     state.bring(state.unfinished + "/" + layout.OUTPUT, temporary)
     with suppress(FileNotFoundError):  # there is no such file
         temporary.rename(target)
@@ -211,7 +213,7 @@ def _bring_unfinished(state: _ReturnedState, target: Path) -> None:
 def _bring_made(state: _ReturnedState, target: Path) -> None:
     """Bring the archive of the working directory, which only a job of the same run unpacks."""
     temporary = target.with_name(".%s.tmp" % target.name)
-    layout.remove(str(temporary))
+    remove(temporary)
     if target.exists() or not state.bring_one("%s/%s" % (state.unfinished, layout.MADE), temporary):
         return
     temporary.rename(target)
@@ -234,7 +236,7 @@ def _bring_log(place: Path, target: Path) -> None:
             return
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = target.with_name(".%s.tmp" % target.name)
-        layout.remove(str(temporary))
+        remove(temporary)
         with temporary.open("xb") as log:
             for part in parts:
                 _copy_content(part, log, _size(part))
@@ -256,7 +258,7 @@ def _clear(place: Path) -> None:
     """Remove the files that have been moved: links to them would keep old checkpoints on disk."""
     for folder, name in _returned_names(place):
         with suppress(FileNotFoundError), directory_below(place, folder) as directory:
-            _remove(name, directory)
+            remove(name, directory)
 
 
 def _returned_names(place: Path) -> list[tuple[str, str]]:
@@ -305,7 +307,7 @@ def _remove_links(directory: int, depth: int, length: int) -> None:
             if stat.S_ISREG(mode):
                 _permit(name, stat.S_IRUSR, directory)
             elif not stat.S_ISDIR(mode) or depth >= _DEEPEST or longer > _LONGEST_PATH:
-                _remove(name, directory)
+                remove(name, directory)
             else:
                 _permit(name, stat.S_IRWXU, directory)
                 inner = open_directory(name, directory)
@@ -325,15 +327,6 @@ def _keep_directory(name: str, dir_fd: int) -> bool:
     except FileNotFoundError:
         pass
     return False
-
-
-def _remove(name: str, dir_fd: int) -> None:
-    """Remove a file, a link or a directory tree, if it exists."""
-    with suppress(FileNotFoundError):
-        if stat.S_ISDIR(os.stat(name, dir_fd=dir_fd, follow_symlinks=False).st_mode):
-            remove_tree(name, dir_fd=dir_fd)
-        else:
-            os.unlink(name, dir_fd=dir_fd)
 
 
 def _permit(name: str, required: int, dir_fd: int) -> None:

@@ -11,10 +11,13 @@ from pathlib import Path
 
 from outlast.exchange import file_trees
 from outlast.filesystem import sync_directory
-from outlast.node.sandbox import layout
 from outlast.node.snapshots.snapshot_manifest import Snapshot
 from outlast.node.snapshots.snapshot_store import list_whole, read_mark, write_mark
-from outlast.untrusted_files import directory_below, walk
+from outlast.untrusted_files import (
+    directory_below,
+    remove,
+    walk,
+)
 
 #: A commit has the newest snapshot only: so many of the earlier ones stay beside it.
 _EARLIER = 2
@@ -32,19 +35,19 @@ def bring(place: Path, relative: str, target: Path, in_part: bool) -> None:
     if not returned:
         return
     before = [one for one in _list(target, "") if one.number < returned[0].number] if in_part else []
-    layout.remove(str(coming))
+    remove(coming)
     for one in before[-_EARLIER:]:
         file_trees.copy(target, one.name, coming / one.name)
     for one in returned:
         file_trees.copy(place, "%s/%s" % (relative, one.name), coming / one.name)
     _copy_mark(place, relative, coming, returned)
     file_trees.sync_tree(coming)
-    layout.remove(str(going))
+    remove(going)
     if target.exists():
         target.rename(going)
     coming.rename(target)
     sync_directory(target.parent)
-    layout.remove(str(going))
+    remove(going)
 
 
 def provide(source: Path, target: Path, most: int, most_bytes: int | None) -> None:

@@ -22,7 +22,7 @@ from outlast.exchange.experiment import Experiment
 from outlast.exchange.zipapp import build as build_zipapp
 from outlast.filesystem import is_gone, sync_directory, write_durably
 from outlast.node import claim, legs
-from outlast.node.files import copy_tree, link_tree, remove_tree
+from outlast.node.files import copy_tree, link_tree
 from outlast.node.order import SaveSettings, WorkOrder
 from outlast.node.outputs.delivery import deliver
 from outlast.node.quantities import show_size
@@ -31,7 +31,7 @@ from outlast.node.staging.plan import DataPlan
 from outlast.schedulers.base import JobRequest
 from outlast.schedulers.profile import Profile
 from outlast.spec.command import arguments
-from outlast.untrusted_files import create_file, open_directory, walk
+from outlast.untrusted_files import create_file, open_directory, remove_tree, walk
 
 #: The most characters of a delivered file's name in a message.
 LONGEST_NAME = 200

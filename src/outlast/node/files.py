@@ -12,7 +12,16 @@ import stat
 from typing import IO, Callable, Iterator
 
 from outlast.node.pulse import no_pulse
-from outlast.untrusted_files import DEEPEST, Entry, created_below, open_directory, open_file, walk
+from outlast.untrusted_files import (
+    DEEPEST,
+    Entry,
+    created_below,
+    make_accessible,
+    open_directory,
+    open_file,
+    remove_tree,
+    walk,
+)
 
 _BLOCK_BYTES = 1 << 20
 #: The most bytes of a path below a directory: with the path of that and the name of a file it can be opened.
@@ -166,54 +175,6 @@ def copy_link_target(path: str, pulse: Callable[[], None] = no_pulse) -> None:
     os.rename(copy, path)
 
 
-def remove_tree(
-    path: str,
-    pulse: Callable[[], None] = no_pulse,
-    *,
-    ignore_errors: bool = False,
-    dir_fd: int | None = None,
-) -> None:
-    """Remove a directory and everything in it, however deep it is nested. Raises OSError.
-
-    Each subdirectory is moved up to the top before its parent is removed, so that nothing recurses. Links are
-    removed and never followed. With `ignore_errors`, what cannot be removed stays.
-    """
-    errors = contextlib.suppress(OSError) if ignore_errors else contextlib.nullcontext()
-    stuck: set[str] = set()
-    top = _open_accessible(path, dir_fd)
-    try:
-        while names := _empty(top, pulse, errors) - stuck:
-            for name in names:
-                stuck.add(name)
-                with errors:
-                    _lift_content(name, top, pulse, errors)
-                    stuck.remove(name)
-    finally:
-        os.close(top)
-    with errors:
-        os.rmdir(path, dir_fd=dir_fd)
-
-
-def _lift_content(
-    name: str, top: int, pulse: Callable[[], None], errors: contextlib.AbstractContextManager[object]
-) -> None:
-    """Remove the directory `name` of the directory `top`; move the directories in it up to `top`."""
-    inner = _open_accessible(name, top)
-    try:
-        for below in _empty(inner, pulse, errors):
-            target = f".{os.urandom(8).hex()}.tmp"
-            os.rename(below, target, src_dir_fd=inner, dst_dir_fd=top)
-    finally:
-        os.close(inner)
-    os.rmdir(name, dir_fd=top)
-
-
-def _open_accessible(name: str, parent: int | None) -> int:
-    """Make a directory readable and writable, and return a descriptor of it."""
-    make_accessible(name, stat.S_IRWXU, parent)
-    return open_directory(name, parent)
-
-
 def make_tree_accessible(
     directory: str,
     pulse: Callable[[], None] = no_pulse,
@@ -299,42 +260,6 @@ def _free_name(top: int, number: int) -> str:
         except FileNotFoundError:
             return name
         number += 1
-
-
-def make_accessible(name: str, bits: int, parent: int | None = None) -> bool:
-    """Add `bits` to the mode of a file or directory; a link is never followed. Raises OSError.
-
-    Return True if some of them were missing.
-    """
-    # By a descriptor of the thing itself: `name` may have become a link when its mode is changed.
-    descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
-    try:
-        mode = os.fstat(descriptor).st_mode
-        if mode & bits == bits or stat.S_ISLNK(mode):
-            return False
-        os.chmod(f"/proc/self/fd/{descriptor}", stat.S_IMODE(mode) | bits)
-        return True
-    finally:
-        os.close(descriptor)
-
-
-def _empty(
-    descriptor: int, pulse: Callable[[], None], errors: contextlib.AbstractContextManager[object]
-) -> set[str]:
-    """Remove everything but directories; return the names of those, with modes that allow to move them."""
-    with os.scandir(descriptor) as entries:
-        found = list(entries)
-    names = set()
-    for entry in found:
-        pulse()
-        if not entry.is_dir(follow_symlinks=False):
-            with errors:
-                os.unlink(entry.name, dir_fd=descriptor)
-            continue
-        with errors:
-            make_accessible(entry.name, stat.S_IRWXU, descriptor)
-        names.add(entry.name)
-    return names
 
 
 def sync_directory(directory: str | os.PathLike[str], dir_fd: int | None = None) -> None:

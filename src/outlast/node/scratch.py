@@ -11,14 +11,7 @@ import time
 from dataclasses import dataclass
 from typing import Callable, Iterable
 
-from outlast.node.files import (
-    copy_file,
-    copy_tree,
-    lift_deep,
-    link_or_copy,
-    make_accessible,
-    remove_tree,
-)
+from outlast.node.files import copy_file, copy_tree, lift_deep, link_or_copy
 from outlast.node.locks import try_lock
 from outlast.node.outputs import made_archive
 from outlast.node.outputs.collection import LeftFile
@@ -30,8 +23,10 @@ from outlast.untrusted_files import (
     created_below,
     directory_below,
     is_plain_name,
+    make_accessible,
     open_directory,
     read_file,
+    remove_tree,
 )
 
 #: The directory of files that were too large for the results.

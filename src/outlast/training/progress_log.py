@@ -20,7 +20,7 @@ from typing import Any, Callable, Mapping
 
 from outlast.training.checkpoints import durable_files
 from outlast.training.env import newest_progress_path
-from outlast.untrusted_files import open_to_append
+from outlast.untrusted_files import open_to_append, remove
 
 #: Minimum seconds between two writes of progress; the last progress is always written.
 _PROGRESS_INTERVAL = 0.25
@@ -142,7 +142,7 @@ class ProgressLog:
                 durable_files.write_all(fd, memoryview(content))
             os.rename(temporary, path)
         except OSError:
-            durable_files.remove(temporary)
+            remove(temporary)
             raise
 
 

@@ -35,6 +35,7 @@ from outlast.training.checkpoints import file_format
 from outlast.training.checkpoints.checkpoint_store import CheckpointStore
 from outlast.training.checkpoints.state_tree import flatten
 from outlast.training.errors import CheckpointError
+from outlast.untrusted_files import remove
 from support.checkpoints import content_of
 
 #: Each case has a journal of its own on disk.
@@ -307,10 +308,6 @@ ODD = [
     as_link_to_itself,
     as_link_to_zeros,
 ]
-
-
-def remove(path: Path) -> None:
-    layout.remove(str(path))
 
 
 def instead(name: str, odd: Attack) -> Attack:

@@ -17,6 +17,7 @@ from outlast.node.checkpoint_watch import CheckpointWatch
 from outlast.node.diagnosis import oom
 from outlast.node.outputs import delivery
 from outlast.node.scratch import Scratch
+from outlast.untrusted_files import remove_tree
 
 
 def _names(folder: Path) -> list[str]:
@@ -271,6 +272,6 @@ def test_a_tree_is_removed_however_deep_it_is_and_links_are_not_followed(tmp_pat
         outer.mkdir()
         top.rename(outer / "d")
         outer.rename(top)
-    files.remove_tree(str(tmp_path / "tree"))
+    remove_tree(str(tmp_path / "tree"))
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
     assert (kept / "file").exists()

@@ -24,6 +24,7 @@ from outlast.node.staging.item import DataItem
 from outlast.schedulers.profile import Profile
 from outlast.training.checkpoints.checkpoint_store import CheckpointStore
 from outlast.training.checkpoints.state_tree import flatten
+from outlast.untrusted_files import remove
 from support.checkpoints import content_of
 
 RUN = Run("run", 0, 1, {}, RunState.ACTIVE, added=0.0, since=0.0)
@@ -372,7 +373,7 @@ def test_links_that_appear_while_files_are_moved_to_their_places_are_not_followe
     real = sandbox_results._bring_log
 
     def plant_and_bring(place: Path, target: Path) -> None:
-        layout.remove(str(place / name))
+        remove(place / name)
         (place / name).parent.mkdir(exist_ok=True)
         (place / name).symlink_to(mine / goal)
         real(place, target)
@@ -411,7 +412,7 @@ def test_a_report_is_not_looked_for_behind_a_link(exchange: SandboxExchange, tmp
     (mine / "news/link").symlink_to(tmp_path)
     of = attempt()
     exchange.write_order(RUN, of, spec())
-    layout.remove(str(home(exchange, of) / "committed"))
+    remove(home(exchange, of) / "committed")
     (home(exchange, of) / "committed").symlink_to(mine)
     assert exchange.report(of) is None
     assert (mine / "news/link").is_symlink() and mine.is_dir()

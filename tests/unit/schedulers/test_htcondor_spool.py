@@ -14,6 +14,7 @@ from outlast.schedulers.base import JobPhase, JobView
 from outlast.schedulers.htcondor.adapter import HTCondorScheduler
 from outlast.schedulers.htcondor.spool import spooled_directory
 from outlast.schedulers.profile import Profile
+from outlast.untrusted_files import remove
 
 TOKEN = "b-1"
 
@@ -82,7 +83,7 @@ def test_nothing_is_copied_for_an_attempt_that_is_over_or_that_another_job_claim
 
 
 def test_a_job_without_spooled_files_is_removed(scene: Scene) -> None:
-    layout.remove(str(scene.spooled))
+    remove(scene.spooled)
     scene.cancel()
     assert scene.kept is None and scene.calls[-1] == "act"
     assert list(scene.adapter.pop_notes()) == []
@@ -102,12 +103,12 @@ def test_a_spool_that_cannot_be_copied_is_reported_and_the_job_is_removed(scene:
 def test_links_in_the_spool_are_not_followed(scene: Scene, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret")
     travel = scene.spooled / layout.TRAVEL
-    layout.remove(str(travel / "file"))
+    remove(travel / "file")
     (travel / "file").symlink_to(tmp_path / "secret")
     scene.cancel()
     assert (scene.home / layout.TRAVEL / "file").is_symlink()
-    layout.remove(str(scene.home / layout.TRAVEL))
-    layout.remove(str(travel))
+    remove(scene.home / layout.TRAVEL)
+    remove(travel)
     travel.symlink_to(tmp_path)
     scene.cancel()
     assert not (scene.home / layout.TRAVEL).exists()

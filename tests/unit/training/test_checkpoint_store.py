@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from outlast.training.checkpoints import checkpoint, checkpoint_names, file_format
+from outlast.training.checkpoints import checkpoint, checkpoint_names, checkpoint_store, file_format
 from outlast.training.checkpoints.copy_buffer import CopyBuffer
 from outlast.training.errors import CheckpointError, Damaged, SaveFailed, Superseded
 from outlast.training.training_session import SessionSettings, TrainingSession
@@ -443,7 +443,7 @@ def test_a_failed_save_leaves_nothing_half_written(
     assert "step 1 is NOT saved: [Errno 28] No space left" in capsys.readouterr().err
     with monkeypatch.context() as patch:
         patch.setattr(os, "rename", fail)
-        patch.setattr(shutil, "rmtree", fail)
+        patch.setattr(checkpoint_store, "remove", fail)
         assert not session.save("state", step=1)
     assert len(list(place.glob(".step-*.tmp"))) == 1
     assert session.save("state", step=1)
@@ -504,6 +504,19 @@ def test_unfinished_checkpoints_of_dead_processes_are_removed(start: Start, plac
     left = place / ".step-000000000002-g000001-s000002.1-abcd.tmp"
     left.mkdir()
     (left / "state.bin").write_bytes(b"half")
+    assert start().load() == 1
+    assert not left.exists()
+
+
+def test_leftovers_that_are_nested_too_deeply_to_recurse_are_removed(start: Start, place: Path) -> None:
+    start().save(1, step=1)
+    left = place / ".step-000000000002-g000001-s000002.1-abcd.tmp"
+    left.mkdir()
+    for _ in range(1200):
+        above = left.with_name("above")
+        above.mkdir()
+        left.rename(above / "d")
+        above.rename(left)
     assert start().load() == 1
     assert not left.exists()
 

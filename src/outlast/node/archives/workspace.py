@@ -23,10 +23,16 @@ import stat
 from dataclasses import asdict, dataclass
 from typing import Any, Callable
 
-from outlast.node.files import remove_tree, sync_directory
+from outlast.node.files import sync_directory
 from outlast.node.locks import try_lock
 from outlast.node.pulse import no_pulse
-from outlast.untrusted_files import create_file, is_plain_name, parse_json, read_file
+from outlast.untrusted_files import (
+    create_file,
+    is_plain_name,
+    parse_json,
+    read_file,
+    remove_tree,
+)
 
 #: A line for each of a hundred thousand nested archives.
 _MAX_STATE = 64 << 20

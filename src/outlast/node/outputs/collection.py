@@ -8,18 +8,18 @@ import stat
 from dataclasses import dataclass
 from typing import Callable, FrozenSet, Iterable, Iterator, Tuple
 
-from outlast.node.files import (
-    copy_file,
-    copy_tree,
-    link_or_copy,
-    link_tree,
-    make_accessible,
-    make_tree_accessible,
-)
+from outlast.node.files import copy_file, copy_tree, link_or_copy, link_tree, make_tree_accessible
 from outlast.node.outputs.made_files import CodeListing, find_made, inner_link
 from outlast.node.outputs.output_tree import is_below
 from outlast.node.pulse import no_pulse
-from outlast.untrusted_files import Entry, created_below, directory_below, open_directory, walk
+from outlast.untrusted_files import (
+    Entry,
+    created_below,
+    directory_below,
+    make_accessible,
+    open_directory,
+    walk,
+)
 
 #: Path, inode, size and modification time of everything at a path; empty if nothing exists there.
 _State = FrozenSet[Tuple[str, int, int, int]]

@@ -9,9 +9,9 @@ import os
 from contextlib import suppress
 from typing import Callable, Dict
 
-from outlast.node.files import copy_tree, read_blocks, remove_tree, sync_directory
+from outlast.node.files import copy_tree, read_blocks, sync_directory
 from outlast.node.pulse import no_pulse
-from outlast.untrusted_files import open_directory, open_file, walk
+from outlast.untrusted_files import open_directory, open_file, remove_tree, walk
 
 #: Size and SHA-256 of each file, by relative path.
 Manifest = Dict[str, Dict[str, object]]

@@ -8,13 +8,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Callable, Tuple
 
-from outlast.node.files import link_or_copy, remove_tree
+from outlast.node.files import link_or_copy
 from outlast.node.legs import Leg, possible_legs
 from outlast.node.progress_file import newest_progress_path
 from outlast.node.sandbox import layout, manifest
 from outlast.node.sandbox.chirp import Chirp, ChirpError
 from outlast.node.sandbox.manifest import DirectoryManifest
-from outlast.untrusted_files import read_file
+from outlast.untrusted_files import read_file, remove_tree
 
 #: How often to try a snapshot of a directory that changes meanwhile.
 _SNAPSHOT_TRIES = 5

@@ -19,11 +19,19 @@ from contextlib import suppress
 from typing import Iterable, Tuple
 
 from outlast.node import legs
-from outlast.node.files import copy_file, copy_link_target, make_tree_accessible, remove_tree
+from outlast.node.files import copy_file, copy_link_target, make_tree_accessible
 from outlast.node.legs import Leg
 from outlast.node.sandbox import manifest
 from outlast.node.sandbox.manifest import DirectoryManifest
-from outlast.untrusted_files import create_file, directory_below, open_directory, parse_json, read_below, walk
+from outlast.untrusted_files import (
+    create_file,
+    directory_below,
+    open_directory,
+    parse_json,
+    read_below,
+    remove,
+    walk,
+)
 
 #: The directory that HTCondor transfers back at the end of a job, at an eviction and for a restart in place.
 TRAVEL = "travel"
@@ -162,7 +170,7 @@ def _remove_states_aside(travel: str) -> None:
     with suppress(FileNotFoundError, NotADirectoryError), directory_below(travel, SNAPSHOTS) as place:
         for name in os.listdir(place):
             if not is_snapshot(name) and name != _RESTORING:
-                remove(f"/proc/self/fd/{place}/{name}")
+                remove(name, place)
 
 
 def _remove_links(directory: str) -> None:
@@ -246,15 +254,6 @@ def _restore_links(travel: str, links: Iterable[tuple[str, str]]) -> None:
         part = os.path.join(top, name.split("/")[0], "")
         if not os.path.realpath(os.path.join(travel, name)).startswith(part):
             remove(os.path.join(travel, name))
-
-
-def remove(path: str) -> None:
-    """Remove a file, a link or a directory tree, if it exists."""
-    if os.path.isdir(path) and not os.path.islink(path):
-        remove_tree(path)
-    else:
-        with suppress(FileNotFoundError):
-            os.unlink(path)
 
 
 def _size(path: str) -> int:

@@ -22,7 +22,7 @@ import stat
 from dataclasses import dataclass, replace
 from typing import Callable, Collection, Iterator
 
-from outlast.node.files import copy_file, copy_tree, remove_tree, sync_directory
+from outlast.node.files import copy_file, copy_tree, sync_directory
 from outlast.node.pulse import no_pulse
 from outlast.node.snapshots import file_copies, snapshot_manifest
 from outlast.node.snapshots.file_checks import find_defect
@@ -34,6 +34,7 @@ from outlast.untrusted_files import (
     open_file,
     parse_json,
     read_file,
+    remove_tree,
     walk,
 )
 

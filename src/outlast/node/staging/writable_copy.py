@@ -11,9 +11,9 @@ import os
 import stat
 from typing import BinaryIO, Callable
 
-from outlast.node.files import read_blocks, remove_tree
+from outlast.node.files import read_blocks
 from outlast.node.pulse import no_pulse
-from outlast.untrusted_files import open_directory, open_file, walk
+from outlast.untrusted_files import open_directory, open_file, remove_tree, walk
 
 #: The ioctl that lets a file share all blocks of another one.
 _FICLONE = 0x40049409

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from outlast.node.files import copy_tree
 from outlast.node.sandbox import layout
+from outlast.untrusted_files import remove
 
 #: HTCondor's own number of directories per level.
 _FAN_OUT = 10_000
@@ -33,7 +34,7 @@ def save_spooled(spool: Path, job: str, home: Path, pulse: Callable[[], None]) -
         return
     target = home / layout.TRAVEL
     temporary = home / (".%s.tmp" % layout.TRAVEL)
-    layout.remove(str(temporary))
+    remove(temporary)
     copy_tree(str(spooled / layout.TRAVEL), str(temporary), pulse)
-    layout.remove(str(target))
+    remove(target)
     temporary.rename(target)

@@ -14,6 +14,7 @@ from outlast.training.checkpoints.generations import GenerationClaim
 from outlast.training.checkpoints.ranks import Ranks, await_commit, await_parts, mark_part_failed
 from outlast.training.checkpoints.retention import Retention
 from outlast.training.errors import CheckpointError, Damaged, Superseded
+from outlast.untrusted_files import remove
 
 #: A checkpoint may vanish between listing and reading, if an older process still removes old ones.
 _MAX_LISTINGS = 5
@@ -272,7 +273,7 @@ class CheckpointStore:
 
     def _discard(self, path: str) -> None:
         try:
-            durable_files.remove(path)
+            remove(path)
         except OSError as error:
             self._warn("cannot remove %s now (%s); the next save tries again" % (path, error))
 

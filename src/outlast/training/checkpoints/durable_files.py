@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import shutil
 import stat
 from contextlib import contextmanager
 from typing import Iterator
@@ -131,14 +130,3 @@ def sync_directory(path: str) -> None:
             # Some network file systems cannot sync a directory; the files are safe.
             if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):
                 raise
-
-
-def remove(path: str) -> None:
-    """Remove a file, a link or a directory with its content; no error if it does not exist."""
-    try:
-        if stat.S_ISDIR(os.lstat(path).st_mode):
-            shutil.rmtree(path)
-        else:
-            os.unlink(path)
-    except FileNotFoundError:
-        return

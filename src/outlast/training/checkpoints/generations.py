@@ -15,7 +15,7 @@ from typing import Any
 
 from outlast.training.checkpoints import checkpoint_names, durable_files
 from outlast.training.errors import Damaged, Superseded
-from outlast.untrusted_files import parse_json
+from outlast.untrusted_files import parse_json, remove
 
 _MAX_TRIES = 100
 #: A claim is made by creating its file; the content follows a moment later. Reads to try, and seconds
@@ -123,7 +123,7 @@ class GenerationClaim:
         try:
             for name in os.listdir(self._directory):
                 if 0 < checkpoint_names.parse_claim(name) < self.generation:
-                    durable_files.remove(os.path.join(self._directory, name))
+                    remove(os.path.join(self._directory, name))
         except OSError:
             # Only the highest claim counts; lower ones do no harm.
             return

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from outlast.training.checkpoints import checkpoint, checkpoint_names, durable_files
+from outlast.training.checkpoints import checkpoint, checkpoint_names
 from outlast.training.env import LEAST_KEEP
 from outlast.training.errors import CheckpointError, Damaged, UnknownFormat
+from outlast.untrusted_files import remove
 
 
 class Retention:
@@ -57,7 +58,7 @@ class Retention:
         except FileNotFoundError:
             # Another process of the attempt was faster.
             return
-        durable_files.remove(hidden)
+        remove(hidden)
 
     def _stamp(self, name: str) -> Any:
         parts = checkpoint.part_paths(os.path.join(self._directory, name))

@@ -42,6 +42,7 @@ from outlast.node.staging.cache.held_entry import HeldEntry, identity_of
 from outlast.node.staging.cache.user_directory import UnsafeCache, UserDirectory, names_of_users
 from outlast.node.staging.errors import ErrorKind, FetchFailed, SourceError
 from outlast.node.staging.sources.file_source import FileSource
+from outlast.untrusted_files import remove_tree
 
 #: Seconds between two polls of an entry that another process is fetching.
 _POLL_INTERVAL = 0.5
@@ -426,7 +427,7 @@ class DataCache:
         for name in os.listdir(self._at("doomed")):
             # Another process may be sweeping too; what cannot be removed is tried again next time.
             with contextlib.suppress(OSError):
-                files.remove_tree(self._at("doomed", name), pulse, ignore_errors=True)
+                remove_tree(self._at("doomed", name), pulse, ignore_errors=True)
 
 
 def _refresh(lock: FetchLock, pulse: Callable[[], None]) -> None:
