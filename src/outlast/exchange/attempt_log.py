@@ -37,8 +37,9 @@ LEAST_LINES = 100
 LONGEST_TAIL = 5000
 #: How much of a script's own log is searched for progress, from its end.
 PROGRESS_TAIL_BYTES = 8192
-#: The longest file with the newest progress that is read.
+#: The longest file with the newest progress, or with what is being fetched, that is read.
 NEWEST_BYTES = 65536
+NEWEST_LINES = 100
 #: How much of the end of each log `glance` reads.
 GLANCE_BYTES = 8192
 #: How many saves of an attempt the journal keeps.
@@ -72,7 +73,7 @@ def progress_of(exchange: Path) -> Mapping[str, Any] | None:
 def fetching_of(exchange: Path) -> Mapping[str, Any] | None:
     """Return the newest log line about the data that the last start of the attempt's job waits for."""
     leg = _last_leg(exchange)
-    log = _read(Path(leg.fetching_path)) if leg else None
+    log = _read(Path(leg.fetching_path), NEWEST_BYTES, 0, NEWEST_LINES) if leg else None
     return next(log.lines(), None) if log else None
 
 
@@ -417,8 +418,11 @@ def _number(value: object) -> float:
 
 
 def _read_newest(progress: Path) -> JsonLinesReader | None:
-    return _read(newest_progress(progress), head=NEWEST_BYTES, tail=0)
+    return _read(newest_progress(progress), NEWEST_BYTES, 0, NEWEST_LINES)
 
 
-def _read(path: Path, head: int | None = None, tail: int | None = None) -> JsonLinesReader | None:
-    return jsonl.read(path, HEAD_BYTES if head is None else head, TAIL_BYTES if tail is None else tail)
+def _read(
+    path: Path, head: int | None = None, tail: int | None = None, most_lines: int = jsonl.MAX_LINES
+) -> JsonLinesReader | None:
+    head = HEAD_BYTES if head is None else head
+    return jsonl.read(path, head, TAIL_BYTES if tail is None else tail, most_lines)

@@ -41,6 +41,8 @@ class JsonLinesReader:
 
 def _parse(texts: Iterable[bytes]) -> Iterator[dict[str, Any]]:
     for text in texts:
+        if not text.lstrip().startswith(b"{"):
+            continue  # an error of the parser takes a hundred times as long
         try:
             # Such a number is in one field; the others are still worth reading.
             line = parse_json(text, too_long=math.inf)

@@ -6,6 +6,7 @@ import json
 import os
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -156,3 +157,25 @@ def test_of_many_legs_the_oldest_are_added_up_and_no_second_is_lost(tmp_path: Pa
     assert sum(dict(leg.spans)[Phase.COMPUTE] for leg in report.legs) == pytest.approx(10 * legs)
     entry = end_by_report(RUN, ATTEMPT, None, report, 2000.0)
     assert len(json.dumps(dict(entry.data))) < 30_000
+
+
+@pytest.mark.parametrize("line", [b"\n", b"[]\n", b"x" * 20 + b"\n", b"{\n", b"{}\n"])
+def test_what_status_reads_of_a_planted_log_is_parsed_within_a_few_thousand_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: bytes
+) -> None:
+    (tmp_path / "claim.json").write_text('{"token":"a","job":"17","host":"h","pid":1,"at":1,"fenced":false}')
+    for name in ("events.jsonl", "progress.jsonl", "progress.json", "fetching.json"):
+        (tmp_path / name).write_bytes(line * (MEGABYTES_4 // len(line)))
+    parse, parsed = jsonl.parse_json, 0
+
+    def count(*arguments: Any, **options: Any) -> Any:
+        nonlocal parsed
+        parsed += 1
+        return parse(*arguments, **options)
+
+    monkeypatch.setattr(jsonl, "parse_json", count)
+    attempt_log.progress_of(tmp_path)
+    attempt_log.fetching_of(tmp_path)
+    assert parsed < 10_000
+    assert attempt_log.glance(tmp_path) is not None
+    assert parsed < 70_000 if line.startswith(b"{") else parsed == 0
