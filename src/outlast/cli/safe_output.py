@@ -7,6 +7,7 @@ the stream's encoding does not have are replaced.
 
 from __future__ import annotations
 
+import codecs
 import os
 import re
 from typing import Any, TextIO, cast
@@ -16,6 +17,15 @@ from typing import Any, TextIO, cast
 _CONTROL = re.compile(
     "(\x1b\\[(?:[012]|3[0-7])m)|[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
 )
+
+#: The same for what a training printed: colours of all kinds, the end of a line that is erased, and the
+#: characters by which a progress bar is drawn anew stay.
+_LOG_CONTROL = re.compile(
+    "(\x1b\\[(?:[0-9;:]{0,30}m|[0-2]?K))"
+    "|[\x00-\x07\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
+)
+#: The beginning of one of these sequences, at the end of a text.
+_CUT_SEQUENCE = re.compile("\x1b(?:\\[[0-9;:]{0,30})?\\Z")
 
 #: What to print where the encoding lacks a sign of the commands' own.
 _PLAIN_SIGNS = str.maketrans(
@@ -37,6 +47,21 @@ def encodable(text: str, encoding: str) -> str:
 def without_control(text: str) -> str:
     """Replace control characters, except newlines, tabs and colours."""
     return _CONTROL.sub(lambda found: found.group(1) or "\N{REPLACEMENT CHARACTER}", text)
+
+
+class LogFilter:
+    """Makes the bytes of a log text for a terminal, in parts: without what could control it."""
+
+    def __init__(self) -> None:
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        self._rest = ""
+
+    def feed(self, content: bytes) -> str:
+        """Return the text of the next bytes; a character or sequence that is cut follows with the rest."""
+        text = self._rest + self._decode(content)
+        cut = _CUT_SEQUENCE.search(text)
+        text, self._rest = (text[: cut.start()], cut.group()) if cut else (text, "")
+        return _LOG_CONTROL.sub(lambda found: found.group(1) or "\N{REPLACEMENT CHARACTER}", text)
 
 
 def has_colours() -> bool:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import click
 
-from outlast.cli.common import find_run, here_option, locate, open_journal
+from outlast.cli.common import find_run, here_option, locate, on_terminal, open_journal
+from outlast.cli.safe_output import LogFilter, unfiltered
 from outlast.errors import BadInput
 from outlast.exchange.attempt_log import log_directory
 from outlast.exchange.experiment import Experiment
@@ -63,35 +64,41 @@ def _find_log(experiment: Experiment, journal: Journal, name: str, number: int) 
 
 
 def _print(path: Path) -> None:
-    if not path.exists() or not _copy(path, 0):
+    if not path.exists() or not _copy(path, 0, LogFilter()):
         click.echo("%s: no output" % path, err=True)
 
 
 def _follow(experiment: Experiment, journal: Journal, name: str, only: int | None) -> None:
     number = only or max(1, find_run(journal, name).attempts)
-    offset = 0
+    offset, log_filter = 0, LogFilter()
     while True:
         journal.refresh()
         run = find_run(journal, name)
         path = _find_log(experiment, journal, name, number)
         if path.exists():
-            offset = _copy(path, offset)
+            offset = _copy(path, offset, log_filter)
         if run.attempts <= number and not run.state.over:
             time.sleep(0.3)
         elif only is not None or run.attempts <= number:
             return
         else:
-            number, offset = number + 1, 0
+            number, offset, log_filter = number + 1, 0, LogFilter()
             click.echo(click.style("--- attempt %d" % number, dim=True), err=True)
 
 
-def _copy(path: Path, offset: int) -> int:
-    """Copy a file to stdout from this offset; return the offset of its end."""
-    out = sys.stdout.buffer
+def _copy(path: Path, offset: int, log_filter: LogFilter) -> int:
+    """Copy a file to stdout from this offset; return the offset of its end.
+
+    A terminal gets no control characters; a file or a program gets every byte.
+    """
+    to_terminal = on_terminal()
     with open_file(path) as file:
         file.seek(offset)
         while chunk := file.read(CHUNK):
-            out.write(chunk)
+            if to_terminal:
+                unfiltered(sys.stdout).write(log_filter.feed(chunk))
+            else:
+                sys.stdout.buffer.write(chunk)
             offset += len(chunk)
-    out.flush()
+    sys.stdout.flush()
     return offset
