@@ -5,40 +5,33 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
-from outlast.domain import untrusted
 from outlast.domain.model import Attempt, Outcome, Run, Spec
 from outlast.domain.observation import Report
-from outlast.exchange import attempt_log
+from outlast.exchange import attempt_log, deliveries
 from outlast.exchange.attempt_log import read_attempt
 from outlast.exchange.base import FilesGone, Publication, ResultGone
 from outlast.exchange.experiment import Experiment
 from outlast.exchange.zipapp import build as build_zipapp
 from outlast.filesystem import is_gone, sync_directory, write_durably
 from outlast.node import claim, legs
-from outlast.node.files import copy_tree, link_tree
+from outlast.node.files import link_tree
 from outlast.node.order import SaveSettings, WorkOrder
-from outlast.node.outputs.delivery import deliver
 from outlast.node.quantities import show_size
 from outlast.node.scratch import Scratch
 from outlast.node.staging.plan import DataPlan
 from outlast.schedulers.base import JobRequest
 from outlast.schedulers.profile import Profile
 from outlast.spec.command import arguments
-from outlast.untrusted_files import create_file, open_directory, remove_tree, walk
+from outlast.untrusted_files import create_file
 
-#: The most characters of a delivered file's name in a message.
-LONGEST_NAME = 200
 #: The file with the reason in a directory of rejected outputs.
 REJECTED_NOTE = "OUTLAST-REJECTED.txt"
-#: In place of a size: a directory, and what is neither a file nor a directory.
-_DIRECTORY, _ODD = -1, -2
 #: Seconds that cleaning up after one run may delay a pass.
 LONGEST_CLEANUP = 2.0
 
@@ -216,7 +209,7 @@ class SharedFilesExchange:
             return report
         # A delivery of very many files is logged by its totals alone.
         total = report.delivered_total if report.delivered is None else None
-        error = _find_delivery_error(_delivery(path), report.delivered or {}, total)
+        error = deliveries.find_error(deliveries.find_delivery(path), report.delivered or {}, total)
         return replace(report, delivery_error=error)
 
     def publish(self, attempt: Attempt) -> Publication:
@@ -225,7 +218,7 @@ class SharedFilesExchange:
             self._publish(attempt)
             return Publication(
                 is_empty=not any(
-                    size >= 0 for size in _list_delivery(self.experiment.result(attempt.run)).values()
+                    size >= 0 for size in deliveries.list_sizes(self.experiment.result(attempt.run)).values()
                 ),
                 left=self._describe_left(attempt),
             )
@@ -235,13 +228,13 @@ class SharedFilesExchange:
             raise
 
     def _publish(self, attempt: Attempt) -> None:
-        delivered = _delivery(self.log_directory(attempt))
+        delivered = deliveries.find_delivery(self.log_directory(attempt))
         rejected = self.experiment.rejected(attempt.run)
         mark = self.experiment.exchange_of(attempt) / "published"
         target = self.experiment.result(attempt.run)
         target.parent.mkdir(parents=True, exist_ok=True)
         if mark.exists() and target.exists():
-            _remove(delivered)
+            deliveries.remove_quietly(delivered)
             return
         if self._rejection_mark(attempt).exists():
             delivered = rejected
@@ -249,11 +242,11 @@ class SharedFilesExchange:
             raise ResultGone("%s was accepted and has disappeared" % delivered)
         if os.path.lexists(target):
             # Earlier results of this name, or a link of the user's, are kept under another one.
-            _keep_earlier(target, attempt.token)
+            deliveries.keep_earlier(target, attempt.token)
         write_durably(mark, b"")
         if delivered == rejected:
             (delivered / REJECTED_NOTE).unlink(missing_ok=True)
-        _move(delivered, target)
+        deliveries.move(delivered, target)
 
     def reject(self, attempt: Attempt, reason: str) -> str:
         """Keep the outputs of an attempt that failed their checks, with the reason, in `results/`.
@@ -268,15 +261,15 @@ class SharedFilesExchange:
         if source is None:
             return ""
         temporary = target.with_name(".%s.tmp" % target.name)
-        _remove(temporary)
+        deliveries.remove_quietly(temporary)
         target.parent.mkdir(parents=True, exist_ok=True)
         # The next attempt gets copies of the outputs, so both may have the same files.
         link_tree(str(source), str(temporary))
-        _remove_odd(temporary)
+        deliveries.remove_odd(temporary)
         with create_file(temporary / REJECTED_NOTE) as file:
             file.write((reason + "\n").encode())
         if os.path.lexists(target):
-            _keep_earlier(target, attempt.token)
+            deliveries.keep_earlier(target, attempt.token)
         write_durably(mark, b"")
         temporary.rename(target)
         sync_directory(target.parent)
@@ -307,7 +300,7 @@ class SharedFilesExchange:
         for place in sorted(first.parent.glob(first.name + "*")):
             left = Path(Scratch(str(place)).left)
             with suppress(OSError):  # there is none, or it cannot be read now
-                sizes = [size for size in _list_delivery(left).values() if size >= 0]
+                sizes = [size for size in deliveries.list_sizes(left).values() if size >= 0]
                 if sizes:
                     text = "%s of %s, larger than other_outputs, %s in %s; `mv` gets them from there"
                     count = "1 file" if len(sizes) == 1 else "%d files" % len(sizes)
@@ -319,7 +312,7 @@ class SharedFilesExchange:
     def retire(self, run: Run) -> None:
         """Remove the scratch of a finished run; what is left after `LONGEST_CLEANUP` seconds stays."""
         until = time.monotonic() + LONGEST_CLEANUP
-        _remove(self.experiment.snapshots(run.name))
+        deliveries.remove_quietly(self.experiment.snapshots(run.name))
         place = self.experiment.workdir / run.name
         with suppress(OSError):
             if place.is_symlink():
@@ -353,96 +346,6 @@ def _fence_anew(exchange: Path, starts: int) -> None:
             claim.fence(leg.claim_path, by="controller")
 
 
-def _delivery(exchange: Path) -> Path:
-    """Return the delivery of the last leg that delivered anything."""
-    held = [Path(leg.delivery_path) for leg, holder in legs.claimed(str(exchange)) if not holder.fenced]
-    return next((place for place in reversed(held) if place.exists()), exchange / "output")
-
-
-def _remove(directory: Path) -> None:
-    """Remove a directory of ours, as far as that is possible: what stays only takes space."""
-    with suppress(OSError):
-        remove_tree(str(directory), ignore_errors=True)
-
-
 def _leg_of(scratch: str) -> int:
     number = scratch.rpartition(".")[2]
     return int(number) if number.isdecimal() else 1
-
-
-def _keep_earlier(target: Path, token: str) -> None:
-    """Rename results, so that others can have their name."""
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    target.rename(target.with_name("%s.before-%s-%s" % (target.name, stamp, token)))
-
-
-def _remove_odd(directory: Path) -> None:
-    """Remove everything but files and directories."""
-    top = open_directory(directory)
-    try:
-        for entry in walk(top):
-            if not entry.is_directory and not entry.is_file:
-                os.unlink(entry.name, dir_fd=entry.dir_fd)
-    finally:
-        os.close(top)
-
-
-def _move(source: Path, target: Path) -> None:
-    """Rename `source`; to another file system, copy it and rename the copy."""
-    try:
-        source.rename(target)
-    except OSError as error:
-        if error.errno != errno.EXDEV:
-            raise
-        temporary = target.with_name(".%s.tmp" % target.name)
-        _remove(temporary)
-        copy_tree(str(source), str(temporary))
-        deliver(str(temporary), str(target))
-        _remove(source)
-    sync_directory(target.parent)
-
-
-def _find_delivery_error(
-    directory: Path, delivered: Mapping[str, Any], total: tuple[int, int] | None = None
-) -> str:
-    """Compare a delivery with its manifest, seen from this side; return the difference, empty if none."""
-    for name in delivered:
-        if Path(name).is_absolute() or ".." in Path(name).parts:
-            return "the delivery names a file outside of itself: %s" % untrusted.text(name, LONGEST_NAME)
-    try:
-        found = _list_delivery(directory)
-    except FileNotFoundError:
-        found = {}
-    except OSError as error:
-        return "the delivery cannot be read: %s" % error.strerror
-    for name, facts in delivered.items():
-        size = untrusted.integer(facts.get("size")) if isinstance(facts, dict) else None
-        short = untrusted.text(name, LONGEST_NAME)
-        if name not in found:
-            return "the delivered file %s is missing" % short
-        if found[name] < 0:
-            return "the delivered file %s is not a regular file" % short
-        if found[name] != size:
-            expected = "an unknown number" if size is None else size
-            return "the delivered file %s has %d bytes instead of %s" % (short, found[name], expected)
-    odd = next((name for name, size in found.items() if size == _ODD), None)
-    if odd is not None:
-        return "the delivered file %s is not a regular file" % untrusted.text(odd, LONGEST_NAME)
-    if not directory.is_dir():
-        return "nothing was delivered"
-    sizes = [size for size in found.values() if size >= 0]
-    if total is not None and total != (len(sizes), sum(sizes)):
-        return "the delivery has %d files of %d bytes instead of %d of %d" % (len(sizes), sum(sizes), *total)
-    return ""
-
-
-def _list_delivery(directory: Path) -> dict[str, int]:
-    """Return the size of each file in a delivery, or `_DIRECTORY`, or `_ODD` for the rest. Raise OSError."""
-    top = open_directory(directory)
-    try:
-        return {
-            entry.path: entry.status.st_size if entry.is_file else _DIRECTORY if entry.is_directory else _ODD
-            for entry in walk(top)
-        }
-    finally:
-        os.close(top)

@@ -12,6 +12,7 @@ import pytest
 
 from outlast.node.archives.unpacking import UnpackingSink
 from outlast.node.staging.cache import entry as entry_file
+from outlast.node.staging.cache import given_up
 from outlast.node.staging.cache.data_cache import DataCache
 from outlast.node.staging.cache.entry import write_entry
 from outlast.node.staging.cache.fetch_lock import FetchLock, LockHolder
@@ -181,4 +182,4 @@ def test_the_record_of_a_process_that_gave_up_in_version_0_2_is_read(tmp_path: P
     record = '{"mark": "ab", "kind": "missing for now", "detail": "x is not there"}'
     Path(cache.root, "turns", "key.gave-up").write_text(record)
     with pytest.raises(FetchFailed, match="x is not there"):
-        cache._raise_if_given_up("key", "ab")
+        given_up.raise_if_recorded(os.path.join(cache.root, "turns"), "key", "ab")

@@ -11,7 +11,7 @@ import pytest
 
 from outlast.node.archives.unpacking import UnpackingSink
 from outlast.node.staging import plugin_receipt
-from outlast.node.staging.cache import in_place
+from outlast.node.staging.cache import given_up, in_place
 from outlast.node.staging.cache.data_cache import DataCache
 from outlast.node.staging.cache.entry import read_json
 from outlast.node.staging.cache.fetch_lock import FetchLock, LockHolder
@@ -160,6 +160,6 @@ def test_a_strange_token_file_is_an_error_with_a_message(tmp_path: Path, content
 def test_a_strange_record_of_a_process_that_gave_up_is_ignored(tmp_path: Path) -> None:
     cache = DataCache(str(tmp_path))
     path = Path(cache.root, "turns", "key.gave-up")
-    each(path, lambda: cache._raise_if_given_up("key", "mark"))
+    each(path, lambda: given_up.raise_if_recorded(os.path.join(cache.root, "turns"), "key", "mark"))
     path.write_text('{"mark": "mark", "kind": "of a newer version", "detail": ""}')
-    cache._raise_if_given_up("key", "mark")
+    given_up.raise_if_recorded(os.path.join(cache.root, "turns"), "key", "mark")

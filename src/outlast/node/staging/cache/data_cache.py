@@ -18,7 +18,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
-import json
 import os
 import time
 from dataclasses import dataclass
@@ -27,20 +26,19 @@ from typing import Callable
 from outlast.node import files
 from outlast.node.pulse import no_pulse
 from outlast.node.quantities import show_size
-from outlast.node.staging.cache import in_use
+from outlast.node.staging.cache import given_up, in_use
 from outlast.node.staging.cache.entry import (
     CONTENT,
     FORMAT,
     find_alteration,
     free_space,
     read_entry,
-    read_json,
     total_size,
 )
 from outlast.node.staging.cache.fetch_lock import FetchLock
 from outlast.node.staging.cache.held_entry import HeldEntry, identity_of
 from outlast.node.staging.cache.user_directory import UnsafeCache, UserDirectory, names_of_users
-from outlast.node.staging.errors import ErrorKind, FetchFailed, SourceError
+from outlast.node.staging.errors import FetchFailed, SourceError
 from outlast.node.staging.sources.file_source import FileSource
 from outlast.untrusted_files import remove_tree
 
@@ -52,9 +50,6 @@ _FROZEN_AFTER = 600.0
 _MIN_FREE_INODES = 10_000
 #: How often an entry may vanish while it is being opened.
 _TRIES = 10
-_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-#: Suffix of the file beside a lock that records why its last holder gave up.
-_GAVE_UP = ".gave-up"
 
 
 class CacheFull(OSError):
@@ -220,12 +215,12 @@ class DataCache:
             held = self.find(key, pulse)
             if held is not None:
                 return held
-            self._raise_if_given_up(key, waited_for)
+            given_up.raise_if_recorded(self._at("turns"), key, waited_for)
             self._make_unfinished(os.path.basename(place))
             try:
                 fill(place, lambda: _refresh(lock, pulse))
             except FetchFailed as failed:
-                self._record_given_up(key, lock.owner_id, failed)
+                given_up.record(self._at("turns"), key, lock.owner_id, failed)
                 raise
             self._add(os.path.basename(place), key, pulse)
         finally:
@@ -315,24 +310,6 @@ class DataCache:
                 lock.release()
         self._sweep(pulse)
         return dropped
-
-    def _record_given_up(self, key: str, owner_id: str, failed: FetchFailed) -> None:
-        record = {"mark": owner_id, "kind": failed.cause.kind.value, "detail": str(failed)}
-        # If it cannot be written, each waiting process tries for itself.
-        with contextlib.suppress(OSError):
-            descriptor = os.open(self._at("turns", key + _GAVE_UP), _NEW_FILE, 0o644)
-            with open(descriptor, "w", encoding="utf-8") as file:
-                json.dump(record, file)
-
-    def _raise_if_given_up(self, key: str, waited_for: str) -> None:
-        record = read_json(self._at("turns", key + _GAVE_UP))
-        if waited_for and record.get("mark") == waited_for:
-            detail = "%s (reported by another job that was fetching the same data)" % record.get("detail")
-            try:
-                kind = ErrorKind(record.get("kind"))
-            except ValueError:
-                return  # written by another version: this process tries for itself
-            raise FetchFailed(detail, SourceError(kind, detail))
 
     def _at(self, *names: str) -> str:
         return os.path.join(self.root, *names)
