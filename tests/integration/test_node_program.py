@@ -190,7 +190,13 @@ def test_the_job_id_comes_from_the_scheduler(bench: Bench) -> None:
     assert (holder.job, holder.host) == ("4711", "beta")
 
 
-@pytest.mark.parametrize("content", ["", "{}", '{"version": 99}', '{"version": 1, "command": 3}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("", "{}", '{"version": 99}', '{"version": 1, "command": 3}'),
+        '{"version": 1, "command": ["true"], "saving": []}',
+    ],
+)
 def test_a_work_order_that_cannot_be_read_has_its_own_exit_code(bench: Bench, content: str) -> None:
     path = bench.top / "bad.json"
     path.write_text(content)

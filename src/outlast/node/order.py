@@ -146,7 +146,7 @@ def read_order(path: str) -> WorkOrder:
         }
         raw["data"] = DataPlan.from_dict(raw.get("data", {})).with_absolute_paths(here)
         return WorkOrder(**raw)
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         if isinstance(error, BadOrder):
             raise
         raise BadOrder("%s: %s" % (path, error)) from error
