@@ -628,6 +628,15 @@ def test_an_output_directory_that_was_replaced_by_a_file_is_a_wrong_output(bench
     assert "was replaced by a file; write the outputs into it instead" in bench.last["detail"]
 
 
+def _states(top: Path) -> dict[Path, tuple[float, ...]]:
+    """Return inode, mode, number of names, size and time of everything in a directory."""
+    states = {path: path.lstat() for path in top.rglob("*")}
+    return {
+        path: (one.st_ino, one.st_mode, one.st_nlink, one.st_size, one.st_mtime_ns)
+        for path, one in states.items()
+    }
+
+
 @pytest.mark.parametrize("code", [0, 1, 85])
 @pytest.mark.parametrize("place", ["scratch", "node_scratch"])
 def test_a_scratch_directory_that_was_replaced_by_a_link_is_not_touched(
@@ -641,9 +650,9 @@ def test_a_scratch_directory_that_was_replaced_by_a_link_is_not_touched(
         path.chmod(0o200)
     scratch = bench.scratch if place == "scratch" else node / f"outlast-{bench.token}"
     script = f"cd /; mv {scratch} {scratch}.moved; ln -s {disk} {scratch}; exit {code}"
-    inodes = {path: path.stat() for path in disk.rglob("*")}
+    before = _states(disk)
     bench.run("sh", "-c", script, node_scratch=str(node) if place == "node_scratch" else None)
-    assert {path: path.stat() for path in disk.rglob("*")} == inodes
+    assert _states(disk) == before
     if code == 0:
         assert bench.last["outcome"] == "wrong-output"
         assert f"was replaced by a link to {disk}; its files stay there" in bench.last["detail"]
