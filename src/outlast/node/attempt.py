@@ -6,10 +6,10 @@ import errno
 import os
 import time
 from dataclasses import dataclass, replace
-from typing import Sequence
+from typing import Iterable, Sequence
 
 from outlast.node import code_archive, environment, process, process_cleanup, progress_file
-from outlast.node.checkpoint_formats import holds_state
+from outlast.node.checkpoint_formats import find_state
 from outlast.node.checkpoint_watch import CheckpointWatch
 from outlast.node.diagnosis import failure, oom
 from outlast.node.diagnosis.usage import UsageMeter
@@ -22,15 +22,17 @@ from outlast.node.outputs import made_archive, validation
 from outlast.node.outputs.collection import LeftFile, OutputCollection
 from outlast.node.outputs.delivery import Manifest, deliver
 from outlast.node.outputs.made_archive import MadeSnapshot
-from outlast.node.outputs.made_files import CodeListing, Stamp, list_code, list_made
+from outlast.node.outputs.made_files import CodeListing, Stamp, list_code, list_made, state_selector
 from outlast.node.outputs.output_tree import BadOutputDirectory, normalize_output
 from outlast.node.process import signal_name
 from outlast.node.protocol import STOP_AT_LIMIT, STOP_SIGNALLED, Outcome, Phase
 from outlast.node.pulse import TAKEN_OVER, Interrupted, Pulse
 from outlast.node.quantities import show_size
+from outlast.node.read_files import ReadFiles
 from outlast.node.sandbox.committer import Committer
 from outlast.node.scratch import Scratch, node_directory_name
 from outlast.node.signals import Signals
+from outlast.node.snapshots.script_files import CannotKeep, ScriptFiles, WorkingFiles
 from outlast.node.snapshots.snapshot_keeper import SnapshotKeeper
 from outlast.node.snapshots.snapshot_store import SnapshotStore
 from outlast.node.snapshots.start_state import StartState, StartStateFinder
@@ -67,6 +69,8 @@ class AttemptResult:
     progressed: bool = False
     #: A model or checkpoint in the working directory is new or changed, and the next attempt gets it.
     made: bool = False
+    #: It read nothing of what earlier attempts had saved, and has written the same files anew.
+    started_over: bool = False
     #: Another attempt would end in the same way.
     lasting: bool = False
     delivered: Manifest | None = None
@@ -114,12 +118,18 @@ class AttemptRunner:
         self._code: CodeListing | None = None
         #: What earlier attempts had made in it.
         self._made_before: frozenset[tuple[str, Stamp]] = frozenset()
+        #: Those that are models or checkpoints, and what the script had in its checkpoint directory.
+        self._made_state: list[str] = []
+        self._checkpoints_before: frozenset[str] = frozenset()
+        #: The training read nothing of both.
+        self._read_nothing = False
         self._has_survivors = False
         self._environment: dict[str, str] = {}
         self._log = 2
         self._log_start = 0
         self._node_lock: int | None = None
-        self._snapshots = _snapshot_store(order)
+        self._script = ScriptFiles(order.checkpoints)
+        self._snapshots: SnapshotStore | None = None
         self._start_state = StartState()
 
     def run(self) -> AttemptResult:
@@ -135,7 +145,7 @@ class AttemptRunner:
                         os.close(self._log)
         finally:
             self._staging.release()
-        end = replace(end, made=self._clean_up(end.outcome))
+        end = self._note_made(end, self._clean_up(end.outcome))
         if self._node_lock is not None:
             os.close(self._node_lock)
         return end
@@ -149,7 +159,6 @@ class AttemptRunner:
             self._scratch.prepare(order.previous_scratch)
             self._node_lock = self._scratch.mark_in_use()
             self._scratch.remove_abandoned(self._limits.stop_at, self._pulse)
-            self._prepare_checkpoints()
             environment.adopt_network_settings(order)
             self._staging.run(self._pulse)
             phase = Phase.UNPACK
@@ -160,7 +169,9 @@ class AttemptRunner:
             for text in self._scratch.carry_over(order.previous_scratch, code, self._pulse):
                 self._events.warn_of_files(text)
             self._code = code
+            self._prepare_checkpoints(code)
             self._made_before = list_made(self._scratch.working, code, self._pulse)
+            self._made_state = self._find_state(self._made_before)
             if self._commits is not None:
                 place = os.path.join(order.home, f".{made_archive.NAME}")
                 names = [rule.path for rule in order.outputs]
@@ -191,8 +202,12 @@ class AttemptRunner:
             return AttemptResult(Outcome.CRASHED, str(error), signature=failure.signature_of("env", error))
         return None
 
-    def _prepare_checkpoints(self) -> None:
+    def _prepare_checkpoints(self, code: CodeListing) -> None:
         order = self._order
+        self._script = ScriptFiles(
+            order.checkpoints, WorkingFiles(self._scratch.working, state_selector(code))
+        )
+        self._snapshots = _snapshot_store(order, self._script)
         if self._snapshots is not None:
             finder = StartStateFinder(self._snapshots, order.checkpoints, self._events, self._pulse)
             self._start_state = finder.prepare(order.start_before)
@@ -202,14 +217,15 @@ class AttemptRunner:
         self._begin(Phase.COMPUTE)
         began = time.monotonic()
         keeper = SnapshotKeeper(self._snapshots, self._events) if self._snapshots is not None else None
-        watch = CheckpointWatch(self._order.checkpoints)
+        watch = CheckpointWatch(self._order.checkpoints, working=self._script.working)
         kills_before = oom.oom_kills()
         received = self._signals.pending_stop()
         if received is not None:
             return self._interrupted(Interrupted(received), "before the training started")
+        reads = self._watch_reads()
         meter = UsageMeter(self._order.gpus, self._environment)
         try:
-            child = self._start(environment.add_resume_words(self._order))
+            child = self._start(environment.add_resume_words(self._order, bool(self._made_state)))
         except process.CannotStart as error:
             return AttemptResult(Outcome.CRASHED, f"{error}.", signature=failure.signature_of("start", error))
         self._pulse.measure = meter.measure
@@ -231,6 +247,8 @@ class AttemptRunner:
             meter.close()
             if keeper is not None:
                 keeper.finish()
+            self._read_nothing = reads.none_was_read()
+            reads.close()
             if self._commits is not None:
                 self._commits.finish()
             self._kill_descendants()
@@ -241,7 +259,8 @@ class AttemptRunner:
             found = failure.diagnose(text, ended.code, ended.signal, oom_killed)
             end = AttemptResult(found.outcome, found.detail, signature=found.signature)
             signal = found.signal  # of the rank that failed first, under a launcher
-            if blames_checkpoint(end.outcome, time.monotonic() - began, progressed=watch.progressed):
+            progressed = watch.progressed or watch.made_progressed
+            if blames_checkpoint(end.outcome, time.monotonic() - began, progressed=progressed):
                 end = self._note_checkpoint(end)
         return replace(
             end,
@@ -260,6 +279,8 @@ class AttemptRunner:
 
     def _note_checkpoint(self, end: AttemptResult) -> AttemptResult:
         """Add the snapshot that the training began from, if there is an older one."""
+        if progress_file.has_checkpoints(self._leg.progress_path):
+            return end  # those of `outlast.training` are checked when they are loaded
         state = self._start_state
         return replace(end, go_back=state.snapshot, unsure=not state.sure) if state.older else end
 
@@ -344,6 +365,7 @@ class AttemptRunner:
             self._kill_descendants()
 
     def _start(self, command: Sequence[str]) -> process.Child:
+        command = environment.replace_variables(command, self._environment)
         command = environment.resolve_python(command, self._environment)
         return process.start(command, self._environment, self._scratch.working, self._log)
 
@@ -364,11 +386,11 @@ class AttemptRunner:
                 f"the log {self._order.log} cannot be opened ({error.strerror}); output goes to stderr"
             )
 
-    def _clean_up(self, outcome: Outcome) -> bool:
-        """Save what the next attempt needs, and remove the rest; return True if it may resume from files."""
+    def _clean_up(self, outcome: Outcome) -> list[str]:
+        """Save what the next attempt needs, and remove the rest; return the state that was made, as below."""
         self._begin(Phase.CLEAN_UP)
         self._pulse.begin_handover()
-        made = outcome is not Outcome.FINISHED and self._save_made()
+        made = [] if outcome is Outcome.FINISHED else self._save_made()
         if outcome in _KEEPS_SCRATCH:
             return made
         keep_output = outcome is not Outcome.FINISHED
@@ -380,13 +402,13 @@ class AttemptRunner:
             self._events.warn(f"{self._scratch.top} could not be removed in full")
         return made
 
-    def _save_made(self) -> bool:
+    def _save_made(self) -> list[str]:
         """Save for the next attempt what the training made in its working directory.
 
-        Return True if it may resume from that: a model or checkpoint is new or changed.
+        Return the models and checkpoints that are new or changed: it may resume from these.
         """
         if self._code is None:
-            return False  # the working directory is not complete: the earlier one still is
+            return []  # the working directory is not complete: the earlier one still is
         order = self._order
         try:
             self._lift_deep()
@@ -398,12 +420,47 @@ class AttemptRunner:
             left = self._scratch.stash(self._code, limit, names, self._pulse)
         except (OSError, Interrupted) as error:
             self._events.warn_of_files(f"the files in the working directory could not be saved: {error}")
-            return False
+            return []
         if left:
             self._events.warn_of_files(f"not saved for the next attempt: {_listed(left)}")
         not_saved = {file.path for file in left}
-        saved = [(path, size) for path, (size, _) in new if path not in not_saved]
-        return holds_state(self._scratch.working, saved)
+        return self._find_state(one for one in new if one[0] not in not_saved)
+
+    def _find_state(self, files: Iterable[tuple[str, Stamp]]) -> list[str]:
+        return find_state(self._scratch.working, [(path, size) for path, (size, _) in files])
+
+    def _watch_reads(self) -> ReadFiles:
+        """Watch what earlier attempts saved: a training that resumes reads some of it."""
+        self._checkpoints_before = self._list_checkpoints()
+        paths = [os.path.join(self._order.checkpoints, name) for name in self._checkpoints_before]
+        return ReadFiles(paths + [os.path.join(self._scratch.working, path) for path in self._made_state])
+
+    def _list_checkpoints(self) -> frozenset[str]:
+        try:
+            return frozenset(ScriptFiles(self._order.checkpoints).survey(self._pulse).settled)
+        except (CannotKeep, OSError):
+            return frozenset()
+
+    def _note_made(self, end: AttemptResult, made: list[str]) -> AttemptResult:
+        """Add to the end whether the next attempt may resume from what the training made.
+
+        One that read nothing of what was saved, and only wrote the same files anew, started over: the next
+        attempt would do so, too.
+        """
+        end = replace(end, made=bool(made))
+        before = {path for path, _ in self._made_before}
+        is_stopped = end.outcome in (Outcome.OVER_TIME, Outcome.EVICTED)
+        if not (is_stopped and self._read_nothing and (made or end.progressed)):
+            return end
+        has_new = not before.issuperset(made) or not self._checkpoints_before.issuperset(
+            self._list_checkpoints()
+        )
+        if has_new or progress_file.has_checkpoints(self._leg.progress_path):
+            return end
+        saved = (self._made_state + sorted(self._checkpoints_before))[0]
+        detail = f"{end.detail} It started from the beginning: it did not read {saved[:_LONGEST_NAME]}, "
+        detail += "which an earlier attempt had saved."
+        return replace(end, detail=detail, made=False, progressed=False, started_over=True)
 
     def _begin(self, phase: Phase) -> None:
         self._events.write("phase", phase=phase.value)
@@ -476,11 +533,11 @@ def _stopped(why: str, how: str) -> AttemptResult:
     return AttemptResult(Outcome.EVICTED, f"The job was stopped by a signal, and the training {how}.")
 
 
-def _snapshot_store(order: WorkOrder) -> SnapshotStore | None:
+def _snapshot_store(order: WorkOrder, script: ScriptFiles) -> SnapshotStore | None:
     if order.snapshots is None or order.most_snapshots < 1:
         return None
     most, most_bytes = order.most_snapshots, order.snapshot_bytes
-    return SnapshotStore(order.snapshots, order.checkpoints, most, most_bytes, foreign=order.sandbox)
+    return SnapshotStore(order.snapshots, script, most, most_bytes, foreign=order.sandbox)
 
 
 def _find_node_scratch(order: WorkOrder) -> str | None:

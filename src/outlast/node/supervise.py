@@ -120,7 +120,7 @@ def supervise(
             if commits is not None:
                 commits.poll(changed)
             if keeper is not None:
-                keeper.poll(changed, watch.quiet_at <= now, urgent=stop is not None)
+                keeper.poll(changed or watch.made_changed, watch.quiet_at <= now, urgent=stop is not None)
             check_at = time.monotonic() + watch.pause
         if stop is not None and stopped is None:
             quiet = watch.quiet_at <= now
