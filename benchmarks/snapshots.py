@@ -18,8 +18,8 @@ import click
 from measuring import SMOKE_HELP, shrink
 from verdicts import Row, as_json, in_turns, ratio, show
 
-from outlast.node.checkpoint_watch import CheckpointWatch
 from outlast.node.event_log import EventLog
+from outlast.node.snapshots.checkpoint_watch import CheckpointWatch
 from outlast.node.snapshots.script_files import ScriptFiles
 from outlast.node.snapshots.snapshot_keeper import SnapshotKeeper
 from outlast.node.snapshots.snapshot_store import SnapshotStore

@@ -110,6 +110,8 @@ def test_a_script_that_is_told_to_resume_finishes(lab: Lab, place: str) -> None:
     assert ended.returncode == 0, ended.output
     assert lab.outlast("logs", "--attempt", "2", cwd=where).stdout.startswith("begins at ")
     assert lab.outlast("logs", "--attempt", "2", cwd=where).stdout.split()[2] != "0"
+    with open_journal(where) as journal:  # its time counts as useful up to what was saved last
+        assert next(iter(journal.attempts())).account.saves
 
 
 def test_a_script_that_may_start_over_does_although_it_has_saved(lab: Lab) -> None:
@@ -133,8 +135,9 @@ def test_check_warns_if_the_code_cannot_save(lab: Lab, text: str, warned: bool) 
     checked = lab.outlast("check", where)
     assert checked.returncode == 0
     assert ("mentions neither outlast nor OUTLAST_CHECKPOINT_DIR" in checked.stderr) is warned
-    lab.params(where, name="where", command="python3 train.py", limits={"start_over": "yes"})
-    assert "OUTLAST_CHECKPOINT_DIR" not in lab.outlast("check", where).stderr
+    for settings in ({"limits": {"start_over": "yes"}}, {"checkpoints": {"resume": "--resume"}}):
+        lab.params(where, name="where", command="python3 train.py", **settings)
+        assert "OUTLAST_CHECKPOINT_DIR" not in lab.outlast("check", where).stderr
 
 
 BUGGY = "import sys\nprint(sys.argv)\nraise ValueError('no such layer: %s' % sys.argv[1])\n"

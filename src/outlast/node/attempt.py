@@ -5,12 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import time
-from dataclasses import dataclass, replace
-from typing import Iterable, Sequence
+from dataclasses import replace
+from typing import Sequence
 
 from outlast.node import code_archive, environment, process, process_cleanup, progress_file
-from outlast.node.checkpoint_formats import find_state
-from outlast.node.checkpoint_watch import CheckpointWatch
+from outlast.node.attempt_result import AttemptResult, stopped_end
 from outlast.node.diagnosis import failure, oom
 from outlast.node.diagnosis.usage import UsageMeter
 from outlast.node.event_log import EventLog, print_stderr
@@ -20,24 +19,25 @@ from outlast.node.legs import Leg, is_superseded
 from outlast.node.order import WorkOrder
 from outlast.node.outputs import made_archive, validation
 from outlast.node.outputs.collection import LeftFile, OutputCollection
-from outlast.node.outputs.delivery import Manifest, deliver
+from outlast.node.outputs.delivery import deliver
 from outlast.node.outputs.made_archive import MadeSnapshot
-from outlast.node.outputs.made_files import CodeListing, Stamp, list_code, list_made, state_selector
+from outlast.node.outputs.made_files import CodeListing, list_code, list_made, state_selector
 from outlast.node.outputs.output_tree import BadOutputDirectory, normalize_output
 from outlast.node.process import signal_name
 from outlast.node.protocol import STOP_AT_LIMIT, STOP_SIGNALLED, Outcome, Phase
 from outlast.node.pulse import TAKEN_OVER, Interrupted, Pulse
 from outlast.node.quantities import show_size
-from outlast.node.read_files import ReadFiles
 from outlast.node.sandbox.committer import Committer
 from outlast.node.scratch import Scratch, node_directory_name
 from outlast.node.signals import Signals
-from outlast.node.snapshots.script_files import CannotKeep, ScriptFiles, WorkingFiles
+from outlast.node.snapshots.checkpoint_watch import CheckpointWatch
+from outlast.node.snapshots.earlier_state import EarlierState, find_made_state
+from outlast.node.snapshots.script_files import ScriptFiles, WorkingFiles
 from outlast.node.snapshots.snapshot_keeper import SnapshotKeeper
 from outlast.node.snapshots.snapshot_store import SnapshotStore
 from outlast.node.snapshots.start_state import StartState, StartStateFinder
 from outlast.node.staging.phase import StagePhase, StagingFailed
-from outlast.node.supervise import TO_COMMIT, StopSignals, TrainingExit, run_bounded, supervise
+from outlast.node.supervise import StopSignals, TrainingExit, run_bounded, supervise
 from outlast.node.time_limits import TimeLimits
 from outlast.untrusted_files import open_to_append
 
@@ -53,31 +53,6 @@ _MIN_HANDOVER = 1.0
 #: How many names of files a sentence has, and how much of each.
 _MOST_NAMES = 5
 _LONGEST_NAME = 100
-
-
-@dataclass(frozen=True)
-class AttemptResult:
-    """The end of an attempt: the fields of the event log's last line."""
-
-    outcome: Outcome
-    #: One sentence for the user; for wrong outputs, one for each rule that is not kept.
-    detail: str
-    code: int | None = None
-    signal: int | None = None
-    signature: str | None = None
-    tail: str = ""
-    progressed: bool = False
-    #: A model or checkpoint in the working directory is new or changed, and the next attempt gets it.
-    made: bool = False
-    #: It read nothing of what earlier attempts had saved, and has written the same files anew.
-    started_over: bool = False
-    #: Another attempt would end in the same way.
-    lasting: bool = False
-    delivered: Manifest | None = None
-    #: It may have failed on the checkpoint it began from: the next one can begin before this snapshot. If
-    #: `unsure`, that checkpoint was found after a kill and could not be checked.
-    go_back: int | None = None
-    unsure: bool = False
 
 
 class AttemptRunner:
@@ -117,12 +92,7 @@ class AttemptRunner:
         #: The code in the working directory, once that is complete.
         self._code: CodeListing | None = None
         #: What earlier attempts had made in it.
-        self._made_before: frozenset[tuple[str, Stamp]] = frozenset()
-        #: Those that are models or checkpoints, and what the script had in its checkpoint directory.
-        self._made_state: list[str] = []
-        self._checkpoints_before: frozenset[str] = frozenset()
-        #: The training read nothing of both.
-        self._read_nothing = False
+        self._earlier = EarlierState(order.checkpoints, self._scratch.working)
         self._has_survivors = False
         self._environment: dict[str, str] = {}
         self._log = 2
@@ -145,7 +115,10 @@ class AttemptRunner:
                         os.close(self._log)
         finally:
             self._staging.release()
-        end = self._note_made(end, self._clean_up(end.outcome))
+        made = self._clean_up(end.outcome)
+        if not progress_file.has_checkpoints(self._leg.progress_path):
+            end = self._earlier.compare(end, made)  # those of `outlast.training` are always read
+        end = replace(end, made=bool(made) and not end.started_over)
         if self._node_lock is not None:
             os.close(self._node_lock)
         return end
@@ -170,8 +143,7 @@ class AttemptRunner:
                 self._events.warn_of_files(text)
             self._code = code
             self._prepare_checkpoints(code)
-            self._made_before = list_made(self._scratch.working, code, self._pulse)
-            self._made_state = self._find_state(self._made_before)
+            self._earlier.record(list_made(self._scratch.working, code, self._pulse))
             if self._commits is not None:
                 place = os.path.join(order.home, f".{made_archive.NAME}")
                 names = [rule.path for rule in order.outputs]
@@ -222,10 +194,10 @@ class AttemptRunner:
         received = self._signals.pending_stop()
         if received is not None:
             return self._interrupted(Interrupted(received), "before the training started")
-        reads = self._watch_reads()
+        self._earlier.watch(self._pulse)
         meter = UsageMeter(self._order.gpus, self._environment)
         try:
-            child = self._start(environment.add_resume_words(self._order, bool(self._made_state)))
+            child = self._start(environment.add_resume_words(self._order, self._earlier.has_made_state))
         except process.CannotStart as error:
             return AttemptResult(Outcome.CRASHED, f"{error}.", signature=failure.signature_of("start", error))
         self._pulse.measure = meter.measure
@@ -247,8 +219,7 @@ class AttemptRunner:
             meter.close()
             if keeper is not None:
                 keeper.finish()
-            self._read_nothing = reads.none_was_read()
-            reads.close()
+            self._earlier.end_watch()
             if self._commits is not None:
                 self._commits.finish()
             self._kill_descendants()
@@ -291,16 +262,16 @@ class AttemptRunner:
             if end.outcome is not Outcome.WRONG_OUTPUT or ended.stopped is None:
                 return end
             # Many programs exit with 0 after a stop signal; that alone is neither success nor failure.
-            return _stopped(ended.stopped, "ended before its outputs were complete")
+            return stopped_end(ended.stopped, "ended before its outputs were complete")
         if ended.left:
             return AttemptResult(
                 Outcome.CONTINUE, "The training saved its state and exited before it was done."
             )
         if is_superseded(self._order, self._leg):
-            return _stopped(TAKEN_OVER, "was given up")  # however it died, it must not continue
+            return stopped_end(TAKEN_OVER, "was given up")  # however it died, it must not continue
         if ended.stopped is not None:
             how = "had to be killed" if ended.killed else "ended without reporting a save"
-            return _stopped(ended.stopped, how)
+            return stopped_end(ended.stopped, how)
         return None
 
     def _hand_over(self) -> AttemptResult:
@@ -412,7 +383,7 @@ class AttemptRunner:
         order = self._order
         try:
             self._lift_deep()
-            new = list_made(self._scratch.working, self._code, self._pulse) - self._made_before
+            new = list_made(self._scratch.working, self._code, self._pulse) - self._earlier.made
             if not self._has_survivors:
                 self._scratch.note_ended()
             limit = order.other_outputs if order.sandbox else None
@@ -424,43 +395,7 @@ class AttemptRunner:
         if left:
             self._events.warn_of_files(f"not saved for the next attempt: {_listed(left)}")
         not_saved = {file.path for file in left}
-        return self._find_state(one for one in new if one[0] not in not_saved)
-
-    def _find_state(self, files: Iterable[tuple[str, Stamp]]) -> list[str]:
-        return find_state(self._scratch.working, [(path, size) for path, (size, _) in files])
-
-    def _watch_reads(self) -> ReadFiles:
-        """Watch what earlier attempts saved: a training that resumes reads some of it."""
-        self._checkpoints_before = self._list_checkpoints()
-        paths = [os.path.join(self._order.checkpoints, name) for name in self._checkpoints_before]
-        return ReadFiles(paths + [os.path.join(self._scratch.working, path) for path in self._made_state])
-
-    def _list_checkpoints(self) -> frozenset[str]:
-        try:
-            return frozenset(ScriptFiles(self._order.checkpoints).survey(self._pulse).settled)
-        except (CannotKeep, OSError):
-            return frozenset()
-
-    def _note_made(self, end: AttemptResult, made: list[str]) -> AttemptResult:
-        """Add to the end whether the next attempt may resume from what the training made.
-
-        One that read nothing of what was saved, and only wrote the same files anew, started over: the next
-        attempt would do so, too.
-        """
-        end = replace(end, made=bool(made))
-        before = {path for path, _ in self._made_before}
-        is_stopped = end.outcome in (Outcome.OVER_TIME, Outcome.EVICTED)
-        if not (is_stopped and self._read_nothing and (made or end.progressed)):
-            return end
-        has_new = not before.issuperset(made) or not self._checkpoints_before.issuperset(
-            self._list_checkpoints()
-        )
-        if has_new or progress_file.has_checkpoints(self._leg.progress_path):
-            return end
-        saved = (self._made_state + sorted(self._checkpoints_before))[0]
-        detail = f"{end.detail} It started from the beginning: it did not read {saved[:_LONGEST_NAME]}, "
-        detail += "which an earlier attempt had saved."
-        return replace(end, detail=detail, made=False, progressed=False, started_over=True)
+        return find_made_state(self._scratch.working, (one for one in new if one[0] not in not_saved))
 
     def _begin(self, phase: Phase) -> None:
         self._events.write("phase", phase=phase.value)
@@ -498,7 +433,7 @@ class AttemptRunner:
             why = STOP_AT_LIMIT
         self._events.write("stop", why=why, signal=interrupted.signal)
         if why == TAKEN_OVER:
-            return _stopped(TAKEN_OVER, "was given up")
+            return stopped_end(TAKEN_OVER, "was given up")
         if why == STOP_AT_LIMIT or interrupted.signal is None:
             return AttemptResult(Outcome.OVER_TIME, f"The job's time was used up {when}.")
         return AttemptResult(
@@ -516,21 +451,6 @@ def _listed(files: Sequence[LeftFile]) -> str:
 
 def _counted(files: int) -> str:
     return "1 file" if files == 1 else f"{files} files"
-
-
-def _stopped(why: str, how: str) -> AttemptResult:
-    """Return the end of an attempt that was stopped: `why` is in the event "stop", `how` is its end."""
-    if why == STOP_AT_LIMIT:
-        return AttemptResult(Outcome.OVER_TIME, f"The training was stopped at its wall-time limit and {how}.")
-    if why == TO_COMMIT:
-        return AttemptResult(
-            Outcome.EVICTED, f"The training was stopped so that its checkpoints leave the job, and {how}."
-        )
-    if why == TAKEN_OVER:
-        return AttemptResult(
-            Outcome.EVICTED, "The attempt was given up or taken over while this job was still running."
-        )
-    return AttemptResult(Outcome.EVICTED, f"The job was stopped by a signal, and the training {how}.")
 
 
 def _snapshot_store(order: WorkOrder, script: ScriptFiles) -> SnapshotStore | None:

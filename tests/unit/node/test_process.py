@@ -19,10 +19,10 @@ import pytest
 
 from outlast.domain.model import Checkpoints
 from outlast.node import environment, process, process_cleanup, pulse, supervise, time_limits
-from outlast.node.checkpoint_watch import CheckpointWatch
 from outlast.node.event_log import EventLog
 from outlast.node.order import SaveSettings, WorkOrder
 from outlast.node.signals import STOP_SIGNALS, Signals
+from outlast.node.snapshots.checkpoint_watch import CheckpointWatch
 from outlast.training.save_interval import SavePlan, read_plan
 
 

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from outlast.node import checkpoint_watch
-from outlast.node.checkpoint_watch import CheckpointWatch
 from outlast.node.event_log import EventLog
 from outlast.node.pulse import no_pulse
+from outlast.node.snapshots import checkpoint_watch
+from outlast.node.snapshots.checkpoint_watch import CheckpointWatch
 from outlast.node.snapshots.script_files import ScriptFiles
 from outlast.node.snapshots.snapshot_keeper import SnapshotKeeper
 from outlast.node.snapshots.snapshot_store import SnapshotStore
