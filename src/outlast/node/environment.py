@@ -151,6 +151,14 @@ def replace_variables(command: Sequence[str], environment: Mapping[str, str]) ->
     return tuple(_VARIABLE.sub(value, word) if _PLAIN.fullmatch(word) else word for word in command)
 
 
+def replaces(variable: str, command: Sequence[str]) -> bool:
+    """Return True if `$NAME` or `${NAME}` has a value in each job, wherever it is in the command."""
+    found = _VARIABLE.fullmatch(variable)
+    known = {value for name, value in vars(Variable).items() if name.isupper()}
+    is_known = found is not None and (found.group(1) or found.group(2)) in known
+    return is_known and all(_PLAIN.fullmatch(word) for word in command if variable in word)
+
+
 def resolve_python(command: Sequence[str], environment: Mapping[str, str]) -> tuple[str, ...]:
     """Replace `python` at the start of a command by a Python 3 that exists in the PATH of `environment`."""
     if not command or command[0] != "python":
