@@ -18,8 +18,9 @@ import click
 from measuring import SMOKE_HELP, shrink
 from verdicts import Row, as_json, in_turns, ratio, show
 
-from outlast.node.checkpoint_watch import CheckpointWatch
 from outlast.node.event_log import EventLog
+from outlast.node.snapshots.checkpoint_watch import CheckpointWatch
+from outlast.node.snapshots.script_files import ScriptFiles
 from outlast.node.snapshots.snapshot_keeper import SnapshotKeeper
 from outlast.node.snapshots.snapshot_store import SnapshotStore
 
@@ -59,7 +60,7 @@ def measure(place: Path, kept: bool) -> Result:
         root = Path(folder)
         checkpoints = root / "checkpoints"
         checkpoints.mkdir()
-        store = SnapshotStore(str(root / "snapshots"), str(checkpoints), MOST, 20 * 10**9)
+        store = SnapshotStore(str(root / "snapshots"), ScriptFiles(str(checkpoints)), MOST, 20 * 10**9)
         keeper = SnapshotKeeper(store, EventLog(str(root / "events"))) if kept else None
         numbers = (SIZE, SAVES, COMPUTES)
         command = [sys.executable, "-c", SCRIPT, str(checkpoints / "ckpt.pt"), *map(str, numbers)]

@@ -72,6 +72,56 @@ def test_a_run_that_resumes_from_a_model_in_its_working_directory_is_not_stopped
     assert (model / "results/model/best.pt").read_text() == "ww"
 
 
+#: Saves as most public scripts do, into one file, and resumes only if it is told to.
+NEEDS_A_FLAG = """\
+import os, pickle, sys, time
+path = os.path.join(sys.argv[1], "ckpt.pt")
+os.makedirs(sys.argv[1], exist_ok=True)
+step = pickle.load(open(path, "rb")) if "--resume" in sys.argv else 0
+print("begins at", step, flush=True)
+while step < 40:
+    time.sleep(0.1)
+    step += 1
+    with open(path, "wb") as file:
+        pickle.dump(step, file)
+print("ends")
+"""
+
+
+@pytest.mark.parametrize("place", ["out", "$OUTLAST_CHECKPOINT_DIR"])
+def test_a_script_that_never_reads_what_it_has_saved_is_stopped_after_two_attempts(
+    lab: Lab, place: str
+) -> None:
+    where = lab.experiment("gpt", {"train.py": NEEDS_A_FLAG}, command=f"python3 train.py {place}", **SHORT)
+    ended = lab.outlast("run", where)
+    assert ended.returncode == 1 and outcomes_of(where) == ["over-time", "over-time"], ended.output
+    explained = lab.outlast("explain", cwd=where).stdout
+    for shown in (ended.stdout, explained):
+        assert "attempt 2 used all of its time and started from the beginning" in shown
+        assert "checkpoints: {resume: ...}" in shown and "`outlast retry gpt`" in shown
+    assert "ckpt.pt, which an earlier attempt had saved" in explained
+
+
+@pytest.mark.parametrize("place", ["out", "$OUTLAST_CHECKPOINT_DIR"])
+def test_a_script_that_is_told_to_resume_finishes(lab: Lab, place: str) -> None:
+    settings = {**SHORT, "checkpoints": {"grace": "1s", "resume": "--resume"}}
+    where = lab.experiment("gpt", {"train.py": NEEDS_A_FLAG}, command=f"python3 train.py {place}", **settings)
+    ended = lab.outlast("run", where)
+    assert ended.returncode == 0, ended.output
+    assert lab.outlast("logs", "--attempt", "2", cwd=where).stdout.startswith("begins at ")
+    assert lab.outlast("logs", "--attempt", "2", cwd=where).stdout.split()[2] != "0"
+    with open_journal(where) as journal:  # its time counts as useful up to what was saved last
+        assert next(iter(journal.attempts())).account.saves
+
+
+def test_a_script_that_may_start_over_does_although_it_has_saved(lab: Lab) -> None:
+    settings = {**SHORT, "limits": {"start_over": "yes", "time": "30s"}, "resources": {"time": "4s"}}
+    where = lab.experiment("gpt", {"train.py": NEEDS_A_FLAG}, command="python3 train.py out", **settings)
+    ended = lab.outlast("run", where)
+    assert ended.returncode == 0, ended.output
+    assert "starting from the beginning: nothing was read; with 8 s instead of 4 s" in ended.stdout
+
+
 @pytest.mark.parametrize(
     ("text", "warned"),
     [
@@ -85,8 +135,9 @@ def test_check_warns_if_the_code_cannot_save(lab: Lab, text: str, warned: bool) 
     checked = lab.outlast("check", where)
     assert checked.returncode == 0
     assert ("mentions neither outlast nor OUTLAST_CHECKPOINT_DIR" in checked.stderr) is warned
-    lab.params(where, name="where", command="python3 train.py", limits={"start_over": "yes"})
-    assert "OUTLAST_CHECKPOINT_DIR" not in lab.outlast("check", where).stderr
+    for settings in ({"limits": {"start_over": "yes"}}, {"checkpoints": {"resume": "--resume"}}):
+        lab.params(where, name="where", command="python3 train.py", **settings)
+        assert "OUTLAST_CHECKPOINT_DIR" not in lab.outlast("check", where).stderr
 
 
 BUGGY = "import sys\nprint(sys.argv)\nraise ValueError('no such layer: %s' % sys.argv[1])\n"

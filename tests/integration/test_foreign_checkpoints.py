@@ -81,6 +81,23 @@ def test_a_torn_checkpoint_is_replaced_by_the_snapshot_before_it(lab: Lab) -> No
     assert not (directory / "params" / "runs" / "torn" / "snapshots").exists(), "finished: not needed"
 
 
+def test_a_torn_model_in_the_working_directory_is_replaced_by_the_snapshot_before_it(lab: Lab) -> None:
+    """And the words to resume are added for it, while other files stay as they are."""
+    script = SCRIPT.replace('os.path.join(os.environ["OUTLAST_CHECKPOINT_DIR"], "ckpt.pt")', '"out/ckpt.pt"')
+    script = script.replace(
+        "    content = dump", '    open("log.csv", "a").write("%d\\n" % state["step"])\n    content = dump'
+    )
+    directory = run(lab, "torn", 'import os\nos.makedirs("out", exist_ok=True)\nFORMAT = "zip"\n' + script)
+    assert attempts_of(directory) == ["crashed", "finished"]
+    assert "resumed at 2" in lab.outlast("logs", "torn", cwd=directory).stdout
+    explained = lab.outlast("explain", "torn", "-C", directory).stdout
+    assert "out/ckpt.pt in the working directory is not whole: its table of contents is missing" in explained
+    assert "snapshot 1 was put back" in explained
+    results = directory / "results" / "torn"
+    assert (results / "log.csv").read_text().split() == ["1", "2", "3", "3", "4"]
+    assert (results / "out" / "ckpt.pt").stat().st_size > 100_000
+
+
 def test_an_attempt_that_fails_on_its_checkpoint_is_followed_by_one_from_the_snapshot_before(
     lab: Lab,
 ) -> None:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 import pytest
 
 from outlast.exchange.experiment import Experiment
+from outlast.node.snapshots.script_files import ScriptFiles
 from outlast.node.snapshots.snapshot_store import SnapshotStore
 from support.experiments import Ended, Lab, kill_at_once
 
@@ -87,7 +88,9 @@ class Scene:
         )
         experiment = Experiment(self.directory)
         self.path = experiment.checkpoints("kills") / "ckpt.pt"
-        self.store = SnapshotStore(str(experiment.snapshots("kills")), str(self.path.parent), 2, 10**9)
+        self.store = SnapshotStore(
+            str(experiment.snapshots("kills")), ScriptFiles(str(self.path.parent)), 2, 10**9
+        )
 
     def computed(self, step: int) -> None:
         """Let the script save this step."""

@@ -92,10 +92,10 @@ def why_hold_back(run: Run, failed: AlikeFailures, retried: AlikeFailures) -> Ho
 def describe(failed: Iterable[FailedRun], final: bool) -> str:
     """Return that these runs failed alike, and what to type, or what is waited for."""
     ordered = sorted(failed, key=lambda one: one.at)
+    if not final:  # the same for more of them: it is printed once
+        return "several runs failed alike: %s; they are retried before others begin" % ordered[0].detail
     names = ", ".join(one.name for one in ordered[:_NAMED]) + (", …" if len(ordered) > _NAMED else "")
     text = "%d runs failed alike (%s): %s" % (len(ordered), names, ordered[-1].detail)
-    if not final:
-        return text + "; they are retried before others begin"
     return text + (
         ". After a fix, `outlast retry --failed` retries them and starts the others; `outlast resume` starts "
         "the others as they were submitted"

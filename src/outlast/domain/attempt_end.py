@@ -58,6 +58,8 @@ def end_attempt(
         data["blocked"] = True
     if report is not None and outcomes.saved_nothing_in_time(outcome, report.legs):
         data["unsaved"] = True
+        if any(leg.started_over for leg in report.legs):
+            data["started_over"] = True
     if outcomes.lacked_memory(outcome, view, report):
         data["lacked_memory"] = True
     if outcomes.is_lasting(outcome, data.get("signature"), report):

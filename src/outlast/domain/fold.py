@@ -267,7 +267,8 @@ def _after_ending(run: Run, attempt: Attempt, entry: JournalEntry) -> Mapping[st
         go_back=data.get("go_back"),
         unsure=bool(data.get("unsure")),
         withdrawn=outcome is Outcome.CANCELLED and attempt.condemned is not None and not run.cancel_asked,
-        unsaved=bool(data.get("unsaved")) and not saved,
+        unsaved=bool(data.get("unsaved")) and (not saved or bool(data.get("started_over"))),
+        started_over=bool(data.get("started_over")),
         lacked_memory=bool(data.get("lacked_memory")),
         peak=account.memory if data.get("lacked_memory") else None,
     )

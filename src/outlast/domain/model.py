@@ -344,8 +344,10 @@ class Ending:
     resumed: bool = False
     #: The engine cancelled its job before it began, because its run is held back.
     withdrawn: bool = False
-    #: It used all of its time and neither it nor an earlier attempt saved anything.
+    #: It used all of its time, and the next one would start from the beginning: nothing was ever saved, or it
+    #: has `started_over` without reading what was.
     unsaved: bool = False
+    started_over: bool = False
     #: More memory on the host would have helped; the most that it used, in bytes, if that is known.
     lacked_memory: bool = False
     peak: int | None = None

@@ -126,6 +126,8 @@ class Report:
     changed: bool = False
     #: A model or checkpoint in the working directory is new or was changed, and is kept for the next attempt.
     made: bool = False
+    #: It read nothing of what earlier attempts had saved, and wrote the same files anew.
+    started_over: bool = False
     #: The files of the delivery; None if there is none, or if they are too many to be listed.
     delivered: Mapping[str, Any] | None = None
     #: The number of its files, and their bytes; None if no delivery was logged, or by an older version.

@@ -137,7 +137,7 @@ def _hopeless(run: Run, last: Ending, limits: Limits, patience: Patience, now: f
         with_memory = " (with %s of memory)" % show_size(memory) if memory else ""
         return "the same failure twice%s: %s" % (with_memory, last.detail)
     if last.unsaved and not limits.start_over:
-        return nothing_saved(run.name, last.number)
+        return (_never_resumes if last.started_over else nothing_saved)(run.name, last.number)
     if run.stuck >= limits.without_progress and not goes_back:
         return (
             "%s in a row brought nothing new into $OUTLAST_CHECKPOINT_DIR; the last: %s. Save more "
@@ -177,6 +177,16 @@ def nothing_saved(run: str, number: int) -> str:
     )
 
 
+def _never_resumes(run: str, number: int) -> str:
+    """Return why a run stops whose script starts from the beginning every time, and what to type."""
+    return (
+        "attempt %d used all of its time and started from the beginning: it did not read what an earlier "
+        "one had saved. Make the script read it (`checkpoints: {resume: ...}` adds words to its command), or "
+        "raise resources.time, or allow it with `limits: {start_over: yes}`; then `outlast retry %s`"
+        % (number, run)
+    )
+
+
 def _alike(run: Run, last: Ending, limits: Limits) -> str:
     """Return what a run that fails has in common with others that fail for the same bug; empty: nothing."""
     if last.outcome in TRAINING_FAILURES and FailureStreak(run.failure, run.failures).is_hopeless:
@@ -208,7 +218,7 @@ def _what_follows(last: Ending) -> str:
         case Action.CONTINUE if last.outcome is Outcome.CANCELLED or last.removed is Removal.YES:
             return "it was removed at the scheduler, and the run continues: %s" % _ONLY_CANCEL
         case Action.CONTINUE if last.unsaved:
-            return "starting from the beginning: nothing was saved"
+            return "starting from the beginning: nothing was %s" % ("read" if last.started_over else "saved")
         case Action.CONTINUE:
             return "continue" + (_IF_REMOVED if last.removed is Removal.MAYBE else "")
         case Action.RETRY_ONCE:

@@ -287,6 +287,8 @@ def _read_leg(events: Path, progress: Path, budget: _ReadBudget) -> Report | Non
         waited = max(0.0, last - _number(fetching.get("mono")))
         data.append(data_costs.read_item({**fetching, "arrived": False, "waited": waited}))
     facts["data"] = tuple(data[-data_costs.MOST :])
+    if facts.get("started_over"):
+        changes.clear()  # it has written the same again
     facts["changed"] = bool(changes) or facts.get("changed", False)
     facts.update(training)
     facts["notes"] = (*snapshot_notes[-3:], *file_notes[-5:], *training["notes"])
@@ -392,6 +394,7 @@ def _ending(line: Mapping[str, Any]) -> dict[str, Any]:
         "tail": _tail(untrusted.text(line.get("tail"), TAIL_BYTES)[-LONGEST_TAIL:]),
         "changed": bool(line.get("progressed")),
         "made": line.get("made") is True,
+        "started_over": line.get("started_over") is True,
         "go_back": untrusted.integer(line.get("go_back")),
         "unsure": bool(line.get("unsure")),
         "delivered": delivered if isinstance(delivered, dict) else None,

@@ -5,12 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Sequence
 
 from outlast.node import code_archive, environment, process, process_cleanup, progress_file
-from outlast.node.checkpoint_formats import holds_state
-from outlast.node.checkpoint_watch import CheckpointWatch
+from outlast.node.attempt_result import AttemptResult, stopped_end
 from outlast.node.diagnosis import failure, oom
 from outlast.node.diagnosis.usage import UsageMeter
 from outlast.node.event_log import EventLog, print_stderr
@@ -20,9 +19,9 @@ from outlast.node.legs import Leg, is_superseded
 from outlast.node.order import WorkOrder
 from outlast.node.outputs import made_archive, validation
 from outlast.node.outputs.collection import LeftFile, OutputCollection
-from outlast.node.outputs.delivery import Manifest, deliver
+from outlast.node.outputs.delivery import deliver
 from outlast.node.outputs.made_archive import MadeSnapshot
-from outlast.node.outputs.made_files import CodeListing, Stamp, list_code, list_made
+from outlast.node.outputs.made_files import CodeListing, list_code, list_made, state_selector
 from outlast.node.outputs.output_tree import BadOutputDirectory, normalize_output
 from outlast.node.process import signal_name
 from outlast.node.protocol import STOP_AT_LIMIT, STOP_SIGNALLED, Outcome, Phase
@@ -31,11 +30,14 @@ from outlast.node.quantities import show_size
 from outlast.node.sandbox.committer import Committer
 from outlast.node.scratch import Scratch, node_directory_name
 from outlast.node.signals import Signals
+from outlast.node.snapshots.checkpoint_watch import CheckpointWatch
+from outlast.node.snapshots.earlier_state import EarlierState, find_made_state
+from outlast.node.snapshots.script_files import ScriptFiles, WorkingFiles
 from outlast.node.snapshots.snapshot_keeper import SnapshotKeeper
 from outlast.node.snapshots.snapshot_store import SnapshotStore
 from outlast.node.snapshots.start_state import StartState, StartStateFinder
 from outlast.node.staging.phase import StagePhase, StagingFailed
-from outlast.node.supervise import TO_COMMIT, StopSignals, TrainingExit, run_bounded, supervise
+from outlast.node.supervise import StopSignals, TrainingExit, run_bounded, supervise
 from outlast.node.time_limits import TimeLimits
 from outlast.untrusted_files import open_to_append
 
@@ -51,29 +53,6 @@ _MIN_HANDOVER = 1.0
 #: How many names of files a sentence has, and how much of each.
 _MOST_NAMES = 5
 _LONGEST_NAME = 100
-
-
-@dataclass(frozen=True)
-class AttemptResult:
-    """The end of an attempt: the fields of the event log's last line."""
-
-    outcome: Outcome
-    #: One sentence for the user; for wrong outputs, one for each rule that is not kept.
-    detail: str
-    code: int | None = None
-    signal: int | None = None
-    signature: str | None = None
-    tail: str = ""
-    progressed: bool = False
-    #: A model or checkpoint in the working directory is new or changed, and the next attempt gets it.
-    made: bool = False
-    #: Another attempt would end in the same way.
-    lasting: bool = False
-    delivered: Manifest | None = None
-    #: It may have failed on the checkpoint it began from: the next one can begin before this snapshot. If
-    #: `unsure`, that checkpoint was found after a kill and could not be checked.
-    go_back: int | None = None
-    unsure: bool = False
 
 
 class AttemptRunner:
@@ -113,13 +92,14 @@ class AttemptRunner:
         #: The code in the working directory, once that is complete.
         self._code: CodeListing | None = None
         #: What earlier attempts had made in it.
-        self._made_before: frozenset[tuple[str, Stamp]] = frozenset()
+        self._earlier = EarlierState(order.checkpoints, self._scratch.working)
         self._has_survivors = False
         self._environment: dict[str, str] = {}
         self._log = 2
         self._log_start = 0
         self._node_lock: int | None = None
-        self._snapshots = _snapshot_store(order)
+        self._script = ScriptFiles(order.checkpoints)
+        self._snapshots: SnapshotStore | None = None
         self._start_state = StartState()
 
     def run(self) -> AttemptResult:
@@ -135,7 +115,10 @@ class AttemptRunner:
                         os.close(self._log)
         finally:
             self._staging.release()
-        end = replace(end, made=self._clean_up(end.outcome))
+        made = self._clean_up(end.outcome)
+        if not progress_file.has_checkpoints(self._leg.progress_path):
+            end = self._earlier.compare(end, made)  # those of `outlast.training` are always read
+        end = replace(end, made=bool(made) and not end.started_over)
         if self._node_lock is not None:
             os.close(self._node_lock)
         return end
@@ -149,7 +132,6 @@ class AttemptRunner:
             self._scratch.prepare(order.previous_scratch)
             self._node_lock = self._scratch.mark_in_use()
             self._scratch.remove_abandoned(self._limits.stop_at, self._pulse)
-            self._prepare_checkpoints()
             environment.adopt_network_settings(order)
             self._staging.run(self._pulse)
             phase = Phase.UNPACK
@@ -160,7 +142,8 @@ class AttemptRunner:
             for text in self._scratch.carry_over(order.previous_scratch, code, self._pulse):
                 self._events.warn_of_files(text)
             self._code = code
-            self._made_before = list_made(self._scratch.working, code, self._pulse)
+            self._prepare_checkpoints(code)
+            self._earlier.record(list_made(self._scratch.working, code, self._pulse))
             if self._commits is not None:
                 place = os.path.join(order.home, f".{made_archive.NAME}")
                 names = [rule.path for rule in order.outputs]
@@ -191,8 +174,12 @@ class AttemptRunner:
             return AttemptResult(Outcome.CRASHED, str(error), signature=failure.signature_of("env", error))
         return None
 
-    def _prepare_checkpoints(self) -> None:
+    def _prepare_checkpoints(self, code: CodeListing) -> None:
         order = self._order
+        self._script = ScriptFiles(
+            order.checkpoints, WorkingFiles(self._scratch.working, state_selector(code))
+        )
+        self._snapshots = _snapshot_store(order, self._script)
         if self._snapshots is not None:
             finder = StartStateFinder(self._snapshots, order.checkpoints, self._events, self._pulse)
             self._start_state = finder.prepare(order.start_before)
@@ -202,14 +189,15 @@ class AttemptRunner:
         self._begin(Phase.COMPUTE)
         began = time.monotonic()
         keeper = SnapshotKeeper(self._snapshots, self._events) if self._snapshots is not None else None
-        watch = CheckpointWatch(self._order.checkpoints)
+        watch = CheckpointWatch(self._order.checkpoints, working=self._script.working)
         kills_before = oom.oom_kills()
         received = self._signals.pending_stop()
         if received is not None:
             return self._interrupted(Interrupted(received), "before the training started")
+        self._earlier.watch(self._pulse)
         meter = UsageMeter(self._order.gpus, self._environment)
         try:
-            child = self._start(environment.add_resume_words(self._order))
+            child = self._start(environment.add_resume_words(self._order, self._earlier.has_made_state))
         except process.CannotStart as error:
             return AttemptResult(Outcome.CRASHED, f"{error}.", signature=failure.signature_of("start", error))
         self._pulse.measure = meter.measure
@@ -231,6 +219,7 @@ class AttemptRunner:
             meter.close()
             if keeper is not None:
                 keeper.finish()
+            self._earlier.end_watch()
             if self._commits is not None:
                 self._commits.finish()
             self._kill_descendants()
@@ -241,7 +230,8 @@ class AttemptRunner:
             found = failure.diagnose(text, ended.code, ended.signal, oom_killed)
             end = AttemptResult(found.outcome, found.detail, signature=found.signature)
             signal = found.signal  # of the rank that failed first, under a launcher
-            if blames_checkpoint(end.outcome, time.monotonic() - began, progressed=watch.progressed):
+            progressed = watch.progressed or watch.made_progressed
+            if blames_checkpoint(end.outcome, time.monotonic() - began, progressed=progressed):
                 end = self._note_checkpoint(end)
         return replace(
             end,
@@ -260,6 +250,8 @@ class AttemptRunner:
 
     def _note_checkpoint(self, end: AttemptResult) -> AttemptResult:
         """Add the snapshot that the training began from, if there is an older one."""
+        if progress_file.has_checkpoints(self._leg.progress_path):
+            return end  # those of `outlast.training` are checked when they are loaded
         state = self._start_state
         return replace(end, go_back=state.snapshot, unsure=not state.sure) if state.older else end
 
@@ -270,16 +262,16 @@ class AttemptRunner:
             if end.outcome is not Outcome.WRONG_OUTPUT or ended.stopped is None:
                 return end
             # Many programs exit with 0 after a stop signal; that alone is neither success nor failure.
-            return _stopped(ended.stopped, "ended before its outputs were complete")
+            return stopped_end(ended.stopped, "ended before its outputs were complete")
         if ended.left:
             return AttemptResult(
                 Outcome.CONTINUE, "The training saved its state and exited before it was done."
             )
         if is_superseded(self._order, self._leg):
-            return _stopped(TAKEN_OVER, "was given up")  # however it died, it must not continue
+            return stopped_end(TAKEN_OVER, "was given up")  # however it died, it must not continue
         if ended.stopped is not None:
             how = "had to be killed" if ended.killed else "ended without reporting a save"
-            return _stopped(ended.stopped, how)
+            return stopped_end(ended.stopped, how)
         return None
 
     def _hand_over(self) -> AttemptResult:
@@ -350,6 +342,7 @@ class AttemptRunner:
             self._kill_descendants()
 
     def _start(self, command: Sequence[str]) -> process.Child:
+        command = environment.replace_variables(command, self._environment)
         command = environment.resolve_python(command, self._environment)
         return process.start(command, self._environment, self._scratch.working, self._log)
 
@@ -370,11 +363,11 @@ class AttemptRunner:
                 f"the log {self._order.log} cannot be opened ({error.strerror}); output goes to stderr"
             )
 
-    def _clean_up(self, outcome: Outcome) -> bool:
-        """Save what the next attempt needs, and remove the rest; return True if it may resume from files."""
+    def _clean_up(self, outcome: Outcome) -> list[str]:
+        """Save what the next attempt needs, and remove the rest; return the state that was made, as below."""
         self._begin(Phase.CLEAN_UP)
         self._pulse.begin_handover()
-        made = outcome is not Outcome.FINISHED and self._save_made()
+        made = [] if outcome is Outcome.FINISHED else self._save_made()
         if outcome in _KEEPS_SCRATCH:
             return made
         keep_output = outcome is not Outcome.FINISHED
@@ -386,13 +379,13 @@ class AttemptRunner:
             self._events.warn(f"{self._scratch.top} could not be removed in full")
         return made
 
-    def _save_made(self) -> bool:
+    def _save_made(self) -> list[str]:
         """Save for the next attempt what the training made in its working directory.
 
-        Return True if it may resume from that: a model or checkpoint is new or changed.
+        Return the models and checkpoints that are new or changed: it may resume from these.
         """
         if self._code is None:
-            return False  # the working directory is not complete: the earlier one still is
+            return []  # the working directory is not complete: the earlier one still is
         order = self._order
         link = self._scratch.find_link()
         if link is not None:
@@ -402,7 +395,7 @@ class AttemptRunner:
             return False
         try:
             self._lift_deep()
-            new = list_made(self._scratch.working, self._code, self._pulse) - self._made_before
+            new = list_made(self._scratch.working, self._code, self._pulse) - self._earlier.made
             if not self._has_survivors:
                 self._scratch.note_ended()
             limit = order.other_outputs if order.sandbox else None
@@ -410,12 +403,11 @@ class AttemptRunner:
             left = self._scratch.stash(self._code, limit, names, self._pulse)
         except (OSError, Interrupted) as error:
             self._events.warn_of_files(f"the files in the working directory could not be saved: {error}")
-            return False
+            return []
         if left:
             self._events.warn_of_files(f"not saved for the next attempt: {_listed(left)}")
         not_saved = {file.path for file in left}
-        saved = [(path, size) for path, (size, _) in new if path not in not_saved]
-        return holds_state(self._scratch.working, saved)
+        return find_made_state(self._scratch.working, (one for one in new if one[0] not in not_saved))
 
     def _begin(self, phase: Phase) -> None:
         self._events.write("phase", phase=phase.value)
@@ -453,7 +445,7 @@ class AttemptRunner:
             why = STOP_AT_LIMIT
         self._events.write("stop", why=why, signal=interrupted.signal)
         if why == TAKEN_OVER:
-            return _stopped(TAKEN_OVER, "was given up")
+            return stopped_end(TAKEN_OVER, "was given up")
         if why == STOP_AT_LIMIT or interrupted.signal is None:
             return AttemptResult(Outcome.OVER_TIME, f"The job's time was used up {when}.")
         return AttemptResult(
@@ -473,26 +465,11 @@ def _counted(files: int) -> str:
     return "1 file" if files == 1 else f"{files} files"
 
 
-def _stopped(why: str, how: str) -> AttemptResult:
-    """Return the end of an attempt that was stopped: `why` is in the event "stop", `how` is its end."""
-    if why == STOP_AT_LIMIT:
-        return AttemptResult(Outcome.OVER_TIME, f"The training was stopped at its wall-time limit and {how}.")
-    if why == TO_COMMIT:
-        return AttemptResult(
-            Outcome.EVICTED, f"The training was stopped so that its checkpoints leave the job, and {how}."
-        )
-    if why == TAKEN_OVER:
-        return AttemptResult(
-            Outcome.EVICTED, "The attempt was given up or taken over while this job was still running."
-        )
-    return AttemptResult(Outcome.EVICTED, f"The job was stopped by a signal, and the training {how}.")
-
-
-def _snapshot_store(order: WorkOrder) -> SnapshotStore | None:
+def _snapshot_store(order: WorkOrder, script: ScriptFiles) -> SnapshotStore | None:
     if order.snapshots is None or order.most_snapshots < 1:
         return None
     most, most_bytes = order.most_snapshots, order.snapshot_bytes
-    return SnapshotStore(order.snapshots, order.checkpoints, most, most_bytes, foreign=order.sandbox)
+    return SnapshotStore(order.snapshots, script, most, most_bytes, foreign=order.sandbox)
 
 
 def _find_node_scratch(order: WorkOrder) -> str | None:

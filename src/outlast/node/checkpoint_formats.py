@@ -22,15 +22,20 @@ _STARTS = (ZIP, NPY, HDF5, b"SQLite format 3\0", *(bytes((0x80, number)) for num
 _MOST_OPENED = 100
 
 
-def holds_state(top: str, files: Sequence[tuple[str, int]]) -> bool:
-    """Return True if one of the files below `top`, with their sizes, is a model or checkpoint.
+def find_state(top: str, files: Sequence[tuple[str, int]]) -> list[str]:
+    """Return the models and checkpoints among the files below `top`, which are given with their sizes.
 
     Logs, tables, texts and pictures are none: a training cannot resume from them.
     """
     sized = sorted(((size, path) for path, size in files if size > 0), reverse=True)
-    if any(path.lower().endswith(ENDINGS + _MORE_ENDINGS) for _, path in sized):
-        return True
-    return any(_start(top, path).startswith(_STARTS) for _, path in sized[:_MOST_OPENED])
+    named = [path for _, path in sized if names_state(path)]
+    others = [path for _, path in sized if not names_state(path)][:_MOST_OPENED]
+    return named + [path for path in others if _start(top, path).startswith(_STARTS)]
+
+
+def names_state(path: str) -> bool:
+    """Return True if a file is a model or checkpoint by its ending."""
+    return path.lower().endswith(ENDINGS + _MORE_ENDINGS)
 
 
 def _start(top: str, path: str) -> bytes:

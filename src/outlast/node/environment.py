@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import shutil
 import sys
 import time
-from typing import Mapping, Sequence
+from typing import Mapping, Match, Sequence
 
 from outlast.node.order import SaveSettings, WorkOrder
 from outlast.node.protocol import Variable
@@ -18,6 +19,8 @@ from outlast.untrusted_files import directory_below, read_file
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 #: Whole seconds after which torchrun kills its workers, once it has forwarded a stop signal to them.
 _TORCHRUN_TIMEOUT = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
+_VARIABLE = re.compile(r"\$(?:\{(OUTLAST_[A-Z_]+)\}|(OUTLAST_[A-Z_]+))")
+_PLAIN = re.compile(r"(?:[\w./:=,@%%+~-]|%s)+" % _VARIABLE.pattern)
 #: The most that a file with the value of a variable may hold.
 _MAX_VALUE_BYTES = 64 * 1024
 
@@ -121,16 +124,39 @@ def adopt_network_settings(order: WorkOrder) -> None:
             os.environ.setdefault(name, value)
 
 
-def add_resume_words(order: WorkOrder) -> tuple[str, ...]:
-    """Return the command of the training, with the words of `checkpoints.resume` if a checkpoint exists."""
-    if not order.resume:
-        return order.command
+def add_resume_words(order: WorkOrder, made: bool = False) -> tuple[str, ...]:
+    """Return the command of the training, with the words of `checkpoints.resume` if a checkpoint exists.
+
+    `made`: there is a model or checkpoint of an earlier attempt in the working directory.
+    """
+    if made or not order.resume:
+        return (*order.command, *order.resume)
     try:
         with directory_below(order.checkpoints) as checkpoints:
             found = any(not name.startswith(".") for name in os.listdir(checkpoints))
     except OSError:
         found = False
     return (*order.command, *order.resume) if found else order.command
+
+
+def replace_variables(command: Sequence[str], environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Replace `$OUTLAST_…` in words that are an option or a path, such as `--out=$OUTLAST_CHECKPOINT_DIR`.
+
+    A word with spaces, quotes or other characters of the shell is a script for one, which has the variables.
+    """
+
+    def value(match: Match[str]) -> str:
+        return environment.get(match.group(1) or match.group(2), match.group(0))
+
+    return tuple(_VARIABLE.sub(value, word) if _PLAIN.fullmatch(word) else word for word in command)
+
+
+def replaces(variable: str, command: Sequence[str]) -> bool:
+    """Return True if `$NAME` or `${NAME}` has a value in each job, wherever it is in the command."""
+    found = _VARIABLE.fullmatch(variable)
+    known = {value for name, value in vars(Variable).items() if name.isupper()}
+    is_known = found is not None and (found.group(1) or found.group(2)) in known
+    return is_known and all(_PLAIN.fullmatch(word) for word in command if variable in word)
 
 
 def resolve_python(command: Sequence[str], environment: Mapping[str, str]) -> tuple[str, ...]:

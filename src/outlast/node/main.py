@@ -14,7 +14,8 @@ from dataclasses import asdict, replace
 from typing import Sequence
 
 from outlast.node import legs, process_cleanup, time_limits
-from outlast.node.attempt import AttemptResult, AttemptRunner
+from outlast.node.attempt import AttemptRunner
+from outlast.node.attempt_result import AttemptResult
 from outlast.node.diagnosis import failure
 from outlast.node.event_log import EventLog, print_stderr
 from outlast.node.order import BadOrder, WorkOrder, read_order

@@ -8,12 +8,12 @@ import time
 from dataclasses import dataclass, replace
 from typing import Callable
 
-from outlast.node.checkpoint_watch import CheckpointWatch
 from outlast.node.process import Child, signal_name
 from outlast.node.protocol import EXIT_CONTINUE, STOP_AT_LIMIT, STOP_SIGNALLED
 from outlast.node.pulse import TAKEN_OVER, Pulse
 from outlast.node.sandbox.committer import Committer
 from outlast.node.signals import STOP_SIGNALS
+from outlast.node.snapshots.checkpoint_watch import CheckpointWatch
 from outlast.node.snapshots.snapshot_keeper import SnapshotKeeper
 from outlast.node.time_limits import TimeLimits
 
@@ -115,12 +115,12 @@ def supervise(
             kill_at = now + _KILL_TIMEOUT
         if now >= check_at:
             changed = watch.changed()
-            if changed:
+            if changed or watch.made_changed:
                 events.write("changed")
             if commits is not None:
                 commits.poll(changed)
             if keeper is not None:
-                keeper.poll(changed, watch.quiet_at <= now, urgent=stop is not None)
+                keeper.poll(changed or watch.made_changed, watch.quiet_at <= now, urgent=stop is not None)
             check_at = time.monotonic() + watch.pause
         if stop is not None and stopped is None:
             quiet = watch.quiet_at <= now
@@ -136,7 +136,7 @@ def supervise(
     if stopped is None and _was_whole_job_signalled(child, pulse, limits.deadline):
         stopped = STOP_AT_LIMIT if pulse.stop_signal() == stops.limit else STOP_SIGNALLED
         events.write("stop", why=stopped, signal=pulse.stop_signal())
-    if watch.changed():
+    if watch.changed() or watch.made_changed:
         events.write("changed")
     events.write("exit", code=child.code, signal=child.signal, **pulse.measure())
     left = child.code == EXIT_CONTINUE or (child.code != 0 and has_left())

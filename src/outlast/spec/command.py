@@ -6,6 +6,8 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping
 
+from outlast.node import environment
+
 #: `{name}`, or `{{name}}` for the literal `{name}`. `${name}` and every other brace stay as they are.
 _PLACEHOLDER = re.compile(r"\{\{([A-Za-z_][A-Za-z0-9_]*)\}\}|(?<!\$)\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _OPERATOR = re.compile(r"\|\|?|&&?|;|>>?|<|`|\$\(|\n")
@@ -48,10 +50,12 @@ def shell_operator(command: str) -> str | None:
 
 def shell_variable(command: str) -> str | None:
     """Return the first `$NAME` or `${NAME}` that only a shell would expand; None if the command runs one."""
-    if split(command)[:1] in (["bash"], ["sh"]):
+    words = split(command)
+    if words[:1] in (["bash"], ["sh"]):
         return None
-    found = re.search(r"\$\{?[A-Za-z_][A-Za-z0-9_]*\}?", "".join(_outside_quotes(command, keep_double=True)))
-    return found[0] if found else None
+    text = "".join(_outside_quotes(command, keep_double=True))
+    found = (match[0] for match in re.finditer(r"\$\{?[A-Za-z_][A-Za-z0-9_]*\}?", text))
+    return next((variable for variable in found if not environment.replaces(variable, words)), None)
 
 
 def _outside_quotes(command: str, *, keep_double: bool = False) -> Iterator[str]:

@@ -54,6 +54,16 @@ def test_runs_wait_while_others_that_failed_alike_once_are_retried_and_have_not_
     assert held(100.0) is None
 
 
+def test_the_note_about_runs_that_are_retried_is_the_same_if_another_one_joins_them() -> None:
+    notes = set()
+    for names in ("abc", "abcd", "abcde"):
+        retried = add_retried({}, [crashed(name) for name in names], lambda run: None, now=200.0)
+        found = why_hold_back(a_run(), {}, retried)
+        assert found is not None
+        notes.add(found.reason)
+    assert notes == {"several runs failed alike: no such layer; they are retried before others begin"}
+
+
 def next_of(run: Run, attempt: Attempt | None, view: JobView | None, final: bool) -> Any:
     seen = Observations({view.token: view} if view else {})
     return decide(run, attempt, seen, Limits(), PATIENCE, 200.0, HoldBack("why", final))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from outlast.node.checkpoint_formats import holds_state
+from outlast.node.checkpoint_formats import find_state
 
 PICTURE = b"\x89PNG\r\n\x1a\n" + bytes(100)
 
@@ -27,7 +27,7 @@ def test_models_and_checkpoints_hold_state(tmp_path: Path, name: str, content: b
     place = tmp_path / name
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_bytes(content)
-    assert holds_state(str(tmp_path), [("log.csv", 10**9), (name, len(content))])
+    assert find_state(str(tmp_path), [("log.csv", 10**9), (name, len(content))]) == [name]
 
 
 def test_logs_tables_pictures_and_what_cannot_be_read_hold_none(tmp_path: Path) -> None:
@@ -37,4 +37,4 @@ def test_logs_tables_pictures_and_what_cannot_be_read_hold_none(tmp_path: Path) 
     (tmp_path / "elsewhere").symlink_to(tmp_path / "log.csv")
     os.mkfifo(tmp_path / "pipe")
     found = [(path.name, path.lstat().st_size) for path in tmp_path.iterdir()]
-    assert not holds_state(str(tmp_path), [*found, ("gone", 7), ("pipe", 7)])
+    assert not find_state(str(tmp_path), [*found, ("gone", 7), ("pipe", 7)])

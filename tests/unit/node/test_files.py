@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from outlast.node import files
-from outlast.node.checkpoint_watch import CheckpointWatch
 from outlast.node.diagnosis import oom
 from outlast.node.outputs import delivery
 from outlast.node.scratch import Scratch
+from outlast.node.snapshots.checkpoint_watch import CheckpointWatch
 from outlast.untrusted_files import remove_tree
 
 

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from outlast.node import environment
-from outlast.node.attempt import AttemptResult, AttemptRunner
+from outlast.node.attempt import AttemptRunner
+from outlast.node.attempt_result import AttemptResult
 from outlast.node.event_log import EventLog
 from outlast.node.legs import Leg
 from outlast.node.order import WorkOrder

@@ -19,10 +19,10 @@ import pytest
 
 from outlast.domain.model import Checkpoints
 from outlast.node import environment, process, process_cleanup, pulse, supervise, time_limits
-from outlast.node.checkpoint_watch import CheckpointWatch
 from outlast.node.event_log import EventLog
 from outlast.node.order import SaveSettings, WorkOrder
 from outlast.node.signals import STOP_SIGNALS, Signals
+from outlast.node.snapshots.checkpoint_watch import CheckpointWatch
 from outlast.training.save_interval import SavePlan, read_plan
 
 
@@ -135,6 +135,25 @@ def test_python_is_resolved_to_a_python_3_that_exists(tmp_path: Path) -> None:
     (tmp_path / "python").symlink_to(sys.executable)
     assert environment.resolve_python(["python", "x"], path) == ("python", "x")
     assert environment.resolve_python(["bash", "python"], path) == ("bash", "python")
+
+
+@pytest.mark.parametrize(
+    ("word", "replaced"),
+    [
+        ("--out_dir=$OUTLAST_CHECKPOINT_DIR", "--out_dir=/a b/ckpt"),
+        ("${OUTLAST_CHECKPOINT_DIR}/last.pt", "/a b/ckpt/last.pt"),
+        ("$OUTLAST_RUN", "mine"),
+        *((word, word) for word in ("$HOME", "$OUTLAST_NONE", "out", "$", "", "--lr=1e-3")),
+        # For a shell, which has the variables itself.
+        *(
+            (word, word)
+            for word in ("train --out $OUTLAST_CHECKPOINT_DIR", "cat<$OUTLAST_RUN", "'$OUTLAST_RUN'")
+        ),
+    ],
+)
+def test_outlasts_variables_are_replaced_in_words_that_are_options_or_paths(word: str, replaced: str) -> None:
+    values = {"OUTLAST_CHECKPOINT_DIR": "/a b/ckpt", "OUTLAST_RUN": "mine", "HOME": "/root"}
+    assert environment.replace_variables(["x", word], values) == ("x", replaced)
 
 
 def test_a_full_disk_for_the_event_log_is_reported_once_and_raises_nothing(

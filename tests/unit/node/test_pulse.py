@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from outlast.node import code_archive, files, process, pulse, supervise, time_limits
-from outlast.node.checkpoint_watch import CheckpointWatch
 from outlast.node.event_log import EventLog
 from outlast.node.outputs import output_tree
 from outlast.node.outputs.delivery import deliver
 from outlast.node.scratch import Scratch
 from outlast.node.signals import Signals
+from outlast.node.snapshots.checkpoint_watch import CheckpointWatch
 from outlast.node.supervise import StopSignals
 
 FAR = 1e9

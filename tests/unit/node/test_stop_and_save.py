@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from outlast.node import checkpoint_watch, process, progress_file, supervise, time_limits
-from outlast.node.checkpoint_watch import CheckpointWatch
 from outlast.node.event_log import EventLog
 from outlast.node.pulse import Pulse
 from outlast.node.signals import Signals
+from outlast.node.snapshots import checkpoint_watch, process, progress_file, supervise, time_limits
+from outlast.node.snapshots.checkpoint_watch import CheckpointWatch
+from outlast.node.snapshots.script_files import WorkingFiles
 from outlast.node.supervise import StopSignals, TrainingExit
 
 #: The node program gets its stop signal when the training begins to save. At its own stop signal, the
@@ -118,6 +119,24 @@ def test_a_directory_is_quiet_a_second_after_its_last_change(tmp_path: Path) -> 
     assert watch.changed() and watch.quiet_at == 102
     now[0] = 102.0
     assert not watch.changed() and watch.quiet_at < 102
+
+
+def test_a_model_that_is_written_in_the_working_directory_is_waited_for_and_is_no_checkpoint(
+    tmp_path: Path,
+) -> None:
+    now = [100.0]
+    checkpoints, job = tmp_path / "checkpoints", tmp_path / "job"
+    checkpoints.mkdir()
+    (job / "out").mkdir(parents=True)
+    working = WorkingFiles(str(job), lambda path: path.endswith(".pt"))
+    watch = CheckpointWatch(str(checkpoints), lambda: now[0], working)
+    (job / "out" / "log.txt").write_text("1")
+    assert not watch.changed() and not watch.made_changed and watch.quiet_at < 100
+    (job / "out" / "ckpt.pt").write_text("1")
+    assert not watch.changed() and watch.made_changed and watch.quiet_at == 101
+    now[0] = 101.5
+    assert not watch.changed() and not watch.made_changed and watch.quiet_at < 102
+    assert watch.made_progressed and not watch.progressed
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from outlast.node.event_log import EventLog
 from outlast.node.pulse import no_pulse
 from outlast.node.sandbox import layout, manifest
 from outlast.node.sandbox.commit import Sandbox, mirror_state
+from outlast.node.snapshots.script_files import ScriptFiles
 from outlast.node.snapshots.snapshot_store import SnapshotStore
 from outlast.node.snapshots.start_state import StartStateFinder
 from outlast.schedulers.profile import Profile
@@ -40,7 +41,9 @@ class Job:
         self.sandbox = root / ("sandbox-%d" % number)
         self.travel = self.sandbox / "travel"
         self.checkpoints = self.travel / "checkpoints"
-        self.store = SnapshotStore(str(self.travel / "snapshots"), str(self.checkpoints), 3, 10**9)
+        self.store = SnapshotStore(
+            str(self.travel / "snapshots"), ScriptFiles(str(self.checkpoints)), 3, 10**9
+        )
 
     def start(self, most: int = 3) -> Job:
         """Transfer the input of the job to its sandbox, and bring the newest state to its place."""

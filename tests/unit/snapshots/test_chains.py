@@ -73,5 +73,6 @@ def test_words_to_resume_are_added_only_if_there_is_something_to_resume_from(tmp
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints/.unfinished").write_text("")
     assert environment.add_resume_words(order) == ("true",)
+    assert environment.add_resume_words(order, made=True) == ("true", "--resume", "a b")
     (tmp_path / "checkpoints/model").write_text("")
     assert environment.add_resume_words(order) == ("true", "--resume", "a b")

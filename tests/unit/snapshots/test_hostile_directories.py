@@ -14,9 +14,16 @@ import pytest
 
 from outlast.node.event_log import EventLog
 from outlast.node.pulse import no_pulse
-from outlast.node.snapshots import file_copies, snapshot_keeper, snapshot_manifest, snapshot_store
+from outlast.node.snapshots import (
+    file_copies,
+    script_files,
+    snapshot_keeper,
+    snapshot_manifest,
+    snapshot_store,
+)
+from outlast.node.snapshots.script_files import CannotKeep, ScriptFiles
 from outlast.node.snapshots.snapshot_keeper import SnapshotKeeper
-from outlast.node.snapshots.snapshot_store import CannotKeep, SnapshotStore
+from outlast.node.snapshots.snapshot_store import SnapshotStore
 from outlast.node.snapshots.start_state import StartStateFinder
 from outlast.untrusted_files import directory_below
 
@@ -38,7 +45,9 @@ class Place:
         self.store = self.open()
 
     def open(self, foreign: bool = True) -> SnapshotStore:
-        return SnapshotStore(str(self.directory), str(self.checkpoints), 2, 10**9, foreign=foreign)
+        return SnapshotStore(
+            str(self.directory), ScriptFiles(str(self.checkpoints)), 2, 10**9, foreign=foreign
+        )
 
     def start(self, before: int | None = None) -> int | None:
         log = EventLog(str(self.events))
@@ -196,8 +205,8 @@ def test_thousands_of_files_are_kept_and_put_back(place: Place, monkeypatch: pyt
 def test_too_many_names_are_not_kept_and_the_training_starts(
     place: Place, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setattr(snapshot_store, "_MAX_FILES", 20)
-    monkeypatch.setattr(snapshot_store, "_MAX_NAMES", 50)
+    monkeypatch.setattr(script_files, "_MAX_FILES", 20)
+    monkeypatch.setattr(script_files, "_MAX_NAMES", 50)
     make = {"files": Path.touch, "links": lambda path: path.symlink_to("x"), "pipes": os.mkfifo}[kind]
     for number in range(60):
         make(place.checkpoints / str(number))
@@ -239,10 +248,12 @@ class Keeping:
         return [one.number for one in self.place.store.snapshots()]
 
 
-def test_a_directory_that_is_never_quiet_is_kept_once_a_minute_but_not_as_a_sure_one(place: Place) -> None:
+def test_a_directory_that_is_never_quiet_is_kept_soon_and_then_once_a_minute_but_not_as_a_sure_one(
+    place: Place,
+) -> None:
     keeping = Keeping(place)
     (place.checkpoints / "model").write_text("two")
-    for _ in range(60):
+    for _ in range(5):
         assert keeping.poll(quiet=False) == [1]
     assert keeping.poll(quiet=False) == [1, 2]
     assert [one.sure for one in place.store.snapshots()] == [True, False]

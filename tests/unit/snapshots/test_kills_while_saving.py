@@ -16,10 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from outlast.node import checkpoint_watch
-from outlast.node.checkpoint_watch import CheckpointWatch
 from outlast.node.event_log import EventLog
 from outlast.node.pulse import no_pulse
+from outlast.node.snapshots import checkpoint_watch
+from outlast.node.snapshots.checkpoint_watch import CheckpointWatch
+from outlast.node.snapshots.script_files import ScriptFiles
 from outlast.node.snapshots.snapshot_keeper import SnapshotKeeper
 from outlast.node.snapshots.snapshot_store import SnapshotStore
 from outlast.node.snapshots.start_state import StartState, StartStateFinder
@@ -75,7 +76,7 @@ class Harness:
         self.path.parent.mkdir()
         self.script = place / "train.py"
         self.script.write_text(SCRIPT)
-        self.store = SnapshotStore(str(place / "snapshots"), str(self.path.parent), 2, 10**9)
+        self.store = SnapshotStore(str(place / "snapshots"), ScriptFiles(str(self.path.parent)), 2, 10**9)
         self.events = EventLog(str(place / "events"))
         self.saved = 0
 

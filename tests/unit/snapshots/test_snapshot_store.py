@@ -12,8 +12,9 @@ import pytest
 
 from outlast.node.event_log import EventLog
 from outlast.node.pulse import no_pulse
-from outlast.node.snapshots import snapshot_store
-from outlast.node.snapshots.snapshot_store import CannotKeep, SnapshotStore, Torn, Unsettled
+from outlast.node.snapshots import script_files
+from outlast.node.snapshots.script_files import CannotKeep, ScriptFiles
+from outlast.node.snapshots.snapshot_store import SnapshotStore, Torn, Unsettled
 from outlast.node.snapshots.start_state import StartStateFinder
 
 
@@ -25,7 +26,7 @@ class Place:
         self.checkpoints.mkdir()
         self.directory = root / "snapshots"
         self.log = root / "events"
-        self.store = SnapshotStore(str(self.directory), str(self.checkpoints), most, most_bytes)
+        self.store = SnapshotStore(str(self.directory), ScriptFiles(str(self.checkpoints)), most, most_bytes)
 
     def write(self, name: str, text: str) -> Path:
         path = self.checkpoints / name
@@ -219,7 +220,7 @@ def test_an_interrupted_return_is_completed_at_the_next_start(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(snapshot_store, "_move", fail)
+        patch.setattr(script_files, "move", fail)
         place.store.restore(place.store.snapshots()[0])
     model.unlink()
     assert place.start()[0] == 1
@@ -288,7 +289,7 @@ def test_a_training_does_not_start_with_a_part_of_its_files(
         raise OSError(errno.EIO, "the disk is gone")
 
     with monkeypatch.context() as patch, pytest.raises(OSError, match="the disk is gone"):
-        patch.setattr(snapshot_store, "_move", fail)
+        patch.setattr(script_files, "move", fail)
         place.start()
     assert place.start()[0] == 1
     assert zipfile.is_zipfile(model)

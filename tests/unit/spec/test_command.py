@@ -83,7 +83,13 @@ def test_a_quoted_character_is_not_a_shell_operator(command: str) -> None:
 
 
 def test_a_shell_variable_outside_single_quotes_is_found() -> None:
-    assert shell_variable('solve "$OUTLAST_CHECKPOINT_DIR/x"') == "$OUTLAST_CHECKPOINT_DIR"
+    assert shell_variable('solve "$SCRATCH/x"') == "$SCRATCH"
+    assert shell_variable('solve "$OUTLAST_CHECKPOINT_DIR/x" --to=${OUTLAST_RUN}') is None, (
+        "the job replaces it"
+    )
+    assert shell_variable("solve $OUTLAST_CHECKPOINTS/x") == "$OUTLAST_CHECKPOINTS"
+    assert shell_variable('solve "a $OUTLAST_RUN"') == "$OUTLAST_RUN"
+    assert shell_variable("solve $OUTLAST_RUN $HOME") == "$HOME"
     assert shell_variable("solve ${HOME}") == "${HOME}"
     assert shell_variable("solve '$HOME'") is None
     assert shell_variable('bash -c "solve $HOME"') is None

@@ -97,13 +97,17 @@ def _warn_if_nothing_is_saved(parsed: Parsed, directory: Path) -> list[Mistake]:
 
     spec, words = parsed.spec, ("outlast", "OUTLAST_CHECKPOINT_DIR")
     in_command = any(word in text for word in words for text in (spec.command, *spec.env.values()))
-    if spec.limits.start_over or in_command or code_files.mentions(words, spec.code, directory) is not False:
+    resumes = spec.limits.start_over or spec.checkpoints.resume
+    if resumes or in_command or code_files.mentions(words, spec.code, directory) is not False:
         return []
     text = (
-        "the code that is sent mentions neither outlast nor OUTLAST_CHECKPOINT_DIR: unless it saves there, a "
-        "run that reaches its time limit fails"
+        "the code that is sent mentions neither outlast nor OUTLAST_CHECKPOINT_DIR: a run that reaches its "
+        "time limit continues only if the script finds and reads what it has saved, else it fails"
     )
-    hint = "save checkpoints there, or allow it to start from the beginning with limits: {start_over: yes}"
+    hint = (
+        "if it needs words such as --resume for that, set checkpoints: {resume: ...}; if it may start from "
+        "the beginning, limits: {start_over: yes}"
+    )
     return [Mistake("params.yaml", None, None, text, hint)]
 
 

@@ -9,6 +9,7 @@ import os
 from dataclasses import dataclass, field
 from typing import Callable, Iterator, Mapping, Tuple
 
+from outlast.node.checkpoint_formats import names_state
 from outlast.node.files import copy_file, link_or_copy
 from outlast.node.pulse import no_pulse
 from outlast.untrusted_files import (
@@ -88,6 +89,13 @@ def list_made(
 ) -> frozenset[tuple[str, Stamp]]:
     """Return path and stamp of all files that the training made. Raises OSError."""
     return frozenset((one.path, stamp(one)) for one in find_made(working, code, pulse) if one.is_file)
+
+
+def state_selector(code: CodeListing) -> Callable[[str], bool]:
+    """Return a test for paths: models and checkpoints that did not come with the code."""
+    return lambda path: (
+        names_state(path) and path not in code.files and not IGNORED.intersection(path.split("/"))
+    )
 
 
 def stamp(entry: Entry) -> Stamp:

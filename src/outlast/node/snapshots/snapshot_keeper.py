@@ -12,12 +12,15 @@ from collections import Counter
 from typing import Callable
 
 from outlast.node.event_log import EventLog
-from outlast.node.snapshots.snapshot_store import CannotKeep, SnapshotStore, Taken, Torn, Unsettled
+from outlast.node.snapshots.script_files import CannotKeep
+from outlast.node.snapshots.snapshot_store import SnapshotStore, Taken, Torn, Unsettled
 
 #: The next snapshot waits for this many times the seconds that the last one took.
 _PAUSE = 3.0
 #: If the directory has not been quiet for this many seconds since a change, a snapshot is tried all the same.
 _LONGEST_UNREST = 60.0
+#: The same until there is a first one in this attempt.
+_FIRST_UNREST = 5.0
 #: After these errors no more snapshots are taken: the space that is left belongs to the training.
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 #: Added to the niceness of the thread: the training comes first.
@@ -51,7 +54,7 @@ class SnapshotKeeper:
         self._due = -math.inf
         self._result: Taken | Exception | None = None
         self._seconds = 0.0
-        self._warned = self._given_up = False
+        self._warned = self._given_up = self._has_kept = False
         #: How often the script replaced a file by another one, and which it wrote in place.
         self._replaced: Counter[str] = Counter()
         self._in_place: set[str] = set()
@@ -65,7 +68,8 @@ class SnapshotKeeper:
         if changed and not self._dirty and not self._given_up:
             self._dirty, self._dirty_since = True, self._now()
         self._collect()
-        ready = quiet or self._now() >= self._dirty_since + _LONGEST_UNREST
+        unrest = _LONGEST_UNREST if self._has_kept else _FIRST_UNREST
+        ready = quiet or self._now() >= self._dirty_since + unrest
         if self._thread is None and self._dirty and ready and (urgent or self._now() >= self._due):
             self._dirty, self._quiet = False, quiet
             self._thread = threading.Thread(target=self._run, name="snapshot", daemon=True)
@@ -89,6 +93,7 @@ class SnapshotKeeper:
         self._thread.join()
         self._thread, result, self._result = None, self._result, None
         self._due = self._now() + _PAUSE * self._seconds
+        self._has_kept = self._has_kept or isinstance(result, Taken)
         if isinstance(result, Taken) and result.is_new:
             self._note_files(result)
             self._events.write(

@@ -6,9 +6,8 @@
     snapshots/.000009.<random>.tmp/  one being taken
     snapshots/restoring.json         a snapshot that is being put back; the next start completes it
 
-The checkpoint directory belongs to the training script, which may change it at any moment: a snapshot counts
-only if nothing has changed while it was taken. Everything below both directories is opened without following
-links. Checkpoints of `outlast.training`, and names with a leading dot, are left alone.
+The script may change its files at any moment: a snapshot counts only if nothing has changed while it was
+taken. `script_files` has what belongs to it. Links are not followed.
 """
 
 from __future__ import annotations
@@ -22,11 +21,22 @@ import stat
 from dataclasses import dataclass, replace
 from typing import Callable, Collection, Iterator
 
-from outlast.node.files import copy_file, copy_tree, sync_directory
+from outlast.node.files import copy_file, sync_directory
 from outlast.node.pulse import no_pulse
 from outlast.node.snapshots import file_copies, snapshot_manifest
 from outlast.node.snapshots.file_checks import find_defect
-from outlast.node.snapshots.snapshot_manifest import FILES, KeptFile, Snapshot, Stamp
+from outlast.node.snapshots.script_files import (
+    CannotKeep,
+    Content,
+    ScriptFiles,
+    holds_checkpoints,
+    is_log,
+    is_of_working,
+    made_below,
+    refusing_links,
+    show_name,
+)
+from outlast.node.snapshots.snapshot_manifest import FILES, KeptFile, Snapshot
 from outlast.untrusted_files import (
     create_file,
     directory_below,
@@ -41,13 +51,6 @@ from outlast.untrusted_files import (
 _NUMBER = re.compile(r"\d{6,12}")
 _ASIDE = "aside-"
 _RESTORING = "restoring.json"
-#: A complete checkpoint of `outlast.training`, which has checksums of its own.
-_OWN_CHECKPOINT = re.compile(r"step-\d{12,}-g\d{6,}-s\d{6,}")
-#: Files that grow line by line: they are never torn, and do not keep a directory from being quiet.
-_LOG = re.compile(r".*\.(log|csv|tsv|jsonl)|events\.out\.tfevents\..*", re.IGNORECASE)
-#: More files, and more names of any kind, than any real set of checkpoints has.
-_MAX_FILES = 20_000
-_MAX_NAMES = 50_000
 #: More snapshots than `checkpoints.snapshots` allows: a directory may come from an untrusted machine.
 _MOST_LISTED = 110
 #: The manifests of the newest snapshots are read, up to this many bytes together.
@@ -58,34 +61,12 @@ _MOST_ASIDE = 2
 _SPACE_SHARE = 0.5
 
 
-def is_log(name: str) -> bool:
-    """Return True for the name of a file that grows line by line."""
-    return _LOG.fullmatch(os.path.basename(name)) is not None
-
-
-class CannotKeep(Exception):
-    """No snapshot was taken; the message is the reason."""
-
-
 class Unsettled(CannotKeep):
     """The checkpoint directory changed while it was copied."""
 
 
 class Torn(CannotKeep):
     """A file in the checkpoint directory is not whole."""
-
-
-@dataclass(frozen=True)
-class _Content:
-    """The files and links in a checkpoint directory that belong to the training script."""
-
-    files: dict[str, Stamp]
-    links: dict[str, str]
-
-    @property
-    def settled(self) -> dict[str, Stamp]:
-        """What must not change while a snapshot is taken."""
-        return {name: stamp for name, stamp in self.files.items() if not is_log(name)}
 
 
 @dataclass(frozen=True)
@@ -99,7 +80,7 @@ class Taken:
 
 
 class SnapshotStore:
-    """Takes, lists, checks and puts back snapshots of the directory `checkpoints`.
+    """Takes, lists, checks and puts back snapshots of the files of a training script.
 
     At most `most` are kept, of `most_bytes` together. Two jobs may use the same directories: what one of them
     publishes is whole, and the other's attempt to use the same number fails. If they are `foreign`, another
@@ -107,10 +88,10 @@ class SnapshotStore:
     """
 
     def __init__(
-        self, directory: str, checkpoints: str, most: int, most_bytes: int, *, foreign: bool = False
+        self, directory: str, script: ScriptFiles, most: int, most_bytes: int, *, foreign: bool = False
     ) -> None:
         self._directory = directory
-        self._checkpoints = checkpoints
+        self._script = script
         self._most = most
         self._most_bytes = most_bytes
         self._foreign = foreign
@@ -121,10 +102,13 @@ class SnapshotStore:
             return list_whole(top)
         return []
 
-    def holds_nothing(self, pulse: Callable[[], None] = no_pulse) -> bool:
-        """Return True if the checkpoint directory has no file of the training script."""
-        content = self._survey(pulse)
-        return not content.files and not content.links
+    def is_lost(self, pulse: Callable[[], None] = no_pulse) -> bool:
+        """Return True if there are no checkpoints, at least none where the newest snapshot has them."""
+        content = self._script.survey(pulse)
+        if holds_checkpoints(content):
+            return False
+        newest = self.snapshots()[-1:]
+        return not content.files or any(map(holds_checkpoints, newest))
 
     def take(
         self,
@@ -137,15 +121,19 @@ class SnapshotStore:
         It is `sure` also if all of its files passed a check. `replaced` are files that the script never
         writes in place. Raises CannotKeep and OSError, and whatever `pulse` raises: nothing is kept then.
         """
-        content = self._survey(pulse)
+        content = self._script.survey(pulse)
         if not content.files:
             return None
         os.makedirs(self._directory, exist_ok=True)
         with self._open() as top:
+            if self._lacks_space(content, top) and holds_checkpoints(content):
+                content = content.without_working()
             before = next(iter(self.snapshots()[::-1]), None)
             if before is not None and _is_unchanged(before, content):
                 return Taken(before)
-            self._require_space(content, top)
+            problem = self._lacks_space(content, top)
+            if problem:
+                raise CannotKeep(problem)
             number = 1 + max((_parse_number(name) for name in os.listdir(top)), default=0)
             temporary = ".%06d.%s.tmp" % (number, secrets.token_hex(4))
             os.makedirs(f"/proc/self/fd/{top}/{temporary}/{FILES}")
@@ -167,7 +155,7 @@ class SnapshotStore:
         self,
         place: int,
         snapshot: Snapshot,
-        content: _Content,
+        content: Content,
         before: Snapshot | None,
         top: int,
         pulse: Callable[[], None],
@@ -175,11 +163,11 @@ class SnapshotStore:
     ) -> Taken:
         """Copy all files into the open directory `place`, and check them there."""
         written, checked = 0, True
-        with directory_below(self._checkpoints) as source, directory_below(place, FILES) as target:
+        with directory_below(place, FILES) as target:
             for name, stamp in content.files.items():
                 pulse()
                 folder, _, base = name.rpartition("/")
-                with _made_below(target, folder) as goal:
+                with made_below(target, folder) as goal:
                     known = before.files.get(name) if before is not None else None
                     if known is not None and known.stamp == stamp:
                         assert before is not None
@@ -188,32 +176,36 @@ class SnapshotStore:
                         checked = checked and before.sure
                         continue
                     try:
-                        with directory_below(source, folder) as origin:
+                        with self._script.open_folder(name) as origin:
                             copied = file_copies.copy(
                                 base, origin, base, goal, pulse, link=name in replaced and not is_log(name)
                             )
                     except FileNotFoundError:
-                        raise Unsettled("%s was removed while it was copied" % name) from None
+                        raise Unsettled("%s was removed while it was copied" % show_name(name)) from None
                     with open_file(base, goal) as file:
                         defect = find_defect(file, base, copied.size, pulse)
                     checked = checked and (defect is not None or is_log(name))
                     if defect:
-                        raise Torn("%s is not whole: %s" % (name, defect))
+                        raise Torn("%s is not whole: %s" % (show_name(name), defect))
                     snapshot.files[name] = KeptFile(copied.size, copied.sha256, stamp)
                     written += copied.written
         snapshot.links.update(content.links)
-        again = self._survey(pulse)
+        again = self._script.survey(pulse)
+        if not any(map(is_of_working, content.files)):
+            again = again.without_working()
         if again.settled != content.settled or again.links != content.links:
             raise Unsettled("files changed while they were copied")
         return Taken(replace(snapshot, sure=snapshot.sure or checked), is_new=True, written=written)
 
-    def _require_space(self, content: _Content, top: int) -> None:
+    def _lacks_space(self, content: Content, top: int) -> str:
+        """Return why a snapshot would be too large; empty if it is not."""
         size = sum(stamp[1] for stamp in content.files.values())
         if size > self._most_bytes:
-            raise CannotKeep("%d bytes are more than checkpoints.snapshot_size" % size)
+            return "%d bytes are more than checkpoints.snapshot_size" % size
         free = os.fstatvfs(top)
         if size > _SPACE_SHARE * free.f_bavail * free.f_frsize:
-            raise CannotKeep("%d bytes would take more than half of the free space" % size)
+            return "%d bytes would take more than half of the free space" % size
+        return ""
 
     def restore(self, snapshot: Snapshot, pulse: Callable[[], None] = no_pulse) -> None:
         """Put a snapshot back; what the script had in its directory is put aside. Raises CannotKeep, OSError.
@@ -221,18 +213,15 @@ class SnapshotStore:
         CannotKeep: the snapshot is damaged, and nothing has changed. After an OSError, as after a kill, a
         part may be in its place: the next start must call `finish_restore`.
         """
-        with self._open() as top, _refusing_links(self._checkpoints):
+        with self._open() as top, refusing_links(self._script.checkpoints):
             temporary = ".restored.%s.tmp" % secrets.token_hex(4)
             os.mkdir(temporary, dir_fd=top)
             try:
                 with directory_below(top, temporary) as target:
                     _copy_back(top, snapshot, target, pulse, foreign=self._foreign)
                     write_mark(top, snapshot.number)
-                    self._put_aside(top, snapshot.number)
-                    with directory_below(self._checkpoints) as goal:
-                        for name in os.listdir(target):
-                            _move(target, name, goal)
-                        sync_directory(".", goal)
+                    self._put_aside(top, snapshot, pulse)
+                    self._script.move_in(target)
             finally:
                 with contextlib.suppress(OSError):  # moved, or only takes space until the next start
                     remove_tree(temporary, dir_fd=top)
@@ -274,14 +263,13 @@ class SnapshotStore:
         with contextlib.suppress(FileNotFoundError):
             os.rename(self._directory, "%s.before-%s" % (self._directory, secrets.token_hex(4)))
 
-    def _put_aside(self, top: int, restored: int) -> None:
-        """Move the script's files out of the checkpoint directory; keep the newest such states only."""
+    def _put_aside(self, top: int, restored: Snapshot, pulse: Callable[[], None]) -> None:
+        """Make room for a snapshot in the script's directories; keep the newest such states only."""
         numbers = [_parse_number(name) for name in os.listdir(top)]
-        aside = "%s%06d" % (_ASIDE, 1 + max([restored, *numbers]))
+        aside = "%s%06d" % (_ASIDE, 1 + max([restored.number, *numbers]))
         os.mkdir(aside, dir_fd=top)
-        with directory_below(self._checkpoints) as source, directory_below(top, aside) as target:
-            for name in _own_names(source):
-                _move(source, name, target)
+        with directory_below(top, aside) as target:
+            self._script.move_out(target, restored.files, pulse)
         for old in _numbered(top, _ASIDE)[:-_MOST_ASIDE]:
             _discard(old, top)
 
@@ -309,25 +297,6 @@ class SnapshotStore:
         finally:
             os.close(descriptor)
 
-    def _survey(self, pulse: Callable[[], None]) -> _Content:
-        """List the files and links that belong to the script. Raises CannotKeep and OSError."""
-        files: dict[str, Stamp] = {}
-        links: dict[str, str] = {}
-        with _refusing_links(self._checkpoints), directory_below(self._checkpoints) as top:
-            for seen, entry in enumerate(walk(top, pulse), start=1):
-                if len(files) > _MAX_FILES or seen > _MAX_NAMES:
-                    raise CannotKeep("there are more than %d files" % _MAX_FILES)
-                first = entry.path.partition("/")[0]
-                if _is_left_alone(first) or any(part.startswith(".") for part in entry.path.split("/")):
-                    continue
-                if entry.is_file:
-                    status = entry.status
-                    files[entry.path] = (status.st_ino, status.st_size, status.st_mtime_ns)
-                elif entry.is_link:
-                    with contextlib.suppress(FileNotFoundError, OSError):
-                        links[entry.path] = os.readlink(entry.name, dir_fd=entry.dir_fd)
-        return _Content(files, links)
-
 
 def list_whole(top: int) -> list[Snapshot]:
     """Return the newest snapshots below an open directory whose files all have their sizes, oldest first."""
@@ -341,23 +310,7 @@ def list_whole(top: int) -> list[Snapshot]:
     return whole[::-1]
 
 
-@contextlib.contextmanager
-def _refusing_links(checkpoints: str) -> Iterator[None]:
-    """Raise CannotKeep if the checkpoint directory is a link: what it leads to is not ours to replace."""
-    if os.path.islink(checkpoints):
-        raise CannotKeep("the checkpoint directory is a link")
-    yield
-
-
-def _is_left_alone(name: str) -> bool:
-    return name.startswith(".") or _OWN_CHECKPOINT.fullmatch(name) is not None
-
-
-def _own_names(directory: int) -> list[str]:
-    return sorted(name for name in os.listdir(directory) if not _is_left_alone(name))
-
-
-def _is_unchanged(before: Snapshot, content: _Content) -> bool:
+def _is_unchanged(before: Snapshot, content: Content) -> bool:
     stamps = {name: kept.stamp for name, kept in before.files.items() if not is_log(name)}
     return stamps == content.settled and before.links == content.links
 
@@ -417,22 +370,6 @@ def _add_sizes(top: int, snapshot: Snapshot, sizes: dict[int, int]) -> None:
                 sizes[entry.status.st_ino] = entry.status.st_size
 
 
-@contextlib.contextmanager
-def _made_below(top: int, folder: str) -> Iterator[int]:
-    """Yield a descriptor of the directory `folder` below `top`, which is created; no link is followed."""
-    place = os.dup(top)
-    try:
-        for name in folder.split("/") if folder else ():
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(name, dir_fd=place)
-            inner = open_directory(name, place)
-            os.close(place)
-            place = inner
-        yield place
-    finally:
-        os.close(place)
-
-
 def _link_kept(top: int, before: Snapshot, name: str, goal: int) -> None:
     """Give a file of an earlier snapshot a second name in this one: nobody writes to either."""
     folder, _, base = name.rpartition("/")
@@ -455,7 +392,7 @@ def _copy_back(
             for name, kept in snapshot.files.items():
                 pulse()
                 folder, _, base = name.rpartition("/")
-                with directory_below(source, folder) as origin, _made_below(target, folder) as goal:
+                with directory_below(source, folder) as origin, made_below(target, folder) as goal:
                     copied = file_copies.copy(base, origin, base, goal, pulse)
                 if (copied.size, copied.sha256) != (kept.size, kept.sha256):
                     raise CannotKeep("%s in snapshot %d is damaged" % (name, snapshot.number))
@@ -464,27 +401,10 @@ def _copy_back(
                 if foreign and snapshot_manifest.leads_outside(name, link):
                     continue
                 folder, _, base = name.rpartition("/")
-                with _made_below(target, folder) as goal:
+                with made_below(target, folder) as goal:
                     os.symlink(link, base, dir_fd=goal)
     except (FileNotFoundError, FileExistsError, NotADirectoryError) as error:
         raise CannotKeep("snapshot %d is damaged: %s" % (snapshot.number, error.strerror)) from error
-
-
-def _move(source: int, name: str, target: int) -> None:
-    """Move a file or directory between two open directories, also to another file system."""
-    try:
-        os.rename(name, name, src_dir_fd=source, dst_dir_fd=target)
-    except OSError as error:
-        if error.errno != errno.EXDEV:
-            raise
-        goal = f"/proc/self/fd/{target}/{name}"
-        with contextlib.suppress(NotADirectoryError):
-            os.close(open_directory(name, source))
-            copy_tree(f"/proc/self/fd/{source}/{name}", goal)
-            remove_tree(name, dir_fd=source)
-            return
-        copy_file(name, goal, dir_fd=source)
-        os.unlink(name, dir_fd=source)
 
 
 def write_mark(top: int, number: int) -> None:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Callable
 
 from outlast.node.event_log import EventLog
-from outlast.node.snapshots.snapshot_store import CannotKeep, SnapshotStore, Torn
+from outlast.node.snapshots.script_files import CannotKeep
+from outlast.node.snapshots.snapshot_store import SnapshotStore, Torn
 
 #: Longer reasons are cut, in characters.
 _LONGEST_WHY = 300
@@ -78,8 +79,8 @@ class StartStateFinder:
     def _check(self) -> StartState:
         """Keep the current state; if it is torn or gone, put the newest snapshot back."""
         try:
-            is_empty = self._store.holds_nothing(self._pulse)
-            taken = None if is_empty else self._store.take(sure=False, pulse=self._pulse)
+            is_lost = self._store.is_lost(self._pulse)
+            taken = None if is_lost else self._store.take(sure=False, pulse=self._pulse)
         except Torn as error:
             number = self._restore(None)
             if number is None:
@@ -90,10 +91,10 @@ class StartStateFinder:
         except (CannotKeep, OSError) as error:
             self._events.warn(f"the checkpoints are used as they are: {_text(error)}")
             return StartState()
-        if is_empty:
+        if is_lost:
             number = self._restore(None)
             if number is not None:
-                self._log(f"the checkpoint directory was empty: snapshot {number} was put back")
+                self._log(f"no checkpoint was there: snapshot {number} was put back")
             return self._describe(number)
         return self._describe(taken.snapshot.number if taken is not None else None)
 
