@@ -66,6 +66,8 @@ class Limits:
     memory: int | None = None
     disk: int | None = None
     time: float | None = None
+    #: Runs that failed alike hold back those that have not begun.
+    hold_back: bool = True
 
 
 @dataclass(frozen=True)
