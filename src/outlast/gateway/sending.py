@@ -39,11 +39,7 @@ class Sending:
 
     def step(self, outcomes: Sequence[PublishOutcome], now: float) -> int:
         """Record outcomes and publish what is due; return how many of both."""
-        for outcome in outcomes:
-            self._under_way.discard(outcome.number)
-            answer = self._record.answer(outcome.number)
-            if answer is not None and answer.state == "waiting":
-                self._settle(answer, outcome, now)
+        self.settle(outcomes, now)
         sent = 0
         room = self._link.room
         if room > 0:
@@ -52,6 +48,14 @@ class Sending:
                     continue
                 sent += self._publish(answer, now)
         return sent + len(outcomes)
+
+    def settle(self, outcomes: Sequence[PublishOutcome], now: float) -> None:
+        """Record outcomes."""
+        for outcome in outcomes:
+            self._under_way.discard(outcome.number)
+            answer = self._record.answer(outcome.number)
+            if answer is not None and answer.state == "waiting":
+                self._settle(answer, outcome, now)
 
     def _publish(self, answer: RecordedAnswer, now: float) -> int:
         body = answer.body

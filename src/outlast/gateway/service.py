@@ -11,7 +11,7 @@ from outlast.errors import JournalDamaged, JournalHeld, NotWritable
 from outlast.gateway.answering import Answering
 from outlast.gateway.broker.link import BrokerLink
 from outlast.gateway.intake import Intake
-from outlast.gateway.model import RequestState
+from outlast.gateway.model import Delivery, PublishOutcome, RequestState
 from outlast.gateway.progress import Progress
 from outlast.gateway.record.record import Record
 from outlast.gateway.record.rows import RecordedRequest
@@ -65,6 +65,9 @@ class Service:
         self._sending = sending
         self._progress = progress
         self._looked = 0.0
+        #: Taken from the broker and not recorded yet; outcomes that were not recorded yet.
+        self._taken: list[Delivery] = []
+        self._outcomes: list[PublishOutcome] = []
         #: By template: why its experiment cannot be read or written now.
         self.trouble: dict[str, str] = {}
 
@@ -73,16 +76,30 @@ class Service:
         """True if nothing is under way that will end by itself."""
         return not self._answering.busy and not self._sending.busy
 
+    @property
+    def has_unconfirmed(self) -> bool:
+        """True while answers were handed to the broker and have no outcome."""
+        return self._sending.busy
+
+    def settle(self, timeout: float) -> None:
+        """Record outcomes, and wait for more; nothing is published."""
+        self._link.wait(timeout)
+        self._outcomes += self._link.outcomes()
+        self._sending.settle(self._outcomes, time.time())
+        self._outcomes = []
+
     def step(self, timeout: float, *, take: bool = True) -> Stepped:
         """Do everything that can be done now; wait for up to `timeout` seconds if that is nothing.
 
         With `take` False, no messages are taken from the broker.
         """
         done = Stepped()
-        deliveries = self._link.take(BATCH, 0.0) if take else []
-        if deliveries:
-            self._intake.record_deliveries(deliveries, self._link.ack, time.time())
-            done.messages = len(deliveries)
+        # Both are kept here until the record has them: it may not be writable now.
+        if take and not self._taken:
+            self._taken = self._link.take(BATCH, 0.0)
+        if self._taken:
+            self._intake.record_deliveries(self._taken, self._link.ack, time.time())
+            done.messages, self._taken = len(self._taken), []
         interpreted = self._intake.interpret(time.time(), BATCH)
         done.interpreted = interpreted.messages
         for request in interpreted.accepted:
@@ -91,7 +108,9 @@ class Service:
         for name, runs in self._runs.items():
             self._advance(name, runs, done)
         done.answers = self._answering.step(time.time())
-        done.sent = self._sending.step(self._link.outcomes(), time.time())
+        self._outcomes += self._link.outcomes()
+        done.sent = self._sending.step(self._outcomes, time.time())
+        self._outcomes = []
         self._publish_steps(time.time())
         if not done.anything and timeout > 0:
             self._link.wait(timeout)
