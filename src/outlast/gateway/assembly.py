@@ -24,7 +24,7 @@ from outlast.gateway.sending import Sending
 from outlast.gateway.service import Service
 from outlast.gateway.settings import GatewaySettings, QueueSettings, Template
 from outlast.gateway.settings_file import read_settings
-from outlast.gateway.template_file import read_parsed, read_templates
+from outlast.gateway.template_file import read_params, read_templates
 from outlast.spec import Parsed
 
 #: After a crash, messages are taken one by one until this many have been interpreted.
@@ -56,7 +56,7 @@ def assemble(directory: GatewayDirectory, *, prefetch: int | None = None) -> Gat
     """Read the settings and templates and return a gateway that is not connected yet. Raise OutlastError."""
     settings = read_settings(directory)
     templates = read_templates(directory, settings)
-    parsed = {name: read_parsed(template) for name, template in templates.items()}
+    parsed = {name: read_params(template) for name, template in templates.items()}
     record = Record(directory.record, create=True)
     for place in (directory.answers, directory.experiments, directory.tokens):
         place.mkdir(mode=0o700, exist_ok=True)

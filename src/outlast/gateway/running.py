@@ -245,9 +245,7 @@ def _serve(gateway: Gateway, counts: list[int], end: float, take: bool) -> None:
 @contextmanager
 def _signals(stop: Callable[[], None]) -> Iterator[None]:
     """Call `stop` for SIGTERM and SIGINT, and restore the handlers that were there."""
-    before = {
-        number: signal.signal(number, lambda *_: stop()) for number in (signal.SIGTERM, signal.SIGINT)
-    }
+    before = {number: signal.signal(number, lambda *_: stop()) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""The service: takes messages, follows runs, sends answers. `up` repeats `step`; `tick` calls it a few times."""
+"""The service: takes messages, follows runs, sends answers, one `step` after the other."""
 
 from __future__ import annotations
 
