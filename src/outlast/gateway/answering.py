@@ -11,11 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from outlast.filesystem import sync_directory
 from outlast.gateway.answers.deliver import Deliver, DeliveredResult, NotNow
 from outlast.gateway.audit import Audit
 from outlast.gateway.crashpoints import reach
-from outlast.gateway.directory import GatewayDirectory
 from outlast.gateway.messages.dialects import content_type_of
 from outlast.gateway.messages.encoding import encode_failure
 from outlast.gateway.model import Failure, FailureCode, RequestState
@@ -45,7 +43,6 @@ class Answering:
 
     def __init__(
         self,
-        directory: GatewayDirectory,
         record: Record,
         deliver: Deliver,
         audit: Audit,
@@ -53,7 +50,6 @@ class Answering:
         keep: float,
         workers: int = 2,
     ) -> None:
-        self._directory = directory
         self._record = record
         self._deliver = deliver
         self._audit = audit
@@ -143,8 +139,6 @@ class Answering:
         file: str | None = None,
         size: int = 0,
     ) -> None:
-        if file is not None:
-            sync_directory(self._directory.answers)
         self._record.add_answer(
             routing_key=request.reply_to,
             correlation=request.correlation,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from outlast.domain.model import RunPlan, Spec
 from outlast.gateway.admission import Admission
+from outlast.gateway.answer_limit import AnswerLimit
 from outlast.gateway.answering import Answering
 from outlast.gateway.answers.deliver import ResultDelivery
 from outlast.gateway.application import Application
@@ -64,7 +67,7 @@ def assemble(directory: GatewayDirectory, *, prefetch: int | None = None) -> Gat
     link = BrokerLink(
         settings.broker, settings.queues, progress_exchange=settings.progress_exchange, prefetch=prefetch
     )
-    application = Application(settings.application, directory)
+    application, application_lock = Application(settings.application, directory), threading.Lock()
     planner = _Planner(settings, parsed, application)
     runs = {
         name: TemplateRuns(directory, template, parsed[name], record, planner, audit)
@@ -72,9 +75,12 @@ def assemble(directory: GatewayDirectory, *, prefetch: int | None = None) -> Gat
     }
     for one in runs.values():
         one.prepare()
-    deliver = ResultDelivery(directory, settings, templates, record, application, link)
-    answering = Answering(directory, record, deliver, audit, keep=settings.keep)
-    sending = Sending(directory, record, link, audit, keep=settings.keep)
+    limit = AnswerLimit(settings.largest_answer, record, link)
+    deliver = ResultDelivery(
+        directory, templates, settings.application, application, application_lock, limit.most, time.time
+    )
+    answering = Answering(record, deliver, audit, keep=settings.keep)
+    sending = Sending(directory, record, link, audit, limit, keep=settings.keep)
     intake = Intake(record, _queues(settings), Admission(record, templates, planner), audit)
     progress = Progress(settings.progress_exchange, link)
     service = Service(record, link, intake, runs, answering, sending, progress)
