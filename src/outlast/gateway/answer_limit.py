@@ -1,4 +1,4 @@
-"""The most bytes of an answer that is sent by value: by the settings, by the broker's version, and as learnt."""
+"""The most bytes of an answer by value: by the settings, by the broker's version, and as learnt."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from outlast.gateway.answers.deliver import Deliver, DeliveredResult, NotNow
-from outlast.gateway.audit import Audit
+from outlast.gateway.audit import AuditBuffer
 from outlast.gateway.crashpoints import reach
 from outlast.gateway.messages.dialects import content_type_of
 from outlast.gateway.messages.encoding import encode_failure
@@ -45,7 +45,7 @@ class Answering:
         self,
         record: Record,
         deliver: Deliver,
-        audit: Audit,
+        audit: AuditBuffer,
         *,
         keep: float,
         workers: int = 2,

@@ -14,7 +14,7 @@ from outlast.gateway.answer_limit import AnswerLimit
 from outlast.gateway.answering import Answering
 from outlast.gateway.answers.deliver import ResultDelivery
 from outlast.gateway.application import Application
-from outlast.gateway.audit import Audit
+from outlast.gateway.audit import Audit, AuditBuffer
 from outlast.gateway.broker.link import BrokerLink
 from outlast.gateway.directory import GatewayDirectory
 from outlast.gateway.intake import Intake
@@ -45,7 +45,7 @@ class Gateway:
     link: BrokerLink
     service: Service
     runs: Mapping[str, TemplateRuns]
-    audit: Audit
+    audit: AuditBuffer
 
     def close(self) -> None:
         """Close what was opened; the link is stopped before."""
@@ -63,7 +63,7 @@ def assemble(directory: GatewayDirectory, *, prefetch: int | None = None) -> Gat
     record = Record(directory.record, create=True)
     for place in (directory.answers, directory.experiments, directory.tokens):
         place.mkdir(mode=0o700, exist_ok=True)
-    audit = Audit(directory.audit)
+    audit = AuditBuffer(Audit(directory.audit))
     link = BrokerLink(
         settings.broker, settings.queues, progress_exchange=settings.progress_exchange, prefetch=prefetch
     )
@@ -83,7 +83,7 @@ def assemble(directory: GatewayDirectory, *, prefetch: int | None = None) -> Gat
     sending = Sending(directory, record, link, audit, limit, keep=settings.keep)
     intake = Intake(record, _queues(settings), Admission(record, templates, planner), audit)
     progress = Progress(settings.progress_exchange, link)
-    service = Service(record, link, intake, runs, answering, sending, progress)
+    service = Service(record, link, intake, runs, answering, sending, progress, audit)
     return Gateway(directory, settings, templates, record, link, service, runs, audit)
 
 

@@ -9,8 +9,9 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from outlast.errors import JournalDamaged, JournalHeld, NotWritable
 from outlast.gateway.admission import Admission
-from outlast.gateway.audit import Audit
+from outlast.gateway.audit import AuditBuffer
 from outlast.gateway.crashpoints import reach
 from outlast.gateway.messages.delivery_checks import check_answerable
 from outlast.gateway.messages.dialects import dialect_of
@@ -47,7 +48,7 @@ class Intake:
     """Records and interprets messages. `queues` has the settings of each queue that is consumed, by name."""
 
     def __init__(
-        self, record: Record, queues: Mapping[str, QueueSettings], admission: Admission, audit: Audit
+        self, record: Record, queues: Mapping[str, QueueSettings], admission: Admission, audit: AuditBuffer
     ) -> None:
         self._record = record
         self._queues = queues
@@ -78,6 +79,8 @@ class Intake:
                         found = self._interpret(message, now)
                     if found is not None:
                         accepted.append(found)
+                except (JournalDamaged, JournalHeld, NotWritable, OSError):
+                    raise  # the record cannot be written now; the message waits
                 except Exception as error:  # a bug, which must concern this message only
                     _log.exception("message %d cannot be interpreted", message.number)
                     self._quarantine(message, "internal error: %s" % type(error).__name__)

@@ -14,7 +14,7 @@ from outlast.controller.inbox import Cancel, Inbox, Submit
 from outlast.controller.submission import prepare
 from outlast.domain.model import Attempt, EntryKind, JournalEntry, RunPlan, Spec
 from outlast.exchange.experiment import Experiment
-from outlast.gateway.audit import Audit
+from outlast.gateway.audit import AuditBuffer
 from outlast.gateway.crashpoints import reach
 from outlast.gateway.directory import GatewayDirectory
 from outlast.gateway.failures import failure_of
@@ -59,7 +59,7 @@ class TemplateRuns:
         parsed: Parsed,
         record: Record,
         make_run: MakeRun,
-        audit: Audit,
+        audit: AuditBuffer,
     ) -> None:
         self.template = template
         self.experiment = Experiment(directory.experiment(template.name))

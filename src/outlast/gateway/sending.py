@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from outlast.filesystem import describe_error
 from outlast.gateway.answer_limit import AnswerLimit
-from outlast.gateway.audit import Audit
+from outlast.gateway.audit import AuditBuffer
 from outlast.gateway.broker.link import BrokerLink
 from outlast.gateway.crashpoints import reach
 from outlast.gateway.directory import GatewayDirectory
@@ -27,7 +27,7 @@ class Sending:
         directory: GatewayDirectory,
         record: Record,
         link: BrokerLink,
-        audit: Audit,
+        audit: AuditBuffer,
         limit: AnswerLimit,
         *,
         keep: float,

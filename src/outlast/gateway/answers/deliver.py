@@ -94,9 +94,7 @@ class ResultDelivery:
         except OSError as error:
             raise NotNow(describe_error(error)) from error
 
-    def _put(
-        self, file: ResultFile, way: Way, request: RecordedRequest, template: Template
-    ) -> ResultFile:
+    def _put(self, file: ResultFile, way: Way, request: RecordedRequest, template: Template) -> ResultFile:
         """Put a file where its requester finds it, and return it with its place; without one, by value."""
         results = Experiment(self._directory.experiment(template.name)).result(request.run)
         if way is Way.DIRECTORY:
