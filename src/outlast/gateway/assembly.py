@@ -14,7 +14,7 @@ from outlast.gateway.answer_limit import AnswerLimit
 from outlast.gateway.answering import Answering
 from outlast.gateway.answers.deliver import ResultDelivery
 from outlast.gateway.application import Application
-from outlast.gateway.audit import Audit, AuditBuffer
+from outlast.gateway.audit import Audit, AuditBuffer, Listener
 from outlast.gateway.broker.link import BrokerLink
 from outlast.gateway.directory import GatewayDirectory
 from outlast.gateway.intake import Intake
@@ -55,15 +55,23 @@ class Gateway:
         self.record.close()
 
 
-def assemble(directory: GatewayDirectory, *, prefetch: int | None = None) -> Gateway:
-    """Read the settings and templates and return a gateway that is not connected yet. Raise OutlastError."""
+def assemble(
+    directory: GatewayDirectory,
+    *,
+    prefetch: int | None = None,
+    listener: Listener = lambda event, facts: None,
+) -> Gateway:
+    """Read the settings and templates and return a gateway that is not connected yet. Raise OutlastError.
+
+    `listener` is called with each decision, before it is committed.
+    """
     settings = read_settings(directory)
     templates = read_templates(directory, settings)
     parsed = {name: read_params(template) for name, template in templates.items()}
     record = Record(directory.record, create=True)
     for place in (directory.answers, directory.experiments, directory.tokens):
         place.mkdir(mode=0o700, exist_ok=True)
-    audit = AuditBuffer(Audit(directory.audit))
+    audit = AuditBuffer(Audit(directory.audit), listener=listener)
     link = BrokerLink(
         settings.broker, settings.queues, progress_exchange=settings.progress_exchange, prefetch=prefetch
     )

@@ -12,7 +12,7 @@ import os
 import re
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from outlast.filesystem import describe_error
@@ -32,6 +32,10 @@ MOST_WAITING = 10_000
 _BATCH = 100
 _QUERY = re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://[^\s?#\"'<>]*)[?#][^\s\"'<>]*")
 _USER_IN_URL = re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://)[^\s/@]*@")
+
+
+#: Called with an event and its facts.
+Listener = Callable[[str, Mapping[str, object]], None]
 
 
 class Audit:
@@ -119,15 +123,22 @@ class AuditBuffer:
     A log that cannot be written stops nothing: the lines wait, the oldest are dropped, and `trouble` has why.
     """
 
-    def __init__(self, audit: Audit, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        audit: Audit,
+        clock: Callable[[], float] = time.time,
+        listener: Listener = lambda event, facts: None,
+    ) -> None:
         self._audit = audit
         self._clock = clock
+        self._listener = listener
         self._lines: deque[tuple[str, float, dict[str, object]]] = deque(maxlen=MOST_WAITING)
         #: Why the log cannot be written; empty: it can.
         self.trouble = ""
 
     def write(self, event: str, /, **facts: object) -> None:
-        """Add a line about a decision."""
+        """Add a line about a decision, and tell the listener."""
+        self._listener(event, facts)
         self._lines.append((event, self._clock(), facts))
 
     def flush(self) -> None:
