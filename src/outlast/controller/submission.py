@@ -38,9 +38,7 @@ class Submitted:
     changed: tuple[RunPlan, ...]
 
 
-def prepare(
-    experiment: Experiment, parsed: Parsed, *, keep: bool = True, source: Path | None = None
-) -> Spec:
+def prepare(experiment: Experiment, parsed: Parsed, *, keep: bool = True, source: Path | None = None) -> Spec:
     """Return the spec with code archive and environment. The archive stays in the experiment if `keep`.
 
     `source` is the directory of the code, if that is not the experiment's own.

@@ -68,6 +68,8 @@ class Limits:
     time: float | None = None
     #: Runs that failed alike hold back those that have not begun.
     hold_back: bool = True
+    #: Seconds in which data is temporarily unavailable in a row; None: only `total` limits them.
+    outage: float | None = None
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from outlast.gateway import messages
-from outlast.gateway.model import Failure, FailureCode, Properties, Refused, TrainingRequest
+from outlast.gateway.messages.encoding import encode_failure, encode_status
+from outlast.gateway.model import Failure, FailureCode, Refused, TrainingRequest
 from outlast.gateway.record.record import Origin, Record
 from outlast.gateway.record.rows import RecordedMessage, RecordedRequest
 from outlast.gateway.settings import Quota, Template
@@ -24,10 +24,8 @@ class Admission:
         self._templates = templates
         self._plan = plan
 
-    def check(
-        self, origin: Origin, body: TrainingRequest, properties: Properties, now: float
-    ) -> tuple[float | None, str]:
-        """Return the deadline of a request, and the name of its template. Raise Refused."""
+    def check(self, origin: Origin, body: TrainingRequest, now: float) -> str:
+        """Return the name of the template of a request that is accepted. Raise Refused."""
         template = self._templates.get(body.template)
         if template is None:
             known = ", ".join(sorted(self._templates))
@@ -46,20 +44,16 @@ class Admission:
                     "Ask the site to add the user to `users` of the template",
                 )
             )
-        deadline = _deadline(body, properties, now)
-        if deadline is not None and deadline <= now:
-            raise Refused(
-                Failure(FailureCode.EXPIRED, "the request had expired when it was read", "Send it again")
-            )
         self._check_quota(template.quota, template.name, origin.user, now)
         self._plan(template, body, origin.user, self._record.next_number(), now)
-        return deadline, template.name
+        return template.name
 
     def _check_quota(self, quota: Quota, template: str, user: str, now: float) -> None:
         who = "user %s" % user if user else "users whose name is unknown"
         if self._record.open_requests(template, user) >= quota.waiting_per_user:
             _refuse_quota(
-                "%s may have %d requests under way or waiting" % (who, quota.waiting_per_user), "one has ended"
+                "%s may have %d requests under way or waiting" % (who, quota.waiting_per_user),
+                "one has ended",
             )
         if self._record.open_requests(template) >= quota.waiting:
             _refuse_quota("the site accepts %d requests at the same time" % quota.waiting, "some have ended")
@@ -70,22 +64,20 @@ class Admission:
 
     def answer_message(self, message: RecordedMessage, origin: Origin, failure: Failure, now: float) -> None:
         """Put the failure of a message that makes no request into the outbox."""
-        self._answer(message, origin, messages.encode_failure(origin.dialect, origin.id, failure), "failure", now)
+        self._answer(message, origin, encode_failure(origin.dialect, origin.id, failure), "failure", now)
 
     def answer_status(
         self, message: RecordedMessage, origin: Origin, known: RecordedRequest, now: float
     ) -> None:
         """Put the state of a request into the outbox, as the answer to a message that asks for it."""
         found = self._record.request(known.number) or known
-        facts = {"state": found.state.value, "note": found.note, "cancelling": bool(found.cancel)}
+        facts: dict[str, object] = {"note": found.note, "cancelling": bool(found.cancel)}
         if found.failure is not None:
             facts["code"] = found.failure.code.value
-        body = messages.encode_status(origin.dialect, found.id, facts)
+        body = encode_status(origin.dialect, found.id, found.state, facts)
         self._answer(message, origin, body, "status", now)
 
-    def _answer(
-        self, message: RecordedMessage, origin: Origin, body: bytes, kind: str, now: float
-    ) -> None:
+    def _answer(self, message: RecordedMessage, origin: Origin, body: bytes, kind: str, now: float) -> None:
         if origin.reply_to:
             self._record.add_answer(
                 routing_key=origin.reply_to,
@@ -95,15 +87,6 @@ class Admission:
                 body=body,
                 message=message.number,
             )
-
-
-def _deadline(body: TrainingRequest, properties: Properties, now: float) -> float | None:
-    """Return the earlier of the deadline in the body and the end of the message's expiration."""
-    found = [body.deadline] if body.deadline is not None else []
-    expiration = properties.expiration or properties.original_expiration
-    if expiration is not None and expiration.isdigit():
-        found.append(now + int(expiration[:15]) / 1000)
-    return min(found, default=None)
 
 
 def _refuse_quota(text: str, until: str) -> None:

@@ -11,12 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from outlast.filesystem import sync_directory
-from outlast.gateway import messages
 from outlast.gateway.answers.deliver import Deliver, DeliveredResult, NotNow
-from outlast.gateway.audit import Audit
+from outlast.gateway.audit import AuditBuffer
 from outlast.gateway.crashpoints import reach
-from outlast.gateway.directory import GatewayDirectory
+from outlast.gateway.messages.dialects import content_type_of
+from outlast.gateway.messages.encoding import encode_failure
 from outlast.gateway.model import Failure, FailureCode, RequestState
 from outlast.gateway.record.record import Record
 from outlast.gateway.record.rows import RecordedRequest
@@ -44,15 +43,13 @@ class Answering:
 
     def __init__(
         self,
-        directory: GatewayDirectory,
         record: Record,
         deliver: Deliver,
-        audit: Audit,
+        audit: AuditBuffer,
         *,
         keep: float,
         workers: int = 2,
     ) -> None:
-        self._directory = directory
         self._record = record
         self._deliver = deliver
         self._audit = audit
@@ -86,35 +83,41 @@ class Answering:
         return now >= self._retries.get(number, _Retry()).due and not self._worker.has(number)
 
     def _answer_failure(self, request: RecordedRequest, failure: Failure, now: float) -> None:
-        body = messages.encode_failure(request.dialect, request.id, failure, _facts(request))
+        body = encode_failure(request.dialect, request.id, failure, _facts(request))
         self._store(request, "failure", now, body=body)
 
     def _collect(self, now: float) -> int:
         done = 0
-        for number, result in self._worker.finished():
+        for number, found in self._worker.finished():
             request = self._record.request(number)
             if request is None or request.state is not RequestState.ENDED:
                 continue
-            if isinstance(result, NotNow) and self._put_off(request, str(result), now):
-                continue
-            if isinstance(result, NotNow):
-                text = "the result could not be delivered: %s" % result
-                result = Failure(FailureCode.RESULT_UNDELIVERABLE, text, "The site keeps it as %s" % request.run)
-            if isinstance(result, BaseException):
-                _log.error("the result of request %d could not be prepared", number, exc_info=result)
-                result = Failure(
-                    FailureCode.INTERNAL,
-                    "the result could not be sent: %s in the gateway" % type(result).__name__,
-                    "The site has the result in %s" % request.run,
-                )
+            result = self._judge(request, found, now)
             if isinstance(result, Failure):
                 self._record.fail_ended(number, result)
-            else:
+            elif result is not None:
                 reach("gateway.encoded")
                 self._store(request, "result", now, file=result.file, size=result.size)
+            else:
+                continue
             self._retries.pop(number, None)
             done += 1
         return done
+
+    def _judge(
+        self, request: RecordedRequest, found: DeliveredResult | Failure | BaseException, now: float
+    ) -> DeliveredResult | Failure | None:
+        """Return what the worker has made of a result; None if it tries again later."""
+        if not isinstance(found, BaseException):
+            return found
+        if isinstance(found, NotNow):
+            if self._put_off(request, str(found), now):
+                return None
+            text = "the result could not be delivered: %s" % found
+            return Failure(FailureCode.RESULT_UNDELIVERABLE, text, "The site keeps it as %s" % request.run)
+        _log.error("the result of request %d could not be prepared", request.number, exc_info=found)
+        text = "the result could not be sent: %s in the gateway" % type(found).__name__
+        return Failure(FailureCode.INTERNAL, text, "The site keeps it as %s" % request.run)
 
     def _put_off(self, request: RecordedRequest, reason: str, now: float) -> bool:
         """Try again later, unless the result was kept for long enough; return True if so."""
@@ -136,8 +139,6 @@ class Answering:
         file: str | None = None,
         size: int = 0,
     ) -> None:
-        if file is not None:
-            sync_directory(self._directory.answers)
         self._record.add_answer(
             routing_key=request.reply_to,
             correlation=request.correlation,
@@ -148,7 +149,7 @@ class Answering:
             size=size,
             request=request.number,
             expiration=EXPIRATION.get(request.dialect),
-            content_type=messages.content_type(request.dialect),
+            content_type=content_type_of(request.dialect),
         )
         reach("gateway.stored")
 

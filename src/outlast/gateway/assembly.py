@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from outlast.gateway.admission import Admission
+from outlast.gateway.answer_limit import AnswerLimit
 from outlast.gateway.answering import Answering
 from outlast.gateway.answers.deliver import ResultDelivery
 from outlast.gateway.application import Application
-from outlast.gateway.audit import Audit
+from outlast.gateway.audit import Audit, AuditBuffer, Listener
 from outlast.gateway.broker.link import BrokerLink
 from outlast.gateway.directory import GatewayDirectory
 from outlast.gateway.intake import Intake
@@ -21,7 +24,7 @@ from outlast.gateway.sending import Sending
 from outlast.gateway.service import Service
 from outlast.gateway.settings import GatewaySettings, QueueSettings, Template
 from outlast.gateway.settings_file import read_settings
-from outlast.gateway.template_file import read_parsed, read_templates
+from outlast.gateway.template_file import read_params, read_templates
 
 #: After a crash, messages are taken one by one until this many have been interpreted.
 CAREFUL_MESSAGES = 20
@@ -38,7 +41,7 @@ class Gateway:
     link: BrokerLink
     service: Service
     runs: Mapping[str, TemplateRuns]
-    audit: Audit
+    audit: AuditBuffer
 
     def close(self) -> None:
         """Close what was opened; the link is stopped before."""
@@ -48,19 +51,27 @@ class Gateway:
         self.record.close()
 
 
-def assemble(directory: GatewayDirectory, *, prefetch: int | None = None) -> Gateway:
-    """Read the settings and templates and return a gateway that is not connected yet. Raise OutlastError."""
+def assemble(
+    directory: GatewayDirectory,
+    *,
+    prefetch: int | None = None,
+    listener: Listener = lambda event, facts: None,
+) -> Gateway:
+    """Read the settings and templates and return a gateway that is not connected yet. Raise OutlastError.
+
+    `listener` is called with each decision, before it is committed.
+    """
     settings = read_settings(directory)
     templates = read_templates(directory, settings)
-    parsed = {name: read_parsed(template) for name, template in templates.items()}
+    parsed = {name: read_params(template) for name, template in templates.items()}
     record = Record(directory.record, create=True)
     for place in (directory.answers, directory.experiments, directory.tokens):
         place.mkdir(mode=0o700, exist_ok=True)
-    audit = Audit(directory.audit)
+    audit = AuditBuffer(Audit(directory.audit), listener=listener)
     link = BrokerLink(
         settings.broker, settings.queues, progress_exchange=settings.progress_exchange, prefetch=prefetch
     )
-    application = Application(settings.application, directory)
+    application, application_lock = Application(settings.application, directory), threading.Lock()
     planner = Planner(settings, parsed, application)
     runs = {
         name: TemplateRuns(directory, template, parsed[name], record, planner, audit)
@@ -68,12 +79,15 @@ def assemble(directory: GatewayDirectory, *, prefetch: int | None = None) -> Gat
     }
     for one in runs.values():
         one.prepare()
-    deliver = ResultDelivery(directory, settings, templates, record, application, link)
-    answering = Answering(directory, record, deliver, audit, keep=settings.keep)
-    sending = Sending(directory, record, link, audit, keep=settings.keep)
+    limit = AnswerLimit(settings.largest_answer, record, link)
+    deliver = ResultDelivery(
+        directory, templates, settings.application, application, application_lock, limit.most, time.time
+    )
+    answering = Answering(record, deliver, audit, keep=settings.keep)
+    sending = Sending(directory, record, link, audit, limit, keep=settings.keep)
     intake = Intake(record, _queues(settings), Admission(record, templates, planner), audit)
     progress = Progress(settings.progress_exchange, link)
-    service = Service(record, link, intake, runs, answering, sending, progress)
+    service = Service(record, link, intake, runs, answering, sending, progress, audit)
     return Gateway(directory, settings, templates, record, link, service, runs, audit)
 
 

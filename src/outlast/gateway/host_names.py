@@ -55,3 +55,8 @@ def base_url_mistake(text: str) -> tuple[str, str]:
 def authority_of(url: str) -> str:
     """Return the host of a valid URL, with its port if that is not the usual one."""
     return Url.parse(url).authority
+
+
+def port_of(url: str) -> int:
+    """Return the port of a valid URL."""
+    return Url.parse(url).port

@@ -9,10 +9,14 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from outlast.gateway import messages
+from outlast.errors import JournalDamaged, JournalHeld, NotWritable
 from outlast.gateway.admission import Admission
-from outlast.gateway.audit import Audit
+from outlast.gateway.audit import AuditBuffer
 from outlast.gateway.crashpoints import reach
+from outlast.gateway.messages.delivery_checks import check_answerable
+from outlast.gateway.messages.dialects import dialect_of
+from outlast.gateway.messages.message_identity import message_digest, request_id
+from outlast.gateway.messages.read import read_message
 from outlast.gateway.model import (
     CancelRequest,
     Delivery,
@@ -44,7 +48,7 @@ class Intake:
     """Records and interprets messages. `queues` has the settings of each queue that is consumed, by name."""
 
     def __init__(
-        self, record: Record, queues: Mapping[str, QueueSettings], admission: Admission, audit: Audit
+        self, record: Record, queues: Mapping[str, QueueSettings], admission: Admission, audit: AuditBuffer
     ) -> None:
         self._record = record
         self._queues = queues
@@ -56,7 +60,7 @@ class Intake:
     ) -> None:
         """Record deliveries durably, then acknowledge them."""
         reach("gateway.taken")
-        numbers = self._record.add_messages([(one, messages.message_digest(one)) for one in deliveries], now)
+        numbers = self._record.add_messages([(one, message_digest(one)) for one in deliveries], now)
         reach("gateway.recorded")
         acknowledge(deliveries)
         self._record.mark_acked(numbers)
@@ -75,6 +79,8 @@ class Intake:
                         found = self._interpret(message, now)
                     if found is not None:
                         accepted.append(found)
+                except (JournalDamaged, JournalHeld, NotWritable, OSError):
+                    raise  # the record cannot be written now; the message waits
                 except Exception as error:  # a bug, which must concern this message only
                     _log.exception("message %d cannot be interpreted", message.number)
                     self._quarantine(message, "internal error: %s" % type(error).__name__)
@@ -90,7 +96,7 @@ class Intake:
             self._record.set_message(message.number, "duplicate", "delivered again by the broker")
             return None
         try:
-            body = messages.read_message(self._whole(message), queue, now)
+            body = read_message(self._whole(message), queue, now)
             if isinstance(body, TrainingRequest):
                 return self._train(message, queue, body, now)
             self._control(message, queue, body, now)
@@ -106,7 +112,7 @@ class Intake:
             text = "the message has %d bytes; a request has at most %d" % (message.size, LARGEST_BODY)
             advice = "Name files by URL under `inputs` instead of sending them"
             # What decides whether it can be answered is in the properties, which are whole.
-            messages.check_properties(message.delivery, self._queues[message.delivery.queue])
+            check_answerable(message.delivery, self._queues[message.delivery.queue])
             raise Refused(Failure(FailureCode.INVALID_REQUEST, text, advice))
         return message.delivery
 
@@ -117,11 +123,11 @@ class Intake:
         if self._is_known(message, origin, now):
             return None
         try:
-            deadline, template = self._admission.check(origin, body, message.delivery.properties, now)
+            template = self._admission.check(origin, body, now)
         except Refused as error:
             self._refuse(message, queue, body, error.failure, now)
             return None
-        request = self._record.add_request(origin, body, now, deadline=deadline, run_of=template)
+        request = self._record.add_request(origin, body, now, deadline=body.deadline, run_of=template)
         self._record.set_message(message.number, "request", "", request.number)
         self._audit_request("accepted", request, run=request.run)
         return request
@@ -199,11 +205,12 @@ class Intake:
     def _origin(self, message: RecordedMessage, queue: QueueSettings) -> Origin:
         properties = message.delivery.properties
         # A property that is no UTF-8 was refused or put aside when the message was read.
+        dialect = dialect_of(message.delivery, queue)
         return Origin(
-            id=messages.request_id(message.delivery),
+            id=request_id(message.delivery, dialect),
             digest=message.digest,
             queue=queue.name,
-            dialect=queue.dialect,
+            dialect=dialect,
             user=(properties.user_id or b"").decode("utf-8", "backslashreplace"),
             reply_to=(properties.reply_to or b"").decode("utf-8", "backslashreplace"),
             correlation=properties.correlation_id,

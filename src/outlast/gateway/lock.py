@@ -16,9 +16,7 @@ from outlast.gateway.directory import GatewayDirectory
 def hold_lock(directory: GatewayDirectory) -> Iterator[None]:
     """Hold the lock of a gateway. Raise BadInput, which names the process, if another one has it."""
     try:
-        descriptor = os.open(
-            directory.lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
-        )
+        descriptor = os.open(directory.lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise NotWritable("the gateway cannot be locked: %s" % describe_error(error)) from error
     try:

@@ -1,20 +1,18 @@
-"""Progress messages on a topic exchange: what a request's run is doing now. They may be lost; answers may not.
+"""Progress messages on a topic exchange: what the run of a request is doing. They may be lost.
 
-The routing key is `request.ID.EVENT`; ID is the request's, with everything but letters, digits, `-` and `_`
-replaced by `_`.
+The routing key is `request.ID.EVENT`; an id that is no word of a topic is replaced by a digest.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from outlast.domain.model import Attempt
 from outlast.exchange import attempt_log
 from outlast.exchange.experiment import Experiment
-from outlast.gateway import messages
 from outlast.gateway.broker.link import BrokerLink
+from outlast.gateway.messages.encoding import encode_progress, routing_word
 from outlast.gateway.model import Publication
 from outlast.gateway.record.rows import RecordedRequest
 
@@ -22,7 +20,6 @@ from outlast.gateway.record.rows import RecordedRequest
 STEP_INTERVAL = 10.0
 #: The most messages that wait for the broker: the oldest are dropped.
 _MOST_WAITING = 1000
-_LONGEST_ID = 100
 
 
 class Progress:
@@ -38,7 +35,7 @@ class Progress:
         """Publish an event of a request, if anybody may want it."""
         if not self._exchange or not self._link.has_room_for_progress:
             return
-        body = messages.encode_progress(request.dialect, request.id, event, facts)
+        body = encode_progress(request.dialect, request.id, event, facts)
         key = "request.%s.%s" % (routing_word(request.id), event)
         self._link.publish(
             Publication(
@@ -70,9 +67,3 @@ class Progress:
     def forget(self, request: RecordedRequest) -> None:
         """Forget a request that has ended."""
         self._steps.pop(request.number, None)
-
-
-def routing_word(id: bytes) -> str:
-    """Return an id as one word of a routing key."""
-    text = id.decode("utf-8", "replace")
-    return re.sub(r"[^A-Za-z0-9_-]", "_", text)[:_LONGEST_ID] or "_"

@@ -174,7 +174,7 @@ class _SpecMaker:
         from outlast.gateway.application import Application
         from outlast.gateway.planner import Planner
         from outlast.gateway.settings_file import read_settings
-        from outlast.gateway.template_file import read_parsed, read_template
+        from outlast.gateway.template_file import read_params, read_template
 
         settings = read_settings(self._gateway)
         if request.template not in settings.templates:
@@ -183,7 +183,7 @@ class _SpecMaker:
                 % (request.template, request.number)
             )
         template = read_template(self._gateway.template(request.template), request.template, settings)
-        parsed = read_parsed(template)
+        parsed = read_params(template)
         planner = Planner(settings, {template.name: parsed}, Application(settings.application, self._gateway))
         try:
             spec, _ = planner(template, request.body, request.user, request.number, now)

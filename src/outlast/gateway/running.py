@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from outlast.controller.supervisor import control
 from outlast.errors import JournalHeld, JournalLocked, JournalUnavailable, OutlastError
 from outlast.gateway.assembly import CAREFUL_MESSAGES, Gateway, assemble
+from outlast.gateway.audit import Listener
 from outlast.gateway.directory import GatewayDirectory
 from outlast.gateway.heartbeat import Heartbeat, write_heartbeat
 from outlast.gateway.lock import hold_lock
 from outlast.gateway.model import RequestState
 from outlast.gateway.record.record import Record
 from outlast.gateway.supervision import ExperimentSupervision
-from outlast.units import show_duration
 
 #: Seconds between two heartbeats, and the longest wait of a step.
 HEARTBEAT = 2.0
@@ -48,13 +48,15 @@ class Ticked:
     troubles: dict[str, str]
 
 
-def run_up(directory: GatewayDirectory, show: Print) -> bool:
+def run_up(directory: GatewayDirectory, show: Print, listener: Listener) -> bool:
     """Serve until SIGTERM or SIGINT, or until a drained gateway has nothing left; return True if drained.
 
-    `show` is called with a subject and a sentence whenever something changes that people should know.
+    `show` is called with a subject and a sentence whenever something changes that people should know,
+    `listener` with each decision about a request.
     """
     with hold_lock(directory):
-        gateway = assemble(directory, prefetch=1 if _has_crashed(directory) else None)
+        prefetch = 1 if _has_crashed(directory) else None
+        gateway = assemble(directory, prefetch=prefetch, listener=listener)
         try:
             gateway.record.set_about("running", "yes")
             drained = _Loop(gateway, show).run()
@@ -245,9 +247,7 @@ def _serve(gateway: Gateway, counts: list[int], end: float, take: bool) -> None:
 @contextmanager
 def _signals(stop: Callable[[], None]) -> Iterator[None]:
     """Call `stop` for SIGTERM and SIGINT, and restore the handlers that were there."""
-    before = {
-        number: signal.signal(number, lambda *_: stop()) for number in (signal.SIGTERM, signal.SIGINT)
-    }
+    before = {number: signal.signal(number, lambda *_: stop()) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
@@ -264,8 +264,3 @@ def describe_ticked(ticked: Ticked) -> str:
         ticked.sent,
         state,
     )
-
-
-def describe_delay(seconds: float) -> str:
-    """Return what a cron interval means for the sender of a request."""
-    return "a request waits up to %s to be seen, and its answer as long again" % show_duration(seconds)

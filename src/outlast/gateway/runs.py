@@ -1,7 +1,7 @@
 """The runs of one template: requests become runs of its experiment, and what happens to these is followed.
 
-The controller is reached through its inbox, and read through the journal. Both can be repeated: a run is known
-by its name, and the journal is followed from the last entry that the record contains.
+The controller is reached through its inbox, and read through the journal. Both can be repeated: a run is
+known by its name, and the journal is followed from the last entry that the record contains.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from outlast.controller.inbox import Cancel, Inbox, Submit
 from outlast.controller.submission import prepare
 from outlast.domain.model import Attempt, EntryKind, JournalEntry, RunPlan, Spec
 from outlast.exchange.experiment import Experiment
-from outlast.gateway.audit import Audit
+from outlast.gateway.audit import AuditBuffer
 from outlast.gateway.crashpoints import reach
 from outlast.gateway.directory import GatewayDirectory
 from outlast.gateway.failures import failure_of
@@ -59,7 +59,7 @@ class TemplateRuns:
         parsed: Parsed,
         record: Record,
         make_run: MakeRun,
-        audit: Audit,
+        audit: AuditBuffer,
     ) -> None:
         self.template = template
         self.experiment = Experiment(directory.experiment(template.name))
@@ -86,9 +86,7 @@ class TemplateRuns:
         submitted = []
         for request in chosen:
             try:
-                spec, plan = self._make_run(
-                    self.template, request.body, request.user, request.number, now
-                )
+                spec, plan = self._make_run(self.template, request.body, request.user, request.number, now)
             except Refused as error:  # the template was changed since the request was accepted
                 self._record.end(request.number, now, error.failure)
                 self._write_audit("ended", request, code=error.failure.code.value)
@@ -149,7 +147,9 @@ class TemplateRuns:
         """Return the attempt of a request's run that is under way; None if there is none."""
         journal = self._open_journal()
         run = journal.run(request.run) if journal is not None else None
-        return journal.attempt(run.current) if journal is not None and run is not None and run.current else None
+        return (
+            journal.attempt(run.current) if journal is not None and run is not None and run.current else None
+        )
 
     def _open_journal(self) -> Journal | None:
         if self._journal is None and not is_blank(self.experiment.journal):
@@ -176,7 +176,9 @@ class TemplateRuns:
                 if attempt is None or attempt.outcome is None:
                     return []
                 return [
-                    RunEvent(request, "attempt", {"attempt": attempt.number, "outcome": attempt.outcome.value})
+                    RunEvent(
+                        request, "attempt", {"attempt": attempt.number, "outcome": attempt.outcome.value}
+                    )
                 ]
             case EntryKind.HELD_BACK:
                 # Somebody would have to decide, and its sender waits: it is answered, with the reason.

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from outlast.filesystem import describe_error
-from outlast.gateway.audit import Audit
+from outlast.gateway.answer_limit import AnswerLimit
+from outlast.gateway.audit import AuditBuffer
 from outlast.gateway.broker.link import BrokerLink
 from outlast.gateway.crashpoints import reach
 from outlast.gateway.directory import GatewayDirectory
@@ -22,12 +23,20 @@ class Sending:
     """Publishes answers that are due, and records what became of them."""
 
     def __init__(
-        self, directory: GatewayDirectory, record: Record, link: BrokerLink, audit: Audit, *, keep: float
+        self,
+        directory: GatewayDirectory,
+        record: Record,
+        link: BrokerLink,
+        audit: AuditBuffer,
+        limit: AnswerLimit,
+        *,
+        keep: float,
     ) -> None:
         self._directory = directory
         self._record = record
         self._link = link
         self._audit = audit
+        self._limit = limit
         self._keep = keep
         #: Published, with no outcome yet.
         self._under_way: set[int] = set()
@@ -86,7 +95,7 @@ class Sending:
             return
         if outcome.result is PublishResult.TOO_LARGE and answer.kind == "result":
             # It is prepared again, for a broker that takes less than was assumed.
-            self._record.set_about("largest_answer", str(answer.size * 3 // 4))
+            self._limit.lower(answer.size)
             self._withdraw(answer, outcome.reason)
             return
         if now - answer.made >= self._keep:

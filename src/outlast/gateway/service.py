@@ -1,4 +1,4 @@
-"""The service: takes messages, follows runs, sends answers. `up` repeats `step`; `tick` calls it a few times."""
+"""The service: takes messages, follows runs, sends answers, one `step` after the other."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from outlast.errors import JournalDamaged, JournalHeld, NotWritable
 from outlast.gateway.answering import Answering
+from outlast.gateway.audit import AuditBuffer
 from outlast.gateway.broker.link import BrokerLink
 from outlast.gateway.intake import Intake
 from outlast.gateway.model import Delivery, PublishOutcome, RequestState
@@ -56,6 +57,7 @@ class Service:
         answering: Answering,
         sending: Sending,
         progress: Progress,
+        audit: AuditBuffer,
     ) -> None:
         self._record = record
         self._link = link
@@ -64,6 +66,7 @@ class Service:
         self._answering = answering
         self._sending = sending
         self._progress = progress
+        self._audit = audit
         self._looked = 0.0
         #: Taken from the broker and not recorded yet; outcomes that were not recorded yet.
         self._taken: list[Delivery] = []
@@ -93,6 +96,15 @@ class Service:
 
         With `take` False, no messages are taken from the broker.
         """
+        try:
+            done = self._step(take)
+        finally:
+            self._audit.flush()
+        if not done.anything and timeout > 0:
+            self._link.wait(timeout)
+        return done
+
+    def _step(self, take: bool) -> Stepped:
         done = Stepped()
         # Both are kept here until the record has them: it may not be writable now.
         if take and not self._taken:
@@ -112,8 +124,6 @@ class Service:
         done.sent = self._sending.step(self._outcomes, time.time())
         self._outcomes = []
         self._publish_steps(time.time())
-        if not done.anything and timeout > 0:
-            self._link.wait(timeout)
         return done
 
     def _advance(self, name: str, runs: TemplateRuns, done: Stepped) -> None:

@@ -45,7 +45,7 @@ def message(record: Record, body: bytes, digest: str, redelivered: bool = False,
 
 
 def test_a_message_is_recorded_with_all_its_bytes_and_properties(record: Record) -> None:
-    properties = Properties(b"\xff\x00id", b"corr", b"answers", priority=255, timestamp=2**64 - 1, damaged=True)
+    properties = Properties(b"\xff\x00id", b"corr", b"answers", timestamp=2**64 - 1, damaged=True)
     (number,) = record.add_messages([(Delivery("requests", b"\x00\xff{", properties, True), "d")], NOW)
     (found,) = record.new_messages(10)
     assert (found.number, found.size, found.state) == (number, 3, "recorded")

@@ -35,8 +35,8 @@ class Outbox(RecordFile):
         """Put an answer into the outbox and return its number. Its body is here, or in a durable file."""
         with self.transaction():
             cursor = self.query(
-                "INSERT INTO outbox (request, message, exchange, routing_key, correlation, kind, content_type, "
-                "expiration, body, file, size, state, made, due, tries, reason) "
+                "INSERT INTO outbox (request, message, exchange, routing_key, correlation, kind, "
+                "content_type, expiration, body, file, size, state, made, due, tries, reason) "
                 "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'waiting', ?, ?, 0, '')",
                 *(request, message, exchange, routing_key, correlation, kind, content_type, expiration),
                 *(body, file, size if body is None else len(body), now, now),
@@ -66,9 +66,7 @@ class Outbox(RecordFile):
 
     def waiting_answers(self) -> tuple[int, float | None]:
         """Return how many answers are not confirmed, and when the oldest was made."""
-        number, oldest = self.query(
-            "SELECT count(*), min(made) FROM outbox WHERE state='waiting'"
-        ).fetchone()
+        number, oldest = self.query("SELECT count(*), min(made) FROM outbox WHERE state='waiting'").fetchone()
         return int(number), oldest
 
     def oldest_waiting_answer(self) -> RecordedAnswer | None:
@@ -91,7 +89,7 @@ class Outbox(RecordFile):
         with self.transaction():
             found = self.answer(number)
             tries = found.tries if found else 0
-            due = now + min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(tries, 20))
+            due = now + min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(tries, 20))
             self.query(
                 "UPDATE outbox SET tries=tries+1, due=?, reason=? WHERE number=? AND state='waiting'",
                 *(due, "%s: %s" % (result.value, reason[:500]), number),
@@ -101,9 +99,7 @@ class Outbox(RecordFile):
     def retire(self, number: int, state: str, reason: str) -> None:
         """Record that an answer is not sent any more: dead (given up) or withdrawn (another replaces it)."""
         with self.transaction():
-            self.query(
-                "UPDATE outbox SET state=?, reason=? WHERE number=?", *(state, reason[:500], number)
-            )
+            self.query("UPDATE outbox SET state=?, reason=? WHERE number=?", *(state, reason[:500], number))
 
     def withdraw_answers(self, request: int, reason: str) -> None:
         """Retire all answers to a request: another one will replace them."""

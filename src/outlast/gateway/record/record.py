@@ -74,8 +74,8 @@ class Record(Outbox):
                 if len(body) > LARGEST_BODY:
                     body = body[:_BEGINNING]
                 cursor = self.query(
-                    "INSERT INTO messages (at, queue, digest, size, body, properties, redelivered, acked, state, "
-                    "reason, request) VALUES (?, ?, ?, ?, ?, ?, ?, 0, 'recorded', '', NULL)",
+                    "INSERT INTO messages (at, queue, digest, size, body, properties, redelivered, acked, "
+                    "state, reason, request) VALUES (?, ?, ?, ?, ?, ?, ?, 0, 'recorded', '', NULL)",
                     *(now, delivery.queue, digest, len(delivery.body), body),
                     *(dump_properties(delivery.properties), int(delivery.redelivered)),
                 )
@@ -116,7 +116,7 @@ class Record(Outbox):
         return [RecordedMessage.from_row(row) for row in rows.fetchall()]
 
     def set_message(self, number: int, state: str, reason: str = "", request: int | None = None) -> None:
-        """Record what a message was: request, duplicate, control, refused, quarantined, discarded, recorded."""
+        """Record what a message was: request, duplicate, control, refused, quarantined or discarded."""
         with self.transaction():
             self.query(
                 "UPDATE messages SET state=?, reason=?, request=? WHERE number=?",
@@ -138,8 +138,10 @@ class Record(Outbox):
         if not message.delivery.redelivered:
             return False
         row = self.query(
-            "SELECT 1 FROM messages WHERE digest=? AND number<? AND (acked=0 OR at > ?) LIMIT 1",
-            *(message.digest, message.number, message.at - SAME_DELIVERY),
+            "SELECT 1 FROM messages WHERE digest=? AND number<? AND queue=? AND properties=? "
+            "AND (acked=0 OR at > ?) LIMIT 1",
+            *(message.digest, message.number, message.delivery.queue),
+            *(dump_properties(message.delivery.properties), message.at - SAME_DELIVERY),
         ).fetchone()
         return row is not None
 
@@ -159,8 +161,8 @@ class Record(Outbox):
         state = RequestState.REFUSED if failure else RequestState.ACCEPTED
         with self.transaction():
             cursor = self.query(
-                "INSERT INTO requests (id, digest, queue, dialect, template, user, reply_to, correlation, at, "
-                "deadline, state, body, run, cancel, failure, note) "
+                "INSERT INTO requests (id, digest, queue, dialect, template, user, reply_to, correlation, "
+                "at, deadline, state, body, run, cancel, failure, note) "
                 "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, '', '', ?, '')",
                 *(origin.id, origin.digest, origin.queue, origin.dialect, body.template, origin.user),
                 *(origin.reply_to, origin.correlation, now, deadline, state.value, dump_body(body)),
@@ -290,7 +292,7 @@ class Record(Outbox):
                 *(template, user, room),
             )
             waiting[user] = [number for (number,) in rows]
-        chosen = []
+        chosen: list[int] = []
         while room > len(chosen) and waiting:
             user = min(waiting, key=lambda one: (under_way.get(one, 0), waiting[one][0]))
             chosen.append(waiting[user].pop(0))
@@ -380,8 +382,9 @@ class Record(Outbox):
     def without_answer(self, most: int) -> list[RecordedRequest]:
         """Return the requests that have ended, or were refused, and have no answer in the outbox yet."""
         rows = self.query(
-            "SELECT %s FROM requests WHERE state IN ('refused', 'ended') AND NOT EXISTS (SELECT 1 FROM outbox "
-            "WHERE outbox.request = requests.number AND outbox.state IN ('waiting', 'confirmed', 'dead')) "
+            "SELECT %s FROM requests WHERE state IN ('refused', 'ended') AND NOT EXISTS "
+            "(SELECT 1 FROM outbox WHERE outbox.request = requests.number "
+            "AND outbox.state IN ('waiting', 'confirmed', 'dead')) "
             "ORDER BY number LIMIT ?" % REQUEST_COLUMNS,
             most,
         )

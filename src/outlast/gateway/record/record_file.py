@@ -52,7 +52,7 @@ CREATE TABLE cursors (template TEXT PRIMARY KEY, entry INTEGER NOT NULL) WITHOUT
 
 
 class RecordFile:
-    """The open file. All methods raise JournalDamaged, JournalLocked or JournalUnavailable for SQLite's errors."""
+    """The open file; SQLite's errors become JournalDamaged, JournalLocked and JournalUnavailable."""
 
     def __init__(self, path: Path, *, create: bool = False) -> None:
         self.path = path

@@ -19,13 +19,13 @@ from outlast.gateway.model import (
 )
 
 REQUEST_COLUMNS = (
-    "number, id, digest, queue, dialect, template, user, reply_to, correlation, at, deadline, state, body, run, "
-    "submitted, started, ended, answered, cancel, failure, note"
+    "number, id, digest, queue, dialect, template, user, reply_to, correlation, at, deadline, state, body, "
+    "run, submitted, started, ended, answered, cancel, failure, note"
 )
 MESSAGE_COLUMNS = "number, at, queue, digest, size, body, properties, redelivered, state, reason, request"
 ANSWER_COLUMNS = (
-    "number, request, message, exchange, routing_key, correlation, kind, content_type, expiration, body, file, "
-    "size, state, made, due, tries, confirmed, reason"
+    "number, request, message, exchange, routing_key, correlation, kind, content_type, expiration, body, "
+    "file, size, state, made, due, tries, confirmed, reason"
 )
 
 
@@ -198,6 +198,4 @@ def load_failure(text: str | None) -> Failure | None:
     if text is None:
         return None
     raw = json.loads(text)
-    return Failure(
-        **{**raw, "code": FailureCode(raw["code"]), "mistakes": tuple(raw.get("mistakes", ()))}
-    )
+    return Failure(**{**raw, "code": FailureCode(raw["code"]), "mistakes": tuple(raw.get("mistakes", ()))})
