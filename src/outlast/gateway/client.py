@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -106,8 +107,12 @@ class Client:
                     return answer
             except LinkLost as error:
                 self._on_trouble("%s; connecting again" % error)
-                # An answer that had arrived is lost with the connection's queue: the request asks for it again.
+                # An answer that had arrived is lost with the connection's queue: ask for it again.
                 self._send(end)
+            except LinkRefused as error:
+                raise CannotSend(
+                    "the answer cannot be waited for: %s; the request goes on" % error
+                ) from error
         return None
 
     def close(self) -> None:
@@ -165,10 +170,8 @@ class Client:
     def _answer_in(self, received: Received) -> Answer | None:
         """Return the answer to this request in a message; None if it is progress, or for somebody else."""
         if received.is_progress:
-            try:
+            with suppress(BadAnswer):  # progress is only shown
                 self._on_progress(read_answer(received.body))
-            except BadAnswer:
-                pass  # progress is only shown
             return None
         if received.correlation_id != self._request.id:
             return None

@@ -1,4 +1,4 @@
-"""What a client gets: answers in our own format, and the files of a result, which are checked before they count."""
+"""What a client gets: answers in our own format, and the files of a result, which are checked."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class AnsweredFile:
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer. `kind` is result, failure, status or progress; `facts` are its other keys, without contents."""
+    """An answer: a result, failure, status or progress. `facts` are all of its keys but `files`."""
 
     kind: str
     facts: Mapping[str, Any]

@@ -57,8 +57,8 @@ def control_body(kind: str, id: bytes) -> bytes:
 def parse_value(name: str, text: str, parameter: Parameter | None) -> Any:
     """Return the JSON value of a parameter that was given as text. Raise BadInput.
 
-    Its type is the template's; if that is not known here, what looks like a number, `true` or `false` is one, and
-    text in double quotes is text.
+    Its type is the template's. If that is not known here, what looks like a number, `true` or `false` is one,
+    and text in double quotes is text.
     """
     if parameter is None:
         return _guess(text)
@@ -85,7 +85,7 @@ def _guess(text: str) -> Any:
 
 
 def split_pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
-    """Return `NAME=VALUE` texts as a mapping. Raise BadInput for one without `=`, and for a name given twice."""
+    """Return `NAME=VALUE` texts as a mapping. Raise BadInput for other texts, and a name given twice."""
     found: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -98,13 +98,15 @@ def split_pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
 
 
 def choose_queue(queues: Sequence[QueueSettings], name: str) -> QueueSettings:
-    """Return the queue of this name, or the only one of our own format if the name is empty. Raise BadInput."""
+    """Return the queue of this name; for an empty one, the only one of our own format. Raise BadInput."""
     own = [queue for queue in queues if queue.dialect == "outlast"]
     names = ", ".join(queue.name for queue in own)
     if name:
         found = next((queue for queue in queues if queue.name == name), None)
         if found is None:
-            raise BadInput("gateway.yaml has no queue %s; it has %s" % (name, names or "none of our own format"))
+            raise BadInput(
+                "gateway.yaml has no queue %s; it has %s" % (name, names or "none of our own format")
+            )
         if found not in own:
             raise BadInput("queue %s takes requests in the format of %s, which this command does not send"
                            % (name, found.dialect))  # fmt: skip
@@ -121,7 +123,7 @@ def choose_queue(queues: Sequence[QueueSettings], name: str) -> QueueSettings:
 def choose_reply_queue(queue: QueueSettings, name: str, id: bytes) -> tuple[str, bool]:
     """Return the queue for the answer, and whether it is made for it. Raise BadInput if no name is allowed.
 
-    Its name follows from the id, so that a client that sends the same request again waits for the same answer.
+    Its name follows from the id: a client that sends the same request again waits for the same answer.
     """
     if name:
         if not any(_allows(pattern, name) for pattern in queue.reply_to):
@@ -133,8 +135,8 @@ def choose_reply_queue(queue: QueueSettings, name: str, id: bytes) -> tuple[str,
     pattern = next((one for one in queue.reply_to if one.endswith("*")), None)
     if pattern is None:
         raise BadInput(
-            "queue %s sends answers to certain queues only; name one with --reply-to, or add `results.*` to its "
-            "reply_to in gateway.yaml" % queue.name
+            "queue %s sends answers to certain queues only; name one with --reply-to, or add `results.*` to "
+            "its reply_to in gateway.yaml" % queue.name
         )
     return pattern[:-1] + "outlast-" + routing_word(id), True
 

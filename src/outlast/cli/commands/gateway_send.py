@@ -8,13 +8,13 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from outlast.cli import ERROR, FAILED
 from outlast.cli.common import json_option, show_argument, show_time, write_json
-from outlast.cli.gateway_common import gateway_argument, gateway_at
+from outlast.cli.gateway_common import gateway_argument, gateway_at, require_client_library
 from outlast.errors import BadInput
 from outlast.gateway.directory import GatewayDirectory
 from outlast.text import counted, printable
@@ -61,13 +61,17 @@ class _Options:
 @click.command()
 @gateway_argument
 @click.option("--template", metavar="NAME", default="", help="The template of the request.")
-@click.option("--parameter", "parameters", metavar="NAME=VALUE", multiple=True, help="The value of a parameter.")
+@click.option(
+    "--parameter", "parameters", metavar="NAME=VALUE", multiple=True, help="The value of a parameter."
+)
 @click.option("--input", "inputs", metavar="NAME=URL", multiple=True, help="The address of an input.")
 @click.option("--cpus", metavar="N", type=click.IntRange(min=1), help="Use at most N CPUs.")
 @click.option("--gpus", metavar="N", type=click.IntRange(min=0), help="Use at most N GPUs.")
 @click.option("--memory", metavar="SIZE", help="Use at most this much memory, such as 8GB.")
 @click.option("--disk", metavar="SIZE", help="Use at most this much disk.")
-@click.option("--time", "time_", metavar="TIME", help="Use at most this much time for each attempt, such as 6h.")
+@click.option(
+    "--time", "time_", metavar="TIME", help="Use at most this much time for each attempt, such as 6h."
+)
 @click.option(
     "--deadline",
     metavar="TIME",
@@ -76,7 +80,9 @@ class _Options:
 )
 @click.option("--id", metavar="ID", default="", help="The id of the request; default: a new one.")
 @click.option("--cancel", metavar="ID", default="", help="Cancel the request with this id instead.")
-@click.option("--status", metavar="ID", default="", help="Ask for the state of the request with this id instead.")
+@click.option(
+    "--status", metavar="ID", default="", help="Ask for the state of the request with this id instead."
+)
 @click.option(
     "--wait",
     metavar="[TIME]",
@@ -85,7 +91,9 @@ class _Options:
     default=_NOT_GIVEN,
     help="Wait for the answer, for at most TIME (seconds, or such as 2h; default 24h).",
 )
-@click.option("--out", metavar="DIR", type=click.Path(path_type=Path), help="Write the files of the result there.")
+@click.option(
+    "--out", metavar="DIR", type=click.Path(path_type=Path), help="Write the files of the result there."
+)
 @click.option("--queue", metavar="NAME", default="", help="Send to this queue of gateway.yaml.")
 @click.option("--reply-to", metavar="NAME", default="", help="Take the answer from this queue, which exists.")
 @click.option(
@@ -120,8 +128,8 @@ def command(
 ) -> None:
     """Send a request to the broker of the gateway in DIR, as an application would.
 
-    With --wait, waits for the answer, shows progress on a terminal, and exits with 0 for a result, with 1 for a
-    failure, and with 2 if it could not be sent or no answer came in time.
+    With --wait, waits for the answer and shows progress on a terminal. Exits with 0 for a result, with 1 for
+    a failure, and with 2 if it could not be sent or no answer came in time.
     """
     resources = {"cpus": cpus, "gpus": gpus, "memory": memory, "disk": disk, "time": time_}
     options = _Options(
@@ -129,6 +137,7 @@ def command(
         wait, out, as_json,
     )  # fmt: skip
     _check_options(options)
+    require_client_library()
     context.exit(_Sending(gateway_at(directory), directory, options).run())
 
 
@@ -140,7 +149,9 @@ def _check_options(options: _Options) -> None:
         raise click.UsageError("use one of --template NAME, --cancel ID and --status ID")
     others = [*options.parameters, *options.inputs, *filter(None, options.resources.values())]
     if options.asks and (others or options.deadline or options.out):
-        raise click.UsageError("--cancel and --status take no parameters, inputs, resources, --deadline or --out")
+        raise click.UsageError(
+            "--cancel and --status take no parameters, inputs, resources, --deadline or --out"
+        )
     if options.out and options.wait == _NOT_GIVEN:
         raise click.UsageError("--out needs --wait: the files come with the answer")
 
@@ -185,7 +196,6 @@ class _Sending:
     def _connect(self, request: ClientRequest) -> Client:
         from dataclasses import replace
 
-        # Raises BadInput, with what to type, if pika is not installed.
         from outlast.gateway.broker.broker_credentials import read_broker_credentials
         from outlast.gateway.broker.client_link import BrokerClientLink
         from outlast.gateway.client import Client
@@ -263,8 +273,8 @@ class _Sending:
         return code
 
     def _conclude(self, answer: Answer) -> int:
-        from outlast.gateway.client_answer import BadAnswer, write_files
         from outlast.gateway.client import CannotSend
+        from outlast.gateway.client_answer import BadAnswer, write_files
 
         written: list[str] = []
         elsewhere = [file for file in answer.files if file.content is None]
@@ -280,7 +290,9 @@ class _Sending:
             ]
             content = {**answer.facts, **({"files": files} if answer.files else {})}
             places = [one.name for one in elsewhere]
-            write_json({"id": self._id, "sent": True, "answer": content, "files": written, "elsewhere": places})
+            write_json(
+                {"id": self._id, "sent": True, "answer": content, "files": written, "elsewhere": places}
+            )
         else:
             self._print_answer(answer, written, [one.name for one in elsewhere])
         return FAILED if answer.kind == "failure" else 0
@@ -310,7 +322,10 @@ class _Sending:
 def _progress_facts(answer: Answer) -> str:
     facts: list[tuple[str, Callable[[str], str]]] = [
         ("host", lambda text: "on %s" % text),
-        ("step", lambda text: text if not answer.text("total") else "%s of %s" % (text, answer.text("total"))),
+        (
+            "step",
+            lambda text: text if not answer.text("total") else "%s of %s" % (text, answer.text("total")),
+        ),
         ("reason", lambda text: text),
         ("outcome", lambda text: text),
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 
 from outlast.gateway.broker.amqp_connection import (
     AmqpChannel,
@@ -173,10 +174,8 @@ class BrokerClientLink:
             return
         if self._connection is not None and not self._lost:
             self._connection.close()
-            try:
+            with suppress(LinkLost, LinkRefused):  # which is the aim
                 self._run(lambda: False, CLOSING)
-            except (LinkLost, LinkRefused):
-                pass  # which was the aim
         self._loop.close()
         self._loop = self._connection = self._replies = self._publishing = None
 
