@@ -11,9 +11,11 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from outlast.filesystem import describe_error
 from outlast.text import printable
 from outlast.untrusted_files import open_to_append
 
@@ -24,10 +26,16 @@ KEPT_FILES = 5
 LONGEST_VALUE = 500
 LONGEST_LINE = 4096
 _MOST_FACTS = 30
+#: Lines that wait for a log that cannot be written.
+MOST_WAITING = 10_000
 #: Lines after which the file is synced even if nobody calls `sync`.
 _BATCH = 100
 _QUERY = re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://[^\s?#\"'<>]*)[?#][^\s\"'<>]*")
 _USER_IN_URL = re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://)[^\s/@]*@")
+
+
+#: Called with an event and its facts.
+Listener = Callable[[str, Mapping[str, object]], None]
 
 
 class Audit:
@@ -51,7 +59,11 @@ class Audit:
 
     def write(self, event: str, /, **facts: object) -> None:
         """Append a line about a decision. Facts that are None are left out. Raise OSError."""
-        line = audit_line(event, self._clock(), facts)
+        self.write_at(self._clock(), event, facts)
+
+    def write_at(self, at: float, event: str, facts: dict[str, object]) -> None:
+        """Append a line about a decision that was made at a time. Raise OSError."""
+        line = audit_line(event, at, facts)
         descriptor = self._open()
         if self._size and self._size + len(line) > self._largest:
             descriptor = self._rotate()
@@ -103,6 +115,52 @@ class Audit:
 
     def _numbered(self, number: int) -> Path:
         return self._path.with_name("%s.%d" % (self._path.name, number))
+
+
+class AuditBuffer:
+    """Lines about decisions, which are written by `flush`, after the commit.
+
+    A log that cannot be written stops nothing: the lines wait, the oldest are dropped, and `trouble` has why.
+    """
+
+    def __init__(
+        self,
+        audit: Audit,
+        clock: Callable[[], float] = time.time,
+        listener: Listener = lambda event, facts: None,
+    ) -> None:
+        self._audit = audit
+        self._clock = clock
+        self._listener = listener
+        self._lines: deque[tuple[str, float, dict[str, object]]] = deque(maxlen=MOST_WAITING)
+        #: Why the log cannot be written; empty: it can.
+        self.trouble = ""
+
+    def write(self, event: str, /, **facts: object) -> None:
+        """Add a line about a decision, and tell the listener."""
+        self._listener(event, facts)
+        self._lines.append((event, self._clock(), facts))
+
+    def flush(self) -> None:
+        """Write the lines, durably."""
+        try:
+            while self._lines:
+                event, at, facts = self._lines[0]
+                self._audit.write_at(at, event, facts)
+                self._lines.popleft()
+            self._audit.sync()
+        except OSError as error:
+            self.trouble = describe_error(error)
+        else:
+            self.trouble = ""
+
+    def close(self) -> None:
+        """Write the lines and close the log."""
+        self.flush()
+        try:
+            self._audit.close()
+        except OSError as error:
+            self.trouble = describe_error(error)
 
 
 def audit_line(event: str, now: float, facts: dict[str, object]) -> bytes:

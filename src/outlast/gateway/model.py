@@ -124,7 +124,7 @@ class InputReference:
 
 @dataclass(frozen=True)
 class TrainingRequest:
-    """A request to train: a template and values for what the template declares. Nothing is checked against it."""
+    """A request to train: a template and values, not yet checked against what the template declares."""
 
     template: str
     #: By parameter; JSON values: str, int, float or bool.

@@ -126,6 +126,8 @@ class Ceilings:
     time: float = 86400.0
     #: Of the whole run, from the acceptance of the request.
     total: float = 14 * 86400.0
+    #: In a row, in which the inputs cannot be fetched for a reason that may pass.
+    outage: float = 6 * 3600.0
 
 
 @dataclass(frozen=True)
