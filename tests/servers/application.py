@@ -25,7 +25,7 @@ from servers.misbehaving import Misbehaving
 from servers.wire import Done, Request, Wire
 
 LOGIN = "/api/auth/token/"
-USERNAME, EMAIL, PASSWORD = "gateway", "gateway@lab.example", "correct horse battery"
+USERNAME, EMAIL, PASSWORD = "cluster-17", "c17@lab.example", "correct horse battery"
 
 
 class ApplicationServer(Misbehaving):

@@ -21,6 +21,10 @@ def sized(name: str, size: int) -> ResultFile:
     return ResultFile(name, Path("/results") / name, size, "0" * 64)
 
 
+def names_in(directory: Path) -> list[str]:
+    return sorted(one.name for one in directory.iterdir())
+
+
 # By value or not
 
 
@@ -100,7 +104,7 @@ def test_a_file_is_copied_into_a_directory_that_is_named_by_the_number(
     assert placed.place == str(shared / "request-00000012" / "Model 0")
     content = Path(placed.place).read_bytes()
     assert hashlib.sha256(content).hexdigest() == placed.sha256
-    assert os.listdir(shared / "request-00000012") == ["Model 0"]
+    assert names_in(shared / "request-00000012") == ["Model 0"]
 
 
 def test_placing_again_replaces_and_leaves_nothing_else(
@@ -109,7 +113,7 @@ def test_placing_again_replaces_and_leaves_nothing_else(
     place(results, file, shared, 12)
     (shared / place_directory(12) / "Model 0").write_bytes(b"half of it")
     assert Path(place(results, file, shared, 12).place).read_bytes() == b"weights"
-    assert os.listdir(shared / place_directory(12)) == ["Model 0"]
+    assert names_in(shared / place_directory(12)) == ["Model 0"]
 
 
 def test_a_planted_link_in_place_of_the_directory_is_not_followed(
@@ -121,7 +125,7 @@ def test_a_planted_link_in_place_of_the_directory_is_not_followed(
     with pytest.raises(UploadError) as raised:
         place(results, file, shared, 12)
     assert not raised.value.transient
-    assert os.listdir(victim) == []
+    assert names_in(victim) == []
 
 
 @pytest.mark.parametrize("name", ["Model 0", ".%d.tmp" % os.getpid()])
@@ -145,7 +149,7 @@ def test_a_planted_directory_in_place_of_the_file_is_final(
     with pytest.raises(UploadError) as raised:
         place(results, file, shared, 12)
     assert not raised.value.transient
-    assert os.listdir(shared / place_directory(12)) == ["Model 0"]
+    assert names_in(shared / place_directory(12)) == ["Model 0"]
 
 
 def test_a_shared_path_that_is_not_mounted_now_is_transient(
@@ -161,11 +165,11 @@ def test_a_name_that_leads_out_is_refused(results: Path, file: ResultFile, share
     odd = ResultFile(name, file.path, file.size, file.sha256)
     with pytest.raises(UploadError):
         place(results, odd, shared, 12)
-    assert os.listdir(shared) == []
+    assert names_in(shared) == []
 
 
 def test_a_file_that_changed_is_not_placed(results: Path, file: ResultFile, shared: Path) -> None:
     file.path.write_bytes(b"WEIGHTS")
     with pytest.raises(UploadError):
         place(results, file, shared, 12)
-    assert os.listdir(shared / place_directory(12)) == []
+    assert names_in(shared / place_directory(12)) == []
