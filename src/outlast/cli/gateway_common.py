@@ -16,7 +16,7 @@ from outlast.gateway.directory import GatewayDirectory
 from outlast.gateway.model import RequestState
 
 if TYPE_CHECKING:
-    from outlast.gateway.audit import Audit
+    from outlast.gateway.audit import AuditBuffer
     from outlast.gateway.record.record import Record
     from outlast.gateway.record.rows import RecordedAnswer, RecordedRequest
 
@@ -68,15 +68,31 @@ def open_record(gateway: GatewayDirectory, directory: Path) -> Iterator[Record]:
 
 
 @contextmanager
-def open_audit(gateway: GatewayDirectory) -> Iterator[Audit]:
-    """Open the audit log: what people do at the command line is a decision, too."""
-    from outlast.gateway.audit import Audit
+def open_audit(gateway: GatewayDirectory) -> Iterator[AuditBuffer]:
+    """Open the audit log: what people do at the command line is a decision, too.
 
-    audit = Audit(gateway.audit)
+    A log that cannot be written stops nothing; a warning is printed.
+    """
+    from outlast.gateway.audit import Audit, AuditBuffer
+
+    audit = AuditBuffer(Audit(gateway.audit))
     try:
         yield audit
     finally:
         audit.close()
+        if audit.trouble:
+            click.echo("warning: the audit log was not written: %s" % audit.trouble, err=True)
+
+
+def require_client_library() -> None:
+    """Raise BadInput if the library that speaks to brokers is not installed."""
+    from importlib.util import find_spec
+
+    if find_spec("pika") is None:
+        raise BadInput(
+            "messages to and from a broker need the package pika, which is not installed; type "
+            "`pip install 'outlast[gateway]'`"
+        )
 
 
 def find_request(record: Record, text: str) -> RecordedRequest:

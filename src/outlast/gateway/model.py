@@ -204,6 +204,9 @@ class Publication:
     persistent: bool = True
     #: Returned if no queue takes it. Progress is not: nobody may be listening.
     mandatory: bool = True
+    #: Set by clients: where the answer goes, and the user of the connection, whom the broker checks.
+    reply_to: str = ""
+    user_id: str = ""
 
 
 class PublishResult(str, Enum):

@@ -24,7 +24,7 @@ from outlast.journal.sqlite_file import is_blank
 
 @dataclass(frozen=True)
 class Retried:
-    """What a retry did: `answer` (it is sent again), `run` (it runs again) or `result` (its run has finished)."""
+    """What a retry did: `answer` (sent again), `run` (it runs again) or `result` (its run has finished)."""
 
     what: str
     text: str
@@ -145,7 +145,8 @@ def _look_up(experiment: Experiment, request: RecordedRequest, spec: Spec) -> tu
             )
         return run, under_way_elsewhere(journal, spec) if run.state.over else ""
     finally:
-        journal and journal.close()
+        if journal is not None:
+            journal.close()
 
 
 def _run_again(
@@ -179,7 +180,7 @@ class _SpecMaker:
         settings = read_settings(self._gateway)
         if request.template not in settings.templates:
             raise BadInput(
-                "the template %s is not in gateway.yaml any more; list it under `templates` to retry request %d"
+                "the template %s is not in gateway.yaml any more; list it under templates: to retry request %d"
                 % (request.template, request.number)
             )
         template = read_template(self._gateway.template(request.template), request.template, settings)

@@ -86,9 +86,7 @@ def _list(found: Sequence[RecordedMessage], total: int, directory: Path, as_json
         (str(one.number), show_time(one.at), printable(one.delivery.queue), show_size(one.size), one.reason)
         for one in found
     ]
-    click.echo(
-        table(("NUMBER", "RECEIVED", "QUEUE", "SIZE", "REASON"), rows, right=(0, 3), most_lines=4)
-    )
+    click.echo(table(("NUMBER", "RECEIVED", "QUEUE", "SIZE", "REASON"), rows, right=(0, 3), most_lines=4))
     if total > len(found):
         click.echo("… and %s more" % counted(total - len(found), "message"))
     place = show_argument(directory)

@@ -41,5 +41,7 @@ def command(id: str, directory: Path, as_json: bool) -> None:
     if as_json:
         write_json({"request": found.number, "answer": answer_as_json(answer)})
         return
-    click.echo("the %s of %s is sent to %s again" % (answer.kind, describe_request(found), answer.routing_key))
+    click.echo(
+        "the %s of %s is sent to %s again" % (answer.kind, describe_request(found), answer.routing_key)
+    )
     click.echo(how_to_run(gateway, directory))

@@ -53,9 +53,7 @@ def command(
     gateway = gateway_at(directory)
     chosen = [RequestState(state) for state in states]
     with open_record(gateway, directory) as record:
-        found = list(
-            record.requests(chosen, template=template, user=user, most=last + 1, newest_first=True)
-        )
+        found = list(record.requests(chosen, template=template, user=user, most=last + 1, newest_first=True))
     has_more = len(found) > last
     found = found[:last][::-1]
     if as_json:

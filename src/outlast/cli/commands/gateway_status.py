@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -96,7 +95,7 @@ def _by_template(
     known: set[str] = set()
     for place in (gateway.templates, gateway.experiments):
         with suppress(OSError):
-            known.update(os.listdir(place))
+            known.update(path.name for path in place.iterdir())
     found: dict[str, dict[str, int]] = {}
     for template in sorted(counts):
         line = found.setdefault(template if template in known else OTHERS, {})
@@ -204,10 +203,14 @@ def _advise(sight: _Sight, place: str) -> Iterator[str]:
     """Yield what to type next."""
     undelivered = sight.count(RequestState.UNDELIVERED)
     if undelivered:
-        text = "next        `outlast gateway requests%s --state undelivered` lists what could not be delivered"
+        text = (
+            "next        `outlast gateway requests%s --state undelivered` lists what could not be delivered"
+        )
         yield text % place
     if not sight.alive:
-        left = sight.count(RequestState.ACCEPTED, RequestState.RUNNING, RequestState.ENDED, RequestState.REFUSED)
+        left = sight.count(
+            RequestState.ACCEPTED, RequestState.RUNNING, RequestState.ENDED, RequestState.REFUSED
+        )
         waits = "%s and %s wait for it" % (counted(left, "request"), counted(sight.answers, "answer"))
         text = "next        `outlast gateway up%s` (or `outlast gateway tick%s` from cron)%s"
         yield text % (place, place, "; %s" % waits if left or sight.answers else "")

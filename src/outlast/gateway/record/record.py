@@ -108,7 +108,7 @@ class Record(Outbox):
         return int(row[0])
 
     def messages_of(self, request: RecordedRequest, most: int = 1000) -> list[RecordedMessage]:
-        """Return the messages with which a request was sent, oldest first: more than one if it was repeated."""
+        """Return the messages with which a request was sent, oldest first; several if it was repeated."""
         rows = self.query(
             "SELECT %s FROM messages WHERE digest=? AND request=? ORDER BY number LIMIT ?" % MESSAGE_COLUMNS,
             *(request.digest, request.number, most),
@@ -355,8 +355,8 @@ class Record(Outbox):
     def reopen(self, number: int, state: RequestState, now: float, *, submitted: bool = True) -> None:
         """Record that the engineer retries a request that is over: its run, or the delivery of its answer.
 
-        The earlier answers to a request that runs again are withdrawn, since it gets another. With `submitted`
-        False, its run is still to be handed to the controller.
+        The earlier answers to a request that runs again are withdrawn, since it gets another. With
+        `submitted` False, its run is still to be handed to the controller.
         """
         with self.transaction():
             self._step(number, state)
