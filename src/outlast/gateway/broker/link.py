@@ -95,6 +95,19 @@ class BrokerLink:
             if self._session is not None and deliveries:
                 self._session.ack_soon(tuple(deliveries))
 
+    def set_prefetch(self, prefetch: int | None) -> None:
+        """Change how many messages may be taken and not acknowledged; None: as the settings have it.
+
+        What is not acknowledged yet is delivered again.
+        """
+        with self._changed:
+            wanted = prefetch or self._settings.prefetch
+            if wanted == self._prefetch:
+                return
+            self._prefetch = wanted
+            if self._session is not None:
+                self._session.set_prefetch_soon(wanted)
+
     def publish(self, publication: Publication) -> None:
         """Hand over a message. Its outcome follows in `outcomes`."""
         with self._changed:

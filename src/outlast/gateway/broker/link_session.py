@@ -91,6 +91,10 @@ class LinkSession:
         """Acknowledge deliveries."""
         self._loop.call_soon(lambda: self._ack(deliveries))
 
+    def set_prefetch_soon(self, prefetch: int) -> None:
+        """Begin to consume anew with another limit of messages that are not acknowledged."""
+        self._loop.call_soon(lambda: self._set_prefetch(prefetch))
+
     def publish_soon(self, publication: Publication) -> None:
         """Publish a message."""
         self._loop.call_soon(lambda: self._offer(publication))
@@ -110,6 +114,10 @@ class LinkSession:
             consumer = self._consumers.get(delivery.queue)
             if consumer is not None and isinstance(delivery.tag, DeliveryTag):
                 consumer.ack(delivery.tag)
+
+    def _set_prefetch(self, prefetch: int) -> None:
+        for consumer in self._consumers.values():
+            consumer.set_prefetch(prefetch)
 
     def _offer(self, publication: Publication) -> None:
         limit = self._measured_limit

@@ -92,6 +92,12 @@ class QueueConsumer:
         else:
             self._become(QueueState.WAITING, "no connection")
 
+    def set_prefetch(self, prefetch: int) -> None:
+        """Consume with another limit of messages that are not acknowledged, from a new channel on."""
+        self._prefetch = prefetch
+        if self.health.state is QueueState.CONSUMED:
+            self._begin(create=False)
+
     def ack(self, tag: DeliveryTag) -> None:
         """Acknowledge a delivery, unless it was of an earlier channel or is acknowledged already."""
         if tag.generation == self._generation and tag.number in self._unacked and self._channel is not None:
