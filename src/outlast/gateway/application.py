@@ -93,7 +93,8 @@ class Application:
 
     def _await_turn(self, now: float) -> None:
         """Record that a log-in begins now. Raise LoginError if the last one was too short a time ago."""
-        left = self._pause_left(now, min(LONGEST_PAUSE, SHORTEST_PAUSE * 2 ** max(0, self._failures - 1)))
+        doublings = min(10, max(0, self._failures - 1))
+        left = self._pause_left(now, min(LONGEST_PAUSE, SHORTEST_PAUSE * 2**doublings))
         if left > 0:
             reason = self._last_error or "the last log-in was only just now"
             raise LoginError(True, "%s; the next log-in is in %s" % (reason, show_duration(left)))

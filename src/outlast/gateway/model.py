@@ -111,6 +111,8 @@ class Delivery:
     properties: Properties = field(default_factory=Properties)
     redelivered: bool = False
     tag: Any = None
+    #: The bytes of the whole body. `body` is only its beginning if the link keeps no more.
+    size: int = 0
 
 
 @dataclass(frozen=True)

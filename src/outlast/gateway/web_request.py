@@ -182,6 +182,8 @@ def _read_reply(
             raise broken from None
         raise
     body = response.read(most_reply + 1) if most_reply else b""
+    if most_reply and len(body) <= most_reply and response.length:
+        raise WebError(True, f"{url.authority} sent only a part of its answer")
     if broken is not None and 200 <= response.status < 300:
         raise broken
     redirect = ""

@@ -76,7 +76,7 @@ class Record(Outbox):
                 cursor = self.query(
                     "INSERT INTO messages (at, queue, digest, size, body, properties, redelivered, acked, "
                     "state, reason, request) VALUES (?, ?, ?, ?, ?, ?, ?, 0, 'recorded', '', NULL)",
-                    *(now, delivery.queue, digest, len(delivery.body), body),
+                    *(now, delivery.queue, digest, max(delivery.size, len(delivery.body)), body),
                     *(dump_properties(delivery.properties), int(delivery.redelivered)),
                 )
                 numbers.append(int(cursor.lastrowid or 0))
