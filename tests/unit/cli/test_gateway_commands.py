@@ -34,8 +34,8 @@ from outlast.gateway.model import (
 from outlast.gateway.record.record import Origin, Record
 from outlast.gateway.record.rows import RecordedRequest
 from outlast.gateway.retrying import retry_request
-from tests.support.gateways import TEMPLATE, write_gateway
-from tests.support.journals import SPEC, added, ended, intended, writer
+from support.gateways import TEMPLATE, write_gateway
+from support.journals import SPEC, added, ended, intended, writer
 
 OUT_OF_MEMORY = Failure(FailureCode.OUT_OF_MEMORY, "it needs more memory", "Request more.", attempts=3)
 INPUTS = {"book": InputReference("https://u:pw@app.example.org/a?signature=s3cr3t")}
@@ -500,24 +500,6 @@ def test_retry_of_a_request_that_was_cancelled_before_it_was_submitted_submits_i
     assert [one.number for one in record.choose_next("pages", 10)] == [number]
 
 
-@pytest.mark.parametrize(
-    ("prepare", "expected"),
-    [
-        (lambda record: refuse(record, b"a"), "was refused"),
-        (lambda record: accept(record, b"a"), "is accepted"),
-        (lambda record: end(record, accept(record, b"a"), OUT_OF_MEMORY), "its answer is being sent"),
-        (lambda record: finish(record), "`outlast gateway replay 1`"),
-        (lambda record: expire(record), "the deadline of request 1 is over"),
-    ],
-    ids=["refused", "accepted", "ended", "result", "expired"],
-)
-def test_retry_explains_why_there_is_nothing_to_retry(
-    gateway: GatewayDirectory, record: Record, prepare: Any, expected: str
-) -> None:
-    prepare(record)
-    assert expected in error_of(call(gateway, "retry", "1", at=True))
-
-
 def finish(record: Record) -> None:
     number = accept(record, b"a")
     end(record, number, None)
@@ -529,6 +511,24 @@ def expire(record: Record) -> None:
     number = record.add_request(origin(b"a"), body, time.time(), deadline=5.0, run_of="pages").number
     record.end(number, time.time(), Failure(FailureCode.EXPIRED, "too late"))
     answer(record, number)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "expected"),
+    [
+        (lambda record: refuse(record, b"a"), "was refused"),
+        (lambda record: accept(record, b"a"), "is accepted"),
+        (lambda record: end(record, accept(record, b"a"), OUT_OF_MEMORY), "its answer is being sent"),
+        (finish, "`outlast gateway replay 1`"),
+        (expire, "the deadline of request 1 is over"),
+    ],
+    ids=["refused", "accepted", "ended", "result", "expired"],
+)
+def test_retry_explains_why_there_is_nothing_to_retry(
+    gateway: GatewayDirectory, record: Record, prepare: Any, expected: str
+) -> None:
+    prepare(record)
+    assert expected in error_of(call(gateway, "retry", "1", at=True))
 
 
 # quarantine
