@@ -376,7 +376,7 @@ def test_the_new_fields_of_an_item_are_left_out_where_they_are_not_needed() -> N
         hosts=("a",),
         private_hosts=("b",),
         most=1,
-        token=False,
+        token_scheme="",
     )
     for item in (plain, full):
         assert DataItem.from_dict(item.to_dict()) == item
