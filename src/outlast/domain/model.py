@@ -66,6 +66,8 @@ class Limits:
     memory: int | None = None
     disk: int | None = None
     time: float | None = None
+    #: Runs that failed alike hold back those that have not begun.
+    hold_back: bool = True
     #: Seconds in which data is temporarily unavailable in a row; None: only `total` limits them.
     outage: float | None = None
 

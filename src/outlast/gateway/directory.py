@@ -62,5 +62,10 @@ class GatewayDirectory:
         return self.root / "gateway.json"
 
     @property
+    def health_socket(self) -> Path:
+        """The socket of metrics and health checks; mode 600."""
+        return self.root / "health.sock"
+
+    @property
     def lock(self) -> Path:
         return self.root / "gateway.lock"
