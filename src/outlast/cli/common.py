@@ -68,7 +68,7 @@ def experiment_at(directory: Path) -> Experiment:
     root = directory.absolute()
     if root.exists() and not root.is_dir():
         raise BadInput("%s: not a directory; name the directory that contains params.yaml" % directory)
-    if len(os.fsencode(root)) > LONGEST_PATH - 20:
+    if is_too_long(root):
         raise BadInput("%s: the path is too long for the journal; move the experiment" % directory)
     if not root.is_dir():
         raise BadInput(
@@ -82,6 +82,11 @@ def experiment_at(directory: Path) -> Experiment:
             % (root, init_command(directory))
         )
     return Experiment(root)
+
+
+def is_too_long(root: Path) -> bool:
+    """Return True if SQLite could not open a file in this directory."""
+    return len(os.fsencode(root)) > LONGEST_PATH - 20
 
 
 def open_journal(experiment: Experiment) -> Journal:

@@ -146,6 +146,7 @@ def _apply_attempt(attempt: Attempt | None, entry: JournalEntry) -> Attempt:
                 state=state,
                 blocked="",
                 blocked_since=None,
+                outage_since=None,
                 outcome=Outcome(data["outcome"]),
                 detail=data["detail"],
                 host=data.get("host") or attempt.host,
@@ -279,6 +280,7 @@ def _after_ending(run: Run, attempt: Attempt, entry: JournalEntry) -> Mapping[st
         "best_step": best_step,
         "saved": saved,
         "blocked_since": (run.blocked_since or entry.at) if data.get("blocked") else None,
+        "outage_since": (run.outage_since or entry.at) if last.turned_back else None,
         **_save_history(run, outcome, account),
     }
     if progressed:

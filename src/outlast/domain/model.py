@@ -398,6 +398,8 @@ class Run:
     troubles: int = 0
     #: When the first attempt ended of those in a row whose files could not be read or written.
     blocked_since: float | None = None
+    #: The same of those in a row whose data was temporarily unavailable.
+    outage_since: float | None = None
     #: The hosts that caused attempts to fail, and when; newest last.
     sour_hosts: tuple[tuple[str, float], ...] = ()
     #: Seconds that the training computed, in all attempts, and how often the cluster interrupted it.

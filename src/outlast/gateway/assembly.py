@@ -5,10 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 
-from outlast.domain.model import RunPlan, Spec
 from outlast.gateway.admission import Admission
 from outlast.gateway.answer_limit import AnswerLimit
 from outlast.gateway.answering import Answering
@@ -18,17 +16,15 @@ from outlast.gateway.audit import Audit, AuditBuffer, Listener
 from outlast.gateway.broker.link import BrokerLink
 from outlast.gateway.directory import GatewayDirectory
 from outlast.gateway.intake import Intake
-from outlast.gateway.model import TrainingRequest
+from outlast.gateway.planner import Planner
 from outlast.gateway.progress import Progress
 from outlast.gateway.record.record import Record
-from outlast.gateway.run_plan import plan_run
 from outlast.gateway.runs import TemplateRuns
 from outlast.gateway.sending import Sending
 from outlast.gateway.service import Service
 from outlast.gateway.settings import GatewaySettings, QueueSettings, Template
 from outlast.gateway.settings_file import read_settings
 from outlast.gateway.template_file import read_params, read_templates
-from outlast.spec import Parsed
 
 #: After a crash, messages are taken one by one until this many have been interpreted.
 CAREFUL_MESSAGES = 20
@@ -76,7 +72,7 @@ def assemble(
         settings.broker, settings.queues, progress_exchange=settings.progress_exchange, prefetch=prefetch
     )
     application, application_lock = Application(settings.application, directory), threading.Lock()
-    planner = _Planner(settings, parsed, application)
+    planner = Planner(settings, parsed, application)
     runs = {
         name: TemplateRuns(directory, template, parsed[name], record, planner, audit)
         for name, template in templates.items()
@@ -102,31 +98,3 @@ def _queues(settings: GatewaySettings) -> dict[str, QueueSettings]:
         if queue.dead_letters:
             found.setdefault(queue.dead_letters, queue)
     return found
-
-
-class _Planner:
-    """Makes the run of a request."""
-
-    def __init__(
-        self, settings: GatewaySettings, parsed: Mapping[str, Parsed], application: Application
-    ) -> None:
-        self._settings = settings
-        self._parsed = parsed
-        self._application = application
-
-    def __call__(
-        self, template: Template, request: TrainingRequest, user: str, number: int, now: float
-    ) -> tuple[Spec, RunPlan]:
-        token: Path | None = self._application.path if self._application.has_login else None
-        spec, plan = plan_run(
-            template,
-            request,
-            self._settings,
-            self._parsed[template.name],
-            user=user,
-            number=number,
-            now=now,
-            token_file=token,
-        )
-        # Runs of a gateway belong to different people: the failures of some do not stop the others.
-        return replace(spec, limits=replace(spec.limits, hold_back=False)), plan

@@ -111,6 +111,8 @@ class Delivery:
     properties: Properties = field(default_factory=Properties)
     redelivered: bool = False
     tag: Any = None
+    #: The bytes of the whole body. `body` is only its beginning if the link keeps no more.
+    size: int = 0
 
 
 @dataclass(frozen=True)
@@ -202,6 +204,9 @@ class Publication:
     persistent: bool = True
     #: Returned if no queue takes it. Progress is not: nobody may be listening.
     mandatory: bool = True
+    #: Set by clients: where the answer goes, and the user of the connection, whom the broker checks.
+    reply_to: str = ""
+    user_id: str = ""
 
 
 class PublishResult(str, Enum):

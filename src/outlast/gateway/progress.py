@@ -18,8 +18,8 @@ from outlast.gateway.record.rows import RecordedRequest
 
 #: Seconds between two messages about the steps of one run.
 STEP_INTERVAL = 10.0
-#: The most messages that wait for the broker: the oldest are dropped.
-_MOST_WAITING = 1000
+#: Publications for which there is always room beside those of progress.
+_ROOM_FOR_ANSWERS = 100
 
 
 class Progress:
@@ -33,7 +33,7 @@ class Progress:
 
     def publish(self, request: RecordedRequest, event: str, facts: Mapping[str, Any]) -> None:
         """Publish an event of a request, if anybody may want it."""
-        if not self._exchange or not self._link.has_room_for_progress:
+        if not self._exchange or self._link.room < _ROOM_FOR_ANSWERS:
             return
         body = encode_progress(request.dialect, request.id, event, facts)
         key = "request.%s.%s" % (routing_word(request.id), event)

@@ -14,6 +14,7 @@ from outlast.controller.supervisor import control
 from outlast.errors import JournalHeld, JournalLocked, JournalUnavailable, OutlastError
 from outlast.gateway.assembly import CAREFUL_MESSAGES, Gateway, assemble
 from outlast.gateway.audit import Listener
+from outlast.gateway.broker.link_health import LinkHealth, QueueHealth, QueueState
 from outlast.gateway.directory import GatewayDirectory
 from outlast.gateway.heartbeat import Heartbeat, write_heartbeat
 from outlast.gateway.lock import hold_lock
@@ -149,8 +150,10 @@ class _Loop:
         troubles.update(self._gateway.service.trouble)
         for name in self._gateway.runs:
             self._say(name, troubles.get(name, ""))
-        down = "" if health.connected_since else health.reason or "not connected yet"
-        self._say("broker", down or health.blocked)
+        self._say("broker", describe_link(health))
+        for queue in health.queues:
+            waits = queue.state in (QueueState.CONSUMED, QueueState.WAITING)
+            self._say("queue %s" % queue.name, "" if waits else describe_queue(queue))
         heartbeat = Heartbeat(
             pid=os.getpid(),
             host=os.uname().nodename,
@@ -159,8 +162,8 @@ class _Loop:
             connected_since=health.connected_since,
             down_since=health.down_since,
             reason=health.reason or health.blocked,
-            broker=health.broker_version,
-            queues=dict(health.queues),
+            broker="RabbitMQ %s" % health.version if health.version else "",
+            queues={queue.name: describe_queue(queue) for queue in health.queues},
             troubles=troubles,
             draining=draining,
         )
@@ -242,6 +245,18 @@ def _serve(gateway: Gateway, counts: list[int], end: float, take: bool) -> None:
             quiet = time.monotonic()
         elif time.monotonic() - quiet >= TICK_QUIET:
             return
+
+
+def describe_link(health: LinkHealth) -> str:
+    """Return what is wrong with the connection to the broker; empty if nothing is."""
+    if health.connected_since is None:
+        return "not connected: %s" % (health.reason or "not yet")
+    return "it takes no answers now: %s" % health.blocked if health.blocked else health.progress
+
+
+def describe_queue(queue: QueueHealth) -> str:
+    """Return the state of a queue, and why it is so."""
+    return "%s: %s" % (queue.state.value, queue.reason) if queue.reason else queue.state.value
 
 
 @contextmanager

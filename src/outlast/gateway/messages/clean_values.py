@@ -19,7 +19,7 @@ def to_json(value: object) -> bytes:
 def clean(value: Any, depth: int = 0) -> Any:
     """Return the value with null for NaN, infinities, huge integers and what is nested too deeply.
 
-    Halves of surrogate pairs become U+FFFD, other objects their text.
+    Halves of surrogate pairs become `?`, other objects their text.
     """
     if value is None or isinstance(value, bool):
         return value

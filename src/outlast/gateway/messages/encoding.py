@@ -25,6 +25,7 @@ UNKNOWN = "unknown"
 PROGRESS = ("queued", "started", "step", "raised", "ended")
 #: The most characters of a failure's message.
 LONGEST_MESSAGE = 4000
+_RESERVED = frozenset(("outlast", "kind", "id", "id_base64", "files"))
 _WORD = re.compile(rb"[A-Za-z0-9_-]{1,100}")
 
 
@@ -90,7 +91,9 @@ def routing_word(id_: bytes) -> str:
 
 
 def answer_members(kind: str, id_: bytes, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what all answers of our own format begin with, and the facts."""
+    """Return what every answer of our own format begins with, and the facts, which have other names."""
+    if _RESERVED & facts.keys():
+        raise ValueError(f"facts of an answer cannot be called {sorted(_RESERVED & facts.keys())}")
     return {"outlast": VERSION, "kind": kind, **id_members(id_), **facts}
 
 

@@ -37,5 +37,7 @@ def message_digest(delivery: Delivery) -> str:
         # With its length, so that no two lists of values are hashed alike.
         digest.update(b"-" if value is None else b"%d:" % len(value))
         digest.update(value or b"")
+    # Of a body that is too large to be a request, only the beginning may be here.
+    digest.update(b"%d:" % max(delivery.size, len(delivery.body)))
     digest.update(delivery.body)
     return digest.hexdigest()

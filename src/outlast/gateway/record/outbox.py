@@ -69,6 +69,13 @@ class Outbox(RecordFile):
         number, oldest = self.query("SELECT count(*), min(made) FROM outbox WHERE state='waiting'").fetchone()
         return int(number), oldest
 
+    def oldest_waiting_answer(self) -> RecordedAnswer | None:
+        """Return the answer that has waited longest for a confirm; None if none waits."""
+        row = self.query(
+            "SELECT %s FROM outbox WHERE state='waiting' ORDER BY made, number LIMIT 1" % ANSWER_COLUMNS
+        ).fetchone()
+        return RecordedAnswer.from_row(row) if row else None
+
     def confirm(self, number: int, now: float) -> None:
         """Record that the broker has an answer."""
         with self.transaction():
@@ -94,10 +101,18 @@ class Outbox(RecordFile):
         with self.transaction():
             self.query("UPDATE outbox SET state=?, reason=? WHERE number=?", *(state, reason[:500], number))
 
-    def send_again(self, number: int, now: float) -> None:
-        """Make an answer due now, whatever became of it before."""
+    def withdraw_answers(self, request: int, reason: str) -> None:
+        """Retire all answers to a request: another one will replace them."""
         with self.transaction():
             self.query(
-                "UPDATE outbox SET state='waiting', due=?, tries=0, confirmed=NULL WHERE number=?",
-                *(now, number),
+                "UPDATE outbox SET state='withdrawn', reason=? WHERE request=? AND state != 'withdrawn'",
+                *(reason[:500], request),
+            )
+
+    def send_again(self, number: int, now: float) -> None:
+        """Make an answer due now, whatever became of it before; it is tried for as long as a new one."""
+        with self.transaction():
+            self.query(
+                "UPDATE outbox SET state='waiting', made=?, due=?, tries=0, confirmed=NULL WHERE number=?",
+                *(now, now, number),
             )

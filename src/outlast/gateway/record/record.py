@@ -76,7 +76,7 @@ class Record(Outbox):
                 cursor = self.query(
                     "INSERT INTO messages (at, queue, digest, size, body, properties, redelivered, acked, "
                     "state, reason, request) VALUES (?, ?, ?, ?, ?, ?, ?, 0, 'recorded', '', NULL)",
-                    *(now, delivery.queue, digest, len(delivery.body), body),
+                    *(now, delivery.queue, digest, max(delivery.size, len(delivery.body)), body),
                     *(dump_properties(delivery.properties), int(delivery.redelivered)),
                 )
                 numbers.append(int(cursor.lastrowid or 0))
@@ -101,6 +101,19 @@ class Record(Outbox):
             most,
         )
         return [RecordedMessage.from_row(row) for row in rows]
+
+    def count_quarantined(self) -> int:
+        """Return how many messages were put aside."""
+        row = self.query("SELECT count(*) FROM messages WHERE state = 'quarantined'").fetchone()
+        return int(row[0])
+
+    def messages_of(self, request: RecordedRequest, most: int = 1000) -> list[RecordedMessage]:
+        """Return the messages with which a request was sent, oldest first; several if it was repeated."""
+        rows = self.query(
+            "SELECT %s FROM messages WHERE digest=? AND request=? ORDER BY number LIMIT ?" % MESSAGE_COLUMNS,
+            *(request.digest, request.number, most),
+        )
+        return [RecordedMessage.from_row(row) for row in rows.fetchall()]
 
     def set_message(self, number: int, state: str, reason: str = "", request: int | None = None) -> None:
         """Record what a message was: request, duplicate, control, refused, quarantined or discarded."""
@@ -181,6 +194,15 @@ class Record(Outbox):
     def _one_request(self, where: str, value: object) -> RecordedRequest | None:
         row = self.query("SELECT %s FROM requests WHERE %s" % (REQUEST_COLUMNS, where), value).fetchone()
         return RecordedRequest.from_row(row) if row else None
+
+    def find_requests(self, part: bytes, most: int) -> list[RecordedRequest]:
+        """Return the newest requests whose id or run contains `part`."""
+        rows = self.query(
+            "SELECT %s FROM requests WHERE instr(id, ?) OR instr(CAST(run AS BLOB), ?) "
+            "ORDER BY number DESC LIMIT ?" % REQUEST_COLUMNS,
+            *(part, part, most),
+        )
+        return [RecordedRequest.from_row(row) for row in rows.fetchall()]
 
     def requests(
         self,
@@ -330,14 +352,26 @@ class Record(Outbox):
             found = self._step(number, state)
             self._update(number, answered=now, note=note or found.note)
 
-    def reopen(self, number: int, state: RequestState, now: float) -> None:
-        """Record that the engineer retries a request that is over: its run, or the delivery of its answer."""
+    def reopen(self, number: int, state: RequestState, now: float, *, submitted: bool = True) -> None:
+        """Record that the engineer retries a request that is over: its run, or the delivery of its answer.
+
+        The earlier answers to a request that runs again are withdrawn, since it gets another. With
+        `submitted` False, its run is still to be handed to the controller.
+        """
         with self.transaction():
             self._step(number, state)
             if state is RequestState.ACCEPTED:
                 self._update(
-                    number, submitted=now, started=None, ended=None, answered=None, cancel="", failure=None
+                    number,
+                    submitted=now if submitted else None,
+                    started=None,
+                    ended=None,
+                    answered=None,
+                    cancel="",
+                    failure=None,
+                    note="",
                 )
+                self.withdraw_answers(number, "the request was run again")
             else:
                 self._update(number, answered=None)
 

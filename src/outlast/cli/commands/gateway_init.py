@@ -1,0 +1,40 @@
+"""`outlast gateway init`: create a gateway with a template that runs as it is."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import click
+
+from outlast.cli.common import json_option, wrap_line, write_json
+
+
+@click.command()
+@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@json_option
+def command(directory: Path, as_json: bool) -> None:
+    """Create a gateway in DIR: gateway.yaml, a template, and a file for passwords.
+
+    Existing files are not overwritten.
+    """
+    from outlast.gateway.skeleton import init_gateway
+
+    written = init_gateway(directory)
+    if as_json:
+        write_json({"directory": str(directory.absolute()), "written": written})
+        return
+    for name in written:
+        click.echo("wrote %s" % (directory / name))
+    place = shlex.quote(str(directory))
+    steps = (
+        "Write host, user and password of the broker into %s and the file with credentials that it names."
+        % shlex.quote(str(directory / "gateway.yaml")),
+        "Type `outlast gateway check %s`: it shows all that will not work." % place,
+        "Type `outlast gateway up %s`, in tmux or as a service; or `outlast gateway tick %s` from cron."
+        % (place, place),
+        "Type `outlast gateway send %s --template NAME --wait` to try it." % place,
+    )
+    click.echo("Next:")
+    for number, text in enumerate(steps, 1):
+        click.echo(wrap_line("%d. %s" % (number, text), 3))
