@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from tests.support.gateways import TEMPLATE, write_gateway
+from tests.support.journals import SPEC, added, ended, intended, writer
 
 from outlast.cli import gateway_common, group
 from outlast.cli.commands.gateway_explain import without_secrets
@@ -34,8 +36,6 @@ from outlast.gateway.model import (
 from outlast.gateway.record.record import Origin, Record
 from outlast.gateway.record.rows import RecordedRequest
 from outlast.gateway.retrying import retry_request
-from tests.support.gateways import TEMPLATE, write_gateway
-from tests.support.journals import SPEC, added, ended, intended, writer
 
 OUT_OF_MEMORY = Failure(FailureCode.OUT_OF_MEMORY, "it needs more memory", "Request more.", attempts=3)
 INPUTS = {"book": InputReference("https://u:pw@app.example.org/a?signature=s3cr3t")}
