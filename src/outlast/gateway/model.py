@@ -137,8 +137,8 @@ class TrainingRequest:
     resources: Mapping[str, float] = field(default_factory=dict)
     #: Seconds since 1970, or None.
     deadline: float | None = None
-    #: Where results are put, by output name: URLs that accept PUT.
-    uploads: Mapping[str, str] = field(default_factory=dict)
+    #: Where results are put, by output name: URLs that accept PUT. They may be signed, so they are not shown.
+    uploads: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)

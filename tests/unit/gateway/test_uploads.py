@@ -1,4 +1,4 @@
-"""PUT of results: to listed hosts and checked addresses only, without redirects, bounded in time and bytes."""
+"""PUT of results: to listed hosts and checked addresses only, no redirects, bounded in time and bytes."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ from outlast.text import counted, printable
 from outlast.units import show_size
 from outlast.untrusted_files import directory_below, is_plain_name, open_below, open_file, walk
 
-#: The most files of one answer, and the most bytes in all.
-MOST_FILES = 1000
+#: The most files of one answer, which are all open at once while it is encoded, and the most bytes.
+MOST_FILES = 200
 MOST_BYTES = 200 * 10**9
 #: The longest name of a file in an answer, in bytes.
 _LONGEST_NAME = 1000

@@ -67,6 +67,8 @@ class ResultDelivery:
         self._lock = lock
         self._most = most
         self._now = now
+        #: Requests for which the application's token was fetched anew.
+        self._renewed: set[int] = set()
 
     def __call__(self, request: RecordedRequest) -> DeliveredResult | Failure:
         """Return the body of the answer to a request whose run has finished, or why it has no result."""
@@ -104,14 +106,18 @@ class ResultDelivery:
             return file
         target = UploadTarget.parse(request.body.uploads[file.name], template.upload_hosts)
         is_own = self._application.has_login and target.is_below(self._settings.url)
-        authorization = self._authorization() if is_own else ""
+        # A presigned URL has its own permission; stores refuse two of them.
+        needs_token = is_own and not target.url.query
+        authorization = self._authorization() if needs_token else ""
         ca_file = self._settings.ca_file if is_own else None
         try:
             return upload(results, file, target, authorization=authorization, ca_file=ca_file)
         except UploadError as error:
-            if is_own and error.status == 401 and self._renew(error.text):
-                raise UploadError(True, error.text, error.status) from None
-            raise
+            if not needs_token or error.status != 401 or request.number in self._renewed:
+                raise
+            # Once: a new token that is refused, too, is not what is wrong.
+            self._renew(request, error.text)
+            raise UploadError(True, error.text, error.status) from None
 
     def _authorization(self) -> str:
         with self._lock:
@@ -120,13 +126,14 @@ class ResultDelivery:
             except LoginError as error:
                 raise UploadError(error.transient, error.text) from None
 
-    def _renew(self, reason: str) -> bool:
-        """Log in again, because the token was refused; return True if there is a new one."""
+    def _renew(self, request: RecordedRequest, reason: str) -> None:
+        """Log in again, because the token was refused; nothing if that was done just now for another one."""
         with self._lock:
             try:
-                return self._application.renew(reason, self._now())
+                self._application.renew(reason, self._now())
             except LoginError as error:
                 raise UploadError(error.transient, error.text) from None
+            self._renewed.add(request.number)
 
     def _encode(self, request: RecordedRequest, files: Sequence[ResultFile]) -> DeliveredResult:
         """Write the answer into a file, durably: the record may name it afterwards."""
