@@ -8,4 +8,6 @@ broker/         a thread that moves messages between the broker and this process
 record          the SQLite file with all messages, requests and answers: the only state
 answers/        results by value or by reference, uploads
 application     log-in at the application, and the token files that jobs use
+retrying        what the engineer does about a request that is over
+requester/      a client: sends a request and waits for its answer
 """

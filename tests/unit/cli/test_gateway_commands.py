@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from outlast.cli import gateway_common, group
-from outlast.cli.commands.gateway_explain import without_secrets
+from outlast.cli.commands.gateway_commands.explain import without_secrets
 from outlast.controller.inbox import Inbox, Retry
 from outlast.domain.model import EntryKind, JournalEntry
 from outlast.errors import BadInput

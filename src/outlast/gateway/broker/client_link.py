@@ -15,10 +15,10 @@ from outlast.gateway.broker.amqp_connection import (
     Incoming,
 )
 from outlast.gateway.broker.broker_credentials import BrokerCredentials
-from outlast.gateway.client import LinkLost, LinkRefused, Received
-from outlast.gateway.client_request import ClientRequest
 from outlast.gateway.messages.encoding import routing_word
 from outlast.gateway.model import Publication, PublishOutcome, PublishResult
+from outlast.gateway.requester.client_request import ClientRequest
+from outlast.gateway.requester.requester import LinkLost, LinkRefused, Received
 from outlast.gateway.settings import BrokerSettings
 
 #: The most bytes of an answer: the most that a broker can be set to take.

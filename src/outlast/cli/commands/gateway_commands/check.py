@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from outlast.cli.common import add_colour, json_option, show_argument, wrap_line, write_json
-from outlast.cli.gateway_checks import ERROR, WARNING, GatewayChecks, Result
+from outlast.cli.gateway_checks import ERROR, WARNING, CheckedItem, GatewayChecks
 from outlast.cli.gateway_common import gateway_argument, gateway_at
 from outlast.text import counted, printable
 
@@ -26,7 +26,7 @@ def command(context: click.Context, directory: Path, as_json: bool) -> None:
     Exits with 0 if the gateway can serve requests, with 2 if not; warnings do not count.
     """
     gateway = gateway_at(directory)
-    results: list[Result] = []
+    results: list[CheckedItem] = []
     subject = ""
     for result in GatewayChecks(gateway).run():
         results.append(result)
@@ -43,7 +43,7 @@ def command(context: click.Context, directory: Path, as_json: bool) -> None:
     context.exit(2 if errors else 0)
 
 
-def _print(result: Result, is_first: bool) -> None:
+def _print(result: CheckedItem, is_first: bool) -> None:
     """Print a result below the title of its group."""
     if is_first:
         click.echo(click.style(printable(result.subject), bold=True))

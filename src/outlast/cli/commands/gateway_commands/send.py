@@ -21,9 +21,9 @@ from outlast.text import counted, printable
 from outlast.units import show_size
 
 if TYPE_CHECKING:
-    from outlast.gateway.client import Client
-    from outlast.gateway.client_answer import Answer
-    from outlast.gateway.client_request import ClientRequest
+    from outlast.gateway.requester.client_answer import Answer
+    from outlast.gateway.requester.client_request import ClientRequest
+    from outlast.gateway.requester.requester import Requester
     from outlast.gateway.settings import GatewaySettings, Parameter
 
 #: Seconds that are waited for an answer: a result, and the answer to --cancel and --status.
@@ -34,7 +34,7 @@ _AS_LONG_AS_USUAL = "default"
 
 
 @dataclass(frozen=True)
-class _Options:
+class _SendOptions:
     """The options of the command."""
 
     template: str
@@ -132,16 +132,16 @@ def command(
     a failure, and with 2 if it could not be sent or no answer came in time.
     """
     resources = {"cpus": cpus, "gpus": gpus, "memory": memory, "disk": disk, "time": time_}
-    options = _Options(
+    options = _SendOptions(
         template, parameters, inputs, resources, deadline, id, queue, reply_to, credentials, cancel, status,
         wait, out, as_json,
     )  # fmt: skip
     _check_options(options)
     require_client_library()
-    context.exit(_Sending(gateway_at(directory), directory, options).run())
+    context.exit(_SendCommand(gateway_at(directory), directory, options).run())
 
 
-def _check_options(options: _Options) -> None:
+def _check_options(options: _SendOptions) -> None:
     """Raise UsageError for options that exclude each other."""
     if options.cancel and options.status:
         raise click.UsageError("use one of --cancel and --status")
@@ -156,10 +156,10 @@ def _check_options(options: _Options) -> None:
         raise click.UsageError("--out needs --wait: the files come with the answer")
 
 
-class _Sending:
+class _SendCommand:
     """One call of the command."""
 
-    def __init__(self, gateway: GatewayDirectory, directory: Path, options: _Options) -> None:
+    def __init__(self, gateway: GatewayDirectory, directory: Path, options: _SendOptions) -> None:
         from outlast.gateway.settings_file import read_settings
 
         self._gateway = gateway
@@ -171,7 +171,7 @@ class _Sending:
 
     def run(self) -> int:
         """Send, wait if that is wanted, print, and return the exit code."""
-        from outlast.gateway.client_answer import prepare_directory
+        from outlast.gateway.requester.client_answer import prepare_directory
 
         request = self._request()
         if self._options.out:
@@ -193,24 +193,24 @@ class _Sending:
             return self._conclude_unanswered(ERROR)
         return self._conclude(answer)
 
-    def _connect(self, request: ClientRequest) -> Client:
+    def _connect(self, request: ClientRequest) -> Requester:
         from dataclasses import replace
 
         from outlast.gateway.broker.broker_credentials import read_broker_credentials
         from outlast.gateway.broker.client_link import BrokerClientLink
-        from outlast.gateway.client import Client
+        from outlast.gateway.requester.requester import Requester
 
         broker = self._settings.broker
         if self._options.credentials is not None:
             broker = replace(broker, credentials=self._options.credentials)
         credentials = read_broker_credentials(broker.credentials)
         link = BrokerClientLink(broker, credentials)
-        return Client(
+        return Requester(
             link, request, user=credentials.user, on_progress=self._show_progress, on_trouble=self._note
         )
 
     def _request(self) -> ClientRequest:
-        from outlast.gateway.client_request import ClientRequest, choose_queue, choose_reply_queue
+        from outlast.gateway.requester.client_request import ClientRequest, choose_queue, choose_reply_queue
 
         queue = choose_queue(self._settings.queues, self._options.queue)
         id = self._id.encode("utf-8", "surrogateescape")
@@ -224,7 +224,12 @@ class _Sending:
         return ClientRequest(id, self._body(), queue.name, reply_to, is_own, progress)
 
     def _body(self) -> bytes:
-        from outlast.gateway.client_request import control_body, parse_value, split_pairs, training_body
+        from outlast.gateway.requester.client_request import (
+            control_body,
+            parse_value,
+            split_pairs,
+            training_body,
+        )
 
         options = self._options
         if options.asks:
@@ -273,8 +278,8 @@ class _Sending:
         return code
 
     def _conclude(self, answer: Answer) -> int:
-        from outlast.gateway.client import CannotSend
-        from outlast.gateway.client_answer import BadAnswer, write_files
+        from outlast.gateway.requester.client_answer import BadAnswer, write_files
+        from outlast.gateway.requester.requester import CannotSend
 
         written: list[str] = []
         elsewhere = [file for file in answer.files if file.content is None]
@@ -332,7 +337,7 @@ def _progress_facts(answer: Answer) -> str:
     return ", ".join(show(answer.text(key)) for key, show in facts if answer.text(key))
 
 
-def _seconds_to_wait(options: _Options) -> float:
+def _seconds_to_wait(options: _SendOptions) -> float:
     """Return how long to wait for an answer; 0: not at all. Raise BadInput."""
     from outlast.units import parse_duration
 

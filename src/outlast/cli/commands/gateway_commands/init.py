@@ -14,9 +14,9 @@ from outlast.cli.common import json_option, wrap_line, write_json
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 @json_option
 def command(directory: Path, as_json: bool) -> None:
-    """Create a gateway in DIR: gateway.yaml, a template, and a file for passwords.
+    """Create a gateway in DIR, which must be new or empty.
 
-    Existing files are not overwritten.
+    It gets settings, templates, files for passwords, a unit for systemd and a line for cron.
     """
     from outlast.gateway.skeleton import init_gateway
 
@@ -28,11 +28,11 @@ def command(directory: Path, as_json: bool) -> None:
         click.echo("wrote %s" % (directory / name))
     place = shlex.quote(str(directory))
     steps = (
-        "Write host, user and password of the broker into %s and the file with credentials that it names."
-        % shlex.quote(str(directory / "gateway.yaml")),
+        "Write host and queues into %s, and user and password into the files in %s."
+        % (shlex.quote(str(directory / "gateway.yaml")), shlex.quote(str(directory / "credentials"))),
         "Type `outlast gateway check %s`: it shows all that will not work." % place,
-        "Type `outlast gateway up %s`, in tmux or as a service; or `outlast gateway tick %s` from cron."
-        % (place, place),
+        "Type `outlast gateway up %s`, in tmux or as a service (outlast-gateway.service); or add the line of "
+        "`crontab` to your crontab." % place,
         "Type `outlast gateway send %s --template NAME --wait` to try it." % place,
     )
     click.echo("Next:")

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from outlast.errors import OutlastError
-from outlast.gateway.client_answer import Answer, BadAnswer, read_answer
-from outlast.gateway.client_request import ClientRequest
 from outlast.gateway.model import Publication, PublishOutcome, PublishResult
+from outlast.gateway.requester.client_answer import Answer, BadAnswer, read_answer
+from outlast.gateway.requester.client_request import ClientRequest
 
 #: Seconds within which a request must have been confirmed by the broker.
 SEND_TIMEOUT = 60.0
@@ -70,7 +70,7 @@ OnProgress = Callable[[Answer], None]
 OnTrouble = Callable[[str], None]
 
 
-class Client:
+class Requester:
     """Sends one request and waits for its answer."""
 
     def __init__(

@@ -39,7 +39,7 @@ _INDENT = 12
 
 
 @dataclass(frozen=True)
-class _Sight:
+class _GatewaySight:
     """What can be seen of a gateway now."""
 
     heartbeat: Heartbeat | None
@@ -75,9 +75,9 @@ def command(directory: Path, as_json: bool) -> None:
         click.echo(wrap_line(line, _INDENT))
 
 
-def _look(gateway: GatewayDirectory, record: Record) -> _Sight:
+def _look(gateway: GatewayDirectory, record: Record) -> _GatewaySight:
     answers, _ = record.waiting_answers()
-    return _Sight(
+    return _GatewaySight(
         heartbeat=read_heartbeat(gateway.heartbeat),
         counts=_by_template(gateway, record.counts()),
         answers=answers,
@@ -104,7 +104,7 @@ def _by_template(
     return found
 
 
-def _as_json(sight: _Sight) -> dict[str, Any]:
+def _as_json(sight: _GatewaySight) -> dict[str, Any]:
     heartbeat, oldest = sight.heartbeat, sight.oldest
     return {
         "running": sight.alive,
@@ -122,7 +122,7 @@ def _as_json(sight: _Sight) -> dict[str, Any]:
     }
 
 
-def _lines(sight: _Sight, directory: Path) -> Iterator[str]:
+def _lines(sight: _GatewaySight, directory: Path) -> Iterator[str]:
     yield "gateway     %s" % _describe_process(sight)
     if sight.alive and sight.heartbeat is not None:
         yield from _describe_connection(sight.heartbeat)
@@ -149,7 +149,7 @@ def _lines(sight: _Sight, directory: Path) -> Iterator[str]:
     yield from _advise(sight, show_argument(directory))
 
 
-def _describe_process(sight: _Sight) -> str:
+def _describe_process(sight: _GatewaySight) -> str:
     heartbeat = sight.heartbeat
     if heartbeat is not None and sight.alive:
         return "%s since %s (pid %d on %s)" % (
@@ -185,7 +185,7 @@ def _describe_connection(heartbeat: Heartbeat) -> Iterator[str]:
         yield "trouble     %s: %s" % (printable(name), printable(trouble))
 
 
-def _describe_answers(sight: _Sight) -> Iterator[str]:
+def _describe_answers(sight: _GatewaySight) -> Iterator[str]:
     oldest = sight.oldest
     if oldest is None:
         return
@@ -199,7 +199,7 @@ def _describe_answers(sight: _Sight) -> Iterator[str]:
     yield text
 
 
-def _advise(sight: _Sight, place: str) -> Iterator[str]:
+def _advise(sight: _GatewaySight, place: str) -> Iterator[str]:
     """Yield what to type next."""
     undelivered = sight.count(RequestState.UNDELIVERED)
     if undelivered:

@@ -12,18 +12,6 @@ from typing import Any
 import pytest
 
 from outlast.errors import BadInput
-from outlast.gateway import client
-from outlast.gateway.client import CannotSend, Client, LinkLost, LinkRefused, Received
-from outlast.gateway.client_answer import Answer, BadAnswer, prepare_directory, read_answer, write_files
-from outlast.gateway.client_request import (
-    ClientRequest,
-    choose_queue,
-    choose_reply_queue,
-    control_body,
-    parse_value,
-    split_pairs,
-    training_body,
-)
 from outlast.gateway.messages.read import read_message
 from outlast.gateway.model import (
     CancelRequest,
@@ -35,6 +23,24 @@ from outlast.gateway.model import (
     StatusRequest,
     TrainingRequest,
 )
+from outlast.gateway.requester import requester
+from outlast.gateway.requester.client_answer import (
+    Answer,
+    BadAnswer,
+    prepare_directory,
+    read_answer,
+    write_files,
+)
+from outlast.gateway.requester.client_request import (
+    ClientRequest,
+    choose_queue,
+    choose_reply_queue,
+    control_body,
+    parse_value,
+    split_pairs,
+    training_body,
+)
+from outlast.gateway.requester.requester import CannotSend, LinkLost, LinkRefused, Received, Requester
 from outlast.gateway.settings import Parameter, QueueSettings
 
 REQUEST = ClientRequest(b"id-1", b"{}", "train", "results.id-1")
@@ -76,15 +82,15 @@ class Link:
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(requester.time, "sleep", lambda seconds: None)
 
 
 def reply(id: bytes = b"id-1", **keys: Any) -> Received:
     return Received(id, json.dumps({**ANSWER, **keys}).encode())
 
 
-def client_of(link: Link, **calls: Callable[[Any], None]) -> Client:
-    return Client(link, REQUEST, user="ann", **calls)
+def client_of(link: Link, **calls: Callable[[Any], None]) -> Requester:
+    return Requester(link, REQUEST, user="ann", **calls)
 
 
 # Sending
