@@ -18,7 +18,7 @@ def command(directory: Path, as_json: bool) -> None:
 
     Existing files are not overwritten.
     """
-    from outlast.gateway.skeleton import init_gateway
+    from outlast.gateway.new_gateway import init_gateway
 
     written = init_gateway(directory)
     if as_json:
