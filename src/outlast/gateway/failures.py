@@ -46,10 +46,10 @@ _INPUT_MESSAGES = {
 
 def failure_of(run: Run, last_attempt: Attempt | None, spec: Spec, template: Template) -> Failure:
     """Return the failure of a run that ended as failed or cancelled; `last_attempt` is its newest one."""
-    return _FailedRun(run, last_attempt, spec, template).failure()
+    return _EndedRun(run, last_attempt, spec, template).failure()
 
 
-class _FailedRun:
+class _EndedRun:
     """What is known about one run that ended without a result."""
 
     def __init__(self, run: Run, attempt: Attempt | None, spec: Spec, template: Template) -> None:

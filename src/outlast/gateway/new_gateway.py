@@ -34,14 +34,14 @@ def init_gateway(directory: Path) -> list[str]:
     Raise BadInput if there is something in the directory, NotWritable if it cannot be written.
     """
     try:
-        return _Skeleton(directory.absolute()).write()
+        return _NewGateway(directory.absolute()).write()
     except OSError as error:
         raise NotWritable(
             f"{describe_error(error)}; choose a directory of your own for the gateway"
         ) from error
 
 
-class _Skeleton:
+class _NewGateway:
     def __init__(self, root: Path) -> None:
         self.place = GatewayDirectory(root)
         self.examples = examples_directory()
