@@ -100,13 +100,15 @@ def find_request(record: Record, text: str) -> RecordedRequest:
 
     Raise BadInput if there is none, or several.
     """
-    id = _as_id(text)
-    found = record.request_by_id(id) or (record.request_by_run(text) if text else None)
+    ids = _possible_ids(text)
+    found = next(filter(None, map(record.request_by_id, ids)), None)
+    if found is None and text:
+        found = record.request_by_run(text)
     if found is None and text.isascii() and text.isdigit() and len(text) < 19:
         found = record.request(int(text))
     if found is not None:
         return found
-    matches = record.find_requests(id, MOST_MATCHES + 1) if id else []
+    matches = record.find_requests(ids[0], MOST_MATCHES + 1) if ids[0] else []
     if len(matches) == 1:
         return matches[0]
     if matches:
@@ -116,15 +118,19 @@ def find_request(record: Record, text: str) -> RecordedRequest:
     raise BadInput("no request has the id, number or run %s; `outlast gateway requests` lists them" % text)
 
 
-def _as_id(text: str) -> bytes:
-    """Return the bytes of an id as it is shown: maybe cut, and escaped if it is not printable UTF-8."""
+def _possible_ids(text: str) -> list[bytes]:
+    """Return the ids that are shown as this text: maybe cut, and escaped once or twice (see `show_id`)."""
     text = text.removesuffix("…")
-    if "\\" in text:
+    found = [text.encode("utf-8", "surrogateescape")]
+    for _ in range(2):
+        if "\\" not in text:
+            break
         try:
-            return text.encode("latin-1", "backslashreplace").decode("unicode_escape").encode("latin-1")
+            text = text.encode("latin-1", "backslashreplace").decode("unicode_escape")
+            found.append(text.encode("latin-1"))
         except UnicodeError:
-            pass  # not an escaped id
-    return text.encode("utf-8", "surrogateescape")
+            break  # not an escaped id
+    return found
 
 
 def short_id(request: RecordedRequest) -> str:

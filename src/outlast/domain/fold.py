@@ -146,7 +146,6 @@ def _apply_attempt(attempt: Attempt | None, entry: JournalEntry) -> Attempt:
                 state=state,
                 blocked="",
                 blocked_since=None,
-                outage_since=None,
                 outcome=Outcome(data["outcome"]),
                 detail=data["detail"],
                 host=data.get("host") or attempt.host,
@@ -202,6 +201,7 @@ def _apply_run(run: Run | None, attempt: Attempt | None, entry: JournalEntry, ch
                 failures=0,
                 troubles=0,
                 blocked_since=None,
+                outage_since=None,
                 sour_hosts=(),
                 save_blocked=None,  # the model may have changed, and with it the cost of a save
                 save_durable=None,

@@ -57,7 +57,7 @@ def input_item(rule: InputRule, reference: InputReference, application: Applicat
         hosts=_allowed_hosts(rule, application),
         private_hosts=rule.private_hosts,
         most=rule.most,
-        token=rule.token and is_applications,
+        token_scheme=application.scheme if rule.token and is_applications else "",
         ca_file=str(application.ca_file) if application.ca_file and is_applications else "",
     )
 

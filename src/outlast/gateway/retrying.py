@@ -86,13 +86,12 @@ def retry_request(
         record.reopen(request.number, RequestState.ACCEPTED, now, submitted=False)
         return Retried("run", "it is submitted as run %s; %s" % (request.run, _SECOND_ANSWER))
     experiment = Experiment(gateway.experiment(request.template))
-    # Before the transaction: packing the code takes a while.
-    spec = (make_spec or _SpecMaker(gateway))(request, experiment, now)
+    spec = None
+    if _can_run_again(_look_up(experiment, request)):
+        # Before the transaction: packing the code takes a while.
+        spec = (make_spec or _SpecMaker(gateway))(request, experiment, now)
     with record.transaction():
-        run, elsewhere = _look_up(experiment, request, spec)
-        if elsewhere:
-            raise BadInput(elsewhere)
-        return _run_again(experiment, record, request, run, spec, now)
+        return _run_again(experiment, record, request, spec, now)
 
 
 def _deliver_again(record: Record, request: RecordedRequest, now: float) -> Retried:
@@ -133,8 +132,12 @@ def _check(request: RecordedRequest, now: float) -> None:
         )
 
 
-def _look_up(experiment: Experiment, request: RecordedRequest, spec: Spec) -> tuple[Run, str]:
-    """Return the run of a request, and why it cannot be submitted now; empty if it can."""
+def _can_run_again(run: Run) -> bool:
+    return run.state in (RunState.FAILED, RunState.CANCELLED, RunState.HELD_BACK)
+
+
+def _look_up(experiment: Experiment, request: RecordedRequest, spec: Spec | None = None) -> Run:
+    """Return the run of a request. Raise BadInput if there is none, or `spec` cannot be submitted now."""
     journal = None if is_blank(experiment.journal) else Journal(experiment.journal)
     try:
         run = journal.run(request.run) if journal is not None else None
@@ -143,22 +146,28 @@ def _look_up(experiment: Experiment, request: RecordedRequest, spec: Spec) -> tu
                 "the run %s is not in the journal of %s; was it moved or removed?"
                 % (request.run, experiment.root)
             )
-        return run, under_way_elsewhere(journal, spec) if run.state.over else ""
+        elsewhere = under_way_elsewhere(journal, spec) if spec is not None else ""
+        if elsewhere:
+            raise BadInput(elsewhere)
+        return run
     finally:
         if journal is not None:
             journal.close()
 
 
 def _run_again(
-    experiment: Experiment, record: Record, request: RecordedRequest, run: Run, spec: Spec, now: float
+    experiment: Experiment, record: Record, request: RecordedRequest, spec: Spec | None, now: float
 ) -> Retried:
     """Reopen a request in the caller's transaction; its run is requested before that is committed."""
+    run = _look_up(experiment, request, spec)
     record.reopen(request.number, RequestState.ACCEPTED, now)
-    if run.state is RunState.FINISHED:  # somebody has retried it by hand
+    if run.state is RunState.FINISHED:  # its result could not be sent, or somebody has retried it by hand
         record.end(request.number, now, None)
-        return Retried("result", "its run %s has finished since; %s" % (run.name, _SECOND_ANSWER))
-    if not run.state.over and run.state is not RunState.HELD_BACK:
+        return Retried("result", "its run %s has finished; %s" % (run.name, _SECOND_ANSWER))
+    if not _can_run_again(run):
         return Retried("run", "its run %s is under way again; %s" % (run.name, _SECOND_ANSWER))
+    if spec is None:
+        raise BadInput("the run %s has ended just now; type the same again" % run.name)
     # If this process dies before the commit, the run is under way at the next try.
     Inbox(experiment.inbox).put(Retry(spec, (run.name,)))
     return Retried("run", "its run %s is retried from its checkpoints; %s" % (run.name, _SECOND_ANSWER))
@@ -180,7 +189,7 @@ class _SpecMaker:
         settings = read_settings(self._gateway)
         if request.template not in settings.templates:
             raise BadInput(
-                "the template %s is not in gateway.yaml any more; list it under templates: to retry request %d"
+                "the template %s is not in gateway.yaml any more; list it there to retry request %d"
                 % (request.template, request.number)
             )
         template = read_template(self._gateway.template(request.template), request.template, settings)

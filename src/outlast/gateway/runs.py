@@ -22,8 +22,10 @@ from outlast.gateway.model import Failure, FailureCode, Refused, RequestState, T
 from outlast.gateway.record.record import ImpossibleStep, Record
 from outlast.gateway.record.rows import RecordedRequest
 from outlast.gateway.settings import Template
+from outlast.gateway.token_keeper import TokenKeeper
 from outlast.journal.journal import Journal
 from outlast.journal.sqlite_file import is_blank
+from outlast.node.staging.errors import ErrorKind
 from outlast.spec import Parsed
 
 #: Entries of a journal that matter to a request.
@@ -60,6 +62,7 @@ class TemplateRuns:
         record: Record,
         make_run: MakeRun,
         audit: AuditBuffer,
+        token: TokenKeeper,
     ) -> None:
         self.template = template
         self.experiment = Experiment(directory.experiment(template.name))
@@ -67,6 +70,7 @@ class TemplateRuns:
         self._record = record
         self._make_run = make_run
         self._audit = audit
+        self._token = token
         self._inbox = Inbox(self.experiment.inbox)
         self._journal: Journal | None = None
         self._prepared: Spec | None = None
@@ -82,6 +86,9 @@ class TemplateRuns:
 
     def submit(self, now: float) -> list[RecordedRequest]:
         """Hand accepted requests to the controller, as many as may run; return them."""
+        if not self._token.ready and any(rule.token for rule in self.template.inputs.values()):
+            self._wait_for_token(now)
+            return []
         chosen = self._record.choose_next(self.template.name, self.template.quota.running)
         submitted = []
         for request in chosen:
@@ -101,6 +108,19 @@ class TemplateRuns:
             reach("gateway.submitted")
             submitted.append(request)
         return submitted
+
+    def _wait_for_token(self, now: float) -> None:
+        """End the requests that have waited for the application's log-in for as long as for other outages."""
+        if not self._token.trouble:
+            return
+        text = "the site cannot log in at the application: %s" % self._token.trouble
+        for request in self._record.choose_next(self.template.name, self.template.quota.running):
+            if now - request.at < self.template.ceilings.outage:
+                self._record.set_note(request.number, text)
+                continue
+            failure = Failure(FailureCode.SITE_UNAVAILABLE, text, "Send it again later, or ask the site")
+            self._record.end(request.number, now, failure)
+            self._write_audit("ended", request, code=failure.code.value)
 
     def cancel(self, requests: list[RecordedRequest], now: float) -> None:
         """Cancel the runs of these requests; what was not submitted yet has ended."""
@@ -175,6 +195,8 @@ class TemplateRuns:
                 attempt = journal.attempt(entry.token or "")
                 if attempt is None or attempt.outcome is None:
                     return []
+                if any(item.failed == ErrorKind.REFUSED.value for item in attempt.account.data):
+                    self._token.refuse()
                 return [
                     RunEvent(
                         request, "attempt", {"attempt": attempt.number, "outcome": attempt.outcome.value}

@@ -59,19 +59,22 @@ class ExperimentSupervision:
         self._thread.join(LONGEST_PASS)
 
     def _run(self) -> None:
-        pause = FIRST_PAUSE
+        pause, passes = FIRST_PAUSE, 0
         while not self._stop.is_set():
             try:
                 with control(self._experiment, "gateway") as supervisor:
-                    pause = FIRST_PAUSE
                     self._supervise(supervisor)
             except JournalHeld as error:
                 self._note_trouble("another process supervises it: %s" % error)
             except OutlastError as error:
                 self._note_trouble(str(error))
             except Exception as error:  # the other experiments go on; this one is tried again
-                _log.exception("supervision of %s failed", self._experiment.root)
-                self._note_trouble("internal error: %s: %s" % (type(error).__name__, error))
+                text = "internal error: %s: %s" % (type(error).__name__, error)
+                if text != self._state.trouble:
+                    _log.exception("supervision of %s failed", self._experiment.root)
+                self._note_trouble(text)
+            if self._state.passes > passes:
+                pause, passes = FIRST_PAUSE, self._state.passes
             self._stop.wait(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 

@@ -103,6 +103,14 @@ def test_a_file_that_has_changed_is_not_sent(content: bytes) -> None:
         encode_result("outlast", b"7", [(file_of("a", b"abc"), content)])
 
 
+@pytest.mark.parametrize("content", [b"abcd", b"ab"])
+def test_a_file_without_a_digest_is_not_sent_with_another_size(content: bytes) -> None:
+    file = ResultFile("a", Path("a"), 3, "")
+    out = io.BytesIO()
+    with pytest.raises(ContentChanged):
+        write_result("outlast", out, b"7", [(file, content)])
+
+
 def test_two_files_of_one_name_are_not_sent() -> None:
     with pytest.raises(ValueError, match="same name"):
         encode_result("rodan", b"7", [(file_of("a", b""), b""), (file_of("a", b""), b"")])

@@ -87,6 +87,7 @@ def test_a_request_becomes_a_run_of_the_template(files: GatewayFiles) -> None:
             hosts=("app.example.org",),
             private_hosts=("127.0.0.1:8080",),
             most=5 * 10**6,
+            token_scheme="Token",
         ),
     )
 
@@ -268,8 +269,9 @@ def test_only_the_application_gets_its_token_and_certificates() -> None:
     application = ApplicationSettings("https://app.example.org", ca_file=Path("/ca.pem"))
     own = input_item(rule, InputReference("/x"), application)
     other = input_item(rule, InputReference("https://data.example.org/x"), application)
-    assert (own.token, own.ca_file, other.token, other.ca_file) == (True, "/ca.pem", False, "")
-    assert not input_item(replace(rule, token=False), InputReference("/x"), application).token
+    assert (own.token_scheme, own.ca_file) == ("Token", "/ca.pem")
+    assert (other.token_scheme, other.ca_file) == ("", "")
+    assert not input_item(replace(rule, token=False), InputReference("/x"), application).token_scheme
 
 
 @pytest.mark.parametrize(
@@ -374,7 +376,7 @@ def test_the_new_fields_of_an_item_are_left_out_where_they_are_not_needed() -> N
         hosts=("a",),
         private_hosts=("b",),
         most=1,
-        token=False,
+        token_scheme="",
     )
     for item in (plain, full):
         assert DataItem.from_dict(item.to_dict()) == item

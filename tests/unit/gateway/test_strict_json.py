@@ -61,6 +61,13 @@ def test_texts_in_all_scripts_are_read() -> None:
     assert mistakes_in(json.dumps(texts, ensure_ascii=False).encode()) == []
 
 
+def test_a_mistake_is_printable_whatever_its_text_is() -> None:
+    mistakes = MistakeList()
+    mistakes.add(("a",), "\x1b[31m\n" * 100)
+    assert mistakes.texts[0].isprintable()
+    assert len(mistakes.texts[0]) == 300
+
+
 def test_a_path_is_printable_whatever_the_keys_are() -> None:
     keys = ["a b", "\x1b[31m", "\u202eevil", "", "x" * 1000, '"']
     for key in keys:

@@ -125,16 +125,25 @@ class AmqpChannel:
         *,
         passive: bool = False,
         durable: bool = False,
+        exclusive: bool = False,
         arguments: Mapping[str, Any] | None = None,
     ) -> None:
-        """Declare a queue. A passive declaration changes nothing; a refusal ends the channel."""
+        """Declare a queue. A passive declaration changes nothing; a refusal ends the channel.
+
+        An exclusive queue is this connection's, and ends with it.
+        """
         self._channel.queue_declare(
             name,
             passive=passive,
             durable=durable,
+            exclusive=exclusive,
             arguments=dict(arguments) if arguments else None,
             callback=self._then(done),
         )
+
+    def bind_queue(self, name: str, exchange: str, key: str, done: Callable[[], None]) -> None:
+        """Let an exchange put messages with this routing key, which may be a pattern, into a queue."""
+        self._channel.queue_bind(name, exchange, key, callback=self._then(done))
 
     def declare_exchange(self, name: str, done: Callable[[], None], *, passive: bool = False) -> None:
         """Declare a durable topic exchange."""
@@ -215,6 +224,8 @@ class AmqpChannel:
                 type=publication.type or None,
                 expiration=None if publication.expiration is None else str(publication.expiration),
                 delivery_mode=2 if publication.persistent else 1,
+                reply_to=publication.reply_to or None,
+                user_id=publication.user_id or None,
             ),
             mandatory=publication.mandatory,
         )
@@ -344,11 +355,11 @@ def describe(error: BaseException, settings: BrokerSettings) -> str:
         return "%s was silent for %d s" % (place, settings.heartbeat)
     if isinstance(cause, exceptions.ConnectionClosedByClient):
         return "closed by the gateway"
-    if isinstance(cause, connection_workflow.AMQPConnectorStackTimeout):
+    if isinstance(cause, (connection_workflow.AMQPConnectorStackTimeout, exceptions.ConnectionOpenAborted)):
         return "%s accepted the connection and did not answer within %g s" % (place, settings.connect_timeout)
     if isinstance(cause, OSError):
         return "%s cannot be reached: %s" % (place, _shortened(cause.strerror or str(cause)))
-    if isinstance(cause, (exceptions.StreamLostError, exceptions.ConnectionOpenAborted)):
+    if isinstance(cause, exceptions.StreamLostError):
         return "the connection to %s was lost" % place
     # Not its text, which may quote what was sent.
     return "the connection to %s failed: %s" % (place, type(cause).__name__)

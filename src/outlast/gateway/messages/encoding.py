@@ -1,6 +1,6 @@
 """Answers to bodies: failures, progress and states; results are in `result_encoding`.
 
-Answers in our own format are described by `schemas/answer-1.json`. `facts` are further keys of an answer:
+Answers in our own format are described by `answer-1.json`. `facts` are further keys of an answer:
 values for JSON, by name.
 """
 

@@ -1,4 +1,4 @@
-"""Our own format of requests, version 1. `schemas/request-1.json` says the same as JSON Schema."""
+"""Our own format of requests, version 1. `request-1.json` says the same as JSON Schema."""
 
 from __future__ import annotations
 

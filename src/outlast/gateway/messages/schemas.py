@@ -12,6 +12,6 @@ ANSWER = "answer-1.json"
 
 def read_schema(name: str) -> dict[str, Any]:
     """Return the packaged schema REQUEST or ANSWER."""
-    place = importlib.resources.files("outlast.gateway.messages") / "schemas" / name
+    place = importlib.resources.files("outlast.gateway.messages") / name
     schema: dict[str, Any] = json.loads(place.read_text(encoding="utf-8"))
     return schema
