@@ -153,7 +153,8 @@ def test_a_redirect_to_another_host_does_not_reach_it(
     with ApplicationServer({}) as other:
         application.always_for("upload", Behaviour(redirect=other.url("/a"), status=307))
         url = target(application, application.url("/a"))
-        failed(lambda: upload(results, file, url, authorization="Token secret", timeouts=PATIENT))
+        error = failed(lambda: upload(results, file, url, authorization="Token secret", timeouts=PATIENT))
+        assert "redirects to 127.0.0.1:%d" % other.port in error.text
         assert other.requests == []
 
 
