@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from outlast.gateway.broker.checks import FindingLevel, check_broker
 from outlast.gateway.broker.link import BrokerLink
 from outlast.gateway.broker.link_health import LinkHealth, QueueState
 from outlast.gateway.broker.link_session import LARGEST_BODY
@@ -348,6 +349,76 @@ def test_progress_goes_to_a_topic_exchange_and_nobody_needs_to_listen(broker: Br
         assert (made["type"], made["durable"]) == ("topic", True)
         link.publish(Publication(1, "progress", "request.1.queued", b"{}", persistent=False, mandatory=False))
         assert outcomes(link, 1) == {1: (PublishResult.CONFIRMED, "")}
+
+
+# --- checks -----------------------------------------------------------------------------------------------
+
+
+def test_the_check_finds_what_will_not_work_and_changes_nothing(broker: Broker, tmp_path: Path) -> None:
+    broker.declare_queue("hpc-jobs", durable=True)
+    broker.declare_queue("classic", durable=True)
+    broker.publish("classic", b"1")
+    queues = (
+        QueueSettings("hpc-jobs", dialect="rodan"),
+        QueueSettings("classic"),
+        QueueSettings("new", dead_letters="new-dead"),
+        QueueSettings("foreign", declare=False),
+    )
+    before = sorted(each["name"] for each in broker.api("GET", "queues/" + broker.virtual_host))
+
+    found = check_broker(broker.settings(tmp_path), queues, "progress")
+    assert [(each.level.value, each.subject) for each in found] == [
+        ("ok", "broker"),
+        ("ok", "encryption"),
+        ("ok", "message limit"),
+        ("ok", "answers"),
+        ("warning", "queue classic"),  # no dead letters
+        ("warning", "queue foreign"),
+        ("ok", "queue new-dead"),
+        ("ok", "queue hpc-jobs"),
+        ("error", "queue hpc-jobs"),
+        ("ok", "queue classic"),
+        ("warning", "queue classic"),
+        ("ok", "queue new"),
+        ("error", "queue foreign"),
+        ("ok", "exchange progress"),
+    ]
+    texts = [each.text for each in found]
+    assert "3.10" in texts[0] and "128 MiB" in texts[2]
+    assert "durable" in texts[8] and "x-queue-type" in texts[10] and "does not exist" in texts[12]
+
+    broker.permit("reader", read="classic")
+    found = check_broker(broker.settings(tmp_path, "reader"), queues, "progress")
+    errors = {each.subject: each.text for each in found if each.level is FindingLevel.ERROR}
+    assert sorted(errors) == [
+        *("answers", "queue foreign", "queue hpc-jobs", "queue new", "queue new-dead"),
+    ]
+    assert "may not publish" in errors["answers"] and "may not create" in errors["queue new"]
+    assert "may not read" in errors["queue hpc-jobs"]
+
+    after = sorted(each["name"] for each in broker.api("GET", "queues/" + broker.virtual_host))
+    assert after == before
+    (message,) = broker.get("classic")
+    assert message["redelivered"] is False
+
+
+def test_the_check_says_why_there_is_no_connection(broker: Broker, tmp_path: Path) -> None:
+    (finding,) = check_broker(broker.settings(tmp_path, port=9), QUEUES)
+    assert finding.level is FindingLevel.ERROR and "cannot be reached" in finding.text
+    settings = broker.settings(tmp_path)
+    assert settings.credentials is not None
+    settings.credentials.chmod(0o644)
+    (finding,) = check_broker(settings, QUEUES)
+    assert finding.level is FindingLevel.ERROR and "chmod 600" in finding.text
+
+
+def test_the_check_reports_an_alarm(fragile_broker: PrivateBroker, tmp_path: Path) -> None:
+    fragile_broker.set_alarm(True)
+    try:
+        found = check_broker(fragile_broker.settings(tmp_path), ())
+    finally:
+        fragile_broker.set_alarm(False)
+    assert [each.subject for each in found if each.level is FindingLevel.ERROR] == ["alarm"]
 
 
 # --- connections ------------------------------------------------------------------------------------------
