@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from outlast.errors import BadInput, NotWritable
-from outlast.gateway import health
-from outlast.gateway.health import MOST_CONNECTIONS, MOST_REQUEST, HealthServer
-from outlast.gateway.metrics import GatewayState, render_metrics, unhealthy_reasons
+from outlast.gateway.monitoring import health
+from outlast.gateway.monitoring.health import MOST_CONNECTIONS, MOST_REQUEST, HealthServer
+from outlast.gateway.monitoring.metrics import GatewayState, render_metrics, unhealthy_reasons
 
 NOW = 1_800_000_000.0
 WELL = GatewayState(

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from outlast.errors import BadInput, NotWritable
-from outlast.gateway.directory import GatewayDirectory
-from outlast.gateway.messages.rodan import MOST_LAYERS, PARAMETERS
-from outlast.gateway.model import InputReference, TrainingRequest
-from outlast.gateway.run_plan import plan_run
-from outlast.gateway.settings_file import read_settings
-from outlast.gateway.new_gateway import init_gateway
-from outlast.gateway.template_file import read_params, read_templates
+from outlast.gateway.configuration.new_gateway import init_gateway
+from outlast.gateway.configuration.settings_file import read_settings
+from outlast.gateway.configuration.template_file import read_params, read_templates
+from outlast.gateway.gateway_directory import GatewayDirectory
+from outlast.gateway.message_formats.rodan import MOST_LAYERS, PARAMETERS
+from outlast.gateway.planning.run_plan import plan_run
+from outlast.gateway.requests import InputReference, TrainingRequest
 from outlast.spec import BadSpec, read
 
 #: The lines of gateway.yaml that Rodan needs.
