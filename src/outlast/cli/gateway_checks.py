@@ -92,11 +92,11 @@ class GatewayChecks:
             require_client_library()
             from outlast.gateway.broker.checks import check_broker
 
-            findings = check_broker(settings)
+            findings = check_broker(settings.broker, settings.queues, settings.progress_exchange)
         except OutlastError as error:
             yield CheckedItem(ERROR, "broker", str(error))
             return
-        yield from (CheckedItem(one.level, one.subject, one.text, one.advice) for one in findings)
+        yield from (CheckedItem(one.level.value, one.subject, one.text, one.advice) for one in findings)
 
     def _application(self, settings: GatewaySettings) -> Iterator[CheckedItem]:
         from outlast.gateway.login import LoginError, fetch_token
