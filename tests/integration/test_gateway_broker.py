@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
+from outlast.gateway.broker.checks import FindingLevel, check_broker
 from outlast.gateway.broker.link import BrokerLink
 from outlast.gateway.broker.link_health import LinkHealth, QueueState
 from outlast.gateway.broker.link_session import LARGEST_BODY
 from outlast.gateway.broker.pauses import PauseLimits
-from outlast.gateway.model import Delivery, Publication, PublishResult
+from outlast.gateway.requests import Delivery, OutgoingMessage, PublishResult
 from outlast.gateway.settings import BrokerSettings, QueueSettings
 from servers.certificates import Authority, Certificate
 from support import raw_amqp
@@ -87,8 +88,8 @@ def outcomes(link: BrokerLink, count: int, seconds: float = 30) -> dict[int, tup
     return found
 
 
-def answer(number: int, key: str, body: bytes = b"{}", **options: Any) -> Publication:
-    return Publication(number, "", key, body, message_id="m%d" % number, **options)
+def answer(number: int, key: str, body: bytes = b"{}", **options: Any) -> OutgoingMessage:
+    return OutgoingMessage(number, "", key, body, message_id="m%d" % number, **options)
 
 
 # --- messages ---------------------------------------------------------------------------------------------
@@ -97,7 +98,9 @@ def answer(number: int, key: str, body: bytes = b"{}", **options: Any) -> Public
 def test_a_delivery_has_the_bytes_and_properties_that_were_sent(broker: Broker, tmp_path: Path) -> None:
     with working(broker.settings(tmp_path)) as link:
         link.publish(
-            Publication(1, "", QUEUE, b"\x00\xff{", correlation_id=b"\xff\x00 *", message_id="a", type="t")
+            OutgoingMessage(
+                1, "", QUEUE, b"\x00\xff{", correlation_id=b"\xff\x00 *", message_id="a", type="t"
+            )
         )
         (delivery,) = take(link, 1)
         assert outcomes(link, 1) == {1: (PublishResult.CONFIRMED, "")}
@@ -294,7 +297,7 @@ def test_every_publication_has_its_own_outcome(fragile_broker: PrivateBroker, tm
                 again = {
                     3: answer(3, "full"),
                     2: answer(2, "nowhere"),
-                    6: Publication(6, "nothing", "x", b""),
+                    6: OutgoingMessage(6, "nothing", "x", b""),
                 }
                 link.publish(again.get(number, answer(number, "replies")))
             found |= outcomes(link, len(unknown))
@@ -336,7 +339,7 @@ def test_a_user_who_may_not_publish_is_reported(broker: Broker, tmp_path: Path) 
         until(lambda: link.health.progress, "the missing exchange is not reported")
         assert "ACCESS_REFUSED" in link.health.progress
         link.publish(answer(1, QUEUE))
-        link.publish(Publication(2, "progress", "a.b", b"", mandatory=False))
+        link.publish(OutgoingMessage(2, "progress", "a.b", b"", mandatory=False))
         found = outcomes(link, 2)
         assert [found[number][0] for number in (1, 2)] == [PublishResult.REFUSED] * 2
         assert all("ACCESS_REFUSED" in found[number][1] for number in (1, 2))
@@ -346,8 +349,80 @@ def test_progress_goes_to_a_topic_exchange_and_nobody_needs_to_listen(broker: Br
     with working(broker.settings(tmp_path), progress_exchange="progress") as link:
         made = broker.api("GET", "exchanges/%s/progress" % broker.virtual_host)
         assert (made["type"], made["durable"]) == ("topic", True)
-        link.publish(Publication(1, "progress", "request.1.queued", b"{}", persistent=False, mandatory=False))
+        link.publish(
+            OutgoingMessage(1, "progress", "request.1.queued", b"{}", persistent=False, mandatory=False)
+        )
         assert outcomes(link, 1) == {1: (PublishResult.CONFIRMED, "")}
+
+
+# --- checks -----------------------------------------------------------------------------------------------
+
+
+def test_the_check_finds_what_will_not_work_and_changes_nothing(broker: Broker, tmp_path: Path) -> None:
+    broker.declare_queue("hpc-jobs", durable=True)
+    broker.declare_queue("classic", durable=True)
+    broker.publish("classic", b"1")
+    queues = (
+        QueueSettings("hpc-jobs", dialect="rodan"),
+        QueueSettings("classic"),
+        QueueSettings("new", dead_letters="new-dead"),
+        QueueSettings("foreign", declare=False),
+    )
+    before = sorted(each["name"] for each in broker.api("GET", "queues/" + broker.virtual_host))
+
+    found = check_broker(broker.settings(tmp_path), queues, "progress")
+    assert [(each.level.value, each.subject) for each in found] == [
+        ("ok", "broker"),
+        ("ok", "encryption"),
+        ("ok", "message limit"),
+        ("ok", "answers"),
+        ("warning", "queue classic"),  # no dead letters
+        ("warning", "queue foreign"),
+        ("ok", "queue new-dead"),
+        ("ok", "queue hpc-jobs"),
+        ("error", "queue hpc-jobs"),
+        ("ok", "queue classic"),
+        ("warning", "queue classic"),
+        ("ok", "queue new"),
+        ("error", "queue foreign"),
+        ("ok", "exchange progress"),
+    ]
+    texts = [each.text for each in found]
+    assert "3.10" in texts[0] and "128 MiB" in texts[2]
+    assert "durable" in texts[8] and "x-queue-type" in texts[10] and "does not exist" in texts[12]
+
+    broker.permit("reader", read="classic")
+    found = check_broker(broker.settings(tmp_path, "reader"), queues, "progress")
+    errors = {each.subject: each.text for each in found if each.level is FindingLevel.ERROR}
+    assert sorted(errors) == [
+        *("answers", "queue foreign", "queue hpc-jobs", "queue new", "queue new-dead"),
+    ]
+    assert "may not publish" in errors["answers"] and "may not create" in errors["queue new"]
+    assert "may not read" in errors["queue hpc-jobs"]
+
+    after = sorted(each["name"] for each in broker.api("GET", "queues/" + broker.virtual_host))
+    assert after == before
+    (message,) = broker.get("classic")
+    assert message["redelivered"] is False
+
+
+def test_the_check_says_why_there_is_no_connection(broker: Broker, tmp_path: Path) -> None:
+    (finding,) = check_broker(broker.settings(tmp_path, port=9), QUEUES)
+    assert finding.level is FindingLevel.ERROR and "cannot be reached" in finding.text
+    settings = broker.settings(tmp_path)
+    assert settings.credentials is not None
+    settings.credentials.chmod(0o644)
+    (finding,) = check_broker(settings, QUEUES)
+    assert finding.level is FindingLevel.ERROR and "chmod 600" in finding.text
+
+
+def test_the_check_reports_an_alarm(fragile_broker: PrivateBroker, tmp_path: Path) -> None:
+    fragile_broker.set_alarm(True)
+    try:
+        found = check_broker(fragile_broker.settings(tmp_path), ())
+    finally:
+        fragile_broker.set_alarm(False)
+    assert [each.subject for each in found if each.level is FindingLevel.ERROR] == ["alarm"]
 
 
 # --- connections ------------------------------------------------------------------------------------------

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from outlast.gateway.directory import GatewayDirectory
-from outlast.gateway.model import TrainingRequest
+from outlast.gateway.gateway_directory import GatewayDirectory
 from outlast.gateway.record.record import Origin, Record
+from outlast.gateway.requests import TrainingRequest
 from support.broker import PASSWORD, USER, Broker, PrivateBroker, until
 from support.gateways import write_gateway
 

@@ -148,8 +148,8 @@ class PrivateBroker(Broker):
     def kill(self) -> None:
         """Kill it with SIGKILL, and wait until it is gone.
 
-        First its quorum queues must be registered on the disk: RabbitMQ 3.10 writes that with a delay of three
-        seconds, and a queue that is not registered never has a leader again.
+        First its quorum queues must be registered on the disk: RabbitMQ 3.10 writes that with a delay of
+        three seconds, and a queue that is not registered never has a leader again.
         """
         until(self._has_registered_queues, "the queues are not registered")
         self._signal(signal.SIGKILL)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from outlast.errors import OutlastError
 from outlast.filesystem import describe_error
-from outlast.gateway.directory import GatewayDirectory
+from outlast.gateway.gateway_directory import GatewayDirectory
 from outlast.text import counted
 from outlast.units import show_size
 
@@ -40,7 +40,7 @@ class GatewayChecks:
 
     def run(self) -> Iterator[CheckedItem]:
         """Yield the results. What cannot be checked because of an error is left out."""
-        from outlast.gateway.settings_file import read_settings
+        from outlast.gateway.configuration.settings_file import read_settings
         from outlast.spec import BadSpec
 
         yield from self._disk()
@@ -99,8 +99,8 @@ class GatewayChecks:
         yield from (CheckedItem(one.level.value, one.subject, one.text, one.advice) for one in findings)
 
     def _application(self, settings: GatewaySettings) -> Iterator[CheckedItem]:
-        from outlast.gateway.login import LoginError, fetch_token
-        from outlast.gateway.web_request import WebTimeouts
+        from outlast.gateway.web_application.login import LoginError, fetch_token
+        from outlast.gateway.web_application.web_request import WebTimeouts
 
         application = settings.application
         if not application.url:
@@ -119,7 +119,7 @@ class GatewayChecks:
                 yield CheckedItem(OK, "application", "%s accepts the log-in" % application.url)
 
     def _template(self, name: str, settings: GatewaySettings) -> Iterator[CheckedItem]:
-        from outlast.gateway.template_file import read_params, read_template
+        from outlast.gateway.configuration.template_file import read_params, read_template
         from outlast.spec import BadSpec
 
         subject = "template %s" % name

@@ -12,11 +12,11 @@ import click
 
 from outlast.cli.common import is_too_long, show_argument
 from outlast.errors import BadInput
-from outlast.gateway.directory import GatewayDirectory
-from outlast.gateway.model import RequestState
+from outlast.gateway.gateway_directory import GatewayDirectory
+from outlast.gateway.requests import RequestState
 
 if TYPE_CHECKING:
-    from outlast.gateway.audit import AuditBuffer
+    from outlast.gateway.monitoring.audit import AuditBuffer
     from outlast.gateway.record.record import Record
     from outlast.gateway.record.rows import RecordedAnswer, RecordedRequest
 
@@ -73,7 +73,7 @@ def open_audit(gateway: GatewayDirectory) -> Iterator[AuditBuffer]:
 
     A log that cannot be written stops nothing; a warning is printed.
     """
-    from outlast.gateway.audit import Audit, AuditBuffer
+    from outlast.gateway.monitoring.audit import Audit, AuditBuffer
 
     audit = AuditBuffer(Audit(gateway.audit))
     try:
@@ -161,7 +161,7 @@ def state_since(request: RecordedRequest) -> float:
 
 def how_to_run(gateway: GatewayDirectory, directory: Path) -> str:
     """Return a sentence about who carries out what was recorded: the running gateway, or none yet."""
-    from outlast.gateway.heartbeat import read_heartbeat
+    from outlast.gateway.monitoring.heartbeat import read_heartbeat
 
     heartbeat = read_heartbeat(gateway.heartbeat)
     if heartbeat is not None and heartbeat.alive:

@@ -14,10 +14,10 @@ from outlast.controller.submission import prepare
 from outlast.domain.model import Run, RunState, Spec
 from outlast.errors import BadInput
 from outlast.exchange.experiment import Experiment
-from outlast.gateway.directory import GatewayDirectory
-from outlast.gateway.model import Refused, RequestState
+from outlast.gateway.gateway_directory import GatewayDirectory
 from outlast.gateway.record.record import Record
 from outlast.gateway.record.rows import RecordedAnswer, RecordedRequest
+from outlast.gateway.requests import RequestRefused, RequestState
 from outlast.journal.journal import Journal
 from outlast.journal.sqlite_file import is_blank
 
@@ -181,10 +181,10 @@ class _SpecMaker:
 
     def __call__(self, request: RecordedRequest, experiment: Experiment, now: float) -> Spec:
         """Pack the template's code into the experiment and return the spec. Raise BadInput or NotWritable."""
-        from outlast.gateway.application import Application
-        from outlast.gateway.planner import Planner
-        from outlast.gateway.settings_file import read_settings
-        from outlast.gateway.template_file import read_params, read_template
+        from outlast.gateway.configuration.settings_file import read_settings
+        from outlast.gateway.configuration.template_file import read_params, read_template
+        from outlast.gateway.planning.planner import Planner
+        from outlast.gateway.web_application.application import Application
 
         settings = read_settings(self._gateway)
         if request.template not in settings.templates:
@@ -197,7 +197,7 @@ class _SpecMaker:
         planner = Planner(settings, {template.name: parsed}, Application(settings.application, self._gateway))
         try:
             spec, _ = planner(template, request.body, request.user, request.number, now)
-        except Refused as error:
+        except RequestRefused as error:
             details = "; ".join((error.failure.message, *error.failure.mistakes))
             raise BadInput(
                 "the template %s would refuse request %d now: %s" % (template.name, request.number, details)

@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from outlast.controller.supervisor import control
 from outlast.errors import JournalHeld, JournalLocked, JournalUnavailable, OutlastError
 from outlast.gateway.assembly import CAREFUL_MESSAGES, Gateway, assemble
-from outlast.gateway.audit import Listener
 from outlast.gateway.broker.link_health import LinkHealth, QueueHealth, QueueState
-from outlast.gateway.directory import GatewayDirectory
-from outlast.gateway.health import HealthServer
-from outlast.gateway.heartbeat import Heartbeat, write_heartbeat
+from outlast.gateway.gateway_directory import GatewayDirectory
 from outlast.gateway.lock import hold_lock
-from outlast.gateway.model import RequestState
+from outlast.gateway.monitoring.audit import Listener
+from outlast.gateway.monitoring.health import HealthServer
+from outlast.gateway.monitoring.heartbeat import Heartbeat, write_heartbeat
+from outlast.gateway.monitoring.state_view import StateView
 from outlast.gateway.record.record import Record
-from outlast.gateway.state_view import StateView
+from outlast.gateway.requests import RequestState
 from outlast.gateway.supervision import ExperimentSupervision
 
 #: Seconds between two heartbeats, and the longest wait of a step.

@@ -9,16 +9,16 @@ from dataclasses import dataclass
 
 from outlast.errors import JournalDamaged, JournalHeld, NotWritable
 from outlast.gateway.answering import Answering
-from outlast.gateway.audit import AuditBuffer
 from outlast.gateway.broker.link import BrokerLink
 from outlast.gateway.intake import Intake
-from outlast.gateway.model import Delivery, PublishOutcome, RequestState
+from outlast.gateway.monitoring.audit import AuditBuffer
 from outlast.gateway.progress import Progress
 from outlast.gateway.record.record import Record
 from outlast.gateway.record.rows import RecordedRequest
-from outlast.gateway.runs import RunEvent, TemplateRuns
+from outlast.gateway.requests import Delivery, PublishOutcome, RequestState
 from outlast.gateway.sending import Sending
-from outlast.gateway.token_keeper import TokenKeeper
+from outlast.gateway.template_runs import RunEvent, TemplateRuns
+from outlast.gateway.web_application.token_keeper import TokenKeeper
 
 _log = logging.getLogger(__name__)
 

@@ -19,25 +19,25 @@ from outlast.controller.inbox import Inbox, Retry
 from outlast.domain.model import EntryKind, JournalEntry
 from outlast.errors import BadInput
 from outlast.exchange.experiment import Experiment
-from outlast.gateway.directory import GatewayDirectory
-from outlast.gateway.heartbeat import Heartbeat, write_heartbeat
-from outlast.gateway.model import (
+from outlast.gateway.gateway_directory import GatewayDirectory
+from outlast.gateway.monitoring.heartbeat import Heartbeat, write_heartbeat
+from outlast.gateway.record.record import Origin, Record
+from outlast.gateway.record.rows import RecordedRequest
+from outlast.gateway.requests import (
     Delivery,
-    Failure,
     FailureCode,
     InputReference,
     Properties,
     PublishResult,
+    RequestFailure,
     RequestState,
     TrainingRequest,
 )
-from outlast.gateway.record.record import Origin, Record
-from outlast.gateway.record.rows import RecordedRequest
 from outlast.gateway.retrying import retry_request
 from support.gateways import TEMPLATE, write_gateway
 from support.journals import SPEC, added, ended, intended, writer
 
-OUT_OF_MEMORY = Failure(FailureCode.OUT_OF_MEMORY, "it needs more memory", "Request more.", attempts=3)
+OUT_OF_MEMORY = RequestFailure(FailureCode.OUT_OF_MEMORY, "it needs more memory", "Request more.", attempts=3)
 INPUTS = {"book": InputReference("https://u:pw@app.example.org/a?signature=s3cr3t")}
 SECRET_PARAMETER = "  key: {type: text, default: x, secret: yes}\ninputs:"
 
@@ -86,12 +86,12 @@ def accept(record: Record, id: bytes, user: str = "ann", reply_to: str = "result
 
 
 def refuse(record: Record, id: bytes, template: str = "pages") -> int:
-    failure = Failure(FailureCode.UNKNOWN_TEMPLATE, "there is no template of this name", "", ("a: b",))
+    failure = RequestFailure(FailureCode.UNKNOWN_TEMPLATE, "there is no template of this name", "", ("a: b",))
     made = record.add_request(origin(id), TrainingRequest(template), time.time(), failure=failure)
     return made.number
 
 
-def end(record: Record, number: int, failure: Failure | None) -> None:
+def end(record: Record, number: int, failure: RequestFailure | None) -> None:
     now = time.time()
     record.mark_submitted(number, now)
     record.start(number, now)
@@ -413,7 +413,7 @@ def test_retry_of_an_undelivered_answer_sends_it_for_as_long_as_a_new_one(
         record.close_request(number, RequestState.ANSWERED, time.time())
 
 
-def failed_run(gateway: GatewayDirectory, record: Record, failure: Failure = OUT_OF_MEMORY) -> int:
+def failed_run(gateway: GatewayDirectory, record: Record, failure: RequestFailure = OUT_OF_MEMORY) -> int:
     """Make a request that has failed and was answered, with its run in the journal of the experiment."""
     number = accept(record, b"a")
     end(record, number, failure)
@@ -503,7 +503,7 @@ def test_retry_of_a_request_that_was_cancelled_before_it_was_submitted_submits_i
 ) -> None:
     number = accept(record, b"a")
     record.ask_cancel(number, "cancelled")
-    record.end(number, time.time(), Failure(FailureCode.CANCELLED, "it was cancelled"))
+    record.end(number, time.time(), RequestFailure(FailureCode.CANCELLED, "it was cancelled"))
     answer(record, number)
     assert ask(gateway, "retry", "1", at=True)["retried"] == "run"
     assert [one.number for one in record.choose_next("pages", 10)] == [number]
@@ -518,7 +518,7 @@ def finish(record: Record) -> None:
 def expire(record: Record) -> None:
     body = TrainingRequest("pages")
     number = record.add_request(origin(b"a"), body, time.time(), deadline=5.0, run_of="pages").number
-    record.end(number, time.time(), Failure(FailureCode.EXPIRED, "too late"))
+    record.end(number, time.time(), RequestFailure(FailureCode.EXPIRED, "too late"))
     answer(record, number)
 
 

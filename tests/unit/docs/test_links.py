@@ -17,8 +17,8 @@ from outlast import job_environment
 from outlast.cli import group
 from outlast.domain.ledger import Use
 from outlast.domain.model import AttemptState, EntryKind, Outcome, Phase, RunState
-from outlast.gateway.settings_keys import GatewayKeys, QueueKeys
-from outlast.gateway.template_keys import ENTRIES, TemplateKeys
+from outlast.gateway.configuration.settings_keys import GatewayKeys, QueueKeys
+from outlast.gateway.configuration.template_keys import ENTRIES, TemplateKeys
 from outlast.journal import format as journal_format
 from outlast.node.protocol import Variable
 from outlast.spec.schema import ParamsKeys, ProfileKeys

@@ -12,23 +12,23 @@ from typing import Any, BinaryIO
 
 import pytest
 
-from outlast.gateway.messages.clean_values import to_json
-from outlast.gateway.messages.encoding import (
+from outlast.gateway.message_formats.clean_values import to_json
+from outlast.gateway.message_formats.encoding import (
     encode_failure,
     encode_progress,
     encode_status,
     rodan_sentences,
     routing_word,
 )
-from outlast.gateway.messages.failure_texts import TEXTS, failure
-from outlast.gateway.messages.result_encoding import (
+from outlast.gateway.message_formats.failure_texts import TEXTS, failure
+from outlast.gateway.message_formats.result_encoding import (
     ContentChanged,
     encode_result,
     encoded_size,
     too_large,
     write_result,
 )
-from outlast.gateway.model import RETRYABLE, FailureCode, RequestState, ResultFile
+from outlast.gateway.requests import RETRYABLE, FailureCode, RequestState, ResultFile
 
 DIALECTS = ("outlast", "cloudevents", "rodan")
 CONTENTS = {

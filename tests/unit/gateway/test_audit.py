@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from outlast.gateway.audit import LONGEST_LINE, Audit, audit_line, without_query
+from outlast.gateway.monitoring.audit import LONGEST_LINE, Audit, audit_line, without_query
 
 
 def lines(path: Path) -> list[dict[str, object]]:

@@ -14,12 +14,12 @@ import pytest
 
 from outlast.exchange.experiment import Experiment
 from outlast.gateway.answers.deliver import DeliveredResult, NotNow, ResultDelivery
-from outlast.gateway.application import SHORTEST_PAUSE, Application
-from outlast.gateway.directory import GatewayDirectory
-from outlast.gateway.model import Failure, FailureCode, RequestState, TrainingRequest
+from outlast.gateway.gateway_directory import GatewayDirectory
 from outlast.gateway.record.rows import RecordedRequest
+from outlast.gateway.requests import FailureCode, RequestFailure, RequestState, TrainingRequest
 from outlast.gateway.settings import ApplicationSettings, Template
-from outlast.gateway.web_request import WebTimeouts
+from outlast.gateway.web_application.application import SHORTEST_PAUSE, Application
+from outlast.gateway.web_application.web_request import WebTimeouts
 from servers.application import LOGIN, PASSWORD, USERNAME, ApplicationServer
 from servers.behaviour import Behaviour
 
@@ -98,9 +98,9 @@ class Site:
             self.deliver(request)
         return str(raised.value)
 
-    def undeliverable(self, request: RecordedRequest) -> Failure:
+    def undeliverable(self, request: RecordedRequest) -> RequestFailure:
         found = self.deliver(request)
-        assert isinstance(found, Failure) and found.code is FailureCode.RESULT_UNDELIVERABLE
+        assert isinstance(found, RequestFailure) and found.code is FailureCode.RESULT_UNDELIVERABLE
         assert (self.results / "model.h5").read_bytes() == MODEL
         return found
 

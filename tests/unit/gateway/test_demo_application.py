@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from outlast.demo.web_application import LOGIN, USERNAME, WebApplication
+from outlast.demo.demo_application import LOGIN, USERNAME, WebApplication
 from outlast.gateway.answers.collect import collect
 from outlast.gateway.answers.errors import UploadError
 from outlast.gateway.answers.upload import UploadTarget, upload
-from outlast.gateway.application import Application
-from outlast.gateway.directory import GatewayDirectory
-from outlast.gateway.login import LoginError
-from outlast.gateway.model import Failure
+from outlast.gateway.gateway_directory import GatewayDirectory
+from outlast.gateway.requests import RequestFailure
 from outlast.gateway.settings import ApplicationSettings
+from outlast.gateway.web_application.application import Application
+from outlast.gateway.web_application.login import LoginError
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_log_in_download_and_upload(stand_in: WebApplication, tmp_path: Path) ->
     results.mkdir(parents=True)
     (results / "model.npz").write_bytes(b"weights")
     files = collect(results, {"model": "model.npz"})
-    assert not isinstance(files, Failure)
+    assert not isinstance(files, RequestFailure)
     target = UploadTarget.parse(stand_in.url + "/models/1", [stand_in.authority])
     with pytest.raises(UploadError) as raised:
         upload(results, files[0], target)

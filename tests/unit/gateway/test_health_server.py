@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from outlast.errors import BadInput, NotWritable
-from outlast.gateway import health
-from outlast.gateway.health import MOST_CONNECTIONS, MOST_REQUEST, HealthServer
-from outlast.gateway.metrics import GatewayState, render_metrics, unhealthy_reasons
+from outlast.gateway.monitoring import health
+from outlast.gateway.monitoring.health import MOST_CONNECTIONS, MOST_REQUEST, HealthServer
+from outlast.gateway.monitoring.metrics import GatewayState, render_metrics, unhealthy_reasons
 
 NOW = 1_800_000_000.0
 WELL = GatewayState(
@@ -290,7 +290,8 @@ def test_silent_clients_are_dropped_and_do_not_keep_others_out(
         assert get(Connection(path), "/healthz")[0] == 200
 
 
-def test_the_number_of_connections_is_bounded(path: Path) -> None:
+def test_the_number_of_connections_is_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "PATIENCE", 1000.0)
     with serving(path):
         silent = [dial(path) for _ in range(MOST_CONNECTIONS)]
         with closing(dial(path)) as one_more:

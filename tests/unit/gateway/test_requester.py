@@ -12,17 +12,7 @@ from typing import Any
 import pytest
 
 from outlast.errors import BadInput
-from outlast.gateway.messages.read import read_message
-from outlast.gateway.model import (
-    CancelRequest,
-    Delivery,
-    Properties,
-    Publication,
-    PublishOutcome,
-    PublishResult,
-    StatusRequest,
-    TrainingRequest,
-)
+from outlast.gateway.message_formats.read import read_message
 from outlast.gateway.requester import requester
 from outlast.gateway.requester.client_answer import (
     Answer,
@@ -41,6 +31,16 @@ from outlast.gateway.requester.client_request import (
     training_body,
 )
 from outlast.gateway.requester.requester import CannotSend, LinkLost, LinkRefused, Received, Requester
+from outlast.gateway.requests import (
+    CancelRequest,
+    Delivery,
+    OutgoingMessage,
+    Properties,
+    PublishOutcome,
+    PublishResult,
+    StatusRequest,
+    TrainingRequest,
+)
 from outlast.gateway.settings import Parameter, QueueSettings
 
 REQUEST = ClientRequest(b"id-1", b"{}", "train", "results.id-1")
@@ -54,13 +54,13 @@ class Link:
     def __init__(self, *outcomes: Any, received: Any = ()) -> None:
         self.outcomes = list(outcomes)
         self.to_receive = list(received)
-        self.published: list[Publication] = []
+        self.published: list[OutgoingMessage] = []
         self.opened = self.closed = self.acknowledged = 0
 
     def open(self, request: ClientRequest, timeout: float) -> None:
         self.opened += 1
 
-    def publish(self, publication: Publication, timeout: float) -> PublishOutcome:
+    def publish(self, publication: OutgoingMessage, timeout: float) -> PublishOutcome:
         self.published.append(publication)
         outcome = self.outcomes.pop(0) if self.outcomes else PublishResult.CONFIRMED
         if isinstance(outcome, Exception):

@@ -13,9 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outlast.domain.model import RunPlan, Spec
-from outlast.gateway.input_items import input_item
-from outlast.gateway.model import Failure, FailureCode, InputReference, Refused, TrainingRequest
-from outlast.gateway.run_plan import plan_run
+from outlast.gateway.planning.input_items import input_item
+from outlast.gateway.planning.run_plan import plan_run
+from outlast.gateway.requests import (
+    FailureCode,
+    InputReference,
+    RequestFailure,
+    RequestRefused,
+    TrainingRequest,
+)
 from outlast.gateway.settings import ApplicationSettings, GatewaySettings, InputRule, Template
 from outlast.node.staging.item import DataItem
 from outlast.node.staging.plan import DataPlan
@@ -58,15 +64,15 @@ def planned(
     )
 
 
-def refused(files: GatewayFiles, request: TrainingRequest, **options: Any) -> Failure:
-    with pytest.raises(Refused) as caught:
+def refused(files: GatewayFiles, request: TrainingRequest, **options: Any) -> RequestFailure:
+    with pytest.raises(RequestRefused) as caught:
         planned(files, request, **options)
     failure = caught.value.failure
     assert failure.message.endswith(".") and failure.advice
     return failure
 
 
-def refused_input(files: GatewayFiles, url: str, **reference: Any) -> Failure:
+def refused_input(files: GatewayFiles, url: str, **reference: Any) -> RequestFailure:
     return refused(files, request_with(inputs={"book": InputReference(url, **reference)}))
 
 
@@ -356,7 +362,7 @@ def test_whatever_the_values_are_they_make_a_run_or_a_refusal(
         spec, plan = plan_run(
             template, request, settings, parsed, user="", number=1, now=NOW, token_file=None
         )
-    except Refused as caught:
+    except RequestRefused as caught:
         assert caught.failure.mistakes and caught.failure.message.isprintable()
     else:
         assert len(arguments(spec.command, plan.params)) == 11

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from outlast.gateway.messages.mistake_list import MistakeList
-from outlast.gateway.messages.strict_json import DEEPEST, LARGEST_BODY, UNUSABLE, parse
+from outlast.gateway.message_formats.mistake_list import MistakeList
+from outlast.gateway.message_formats.strict_json import DEEPEST, LARGEST_BODY, UNUSABLE, parse
 
 
 def mistakes_in(body: bytes) -> list[str]:

@@ -170,7 +170,15 @@ def test_a_private_host_that_is_listed_as_such_may_be_read(authority: Authority,
     assert len(server.requests) == 1
 
 
-def test_nothing_is_sent_to_a_host_that_is_not_listed(authority: Authority, server: Misbehaving) -> None:
+def test_nothing_is_sent_to_a_host_that_is_not_listed(
+    authority: Authority, server: Misbehaving, other: Misbehaving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The servers stand for public ones.
+    monkeypatch.setattr(connect, "is_private_address", lambda _: False)
+    server.plan(Behaviour(redirect=other.url("/a.bin")))
+    error = error_of(source(authority, server.url("/x"), (), (host(server),)))
+    assert error.kind is ErrorKind.FORBIDDEN and other.requests == []
+    server.requests.clear()
     error = error_of(source(authority, server.url("/a.bin"), ("app.example.org",)))
     assert error.kind is ErrorKind.FORBIDDEN
     assert server.requests == []
@@ -261,6 +269,8 @@ def test_a_file_that_announces_too_many_bytes_is_not_read(scene: Scene, digests:
     failed = scene.fail(scene.item(most=len(CONTENT) - 1, digests=digests))
     assert (failed.cause.kind, failed.outcome) == (ErrorKind.TOO_LARGE, Outcome.CORRUPT_INPUT)
     assert scene.largest() < 10_000
+    gets = [request for request in scene.server.requests if request.method == "GET"]
+    assert len(gets) == bool(digests)  # without a digest, the size is known before
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 from outlast.filesystem import is_gone
 from outlast.gateway.answers.errors import ResultChanged, UploadError
-from outlast.gateway.model import Failure, FailureCode, ResultFile
+from outlast.gateway.requests import FailureCode, RequestFailure, ResultFile
 from outlast.node.pulse import no_pulse
 from outlast.text import counted, printable
 from outlast.units import show_size
@@ -40,12 +40,12 @@ class _Unfit(Exception):
 
     def __init__(self, code: FailureCode, message: str, advice: str = "") -> None:
         super().__init__(message)
-        self.failure = Failure(code, message, advice)
+        self.failure = RequestFailure(code, message, advice)
 
 
 def collect(
     results: Path, answer: Mapping[str, str], pulse: Callable[[], None] = no_pulse
-) -> tuple[ResultFile, ...] | Failure:
+) -> tuple[ResultFile, ...] | RequestFailure:
     """Return the files of an answer, or why there is none. Raise OSError if they cannot be read now.
 
     `results` is the run's directory in `results/`, `answer` as in `Template`. `pulse` is called for each

@@ -20,13 +20,13 @@ from outlast.gateway.answers.collect import collect, open_result
 from outlast.gateway.answers.errors import UploadError
 from outlast.gateway.answers.place import place
 from outlast.gateway.answers.upload import UploadTarget, upload
-from outlast.gateway.application import Application
-from outlast.gateway.directory import GatewayDirectory
-from outlast.gateway.login import LoginError
-from outlast.gateway.messages.result_encoding import ContentChanged, write_result
-from outlast.gateway.model import Failure, FailureCode, ResultFile
+from outlast.gateway.gateway_directory import GatewayDirectory
+from outlast.gateway.message_formats.result_encoding import ContentChanged, write_result
 from outlast.gateway.record.rows import RecordedRequest
+from outlast.gateway.requests import FailureCode, RequestFailure, ResultFile
 from outlast.gateway.settings import ApplicationSettings, Template
+from outlast.gateway.web_application.application import Application
+from outlast.gateway.web_application.login import LoginError
 from outlast.untrusted_files import create_file, open_directory
 
 
@@ -43,7 +43,7 @@ class DeliveredResult:
 
 
 #: Prepares the result of a request. Raises NotNow.
-Deliver = Callable[[RecordedRequest], DeliveredResult | Failure]
+Deliver = Callable[[RecordedRequest], DeliveredResult | RequestFailure]
 
 
 class ResultDelivery:
@@ -70,7 +70,7 @@ class ResultDelivery:
         #: Requests for which the application's token was fetched anew.
         self._renewed: set[int] = set()
 
-    def __call__(self, request: RecordedRequest) -> DeliveredResult | Failure:
+    def __call__(self, request: RecordedRequest) -> DeliveredResult | RequestFailure:
         """Return the body of the answer to a request whose run has finished, or why it has no result."""
         template = self._templates.get(request.template)
         if template is None:
@@ -78,12 +78,12 @@ class ResultDelivery:
         results = Experiment(self._directory.experiment(template.name)).result(request.run)
         try:
             files = collect(results, template.answer)
-            if isinstance(files, Failure):
+            if isinstance(files, RequestFailure):
                 return files
             ways = choose(
                 files, request.dialect, self._most(), request.body.uploads, template.upload_directory
             )
-            if isinstance(ways, Failure):
+            if isinstance(ways, RequestFailure):
                 return ways
             put = [self._put(file, ways[file.name], request, template) for file in files]
             return self._encode(request, put)
@@ -166,8 +166,8 @@ def _opened(results: Path, file: ResultFile) -> Iterator[BinaryIO | None]:
         yield stream
 
 
-def _undeliverable(reason: str, request: RecordedRequest) -> Failure:
-    return Failure(
+def _undeliverable(reason: str, request: RecordedRequest) -> RequestFailure:
+    return RequestFailure(
         FailureCode.RESULT_UNDELIVERABLE,
         "The training has finished, but its result cannot be delivered: %s" % reason,
         "The site keeps it as %s." % request.run,

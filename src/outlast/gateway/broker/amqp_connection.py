@@ -16,8 +16,8 @@ from typing import Any
 
 from outlast.errors import BadInput
 from outlast.gateway.broker.broker_credentials import BrokerCredentials
-from outlast.gateway.broker.frame_filter import Content, FrameFilter
-from outlast.gateway.model import Properties, Publication
+from outlast.gateway.broker.frame_filter import FrameFilter, MessageContent
+from outlast.gateway.requests import OutgoingMessage, Properties
 from outlast.gateway.settings import BrokerSettings
 from outlast.text import printable
 
@@ -211,7 +211,7 @@ class AmqpChannel:
         self._channel.add_on_return_callback(returned)
         self._channel.confirm_delivery(confirmed, callback=self._then(done))
 
-    def publish(self, publication: Publication) -> None:
+    def publish(self, publication: OutgoingMessage) -> None:
         """Publish a message. What becomes of it is reported to the callbacks of `confirm`."""
         self._channel.basic_publish(
             publication.exchange,
@@ -292,7 +292,7 @@ class AmqpConnection:
         """Return a channel that is being opened."""
         return AmqpChannel(self, on_open, on_end)
 
-    def content(self, properties: Any) -> Content:
+    def content(self, properties: Any) -> MessageContent:
         """Return what the filter kept of the message with these properties."""
         return self._filter.pop(properties.message_id)
 

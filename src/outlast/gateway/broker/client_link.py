@@ -15,10 +15,10 @@ from outlast.gateway.broker.amqp_connection import (
     Incoming,
 )
 from outlast.gateway.broker.broker_credentials import BrokerCredentials
-from outlast.gateway.messages.encoding import routing_word
-from outlast.gateway.model import Publication, PublishOutcome, PublishResult
+from outlast.gateway.message_formats.encoding import routing_word
 from outlast.gateway.requester.client_request import ClientRequest
 from outlast.gateway.requester.requester import LinkLost, LinkRefused, Received
+from outlast.gateway.requests import OutgoingMessage, PublishOutcome, PublishResult
 from outlast.gateway.settings import BrokerSettings
 
 #: The most bytes of an answer: the most that a broker can be set to take.
@@ -135,7 +135,7 @@ class BrokerClientLink:
         self._received.append((received, incoming.number))
         self._wake()
 
-    def publish(self, publication: Publication, timeout: float) -> PublishOutcome:
+    def publish(self, publication: OutgoingMessage, timeout: float) -> PublishOutcome:
         """Publish a message; return what became of it. Raise LinkLost."""
         assert self._publishing is not None
         self._outcome = None

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from outlast.errors import BadInput
-from outlast.gateway.messages.encoding import id_members, routing_word
-from outlast.gateway.messages.own import VERSION
+from outlast.gateway.message_formats.encoding import id_members, routing_word
+from outlast.gateway.message_formats.own import VERSION
 from outlast.gateway.settings import Parameter, QueueSettings
 
 _TRUE, _FALSE = ("true", "yes"), ("false", "no")

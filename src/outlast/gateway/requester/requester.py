@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from outlast.errors import OutlastError
-from outlast.gateway.model import Publication, PublishOutcome, PublishResult
 from outlast.gateway.requester.client_answer import Answer, BadAnswer, read_answer
 from outlast.gateway.requester.client_request import ClientRequest
+from outlast.gateway.requests import OutgoingMessage, PublishOutcome, PublishResult
 
 #: Seconds within which a request must have been confirmed by the broker.
 SEND_TIMEOUT = 60.0
@@ -52,7 +52,7 @@ class ClientLink(Protocol):
     def open(self, request: ClientRequest, timeout: float) -> None:
         """Connect, and consume the queues of the request. Raise LinkRefused if the broker forbids that."""
 
-    def publish(self, publication: Publication, timeout: float) -> PublishOutcome:
+    def publish(self, publication: OutgoingMessage, timeout: float) -> PublishOutcome:
         """Publish a message and wait until it is confirmed."""
 
     def receive(self, timeout: float) -> Received | None:
@@ -141,9 +141,9 @@ class Requester:
             time.sleep(self._pause)
             self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
-    def _publication(self) -> Publication:
+    def _publication(self) -> OutgoingMessage:
         request = self._request
-        return Publication(
+        return OutgoingMessage(
             number=1,
             exchange="",
             routing_key=request.queue,

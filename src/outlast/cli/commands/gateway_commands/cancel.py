@@ -16,7 +16,7 @@ from outlast.cli.gateway_common import (
     open_audit,
     open_record,
 )
-from outlast.gateway.model import FailureCode
+from outlast.gateway.requests import FailureCode
 
 
 @click.command()

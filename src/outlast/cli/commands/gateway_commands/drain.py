@@ -8,7 +8,7 @@ import click
 
 from outlast.cli.common import json_option, show_argument, write_json
 from outlast.cli.gateway_common import gateway_argument, gateway_at, open_audit, open_record
-from outlast.gateway.model import RequestState
+from outlast.gateway.requests import RequestState
 from outlast.text import counted
 
 _OPEN = (RequestState.ACCEPTED, RequestState.RUNNING, RequestState.ENDED, RequestState.REFUSED)

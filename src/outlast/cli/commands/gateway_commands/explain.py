@@ -21,7 +21,7 @@ from outlast.cli.gateway_common import (
     request_as_json,
     state_of,
 )
-from outlast.gateway.directory import GatewayDirectory
+from outlast.gateway.gateway_directory import GatewayDirectory
 from outlast.text import counted, printable
 from outlast.units import show_duration, show_size
 
@@ -85,8 +85,8 @@ def _describe_body(gateway: GatewayDirectory, request: RecordedRequest) -> dict[
 
 def _secret_parameters(gateway: GatewayDirectory, template: str) -> frozenset[str] | None:
     """Return the parameters whose values are secret; None if that is not known: then all count as secret."""
-    from outlast.gateway.settings_file import read_settings
-    from outlast.gateway.template_file import read_template
+    from outlast.gateway.configuration.settings_file import read_settings
+    from outlast.gateway.configuration.template_file import read_template
     from outlast.spec import BadSpec
 
     try:

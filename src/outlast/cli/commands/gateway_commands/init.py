@@ -18,7 +18,7 @@ def command(directory: Path, as_json: bool) -> None:
 
     It gets settings, templates, files for passwords, a unit for systemd and a line for cron.
     """
-    from outlast.gateway.skeleton import init_gateway
+    from outlast.gateway.configuration.new_gateway import init_gateway
 
     written = init_gateway(directory)
     if as_json:

@@ -17,8 +17,8 @@ from outlast.cli.gateway_common import (
     state_of,
     state_since,
 )
-from outlast.gateway.model import RequestState
 from outlast.gateway.record.rows import RecordedRequest
+from outlast.gateway.requests import RequestState
 from outlast.text import counted, printable
 
 #: Requests shown without `--last`.

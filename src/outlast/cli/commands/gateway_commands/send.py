@@ -16,7 +16,7 @@ from outlast.cli import ERROR, FAILED
 from outlast.cli.common import json_option, show_argument, show_time, write_json
 from outlast.cli.gateway_common import gateway_argument, gateway_at, require_client_library
 from outlast.errors import BadInput
-from outlast.gateway.directory import GatewayDirectory
+from outlast.gateway.gateway_directory import GatewayDirectory
 from outlast.text import counted, printable
 from outlast.units import show_size
 
@@ -160,7 +160,7 @@ class _SendCommand:
     """One call of the command."""
 
     def __init__(self, gateway: GatewayDirectory, directory: Path, options: _SendOptions) -> None:
-        from outlast.gateway.settings_file import read_settings
+        from outlast.gateway.configuration.settings_file import read_settings
 
         self._gateway = gateway
         self._directory = directory
@@ -250,7 +250,7 @@ class _SendCommand:
 
     def _parameter_types(self) -> Mapping[str, Parameter]:
         """Return the parameters of the template, if it is one of this gateway's."""
-        from outlast.gateway.template_file import read_template
+        from outlast.gateway.configuration.template_file import read_template
 
         name = self._options.template
         if name not in self._settings.templates:

@@ -21,9 +21,9 @@ from outlast.cli.common import (
     write_json,
 )
 from outlast.cli.gateway_common import gateway_argument, gateway_at, open_record
-from outlast.gateway.directory import GatewayDirectory
-from outlast.gateway.heartbeat import Heartbeat, read_heartbeat
-from outlast.gateway.model import RequestState
+from outlast.gateway.gateway_directory import GatewayDirectory
+from outlast.gateway.monitoring.heartbeat import Heartbeat, read_heartbeat
+from outlast.gateway.requests import RequestState
 from outlast.text import counted, printable
 from outlast.units import show_duration
 
