@@ -344,11 +344,11 @@ def describe(error: BaseException, settings: BrokerSettings) -> str:
         return "%s was silent for %d s" % (place, settings.heartbeat)
     if isinstance(cause, exceptions.ConnectionClosedByClient):
         return "closed by the gateway"
-    if isinstance(cause, connection_workflow.AMQPConnectorStackTimeout):
+    if isinstance(cause, (connection_workflow.AMQPConnectorStackTimeout, exceptions.ConnectionOpenAborted)):
         return "%s accepted the connection and did not answer within %g s" % (place, settings.connect_timeout)
     if isinstance(cause, OSError):
         return "%s cannot be reached: %s" % (place, _shortened(cause.strerror or str(cause)))
-    if isinstance(cause, (exceptions.StreamLostError, exceptions.ConnectionOpenAborted)):
+    if isinstance(cause, exceptions.StreamLostError):
         return "the connection to %s was lost" % place
     # Not its text, which may quote what was sent.
     return "the connection to %s failed: %s" % (place, type(cause).__name__)

@@ -109,7 +109,7 @@ class _Walk:
             if offset == open_ends[-1]:
                 open_ends.pop()
                 keyed.pop()
-                del path[len(open_ends) :]
+                del path[max(0, len(open_ends) - 1) :]
                 continue
             key = b""
             if keyed[-1]:

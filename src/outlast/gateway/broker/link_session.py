@@ -77,6 +77,7 @@ class LinkSession:
 
     def run(self) -> None:
         """Move messages until everything is closed; raise what went wrong in here."""
+        self._report()
         for keeper in (self._consuming, self._publishing):
             self._loop.call_soon(keeper.connect)
         self._loop.run()
