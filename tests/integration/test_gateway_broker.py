@@ -19,7 +19,7 @@ from outlast.gateway.broker.link import BrokerLink
 from outlast.gateway.broker.link_health import LinkHealth, QueueState
 from outlast.gateway.broker.link_session import LARGEST_BODY
 from outlast.gateway.broker.pauses import PauseLimits
-from outlast.gateway.model import Delivery, Publication, PublishResult
+from outlast.gateway.requests import Delivery, OutgoingMessage, PublishResult
 from outlast.gateway.settings import BrokerSettings, QueueSettings
 from servers.certificates import Authority, Certificate
 from support import raw_amqp
@@ -88,8 +88,8 @@ def outcomes(link: BrokerLink, count: int, seconds: float = 30) -> dict[int, tup
     return found
 
 
-def answer(number: int, key: str, body: bytes = b"{}", **options: Any) -> Publication:
-    return Publication(number, "", key, body, message_id="m%d" % number, **options)
+def answer(number: int, key: str, body: bytes = b"{}", **options: Any) -> OutgoingMessage:
+    return OutgoingMessage(number, "", key, body, message_id="m%d" % number, **options)
 
 
 # --- messages ---------------------------------------------------------------------------------------------
@@ -98,7 +98,9 @@ def answer(number: int, key: str, body: bytes = b"{}", **options: Any) -> Public
 def test_a_delivery_has_the_bytes_and_properties_that_were_sent(broker: Broker, tmp_path: Path) -> None:
     with working(broker.settings(tmp_path)) as link:
         link.publish(
-            Publication(1, "", QUEUE, b"\x00\xff{", correlation_id=b"\xff\x00 *", message_id="a", type="t")
+            OutgoingMessage(
+                1, "", QUEUE, b"\x00\xff{", correlation_id=b"\xff\x00 *", message_id="a", type="t"
+            )
         )
         (delivery,) = take(link, 1)
         assert outcomes(link, 1) == {1: (PublishResult.CONFIRMED, "")}
@@ -295,7 +297,7 @@ def test_every_publication_has_its_own_outcome(fragile_broker: PrivateBroker, tm
                 again = {
                     3: answer(3, "full"),
                     2: answer(2, "nowhere"),
-                    6: Publication(6, "nothing", "x", b""),
+                    6: OutgoingMessage(6, "nothing", "x", b""),
                 }
                 link.publish(again.get(number, answer(number, "replies")))
             found |= outcomes(link, len(unknown))
@@ -337,7 +339,7 @@ def test_a_user_who_may_not_publish_is_reported(broker: Broker, tmp_path: Path) 
         until(lambda: link.health.progress, "the missing exchange is not reported")
         assert "ACCESS_REFUSED" in link.health.progress
         link.publish(answer(1, QUEUE))
-        link.publish(Publication(2, "progress", "a.b", b"", mandatory=False))
+        link.publish(OutgoingMessage(2, "progress", "a.b", b"", mandatory=False))
         found = outcomes(link, 2)
         assert [found[number][0] for number in (1, 2)] == [PublishResult.REFUSED] * 2
         assert all("ACCESS_REFUSED" in found[number][1] for number in (1, 2))
@@ -347,7 +349,9 @@ def test_progress_goes_to_a_topic_exchange_and_nobody_needs_to_listen(broker: Br
     with working(broker.settings(tmp_path), progress_exchange="progress") as link:
         made = broker.api("GET", "exchanges/%s/progress" % broker.virtual_host)
         assert (made["type"], made["durable"]) == ("topic", True)
-        link.publish(Publication(1, "progress", "request.1.queued", b"{}", persistent=False, mandatory=False))
+        link.publish(
+            OutgoingMessage(1, "progress", "request.1.queued", b"{}", persistent=False, mandatory=False)
+        )
         assert outcomes(link, 1) == {1: (PublishResult.CONFIRMED, "")}
 
 

@@ -137,9 +137,12 @@ class ApplicationServer(Misbehaving):
     def _take_upload(self, wire: Wire, request: Request, path: str) -> bool:
         signature = parse_qs(urlsplit(request.path).query).get("X-Amz-Signature", [""])[0]
         is_signed = bool(signature) and signature == self._signatures.get(path)
-        if not is_signed and not self._is_authorized(request):
+        if signature and not is_signed:
             # As a real store does, with what would have been signed.
             return self._send_json(wire, request, 403, {"StringToSign": request.path})
+        if not is_signed and not self._is_authorized(request):
+            detail = "Invalid token: %s" % request.headers.get("authorization")
+            return self._send_json(wire, request, 401, {"detail": detail})
         digest = base64.b64encode(hashlib.sha256(request.body).digest()).decode()
         if request.headers.get("repr-digest") != f"sha-256=:{digest}:":
             return self._send_json(wire, request, 400, {"detail": "the digest is not that of the body"})

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from outlast.gateway.directory import GatewayDirectory
+from outlast.gateway.configuration.settings_file import read_settings
+from outlast.gateway.configuration.template_file import read_params, read_templates
+from outlast.gateway.gateway_directory import GatewayDirectory
 from outlast.gateway.settings import GatewaySettings, Template
-from outlast.gateway.settings_file import read_settings
-from outlast.gateway.template_file import read_params, read_templates
 from outlast.spec import Parsed
 
 SETTINGS = """\

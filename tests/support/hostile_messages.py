@@ -159,7 +159,7 @@ def _numbers(site: Site) -> Iterator[Message]:
         yield Message(f"9-{name}", _with(cpus, written), INVALID)
     for time in ("0-25:61", "-1", "0", "0-06:00 --uid=0", "٢h", "1" * 100):
         yield Message(f"10-{time[:20]}", _json(site.request(resources={"time": time})), INVALID, names="time")
-    for memory in ("16", "-16GB", "1e3GB", "٦GB", "inf", 16, True, None):
+    for memory in ("16", "-16GB", "1e3GB", "٦GB", "16\N{KELVIN SIGN}B", "inf", 16, True, None):
         yield Message(f"10-memory-{memory!r}", _json(site.request(resources={"memory": memory})), INVALID)
 
 
@@ -303,6 +303,8 @@ def _envelopes(site: Site) -> Iterator[Message]:
     yield Message("28-event-of-another-type", _json({**event, "type": "x"}), INVALID, envelope, names="type")
     later = _json({**event, "specversion": "2.0"})
     yield Message("28-event-of-version-2", later, refused("unsupported_version"), envelope)
+    base64 = _json({**event, "data": site.request(), "data_base64": "e30="})
+    yield Message("28-event-in-base64", base64, INVALID, envelope, names="data_base64: not accepted")
     bad = _json({**event, "data": site.request(command="id")})
     yield Message("28-event-with-command", bad, INVALID, envelope, names="data.command: not accepted")
     expired = refused("expired")
@@ -331,7 +333,17 @@ def _rodan_rows(site: Site) -> Iterator[Message]:
         yield Message(f"10-{time}", body, INVALID, names="Maximum time (D-HH:MM)")
     body = _json(site.rodan(**{"Maximum time (D-HH:MM)": "9999-00:00"}))
     yield Message("10-27-years", body, refused("over_ceiling"))
-    for email in ("a@b --wrap=id", "a@b.c\n", "a@b.c\n--uid=0", "-a@b.c", "a", "@", "a@b@c.d", 7):
+    for email in (
+        "a@b --wrap=id",
+        "a@b.cd --wrap=id",
+        "a@b.c\n",
+        "a@b.c\n--uid=0",
+        "-a@b.c",
+        "a",
+        "@",
+        "a@b@c.d",
+        7,
+    ):
         body = _json(site.rodan(**{"Slurm Notification Email": email}))
         yield Message(f"11-{email!r}", body, INVALID, names="Slurm Notification Email")
     for key in ("command", "env", "image", "partition"):

@@ -12,11 +12,11 @@ import click
 
 from outlast.cli.common import is_too_long, show_argument
 from outlast.errors import BadInput
-from outlast.gateway.directory import GatewayDirectory
-from outlast.gateway.model import RequestState
+from outlast.gateway.gateway_directory import GatewayDirectory
+from outlast.gateway.requests import RequestState
 
 if TYPE_CHECKING:
-    from outlast.gateway.audit import AuditBuffer
+    from outlast.gateway.monitoring.audit import AuditBuffer
     from outlast.gateway.record.record import Record
     from outlast.gateway.record.rows import RecordedAnswer, RecordedRequest
 
@@ -73,7 +73,7 @@ def open_audit(gateway: GatewayDirectory) -> Iterator[AuditBuffer]:
 
     A log that cannot be written stops nothing; a warning is printed.
     """
-    from outlast.gateway.audit import Audit, AuditBuffer
+    from outlast.gateway.monitoring.audit import Audit, AuditBuffer
 
     audit = AuditBuffer(Audit(gateway.audit))
     try:
@@ -100,13 +100,15 @@ def find_request(record: Record, text: str) -> RecordedRequest:
 
     Raise BadInput if there is none, or several.
     """
-    id = _as_id(text)
-    found = record.request_by_id(id) or (record.request_by_run(text) if text else None)
+    ids = _possible_ids(text)
+    found = next(filter(None, map(record.request_by_id, ids)), None)
+    if found is None and text:
+        found = record.request_by_run(text)
     if found is None and text.isascii() and text.isdigit() and len(text) < 19:
         found = record.request(int(text))
     if found is not None:
         return found
-    matches = record.find_requests(id, MOST_MATCHES + 1) if id else []
+    matches = record.find_requests(ids[0], MOST_MATCHES + 1) if ids[0] else []
     if len(matches) == 1:
         return matches[0]
     if matches:
@@ -116,15 +118,19 @@ def find_request(record: Record, text: str) -> RecordedRequest:
     raise BadInput("no request has the id, number or run %s; `outlast gateway requests` lists them" % text)
 
 
-def _as_id(text: str) -> bytes:
-    """Return the bytes of an id as it is shown: maybe cut, and escaped if it is not printable UTF-8."""
+def _possible_ids(text: str) -> list[bytes]:
+    """Return the ids that are shown as this text: maybe cut, and escaped once or twice (see `show_id`)."""
     text = text.removesuffix("…")
-    if "\\" in text:
+    found = [text.encode("utf-8", "surrogateescape")]
+    for _ in range(2):
+        if "\\" not in text:
+            break
         try:
-            return text.encode("latin-1", "backslashreplace").decode("unicode_escape").encode("latin-1")
+            text = text.encode("latin-1", "backslashreplace").decode("unicode_escape")
+            found.append(text.encode("latin-1"))
         except UnicodeError:
-            pass  # not an escaped id
-    return text.encode("utf-8", "surrogateescape")
+            break  # not an escaped id
+    return found
 
 
 def short_id(request: RecordedRequest) -> str:
@@ -155,7 +161,7 @@ def state_since(request: RecordedRequest) -> float:
 
 def how_to_run(gateway: GatewayDirectory, directory: Path) -> str:
     """Return a sentence about who carries out what was recorded: the running gateway, or none yet."""
-    from outlast.gateway.heartbeat import read_heartbeat
+    from outlast.gateway.monitoring.heartbeat import read_heartbeat
 
     heartbeat = read_heartbeat(gateway.heartbeat)
     if heartbeat is not None and heartbeat.alive:

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from outlast.gateway.answers.deliver import Deliver, DeliveredResult, NotNow
-from outlast.gateway.audit import AuditBuffer
-from outlast.gateway.crashpoints import reach
-from outlast.gateway.messages.dialects import content_type_of
-from outlast.gateway.messages.encoding import encode_failure
-from outlast.gateway.model import Failure, FailureCode, RequestState
+from outlast.gateway.gateway_crashpoints import reach
+from outlast.gateway.message_formats.dialects import content_type_of
+from outlast.gateway.message_formats.encoding import encode_failure
+from outlast.gateway.monitoring.audit import AuditBuffer
 from outlast.gateway.record.record import Record
 from outlast.gateway.record.rows import RecordedRequest
-from outlast.gateway.worker import Worker
+from outlast.gateway.requests import FailureCode, RequestFailure, RequestState
+from outlast.gateway.worker_threads import Worker
 
 _log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 5.0, 600.0
 
 
 @dataclass
-class _Retry:
+class _Postponed:
     tries: int = 0
     due: float = 0.0
 
@@ -54,8 +54,8 @@ class Answering:
         self._deliver = deliver
         self._audit = audit
         self._keep = keep
-        self._worker: Worker[int, DeliveredResult | Failure] = Worker("results", workers)
-        self._retries: dict[int, _Retry] = {}
+        self._worker: Worker[int, DeliveredResult | RequestFailure] = Worker("results", workers)
+        self._retries: dict[int, _Postponed] = {}
 
     @property
     def busy(self) -> bool:
@@ -80,9 +80,9 @@ class Answering:
         return done
 
     def _is_due(self, number: int, now: float) -> bool:
-        return now >= self._retries.get(number, _Retry()).due and not self._worker.has(number)
+        return now >= self._retries.get(number, _Postponed()).due and not self._worker.has(number)
 
-    def _answer_failure(self, request: RecordedRequest, failure: Failure, now: float) -> None:
+    def _answer_failure(self, request: RecordedRequest, failure: RequestFailure, now: float) -> None:
         body = encode_failure(request.dialect, request.id, failure, _facts(request))
         self._store(request, "failure", now, body=body)
 
@@ -93,7 +93,7 @@ class Answering:
             if request is None or request.state is not RequestState.ENDED:
                 continue
             result = self._judge(request, found, now)
-            if isinstance(result, Failure):
+            if isinstance(result, RequestFailure):
                 self._record.fail_ended(number, result)
             elif result is not None:
                 reach("gateway.encoded")
@@ -105,8 +105,8 @@ class Answering:
         return done
 
     def _judge(
-        self, request: RecordedRequest, found: DeliveredResult | Failure | BaseException, now: float
-    ) -> DeliveredResult | Failure | None:
+        self, request: RecordedRequest, found: DeliveredResult | RequestFailure | BaseException, now: float
+    ) -> DeliveredResult | RequestFailure | None:
         """Return what the worker has made of a result; None if it tries again later."""
         if not isinstance(found, BaseException):
             return found
@@ -114,16 +114,18 @@ class Answering:
             if self._put_off(request, str(found), now):
                 return None
             text = "the result could not be delivered: %s" % found
-            return Failure(FailureCode.RESULT_UNDELIVERABLE, text, "The site keeps it as %s" % request.run)
+            return RequestFailure(
+                FailureCode.RESULT_UNDELIVERABLE, text, "The site keeps it as %s" % request.run
+            )
         _log.error("the result of request %d could not be prepared", request.number, exc_info=found)
         text = "the result could not be sent: %s in the gateway" % type(found).__name__
-        return Failure(FailureCode.INTERNAL, text, "The site keeps it as %s" % request.run)
+        return RequestFailure(FailureCode.INTERNAL, text, "The site keeps it as %s" % request.run)
 
     def _put_off(self, request: RecordedRequest, reason: str, now: float) -> bool:
         """Try again later, unless the result was kept for long enough; return True if so."""
         if request.ended is not None and now - request.ended >= self._keep:
             return False
-        retry = self._retries.setdefault(request.number, _Retry())
+        retry = self._retries.setdefault(request.number, _Postponed())
         retry.due = now + min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(retry.tries, 20))
         retry.tries += 1
         self._record.set_note(request.number, "its result waits: %s" % reason)

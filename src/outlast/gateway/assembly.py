@@ -7,24 +7,25 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from outlast.gateway.admission import Admission
 from outlast.gateway.answer_limit import AnswerLimit
 from outlast.gateway.answering import Answering
 from outlast.gateway.answers.deliver import ResultDelivery
-from outlast.gateway.application import Application
-from outlast.gateway.audit import Audit, AuditBuffer, Listener
 from outlast.gateway.broker.link import BrokerLink
-from outlast.gateway.directory import GatewayDirectory
+from outlast.gateway.configuration.settings_file import read_settings
+from outlast.gateway.configuration.template_file import read_params, read_templates
+from outlast.gateway.gateway_directory import GatewayDirectory
 from outlast.gateway.intake import Intake
-from outlast.gateway.planner import Planner
+from outlast.gateway.monitoring.audit import Audit, AuditBuffer, Listener
+from outlast.gateway.planning.planner import Planner
 from outlast.gateway.progress import Progress
 from outlast.gateway.record.record import Record
-from outlast.gateway.runs import TemplateRuns
+from outlast.gateway.request_admission import Admission
 from outlast.gateway.sending import Sending
 from outlast.gateway.service import Service
 from outlast.gateway.settings import GatewaySettings, QueueSettings, Template
-from outlast.gateway.settings_file import read_settings
-from outlast.gateway.template_file import read_params, read_templates
+from outlast.gateway.template_runs import TemplateRuns
+from outlast.gateway.web_application.application import Application
+from outlast.gateway.web_application.token_keeper import TokenKeeper
 
 #: After a crash, messages are taken one by one until this many have been interpreted.
 CAREFUL_MESSAGES = 20
@@ -72,9 +73,10 @@ def assemble(
         settings.broker, settings.queues, progress_exchange=settings.progress_exchange, prefetch=prefetch
     )
     application, application_lock = Application(settings.application, directory), threading.Lock()
+    token = TokenKeeper(application, application_lock)
     planner = Planner(settings, parsed, application)
     runs = {
-        name: TemplateRuns(directory, template, parsed[name], record, planner, audit)
+        name: TemplateRuns(directory, template, parsed[name], record, planner, audit, token)
         for name, template in templates.items()
     }
     for one in runs.values():
@@ -87,7 +89,7 @@ def assemble(
     sending = Sending(directory, record, link, audit, limit, keep=settings.keep)
     intake = Intake(record, _queues(settings), Admission(record, templates, planner), audit)
     progress = Progress(settings.progress_exchange, link)
-    service = Service(record, link, intake, runs, answering, sending, progress, audit)
+    service = Service(record, link, intake, runs, answering, sending, progress, audit, token)
     return Gateway(directory, settings, templates, record, link, service, runs, audit)
 
 

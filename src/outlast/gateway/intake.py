@@ -10,26 +10,26 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from outlast.errors import JournalDamaged, JournalHeld, NotWritable
-from outlast.gateway.admission import Admission
-from outlast.gateway.audit import AuditBuffer
-from outlast.gateway.crashpoints import reach
-from outlast.gateway.messages.delivery_checks import check_answerable
-from outlast.gateway.messages.dialects import dialect_of
-from outlast.gateway.messages.message_identity import message_digest, request_id
-from outlast.gateway.messages.read import read_message
-from outlast.gateway.model import (
+from outlast.gateway.gateway_crashpoints import reach
+from outlast.gateway.message_formats.delivery_checks import check_answerable
+from outlast.gateway.message_formats.dialects import dialect_of
+from outlast.gateway.message_formats.message_identity import message_digest, request_id
+from outlast.gateway.message_formats.read import read_message
+from outlast.gateway.monitoring.audit import AuditBuffer
+from outlast.gateway.record.record import LARGEST_BODY, Origin, Record
+from outlast.gateway.record.rows import RecordedMessage, RecordedRequest, show_id
+from outlast.gateway.request_admission import Admission
+from outlast.gateway.requests import (
     CancelRequest,
     Delivery,
-    Failure,
     FailureCode,
     Quarantined,
-    Refused,
+    RequestFailure,
+    RequestRefused,
     RequestState,
     StatusRequest,
     TrainingRequest,
 )
-from outlast.gateway.record.record import LARGEST_BODY, Origin, Record
-from outlast.gateway.record.rows import RecordedMessage, RecordedRequest, show_id
 from outlast.gateway.settings import QueueSettings
 from outlast.text import printable
 
@@ -102,18 +102,18 @@ class Intake:
             self._control(message, queue, body, now)
         except Quarantined as error:
             self._quarantine(message, str(error))
-        except Refused as error:
+        except RequestRefused as error:
             self._refuse(message, queue, TrainingRequest(""), error.failure, now)
         return None
 
     def _whole(self, message: RecordedMessage) -> Delivery:
-        """Return the delivery. Raise Refused if not all of its body was recorded."""
+        """Return the delivery. Raise RequestRefused if not all of its body was recorded."""
         if message.size > LARGEST_BODY:
             text = "the message has %d bytes; a request has at most %d" % (message.size, LARGEST_BODY)
             advice = "Name files by URL under `inputs` instead of sending them"
             # What decides whether it can be answered is in the properties, which are whole.
             check_answerable(message.delivery, self._queues[message.delivery.queue])
-            raise Refused(Failure(FailureCode.INVALID_REQUEST, text, advice))
+            raise RequestRefused(RequestFailure(FailureCode.INVALID_REQUEST, text, advice))
         return message.delivery
 
     def _train(
@@ -124,7 +124,7 @@ class Intake:
             return None
         try:
             template = self._admission.check(origin, body, now)
-        except Refused as error:
+        except RequestRefused as error:
             self._refuse(message, queue, body, error.failure, now)
             return None
         request = self._record.add_request(origin, body, now, deadline=body.deadline, run_of=template)
@@ -146,7 +146,7 @@ class Intake:
             known.shown_id,
             "with another body or by another user",
         )
-        failure = Failure(FailureCode.DUPLICATE_ID, text, "Send each request under an id of its own")
+        failure = RequestFailure(FailureCode.DUPLICATE_ID, text, "Send each request under an id of its own")
         self._record.set_message(message.number, "refused", failure.code.value, known.number)
         self._admission.answer_message(message, origin, failure, now)
         self._audit_request("refused", known, code=failure.code.value)
@@ -163,7 +163,7 @@ class Intake:
         message: RecordedMessage,
         queue: QueueSettings,
         body: TrainingRequest,
-        failure: Failure,
+        failure: RequestFailure,
         now: float,
     ) -> None:
         origin = self._origin(message, queue)
@@ -185,9 +185,11 @@ class Intake:
         kind = "cancel" if isinstance(body, CancelRequest) else "status"
         failure = None
         if known is None:
-            failure = Failure(FailureCode.INVALID_REQUEST, "no request has the id %s" % show_id(body.id))
+            failure = RequestFailure(
+                FailureCode.INVALID_REQUEST, "no request has the id %s" % show_id(body.id)
+            )
         elif known.user != origin.user:
-            failure = Failure(
+            failure = RequestFailure(
                 FailureCode.FORBIDDEN, "the request %s was sent by another user" % show_id(body.id)
             )
         if failure is not None or known is None:

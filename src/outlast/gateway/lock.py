@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from outlast.errors import BadInput, NotWritable
 from outlast.filesystem import describe_error
-from outlast.gateway.directory import GatewayDirectory
+from outlast.gateway.gateway_directory import GatewayDirectory
 
 
 @contextmanager

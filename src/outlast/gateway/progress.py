@@ -12,9 +12,9 @@ from outlast.domain.model import Attempt
 from outlast.exchange import attempt_log
 from outlast.exchange.experiment import Experiment
 from outlast.gateway.broker.link import BrokerLink
-from outlast.gateway.messages.encoding import encode_progress, routing_word
-from outlast.gateway.model import Publication
+from outlast.gateway.message_formats.encoding import encode_progress, routing_word
 from outlast.gateway.record.rows import RecordedRequest
+from outlast.gateway.requests import OutgoingMessage
 
 #: Seconds between two messages about the steps of one run.
 STEP_INTERVAL = 10.0
@@ -38,7 +38,7 @@ class Progress:
         body = encode_progress(request.dialect, request.id, event, facts)
         key = "request.%s.%s" % (routing_word(request.id), event)
         self._link.publish(
-            Publication(
+            OutgoingMessage(
                 number=0,
                 exchange=self._exchange,
                 routing_key=key,

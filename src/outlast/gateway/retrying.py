@@ -14,10 +14,10 @@ from outlast.controller.submission import prepare
 from outlast.domain.model import Run, RunState, Spec
 from outlast.errors import BadInput
 from outlast.exchange.experiment import Experiment
-from outlast.gateway.directory import GatewayDirectory
-from outlast.gateway.model import Refused, RequestState
+from outlast.gateway.gateway_directory import GatewayDirectory
 from outlast.gateway.record.record import Record
 from outlast.gateway.record.rows import RecordedAnswer, RecordedRequest
+from outlast.gateway.requests import RequestRefused, RequestState
 from outlast.journal.journal import Journal
 from outlast.journal.sqlite_file import is_blank
 
@@ -86,13 +86,12 @@ def retry_request(
         record.reopen(request.number, RequestState.ACCEPTED, now, submitted=False)
         return Retried("run", "it is submitted as run %s; %s" % (request.run, _SECOND_ANSWER))
     experiment = Experiment(gateway.experiment(request.template))
-    # Before the transaction: packing the code takes a while.
-    spec = (make_spec or _SpecMaker(gateway))(request, experiment, now)
+    spec = None
+    if _can_run_again(_look_up(experiment, request)):
+        # Before the transaction: packing the code takes a while.
+        spec = (make_spec or _SpecMaker(gateway))(request, experiment, now)
     with record.transaction():
-        run, elsewhere = _look_up(experiment, request, spec)
-        if elsewhere:
-            raise BadInput(elsewhere)
-        return _run_again(experiment, record, request, run, spec, now)
+        return _run_again(experiment, record, request, spec, now)
 
 
 def _deliver_again(record: Record, request: RecordedRequest, now: float) -> Retried:
@@ -133,8 +132,12 @@ def _check(request: RecordedRequest, now: float) -> None:
         )
 
 
-def _look_up(experiment: Experiment, request: RecordedRequest, spec: Spec) -> tuple[Run, str]:
-    """Return the run of a request, and why it cannot be submitted now; empty if it can."""
+def _can_run_again(run: Run) -> bool:
+    return run.state in (RunState.FAILED, RunState.CANCELLED, RunState.HELD_BACK)
+
+
+def _look_up(experiment: Experiment, request: RecordedRequest, spec: Spec | None = None) -> Run:
+    """Return the run of a request. Raise BadInput if there is none, or `spec` cannot be submitted now."""
     journal = None if is_blank(experiment.journal) else Journal(experiment.journal)
     try:
         run = journal.run(request.run) if journal is not None else None
@@ -143,22 +146,28 @@ def _look_up(experiment: Experiment, request: RecordedRequest, spec: Spec) -> tu
                 "the run %s is not in the journal of %s; was it moved or removed?"
                 % (request.run, experiment.root)
             )
-        return run, under_way_elsewhere(journal, spec) if run.state.over else ""
+        elsewhere = under_way_elsewhere(journal, spec) if spec is not None else ""
+        if elsewhere:
+            raise BadInput(elsewhere)
+        return run
     finally:
         if journal is not None:
             journal.close()
 
 
 def _run_again(
-    experiment: Experiment, record: Record, request: RecordedRequest, run: Run, spec: Spec, now: float
+    experiment: Experiment, record: Record, request: RecordedRequest, spec: Spec | None, now: float
 ) -> Retried:
     """Reopen a request in the caller's transaction; its run is requested before that is committed."""
+    run = _look_up(experiment, request, spec)
     record.reopen(request.number, RequestState.ACCEPTED, now)
-    if run.state is RunState.FINISHED:  # somebody has retried it by hand
+    if run.state is RunState.FINISHED:  # its result could not be sent, or somebody has retried it by hand
         record.end(request.number, now, None)
-        return Retried("result", "its run %s has finished since; %s" % (run.name, _SECOND_ANSWER))
-    if not run.state.over and run.state is not RunState.HELD_BACK:
+        return Retried("result", "its run %s has finished; %s" % (run.name, _SECOND_ANSWER))
+    if not _can_run_again(run):
         return Retried("run", "its run %s is under way again; %s" % (run.name, _SECOND_ANSWER))
+    if spec is None:
+        raise BadInput("the run %s has ended just now; type the same again" % run.name)
     # If this process dies before the commit, the run is under way at the next try.
     Inbox(experiment.inbox).put(Retry(spec, (run.name,)))
     return Retried("run", "its run %s is retried from its checkpoints; %s" % (run.name, _SECOND_ANSWER))
@@ -172,15 +181,15 @@ class _SpecMaker:
 
     def __call__(self, request: RecordedRequest, experiment: Experiment, now: float) -> Spec:
         """Pack the template's code into the experiment and return the spec. Raise BadInput or NotWritable."""
-        from outlast.gateway.application import Application
-        from outlast.gateway.planner import Planner
-        from outlast.gateway.settings_file import read_settings
-        from outlast.gateway.template_file import read_params, read_template
+        from outlast.gateway.configuration.settings_file import read_settings
+        from outlast.gateway.configuration.template_file import read_params, read_template
+        from outlast.gateway.planning.planner import Planner
+        from outlast.gateway.web_application.application import Application
 
         settings = read_settings(self._gateway)
         if request.template not in settings.templates:
             raise BadInput(
-                "the template %s is not in gateway.yaml any more; list it under templates: to retry request %d"
+                "the template %s is not in gateway.yaml any more; list it there to retry request %d"
                 % (request.template, request.number)
             )
         template = read_template(self._gateway.template(request.template), request.template, settings)
@@ -188,7 +197,7 @@ class _SpecMaker:
         planner = Planner(settings, {template.name: parsed}, Application(settings.application, self._gateway))
         try:
             spec, _ = planner(template, request.body, request.user, request.number, now)
-        except Refused as error:
+        except RequestRefused as error:
             details = "; ".join((error.failure.message, *error.failure.mistakes))
             raise BadInput(
                 "the template %s would refuse request %d now: %s" % (template.name, request.number, details)

@@ -6,20 +6,22 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from outlast.controller.supervisor import control
 from outlast.errors import JournalHeld, JournalLocked, JournalUnavailable, OutlastError
 from outlast.gateway.assembly import CAREFUL_MESSAGES, Gateway, assemble
-from outlast.gateway.audit import Listener
 from outlast.gateway.broker.link_health import LinkHealth, QueueHealth, QueueState
-from outlast.gateway.directory import GatewayDirectory
-from outlast.gateway.heartbeat import Heartbeat, write_heartbeat
+from outlast.gateway.gateway_directory import GatewayDirectory
 from outlast.gateway.lock import hold_lock
-from outlast.gateway.model import RequestState
+from outlast.gateway.monitoring.audit import Listener
+from outlast.gateway.monitoring.health import HealthServer
+from outlast.gateway.monitoring.heartbeat import Heartbeat, write_heartbeat
+from outlast.gateway.monitoring.state_view import StateView
 from outlast.gateway.record.record import Record
+from outlast.gateway.requests import RequestState
 from outlast.gateway.supervision import ExperimentSupervision
 
 #: Seconds between two heartbeats, and the longest wait of a step.
@@ -57,10 +59,16 @@ def run_up(directory: GatewayDirectory, show: Print, listener: Listener) -> bool
     """
     with hold_lock(directory):
         prefetch = 1 if _has_crashed(directory) else None
-        gateway = assemble(directory, prefetch=prefetch, listener=listener)
+        view = StateView(time.time())
+
+        def count_and_show(event: str, facts: Mapping[str, object]) -> None:
+            view.count(event, facts)
+            listener(event, facts)
+
+        gateway = assemble(directory, prefetch=prefetch, listener=count_and_show)
         try:
             gateway.record.set_about("running", "yes")
-            drained = _Loop(gateway, show).run()
+            drained = _Loop(gateway, show, view).run()
             gateway.record.set_about("running", "")
             return drained
         finally:
@@ -81,7 +89,7 @@ def _has_crashed(directory: GatewayDirectory) -> bool:
 class _Loop:
     """Repeats the service's step, with the experiments' supervision beside it."""
 
-    def __init__(self, gateway: Gateway, show: Print) -> None:
+    def __init__(self, gateway: Gateway, show: Print, view: StateView) -> None:
         self._gateway = gateway
         self._show = show
         self._stop = threading.Event()
@@ -94,10 +102,20 @@ class _Loop:
         self._shown: dict[str, str] = {}
         self._careful = 0
         self._pause = FIRST_PAUSE
+        self._passes = self._messages = 0
+        self._longest_pass = 0.0
+        self._view = view
+        self._health = HealthServer(
+            gateway.directory.health_socket,
+            gateway.settings.metrics_port,
+            gateway.settings.metrics_token,
+            view.snapshot,
+        )
 
     def run(self) -> bool:
         """Serve until stopped, or drained; return True in that case."""
         link = self._gateway.link
+        self._health.start()
         link.start()
         for supervision in self._supervisions.values():
             supervision.start()
@@ -114,7 +132,11 @@ class _Loop:
         gateway = self._gateway
         try:
             draining = gateway.record.about("drain") == "yes"
+            began = time.monotonic()
             done = gateway.service.step(STEP, take=not draining)
+            self._passes += 1
+            self._messages += done.messages
+            self._longest_pass = max(self._longest_pass, time.monotonic() - began)
             self._be_less_careful(done.interpreted)
             self._pause = FIRST_PAUSE
             self._say("record", "")
@@ -167,6 +189,16 @@ class _Loop:
             troubles=troubles,
             draining=draining,
         )
+        self._view.update(
+            self._gateway.record,
+            health,
+            troubles,
+            messages=self._messages,
+            passes=self._passes,
+            pass_seconds=self._longest_pass,
+            draining=draining,
+        )
+        self._longest_pass = 0.0
         with suppress(OSError):  # a full disk; the record says so too, and status shows the old heartbeat
             write_heartbeat(self._gateway.directory.heartbeat, heartbeat)
 
@@ -186,6 +218,7 @@ class _Loop:
             while self._gateway.service.has_unconfirmed and time.monotonic() < until:
                 self._gateway.service.settle(0.2)
         self._gateway.link.stop(LAST_CONFIRMS)
+        self._health.stop()
         for supervision in self._supervisions.values():
             supervision.join()
         with suppress(OSError):

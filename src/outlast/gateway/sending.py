@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from outlast.filesystem import describe_error
 from outlast.gateway.answer_limit import AnswerLimit
-from outlast.gateway.audit import AuditBuffer
 from outlast.gateway.broker.link import BrokerLink
-from outlast.gateway.crashpoints import reach
-from outlast.gateway.directory import GatewayDirectory
-from outlast.gateway.model import PublishOutcome, PublishResult, RequestState
+from outlast.gateway.gateway_crashpoints import reach
+from outlast.gateway.gateway_directory import GatewayDirectory
+from outlast.gateway.monitoring.audit import AuditBuffer
 from outlast.gateway.record.record import Record
 from outlast.gateway.record.rows import RecordedAnswer
+from outlast.gateway.requests import PublishOutcome, PublishResult, RequestState
 from outlast.untrusted_files import read_below
 
 #: The most bytes of an answer that is sent: the most that a broker can be set to take.

@@ -9,15 +9,16 @@ from dataclasses import dataclass
 
 from outlast.errors import JournalDamaged, JournalHeld, NotWritable
 from outlast.gateway.answering import Answering
-from outlast.gateway.audit import AuditBuffer
 from outlast.gateway.broker.link import BrokerLink
 from outlast.gateway.intake import Intake
-from outlast.gateway.model import Delivery, PublishOutcome, RequestState
+from outlast.gateway.monitoring.audit import AuditBuffer
 from outlast.gateway.progress import Progress
 from outlast.gateway.record.record import Record
 from outlast.gateway.record.rows import RecordedRequest
-from outlast.gateway.runs import RunEvent, TemplateRuns
+from outlast.gateway.requests import Delivery, PublishOutcome, RequestState
 from outlast.gateway.sending import Sending
+from outlast.gateway.template_runs import RunEvent, TemplateRuns
+from outlast.gateway.web_application.token_keeper import TokenKeeper
 
 _log = logging.getLogger(__name__)
 
@@ -58,6 +59,7 @@ class Service:
         sending: Sending,
         progress: Progress,
         audit: AuditBuffer,
+        token: TokenKeeper,
     ) -> None:
         self._record = record
         self._link = link
@@ -67,6 +69,7 @@ class Service:
         self._sending = sending
         self._progress = progress
         self._audit = audit
+        self._token = token
         self._looked = 0.0
         #: Taken from the broker and not recorded yet; outcomes that were not recorded yet.
         self._taken: list[Delivery] = []
@@ -77,7 +80,7 @@ class Service:
     @property
     def idle(self) -> bool:
         """True if nothing is under way that will end by itself."""
-        return not self._answering.busy and not self._sending.busy
+        return not (self._answering.busy or self._sending.busy or self._token.busy)
 
     @property
     def has_unconfirmed(self) -> bool:
@@ -117,6 +120,7 @@ class Service:
         for request in interpreted.accepted:
             self._progress.publish(request, "queued", {})
         self._cancel(time.time())
+        self._token.step(time.time())
         for name, runs in self._runs.items():
             self._advance(name, runs, done)
         done.answers = self._answering.step(time.time())

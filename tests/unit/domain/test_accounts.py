@@ -33,6 +33,7 @@ ITEM = ItemAccount(
     vouched="pinned",
     sources=("http://a/train.tar", "http://b/train.tar"),
     troubles={kind.value: ErrorTotal(1 + n, n, n / 8) for n, kind in enumerate(ErrorKind)},
+    failed="missing",
 )
 LEG: dict[str, Any] = {
     "spans": tuple((phase, 1.125) for phase in Phase),

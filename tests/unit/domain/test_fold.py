@@ -182,6 +182,8 @@ def test_an_outage_lasts_from_the_first_attempt_that_was_turned_back_to_another_
     assert ending(run, Outcome.NETWORK, computed=True).outage_since is None
     assert ending(run, Outcome.NOT_FOUND, transient=False).outage_since is None
     assert ending(run, Outcome.CRASHED).outage_since is None
+    retried, _ = apply(replace(run, state=RunState.FAILED, current=None), None, entry(EntryKind.RETRIED))
+    assert retried.outage_since is None
 
 
 def test_an_attempt_that_was_turned_back_does_not_count() -> None:

@@ -12,23 +12,23 @@ from typing import Any, BinaryIO
 
 import pytest
 
-from outlast.gateway.messages.clean_values import to_json
-from outlast.gateway.messages.encoding import (
+from outlast.gateway.message_formats.clean_values import to_json
+from outlast.gateway.message_formats.encoding import (
     encode_failure,
     encode_progress,
     encode_status,
     rodan_sentences,
     routing_word,
 )
-from outlast.gateway.messages.failure_texts import TEXTS, failure
-from outlast.gateway.messages.result_encoding import (
+from outlast.gateway.message_formats.failure_texts import TEXTS, failure
+from outlast.gateway.message_formats.result_encoding import (
     ContentChanged,
     encode_result,
     encoded_size,
     too_large,
     write_result,
 )
-from outlast.gateway.model import RETRYABLE, FailureCode, RequestState, ResultFile
+from outlast.gateway.requests import RETRYABLE, FailureCode, RequestState, ResultFile
 
 DIALECTS = ("outlast", "cloudevents", "rodan")
 CONTENTS = {
@@ -101,6 +101,14 @@ def test_rodans_jobs_get_no_results_by_reference() -> None:
 def test_a_file_that_has_changed_is_not_sent(content: bytes) -> None:
     with pytest.raises(ContentChanged):
         encode_result("outlast", b"7", [(file_of("a", b"abc"), content)])
+
+
+@pytest.mark.parametrize("content", [b"abcd", b"ab"])
+def test_a_file_without_a_digest_is_not_sent_with_another_size(content: bytes) -> None:
+    file = ResultFile("a", Path("a"), 3, "")
+    out = io.BytesIO()
+    with pytest.raises(ContentChanged):
+        write_result("outlast", out, b"7", [(file, content)])
 
 
 def test_two_files_of_one_name_are_not_sent() -> None:

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from outlast.gateway.application import SHORTEST_PAUSE, Application
-from outlast.gateway.directory import GatewayDirectory
-from outlast.gateway.login import LoginError
+from outlast.gateway.gateway_directory import GatewayDirectory
 from outlast.gateway.settings import ApplicationSettings
-from outlast.gateway.web_request import WebTimeouts
+from outlast.gateway.web_application.application import SHORTEST_PAUSE, Application
+from outlast.gateway.web_application.login import LoginError
+from outlast.gateway.web_application.web_request import WebTimeouts
 from outlast.node.staging.sources.tokens import from_file
 from servers.application import EMAIL, LOGIN, PASSWORD, USERNAME, ApplicationServer
 from servers.behaviour import Behaviour
@@ -116,7 +116,7 @@ def test_plain_http_to_another_machine_is_refused(
     assert not error.transient and "plain http" in error.text
 
 
-# Refused, and not available
+# RequestRefused, and not available
 
 
 def test_a_wrong_password_is_final_and_shows_the_reason_without_what_was_sent(

@@ -12,7 +12,7 @@ import pytest
 from outlast.gateway.answers import collect as collecting
 from outlast.gateway.answers.collect import collect, read_result
 from outlast.gateway.answers.errors import ResultChanged
-from outlast.gateway.model import Failure, FailureCode, ResultFile
+from outlast.gateway.requests import FailureCode, RequestFailure, ResultFile
 
 
 @pytest.fixture
@@ -26,13 +26,13 @@ def results(tmp_path: Path) -> Path:
 
 def collected(results: Path, answer: dict[str, str]) -> dict[str, ResultFile]:
     found = collect(results, answer)
-    assert not isinstance(found, Failure), found
+    assert not isinstance(found, RequestFailure), found
     return {file.name: file for file in found}
 
 
-def failure(results: Path, answer: dict[str, str]) -> Failure:
+def failure(results: Path, answer: dict[str, str]) -> RequestFailure:
     found = collect(results, answer)
-    assert isinstance(found, Failure), found
+    assert isinstance(found, RequestFailure), found
     return found
 
 

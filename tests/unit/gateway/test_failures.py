@@ -21,8 +21,8 @@ from outlast.domain.model import (
     RunState,
     Spec,
 )
-from outlast.gateway.failures import MOST_TEXT, failure_of
-from outlast.gateway.model import Failure, FailureCode
+from outlast.gateway.planning.failures import MOST_TEXT, failure_of
+from outlast.gateway.requests import FailureCode, RequestFailure
 from outlast.gateway.settings import Ceilings, InputRule, Parameter, Template
 from outlast.node.staging.errors import ErrorKind
 from outlast.node.staging.item import DataItem
@@ -55,7 +55,7 @@ def failed(
     state: RunState = RunState.FAILED,
     run: dict[str, Any] | None = None,
     **ending: Any,
-) -> Failure:
+) -> RequestFailure:
     last = None if outcome is None else Ending(3, "t", outcome, ending.pop("detail", "why"), 100.0, **ending)
     attempt = Attempt(RUN.name, 3, "t", AttemptState.ENDED, 0.0, outcome=outcome, account=account)
     found = failure_of(replace(RUN, state=state, last=last, **(run or {})), attempt, spec, TEMPLATE)

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from outlast.errors import BadInput
-from outlast.gateway.private_files import read_credentials
+from outlast.gateway.configuration.private_files import read_credentials
+from outlast.gateway.configuration.settings_file import matches
 from outlast.gateway.settings import QueueSettings
-from outlast.gateway.settings_file import matches
 from outlast.spec import BadSpec
 from support.gateways import SETTINGS, GatewayFiles, write_gateway
 

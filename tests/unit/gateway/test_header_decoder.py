@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outlast.gateway.broker.header_decoder import DEEPEST, decode_properties, decode_table
-from outlast.gateway.model import Properties
+from outlast.gateway.requests import Properties
 from support.raw_amqp import (
     CONTENT_TYPE,
     CORRELATION_ID,

@@ -7,11 +7,11 @@ import tracemalloc
 
 import pytest
 
-from outlast.gateway.messages.dialects import dialect_of
-from outlast.gateway.messages.encoding import encode_failure
-from outlast.gateway.messages.message_identity import request_id
-from outlast.gateway.messages.read import read_message
-from outlast.gateway.model import Delivery, Failure, Properties, Quarantined, Refused
+from outlast.gateway.message_formats.dialects import dialect_of
+from outlast.gateway.message_formats.encoding import encode_failure
+from outlast.gateway.message_formats.message_identity import request_id
+from outlast.gateway.message_formats.read import read_message
+from outlast.gateway.requests import Delivery, Properties, Quarantined, RequestFailure, RequestRefused
 from outlast.gateway.settings import QueueSettings
 from support.hostile_messages import QUARANTINED, SERVED, Message, Site, good_message, hostile_messages
 
@@ -36,13 +36,13 @@ def queue_of(message: Message) -> QueueSettings:
     return QUEUES[message.dialect]
 
 
-def read(message: Message) -> tuple[str, Failure | None]:
+def read(message: Message) -> tuple[str, RequestFailure | None]:
     try:
         read_message(delivery_of(message), queue_of(message), NOW)
     except Quarantined as error:
         assert str(error).isprintable()
         return QUARANTINED, None
-    except Refused as error:
+    except RequestRefused as error:
         return f"refused:{error.failure.code.value}", error.failure
     return SERVED, None
 

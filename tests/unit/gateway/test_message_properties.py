@@ -7,10 +7,17 @@ from typing import Any
 
 import pytest
 
-from outlast.gateway.messages.dialects import content_type_of, dialect_of
-from outlast.gateway.messages.message_identity import message_digest, request_id
-from outlast.gateway.messages.read import read_message
-from outlast.gateway.model import Delivery, FailureCode, Properties, Quarantined, Refused, TrainingRequest
+from outlast.gateway.message_formats.dialects import content_type_of, dialect_of
+from outlast.gateway.message_formats.message_identity import message_digest, request_id
+from outlast.gateway.message_formats.read import read_message
+from outlast.gateway.requests import (
+    Delivery,
+    FailureCode,
+    Properties,
+    Quarantined,
+    RequestRefused,
+    TrainingRequest,
+)
 from outlast.gateway.settings import QueueSettings
 
 BODY = b'{"outlast": 1, "kind": "train", "template": "pages"}'
@@ -28,7 +35,7 @@ def is_quarantined(reply_to: bytes, queue: QueueSettings = QUEUE) -> bool:
         try:
             read_message(delivery(body, reply_to=reply_to), queue, 0.0)
             results.add(False)
-        except Refused:
+        except RequestRefused:
             results.add(False)
         except Quarantined:
             results.add(True)
@@ -64,14 +71,14 @@ def test_only_the_users_of_a_queue_are_served() -> None:
     for user in (b"app", "réne".encode()):
         assert isinstance(read_message(delivery(user_id=user), queue, 0.0), TrainingRequest)
     for user in (None, b"", b"App", b"app ", b"\xff"):
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(RequestRefused) as caught:
             read_message(delivery(user_id=user), queue, 0.0)
         assert caught.value.failure.code is FailureCode.FORBIDDEN
 
 
 def test_a_stranger_learns_nothing_about_the_body() -> None:
     queue = dataclasses.replace(QUEUE, users=("app",))
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RequestRefused) as caught:
         read_message(delivery(b"[", user_id=b"x"), queue, 0.0)
     assert caught.value.failure.mistakes == ()
 

@@ -11,18 +11,25 @@ from typing import Any
 
 import pytest
 
-from outlast.gateway.messages import schemas
-from outlast.gateway.messages.encoding import (
+from outlast.gateway.message_formats import schemas
+from outlast.gateway.message_formats.encoding import (
     PROGRESS,
     UNKNOWN,
     encode_failure,
     encode_progress,
     encode_status,
 )
-from outlast.gateway.messages.failure_texts import failure
-from outlast.gateway.messages.read import read_message
-from outlast.gateway.messages.result_encoding import encode_result
-from outlast.gateway.model import Delivery, FailureCode, Quarantined, Refused, RequestState, ResultFile
+from outlast.gateway.message_formats.failure_texts import failure
+from outlast.gateway.message_formats.read import read_message
+from outlast.gateway.message_formats.result_encoding import encode_result
+from outlast.gateway.requests import (
+    Delivery,
+    FailureCode,
+    Quarantined,
+    RequestRefused,
+    RequestState,
+    ResultFile,
+)
 from outlast.gateway.settings import QueueSettings
 from support.hostile_messages import SERVED, Site, hostile_messages
 from support.json_schema import schema_errors
@@ -50,7 +57,7 @@ def is_served(value: object) -> bool:
     queue = QueueSettings("requests", reply_to=("replies",))
     try:
         read_message(Delivery("requests", json.dumps(value).encode()), queue, 0.0)
-    except (Refused, Quarantined):
+    except (RequestRefused, Quarantined):
         return False
     return True
 

@@ -1,4 +1,4 @@
-"""Whatever a message holds, reading it returns a request, or raises Refused or Quarantined: 5,000 of them."""
+"""Whatever a message holds, reading it returns a request, or raises one of two errors: 5,000 of them."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from outlast.gateway.messages import schemas
-from outlast.gateway.messages.dialects import dialect_of
-from outlast.gateway.messages.encoding import encode_failure
-from outlast.gateway.messages.message_identity import request_id
-from outlast.gateway.messages.read import read_message
-from outlast.gateway.model import (
+from outlast.gateway.message_formats import schemas
+from outlast.gateway.message_formats.dialects import dialect_of
+from outlast.gateway.message_formats.encoding import encode_failure
+from outlast.gateway.message_formats.message_identity import request_id
+from outlast.gateway.message_formats.read import read_message
+from outlast.gateway.requests import (
     CancelRequest,
     Delivery,
     Properties,
     Quarantined,
-    Refused,
+    RequestRefused,
     StatusRequest,
     TrainingRequest,
 )
@@ -83,7 +83,7 @@ def check(delivery: Delivery, queue: QueueSettings) -> str:
     except Quarantined as error:
         assert str(error).isprintable()
         return "quarantined"
-    except Refused as error:
+    except RequestRefused as error:
         dialect = dialect_of(delivery, queue)
         answer = json.loads(encode_failure(dialect, request_id(delivery, dialect), error.failure))
         assert all(mistake.isprintable() for mistake in error.failure.mistakes)

@@ -9,12 +9,19 @@ from typing import Any
 
 import pytest
 
-from outlast.gateway.messages import rodan, schemas
-from outlast.gateway.messages.encoding import PROGRESS, UNKNOWN, encode_failure, rodan_sentences
-from outlast.gateway.messages.failure_texts import TEXTS, failure
-from outlast.gateway.messages.own import KINDS
-from outlast.gateway.messages.read import read_message
-from outlast.gateway.model import RETRYABLE, Delivery, FailureCode, Properties, Refused, RequestState
+from outlast.gateway.message_formats import rodan, schemas
+from outlast.gateway.message_formats.encoding import PROGRESS, UNKNOWN, encode_failure, rodan_sentences
+from outlast.gateway.message_formats.failure_texts import TEXTS, failure
+from outlast.gateway.message_formats.own import KINDS
+from outlast.gateway.message_formats.read import read_message
+from outlast.gateway.requests import (
+    RETRYABLE,
+    Delivery,
+    FailureCode,
+    Properties,
+    RequestRefused,
+    RequestState,
+)
 from outlast.gateway.settings import QueueSettings
 from support.json_schema import schema_errors
 
@@ -67,7 +74,7 @@ def test_the_page_shows_requests_and_answers_of_all_kinds() -> None:
 def test_the_mistakes_that_are_shown_are_written_so() -> None:
     shown = next(block for block in BLOCKS if block.get("code") == "invalid_request")
     body = b'{"outlast": 1, "kind": "train", "template": "a", "parameters": {"epochs": NaN}, "command": "id"}'
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RequestRefused) as caught:
         read_message(Delivery("requests", body), QueueSettings("requests"), 0.0)
     found = caught.value.failure
     assert (found.message, list(found.mistakes)) == (shown["message"], shown["mistakes"])

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from outlast.gateway.messages import mistake_list
-from outlast.gateway.messages.read import read_message
-from outlast.gateway.model import (
+from outlast.gateway.message_formats import mistake_list
+from outlast.gateway.message_formats.read import read_message
+from outlast.gateway.requests import (
     CancelRequest,
     Delivery,
-    Failure,
     FailureCode,
     InputReference,
     Properties,
-    Refused,
+    RequestFailure,
+    RequestRefused,
     StatusRequest,
     TrainingRequest,
 )
@@ -31,8 +31,8 @@ def read(value: Any, **properties: Any) -> Any:
     return read_message(Delivery("requests", body, Properties(**properties)), QUEUE, NOW)
 
 
-def refusal(value: Any) -> Failure:
-    with pytest.raises(Refused) as caught:
+def refusal(value: Any) -> RequestFailure:
+    with pytest.raises(RequestRefused) as caught:
         read(value)
     return caught.value.failure
 
@@ -162,6 +162,6 @@ def test_the_deadline_is_the_earlier_one_of_request_and_message() -> None:
     assert read(train(), expiration=b"60000", timestamp=int(NOW) + 50).deadline == NOW + 60
     assert read(train(), expiration=b"soon").deadline is None
     assert read(later, expiration=b"9" * 15).deadline == 4102444800.0
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RequestRefused) as caught:
         read(train(), expiration=b"60000", timestamp=int(NOW) - 60)
     assert caught.value.failure.code is FailureCode.EXPIRED

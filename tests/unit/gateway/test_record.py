@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 
 from outlast.errors import BadInput, JournalDamaged
-from outlast.gateway.model import (
+from outlast.gateway.record.outbox import LONGEST_PAUSE
+from outlast.gateway.record.record import LARGEST_BODY, ImpossibleRequestStep, Origin, Record
+from outlast.gateway.requests import (
     Delivery,
-    Failure,
     FailureCode,
     InputReference,
     Properties,
     PublishResult,
+    RequestFailure,
     RequestState,
     TrainingRequest,
 )
-from outlast.gateway.record.outbox import LONGEST_PAUSE
-from outlast.gateway.record.record import LARGEST_BODY, ImpossibleStep, Origin, Record
 
 NOW = 1_800_000_000.0
 
@@ -70,7 +70,7 @@ def test_a_request_is_read_as_it_was_recorded(record: Record) -> None:
 
 
 def test_a_failure_is_read_as_it_was_recorded(record: Record) -> None:
-    failure = Failure(FailureCode.INVALID_REQUEST, "no", "write it", ("a: b", "c: d"), 3)
+    failure = RequestFailure(FailureCode.INVALID_REQUEST, "no", "write it", ("a: b", "c: d"), 3)
     request = record.add_request(origin(b"one"), TrainingRequest(""), NOW, failure=failure)
     assert request.failure == failure
     assert request.state is RequestState.REFUSED
@@ -81,12 +81,12 @@ def test_a_request_goes_through_its_states_in_one_direction(record: Record) -> N
     assert record.start(number, NOW)
     assert not record.start(number, NOW + 1)
     record.end(number, NOW + 2, None)
-    with pytest.raises(ImpossibleStep):
+    with pytest.raises(ImpossibleRequestStep):
         record.start(number, NOW + 3)
-    with pytest.raises(ImpossibleStep):
+    with pytest.raises(ImpossibleRequestStep):
         record.end(number, NOW + 3, None)
     record.close_request(number, RequestState.ANSWERED, NOW + 4)
-    with pytest.raises(ImpossibleStep):
+    with pytest.raises(ImpossibleRequestStep):
         record.close_request(number, RequestState.UNDELIVERED, NOW + 5)
     found = record.request(number)
     assert found is not None

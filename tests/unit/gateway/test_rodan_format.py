@@ -7,8 +7,15 @@ from typing import Any
 
 import pytest
 
-from outlast.gateway.messages.read import read_message
-from outlast.gateway.model import Delivery, FailureCode, InputReference, Properties, Refused, TrainingRequest
+from outlast.gateway.message_formats.read import read_message
+from outlast.gateway.requests import (
+    Delivery,
+    FailureCode,
+    InputReference,
+    Properties,
+    RequestRefused,
+    TrainingRequest,
+)
 from outlast.gateway.settings import QueueSettings
 
 QUEUE = QueueSettings("hpc-jobs", "rodan", "layers", reply_to=("hpc-results",))
@@ -70,7 +77,7 @@ def test_no_scheduler_gets_the_email() -> None:
 
 
 def test_all_mistakes_are_listed_at_once() -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RequestRefused) as caught:
         read(["Picture"], {"CPUs": 0, "Patch height": 63, "Slurm Notification Email": "x", "qos": "high"})
     assert caught.value.failure.code is FailureCode.INVALID_REQUEST
     assert [mistake.partition(": ")[0] for mistake in caught.value.failure.mistakes] == [

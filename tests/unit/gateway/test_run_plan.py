@@ -13,9 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outlast.domain.model import RunPlan, Spec
-from outlast.gateway.input_items import input_item
-from outlast.gateway.model import Failure, FailureCode, InputReference, Refused, TrainingRequest
-from outlast.gateway.run_plan import plan_run
+from outlast.gateway.planning.input_items import input_item
+from outlast.gateway.planning.run_plan import plan_run
+from outlast.gateway.requests import (
+    FailureCode,
+    InputReference,
+    RequestFailure,
+    RequestRefused,
+    TrainingRequest,
+)
 from outlast.gateway.settings import ApplicationSettings, GatewaySettings, InputRule, Template
 from outlast.node.staging.item import DataItem
 from outlast.node.staging.plan import DataPlan
@@ -58,15 +64,15 @@ def planned(
     )
 
 
-def refused(files: GatewayFiles, request: TrainingRequest, **options: Any) -> Failure:
-    with pytest.raises(Refused) as caught:
+def refused(files: GatewayFiles, request: TrainingRequest, **options: Any) -> RequestFailure:
+    with pytest.raises(RequestRefused) as caught:
         planned(files, request, **options)
     failure = caught.value.failure
     assert failure.message.endswith(".") and failure.advice
     return failure
 
 
-def refused_input(files: GatewayFiles, url: str, **reference: Any) -> Failure:
+def refused_input(files: GatewayFiles, url: str, **reference: Any) -> RequestFailure:
     return refused(files, request_with(inputs={"book": InputReference(url, **reference)}))
 
 
@@ -87,6 +93,7 @@ def test_a_request_becomes_a_run_of_the_template(files: GatewayFiles) -> None:
             hosts=("app.example.org",),
             private_hosts=("127.0.0.1:8080",),
             most=5 * 10**6,
+            token_scheme="Token",
         ),
     )
 
@@ -268,8 +275,9 @@ def test_only_the_application_gets_its_token_and_certificates() -> None:
     application = ApplicationSettings("https://app.example.org", ca_file=Path("/ca.pem"))
     own = input_item(rule, InputReference("/x"), application)
     other = input_item(rule, InputReference("https://data.example.org/x"), application)
-    assert (own.token, own.ca_file, other.token, other.ca_file) == (True, "/ca.pem", False, "")
-    assert not input_item(replace(rule, token=False), InputReference("/x"), application).token
+    assert (own.token_scheme, own.ca_file) == ("Token", "/ca.pem")
+    assert (other.token_scheme, other.ca_file) == ("", "")
+    assert not input_item(replace(rule, token=False), InputReference("/x"), application).token_scheme
 
 
 @pytest.mark.parametrize(
@@ -354,7 +362,7 @@ def test_whatever_the_values_are_they_make_a_run_or_a_refusal(
         spec, plan = plan_run(
             template, request, settings, parsed, user="", number=1, now=NOW, token_file=None
         )
-    except Refused as caught:
+    except RequestRefused as caught:
         assert caught.failure.mistakes and caught.failure.message.isprintable()
     else:
         assert len(arguments(spec.command, plan.params)) == 11
@@ -374,7 +382,7 @@ def test_the_new_fields_of_an_item_are_left_out_where_they_are_not_needed() -> N
         hosts=("a",),
         private_hosts=("b",),
         most=1,
-        token=False,
+        token_scheme="",
     )
     for item in (plain, full):
         assert DataItem.from_dict(item.to_dict()) == item

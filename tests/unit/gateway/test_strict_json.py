@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from outlast.gateway.messages.mistake_list import MistakeList
-from outlast.gateway.messages.strict_json import DEEPEST, LARGEST_BODY, UNUSABLE, parse
+from outlast.gateway.message_formats.mistake_list import MistakeList
+from outlast.gateway.message_formats.strict_json import DEEPEST, LARGEST_BODY, UNUSABLE, parse
 
 
 def mistakes_in(body: bytes) -> list[str]:
@@ -59,6 +59,13 @@ def test_texts_in_all_scripts_are_read() -> None:
     texts = ["Ω≈ç", "日本語", "עברית", "😀", "e\u0301", "a\u00a0b", "\u200d"]
     assert mistakes_in(json.dumps(texts).encode()) == []
     assert mistakes_in(json.dumps(texts, ensure_ascii=False).encode()) == []
+
+
+def test_a_mistake_is_printable_whatever_its_text_is() -> None:
+    mistakes = MistakeList()
+    mistakes.add(("a",), "\x1b[31m\n" * 100)
+    assert mistakes.texts[0].isprintable()
+    assert len(mistakes.texts[0]) == 300
 
 
 def test_a_path_is_printable_whatever_the_keys_are() -> None:

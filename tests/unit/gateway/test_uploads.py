@@ -1,4 +1,4 @@
-"""PUT of results: to listed hosts and checked addresses only, without redirects, bounded in time and bytes."""
+"""PUT of results: to listed hosts and checked addresses only, no redirects, bounded in time and bytes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 from outlast.gateway.answers.collect import collect
 from outlast.gateway.answers.errors import ResultChanged, UploadError
 from outlast.gateway.answers.upload import UploadTarget, timeouts_for, upload
-from outlast.gateway.model import Failure, ResultFile
-from outlast.gateway.web_request import WebTimeouts
+from outlast.gateway.requests import RequestFailure, ResultFile
+from outlast.gateway.web_application.web_request import WebTimeouts
 from servers.application import ApplicationServer
 from servers.behaviour import Behaviour, seeded
 from servers.certificates import Authority
@@ -35,7 +35,7 @@ def results(tmp_path: Path) -> Path:
 @pytest.fixture
 def file(results: Path) -> ResultFile:
     found = collect(results, {"Model 0": "model.h5"})
-    assert not isinstance(found, Failure)
+    assert not isinstance(found, RequestFailure)
     return found[0]
 
 
@@ -84,7 +84,7 @@ def test_a_file_is_put_over_tls_with_the_applications_token(
 def test_an_empty_file_is_put_too(results: Path, application: ApplicationServer) -> None:
     (results / "empty").write_bytes(b"")
     found = collect(results, {"e": "empty"})
-    assert not isinstance(found, Failure)
+    assert not isinstance(found, RequestFailure)
     upload(results, found[0], target(application, application.presigned("/e")), timeouts=PATIENT)
     assert application.uploaded["/e"] == b""
 
@@ -153,7 +153,8 @@ def test_a_redirect_to_another_host_does_not_reach_it(
     with ApplicationServer({}) as other:
         application.always_for("upload", Behaviour(redirect=other.url("/a"), status=307))
         url = target(application, application.url("/a"))
-        failed(lambda: upload(results, file, url, authorization="Token secret", timeouts=PATIENT))
+        error = failed(lambda: upload(results, file, url, authorization="Token secret", timeouts=PATIENT))
+        assert "redirects to 127.0.0.1:%d" % other.port in error.text
         assert other.requests == []
 
 
@@ -198,7 +199,7 @@ def test_the_whole_upload_has_a_deadline(
 def test_a_server_that_does_not_read_is_left(results: Path, tmp_path: Path) -> None:
     (results / "large").write_bytes(bytes(40_000_000))
     found = collect(results, {"l": "large"})
-    assert not isinstance(found, Failure)
+    assert not isinstance(found, RequestFailure)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         url = UploadTarget.parse("http://127.0.0.1:%d/a" % port, ["127.0.0.1:%d" % port])

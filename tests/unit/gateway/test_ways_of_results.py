@@ -14,7 +14,7 @@ from outlast.gateway.answers.choose import Way, choose, encoded_size, most_by_va
 from outlast.gateway.answers.collect import collect
 from outlast.gateway.answers.errors import UploadError
 from outlast.gateway.answers.place import place, place_directory
-from outlast.gateway.model import Failure, FailureCode, ResultFile
+from outlast.gateway.requests import FailureCode, RequestFailure, ResultFile
 
 
 def sized(name: str, size: int) -> ResultFile:
@@ -67,7 +67,7 @@ def test_a_large_result_without_a_way_is_a_failure_and_is_kept(dialect: str, dir
     found = choose(
         [sized("Model 0", 10**7)], dialect, 10**7, {"Model 0": "https://x/y"} if place else {}, place
     )
-    assert isinstance(found, Failure)
+    assert isinstance(found, RequestFailure)
     assert found.code is FailureCode.RESULT_UNDELIVERABLE and found.retryable
     assert "MB" in found.message and "keeps" in found.advice
 
@@ -86,7 +86,7 @@ def results(tmp_path: Path) -> Path:
 @pytest.fixture
 def file(results: Path) -> ResultFile:
     found = collect(results, {"Model 0": "model.h5"})
-    assert not isinstance(found, Failure)
+    assert not isinstance(found, RequestFailure)
     return found[0]
 
 

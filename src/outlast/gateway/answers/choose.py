@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 
-from outlast.gateway.model import Failure, FailureCode, ResultFile
+from outlast.gateway.requests import FailureCode, RequestFailure, ResultFile
 from outlast.units import show_size
 
 #: The share of the broker's limit that an answer may fill: headers and growth are not known exactly.
@@ -45,7 +45,7 @@ def choose(
     most: int,
     uploads: Mapping[str, str],
     directory: Path | None,
-) -> dict[str, Way] | Failure:
+) -> dict[str, Way] | RequestFailure:
     """Return the way of each file, by its name, or the failure if there is none.
 
     `most`: see `most_by_value`. Files for which the request gives a URL in `uploads` are put there. The
@@ -63,11 +63,11 @@ def choose(
     return {file.name: Way.UPLOAD if file.name in named else way for file in files}
 
 
-def _too_large(dialect: str, size: int, most: int) -> Failure:
+def _too_large(dialect: str, size: int, most: int) -> RequestFailure:
     advice = "Ask for less: a smaller model, or fewer layers. The site keeps the result."
     if dialect != "rodan":
         advice = "Send URLs that accept PUT in `uploads`. The site keeps the result."
-    return Failure(
+    return RequestFailure(
         FailureCode.RESULT_UNDELIVERABLE,
         f"The answer would have {show_size(size)}; at most {show_size(most)} can be sent",
         advice,

@@ -12,14 +12,14 @@ from typing import BinaryIO
 
 from outlast.filesystem import is_gone
 from outlast.gateway.answers.errors import ResultChanged, UploadError
-from outlast.gateway.model import Failure, FailureCode, ResultFile
+from outlast.gateway.requests import FailureCode, RequestFailure, ResultFile
 from outlast.node.pulse import no_pulse
 from outlast.text import counted, printable
 from outlast.units import show_size
 from outlast.untrusted_files import directory_below, is_plain_name, open_below, open_file, walk
 
-#: The most files of one answer, and the most bytes in all.
-MOST_FILES = 1000
+#: The most files of one answer, which are all open at once while it is encoded, and the most bytes.
+MOST_FILES = 200
 MOST_BYTES = 200 * 10**9
 #: The longest name of a file in an answer, in bytes.
 _LONGEST_NAME = 1000
@@ -40,12 +40,12 @@ class _Unfit(Exception):
 
     def __init__(self, code: FailureCode, message: str, advice: str = "") -> None:
         super().__init__(message)
-        self.failure = Failure(code, message, advice)
+        self.failure = RequestFailure(code, message, advice)
 
 
 def collect(
     results: Path, answer: Mapping[str, str], pulse: Callable[[], None] = no_pulse
-) -> tuple[ResultFile, ...] | Failure:
+) -> tuple[ResultFile, ...] | RequestFailure:
     """Return the files of an answer, or why there is none. Raise OSError if they cannot be read now.
 
     `results` is the run's directory in `results/`, `answer` as in `Template`. `pulse` is called for each

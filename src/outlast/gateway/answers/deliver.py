@@ -20,13 +20,13 @@ from outlast.gateway.answers.collect import collect, open_result
 from outlast.gateway.answers.errors import UploadError
 from outlast.gateway.answers.place import place
 from outlast.gateway.answers.upload import UploadTarget, upload
-from outlast.gateway.application import Application
-from outlast.gateway.directory import GatewayDirectory
-from outlast.gateway.login import LoginError
-from outlast.gateway.messages.result_encoding import ContentChanged, write_result
-from outlast.gateway.model import Failure, FailureCode, ResultFile
+from outlast.gateway.gateway_directory import GatewayDirectory
+from outlast.gateway.message_formats.result_encoding import ContentChanged, write_result
 from outlast.gateway.record.rows import RecordedRequest
+from outlast.gateway.requests import FailureCode, RequestFailure, ResultFile
 from outlast.gateway.settings import ApplicationSettings, Template
+from outlast.gateway.web_application.application import Application
+from outlast.gateway.web_application.login import LoginError
 from outlast.untrusted_files import create_file, open_directory
 
 
@@ -43,7 +43,7 @@ class DeliveredResult:
 
 
 #: Prepares the result of a request. Raises NotNow.
-Deliver = Callable[[RecordedRequest], DeliveredResult | Failure]
+Deliver = Callable[[RecordedRequest], DeliveredResult | RequestFailure]
 
 
 class ResultDelivery:
@@ -67,8 +67,10 @@ class ResultDelivery:
         self._lock = lock
         self._most = most
         self._now = now
+        #: Requests for which the application's token was fetched anew.
+        self._renewed: set[int] = set()
 
-    def __call__(self, request: RecordedRequest) -> DeliveredResult | Failure:
+    def __call__(self, request: RecordedRequest) -> DeliveredResult | RequestFailure:
         """Return the body of the answer to a request whose run has finished, or why it has no result."""
         template = self._templates.get(request.template)
         if template is None:
@@ -76,12 +78,12 @@ class ResultDelivery:
         results = Experiment(self._directory.experiment(template.name)).result(request.run)
         try:
             files = collect(results, template.answer)
-            if isinstance(files, Failure):
+            if isinstance(files, RequestFailure):
                 return files
             ways = choose(
                 files, request.dialect, self._most(), request.body.uploads, template.upload_directory
             )
-            if isinstance(ways, Failure):
+            if isinstance(ways, RequestFailure):
                 return ways
             put = [self._put(file, ways[file.name], request, template) for file in files]
             return self._encode(request, put)
@@ -104,14 +106,18 @@ class ResultDelivery:
             return file
         target = UploadTarget.parse(request.body.uploads[file.name], template.upload_hosts)
         is_own = self._application.has_login and target.is_below(self._settings.url)
-        authorization = self._authorization() if is_own else ""
+        # A presigned URL has its own permission; stores refuse two of them.
+        needs_token = is_own and not target.url.query
+        authorization = self._authorization() if needs_token else ""
         ca_file = self._settings.ca_file if is_own else None
         try:
             return upload(results, file, target, authorization=authorization, ca_file=ca_file)
         except UploadError as error:
-            if is_own and error.status == 401 and self._renew(error.text):
-                raise UploadError(True, error.text, error.status) from None
-            raise
+            if not needs_token or error.status != 401 or request.number in self._renewed:
+                raise
+            # Once: a new token that is refused, too, is not what is wrong.
+            self._renew(request, error.text)
+            raise UploadError(True, error.text, error.status) from None
 
     def _authorization(self) -> str:
         with self._lock:
@@ -120,13 +126,14 @@ class ResultDelivery:
             except LoginError as error:
                 raise UploadError(error.transient, error.text) from None
 
-    def _renew(self, reason: str) -> bool:
-        """Log in again, because the token was refused; return True if there is a new one."""
+    def _renew(self, request: RecordedRequest, reason: str) -> None:
+        """Log in again, because the token was refused; nothing if that was done just now for another one."""
         with self._lock:
             try:
-                return self._application.renew(reason, self._now())
+                self._application.renew(reason, self._now())
             except LoginError as error:
                 raise UploadError(error.transient, error.text) from None
+            self._renewed.add(request.number)
 
     def _encode(self, request: RecordedRequest, files: Sequence[ResultFile]) -> DeliveredResult:
         """Write the answer into a file, durably: the record may name it afterwards."""
@@ -159,8 +166,8 @@ def _opened(results: Path, file: ResultFile) -> Iterator[BinaryIO | None]:
         yield stream
 
 
-def _undeliverable(reason: str, request: RecordedRequest) -> Failure:
-    return Failure(
+def _undeliverable(reason: str, request: RecordedRequest) -> RequestFailure:
+    return RequestFailure(
         FailureCode.RESULT_UNDELIVERABLE,
         "The training has finished, but its result cannot be delivered: %s" % reason,
         "The site keeps it as %s." % request.run,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from outlast.gateway.answers.collect import checked_blocks, open_result
 from outlast.gateway.answers.errors import UploadError
-from outlast.gateway.model import ResultFile
+from outlast.gateway.requests import ResultFile
 from outlast.node.pulse import no_pulse
 from outlast.untrusted_files import create_file, is_plain_name, open_directory
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from outlast.gateway.answers.collect import checked_blocks, open_result
 from outlast.gateway.answers.errors import UploadError
-from outlast.gateway.model import ResultFile
-from outlast.gateway.web_request import (
+from outlast.gateway.requests import ResultFile
+from outlast.gateway.web_application.web_request import (
     Address,
     WebError,
     WebTimeouts,

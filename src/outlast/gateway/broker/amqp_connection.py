@@ -16,8 +16,8 @@ from typing import Any
 
 from outlast.errors import BadInput
 from outlast.gateway.broker.broker_credentials import BrokerCredentials
-from outlast.gateway.broker.frame_filter import Content, FrameFilter
-from outlast.gateway.model import Properties, Publication
+from outlast.gateway.broker.frame_filter import FrameFilter, MessageContent
+from outlast.gateway.requests import OutgoingMessage, Properties
 from outlast.gateway.settings import BrokerSettings
 from outlast.text import printable
 
@@ -125,16 +125,25 @@ class AmqpChannel:
         *,
         passive: bool = False,
         durable: bool = False,
+        exclusive: bool = False,
         arguments: Mapping[str, Any] | None = None,
     ) -> None:
-        """Declare a queue. A passive declaration changes nothing; a refusal ends the channel."""
+        """Declare a queue. A passive declaration changes nothing; a refusal ends the channel.
+
+        An exclusive queue is this connection's, and ends with it.
+        """
         self._channel.queue_declare(
             name,
             passive=passive,
             durable=durable,
+            exclusive=exclusive,
             arguments=dict(arguments) if arguments else None,
             callback=self._then(done),
         )
+
+    def bind_queue(self, name: str, exchange: str, key: str, done: Callable[[], None]) -> None:
+        """Let an exchange put messages with this routing key, which may be a pattern, into a queue."""
+        self._channel.queue_bind(name, exchange, key, callback=self._then(done))
 
     def declare_exchange(self, name: str, done: Callable[[], None], *, passive: bool = False) -> None:
         """Declare a durable topic exchange."""
@@ -202,7 +211,7 @@ class AmqpChannel:
         self._channel.add_on_return_callback(returned)
         self._channel.confirm_delivery(confirmed, callback=self._then(done))
 
-    def publish(self, publication: Publication) -> None:
+    def publish(self, publication: OutgoingMessage) -> None:
         """Publish a message. What becomes of it is reported to the callbacks of `confirm`."""
         self._channel.basic_publish(
             publication.exchange,
@@ -215,6 +224,8 @@ class AmqpChannel:
                 type=publication.type or None,
                 expiration=None if publication.expiration is None else str(publication.expiration),
                 delivery_mode=2 if publication.persistent else 1,
+                reply_to=publication.reply_to or None,
+                user_id=publication.user_id or None,
             ),
             mandatory=publication.mandatory,
         )
@@ -281,7 +292,7 @@ class AmqpConnection:
         """Return a channel that is being opened."""
         return AmqpChannel(self, on_open, on_end)
 
-    def content(self, properties: Any) -> Content:
+    def content(self, properties: Any) -> MessageContent:
         """Return what the filter kept of the message with these properties."""
         return self._filter.pop(properties.message_id)
 

@@ -18,7 +18,7 @@ from outlast.gateway.broker.amqp_connection import AmqpChannel, AmqpConnection, 
 from outlast.gateway.broker.broker_credentials import read_broker_credentials
 from outlast.gateway.broker.link_health import default_message_limit, parse_version
 from outlast.gateway.broker.queue_plan import QueuePlan, plan_queues
-from outlast.gateway.model import Publication
+from outlast.gateway.requests import OutgoingMessage
 from outlast.gateway.settings import BrokerSettings, QueueSettings
 
 #: Seconds for one question to the broker.
@@ -116,7 +116,7 @@ def _check_version(version: str, queues: Sequence[QueueSettings]) -> Iterator[Fi
 def _check_publishing(probe: _Probe) -> Iterator[Finding]:
     """Publish a message that no queue takes: the broker returns it, if the user may publish at all."""
     returned: list[bool] = []
-    publication = Publication(0, "", "outlast-check-%s" % uuid.uuid4(), b"")
+    publication = OutgoingMessage(0, "", "outlast-check-%s" % uuid.uuid4(), b"")
 
     def publish(channel: AmqpChannel, done: Callable[[], None]) -> None:
         channel.confirm(

@@ -15,10 +15,10 @@ from outlast.gateway.broker.amqp_connection import (
     Incoming,
 )
 from outlast.gateway.broker.broker_credentials import BrokerCredentials
-from outlast.gateway.client import LinkLost, LinkRefused, Received
-from outlast.gateway.client_request import ClientRequest
-from outlast.gateway.messages.encoding import routing_word
-from outlast.gateway.model import Publication, PublishOutcome, PublishResult
+from outlast.gateway.message_formats.encoding import routing_word
+from outlast.gateway.requester.client_request import ClientRequest
+from outlast.gateway.requester.requester import LinkLost, LinkRefused, Received
+from outlast.gateway.requests import OutgoingMessage, PublishOutcome, PublishResult
 from outlast.gateway.settings import BrokerSettings
 
 #: The most bytes of an answer: the most that a broker can be set to take.
@@ -82,12 +82,15 @@ class BrokerClientLink:
         connection = self._connection
         assert connection is not None
 
+        def open_publishing() -> None:
+            connection.open_channel(self._ask_for_confirms, self._channel_ended)
+
         def consume() -> None:
             channel.consume(
                 request.reply_to,
                 self._on_reply,
                 lambda: self._end("the broker deleted the queue %s" % request.reply_to),
-                lambda: connection.open_channel(self._ask_for_confirms, self._channel_ended),
+                open_publishing,
             )
 
         own = request.own_reply_queue
@@ -106,7 +109,13 @@ class BrokerClientLink:
         key = "request.%s.#" % routing_word(request.id)
 
         def consume() -> None:
-            channel.consume(name, self._on_progress, self._wake, self._wake)
+            channel.consume(name, on_message, self._wake, self._wake)
+
+        def on_message(incoming: Incoming) -> None:
+            channel.ack(incoming.number)
+            received = Received(incoming.properties.correlation_id, incoming.body, is_progress=True)
+            self._received.append((received, 0))
+            self._wake()
 
         def bind() -> None:
             channel.bind_queue(name, request.progress, key, consume)
@@ -126,12 +135,7 @@ class BrokerClientLink:
         self._received.append((received, incoming.number))
         self._wake()
 
-    def _on_progress(self, incoming: Incoming) -> None:
-        received = Received(incoming.properties.correlation_id, incoming.body, is_progress=True)
-        self._received.append((received, 0))
-        self._wake()
-
-    def publish(self, publication: Publication, timeout: float) -> PublishOutcome:
+    def publish(self, publication: OutgoingMessage, timeout: float) -> PublishOutcome:
         """Publish a message; return what became of it. Raise LinkLost."""
         assert self._publishing is not None
         self._outcome = None

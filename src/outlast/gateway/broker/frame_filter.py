@@ -12,7 +12,7 @@ import struct
 from dataclasses import dataclass
 
 from outlast.gateway.broker.header_decoder import decode_properties
-from outlast.gateway.model import Properties
+from outlast.gateway.requests import Properties
 
 _FRAME = struct.Struct(">BHL")
 _CONTENT = struct.Struct(">HHQ")
@@ -24,7 +24,7 @@ _MESSAGE_ID = 1 << 7
 
 
 @dataclass(frozen=True)
-class Content:
+class MessageContent:
     """The properties of a message, and the size of its whole body."""
 
     properties: Properties
@@ -40,7 +40,7 @@ class FrameFilter:
         self._started = False
         self._raw = False
         self._serial = 0
-        self._contents: dict[int, Content] = {}
+        self._contents: dict[int, MessageContent] = {}
         #: By channel: how many bytes of the current body are still passed on, and still expected.
         self._bodies: dict[int, tuple[int, int]] = {}
 
@@ -57,7 +57,7 @@ class FrameFilter:
             return passed
         return self._frames() if self._started else b""
 
-    def pop(self, serial: str | bytes | None) -> Content:
+    def pop(self, serial: str | bytes | None) -> MessageContent:
         """Return what belongs to the serial number that the library received as the message id."""
         return self._contents.pop(int(serial or 0))
 
@@ -83,7 +83,7 @@ class FrameFilter:
     def _header(self, channel: int, payload: bytes) -> bytes:
         class_id, weight, size = _CONTENT.unpack_from(payload)
         self._serial += 1
-        self._contents[self._serial] = Content(decode_properties(payload[_CONTENT.size :]), size)
+        self._contents[self._serial] = MessageContent(decode_properties(payload[_CONTENT.size :]), size)
         kept = min(size, self._largest_body)
         self._bodies[channel] = (kept, size)
         serial = b"%d" % self._serial

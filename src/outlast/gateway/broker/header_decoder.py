@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from outlast.gateway.model import Properties
+from outlast.gateway.requests import Properties
 
 #: The deepest nesting of tables and arrays that is not called damaged.
 DEEPEST = 32

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from outlast.gateway.broker.link_health import LinkHealth
 from outlast.gateway.broker.link_session import LinkSession
 from outlast.gateway.broker.pauses import PauseLimits, Pauses
-from outlast.gateway.model import Delivery, Publication, PublishOutcome, PublishResult
+from outlast.gateway.requests import Delivery, OutgoingMessage, PublishOutcome, PublishResult
 from outlast.gateway.settings import BrokerSettings, QueueSettings
 
 #: The most publications, and about the most bytes of them, whose outcome is not known yet.
@@ -47,7 +47,7 @@ class BrokerLink:
         self._deliveries: deque[Delivery] = deque()
         self._outcomes: list[PublishOutcome] = []
         #: Publications whose outcome is not known yet.
-        self._pending: dict[int, Publication] = {}
+        self._pending: dict[int, OutgoingMessage] = {}
         self._health = LinkHealth(down_since=time.time(), reason="not started")
         self._session: LinkSession | None = None
         self._thread: threading.Thread | None = None
@@ -108,7 +108,7 @@ class BrokerLink:
             if self._session is not None:
                 self._session.set_prefetch_soon(wanted)
 
-    def publish(self, publication: Publication) -> None:
+    def publish(self, publication: OutgoingMessage) -> None:
         """Hand over a message. Its outcome follows in `outcomes`."""
         with self._changed:
             self._pending[id(publication)] = publication
@@ -209,7 +209,7 @@ class BrokerLink:
         with self._changed:
             self._deliveries = deque(each for each in self._deliveries if each.tag.generation != generation)
 
-    def add_outcome(self, publication: Publication, result: PublishResult, reason: str) -> None:
+    def add_outcome(self, publication: OutgoingMessage, result: PublishResult, reason: str) -> None:
         """Keep the outcome of a publication, unless it has one."""
         with self._changed:
             if self._pending.pop(id(publication), None) is None:

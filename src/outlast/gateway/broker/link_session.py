@@ -13,7 +13,7 @@ from outlast.gateway.broker.pauses import PauseLimits
 from outlast.gateway.broker.publishing_channel import PublishingChannel
 from outlast.gateway.broker.queue_consumer import DeliveryTag, QueueConsumer
 from outlast.gateway.broker.queue_plan import plan_queues
-from outlast.gateway.model import Delivery, Publication, PublishResult
+from outlast.gateway.requests import Delivery, OutgoingMessage, PublishResult
 from outlast.gateway.settings import BrokerSettings, QueueSettings
 
 #: The most bytes of a body that are kept; `Delivery.size` has the size of all of it.
@@ -29,7 +29,7 @@ class LinkReceiver(Protocol):
     def drop_deliveries(self, generation: int) -> None:
         """Forget the messages of a channel that has ended."""
 
-    def add_outcome(self, publication: Publication, result: PublishResult, reason: str) -> None:
+    def add_outcome(self, publication: OutgoingMessage, result: PublishResult, reason: str) -> None:
         """Keep the outcome of a publication."""
 
     def set_health(self, health: LinkHealth) -> None:
@@ -96,7 +96,7 @@ class LinkSession:
         """Begin to consume anew with another limit of messages that are not acknowledged."""
         self._loop.call_soon(lambda: self._set_prefetch(prefetch))
 
-    def publish_soon(self, publication: Publication) -> None:
+    def publish_soon(self, publication: OutgoingMessage) -> None:
         """Publish a message."""
         self._loop.call_soon(lambda: self._offer(publication))
 
@@ -120,7 +120,7 @@ class LinkSession:
         for consumer in self._consumers.values():
             consumer.set_prefetch(prefetch)
 
-    def _offer(self, publication: Publication) -> None:
+    def _offer(self, publication: OutgoingMessage) -> None:
         limit = self._measured_limit
         if limit is not None and len(publication.body) > limit:
             reason = "not sent: the broker takes messages of at most %d bytes" % limit

@@ -19,7 +19,7 @@ from outlast.gateway.broker.amqp_connection import (
     Incoming,
 )
 from outlast.gateway.broker.pauses import PauseLimits, Pauses
-from outlast.gateway.model import Publication, PublishResult
+from outlast.gateway.requests import OutgoingMessage, PublishResult
 
 #: A message with more bytes than this is sent when no other is on its way.
 _LARGE = 4 * 2**20
@@ -36,7 +36,7 @@ class PublishingChannel:
         limits: PauseLimits,
         *,
         exchange: str,
-        on_outcome: Callable[[Publication, PublishResult, str], None],
+        on_outcome: Callable[[OutgoingMessage, PublishResult, str], None],
         on_limit: Callable[[int], None],
         on_change: Callable[[], None],
     ) -> None:
@@ -51,8 +51,8 @@ class PublishingChannel:
         self._channel: AmqpChannel | None = None
         self._ready = False
         self._creating = False
-        self._waiting: deque[Publication] = deque()
-        self._unconfirmed: OrderedDict[int, Publication] = OrderedDict()
+        self._waiting: deque[OutgoingMessage] = deque()
+        self._unconfirmed: OrderedDict[int, OutgoingMessage] = OrderedDict()
         self._returned: dict[int, str] = {}
         self._sent = 0
         #: How many of the next messages travel alone, and whether the last one does.
@@ -76,7 +76,7 @@ class PublishingChannel:
         self._give_up(reason)
         self._drop_waiting(PublishResult.UNKNOWN, reason)
 
-    def offer(self, publication: Publication) -> None:
+    def offer(self, publication: OutgoingMessage) -> None:
         """Publish it as soon as it is its turn."""
         if self._connection is None:
             self._on_outcome(publication, PublishResult.UNKNOWN, "not sent: no connection")
@@ -217,7 +217,7 @@ class PublishingChannel:
             self._on_outcome(publication, result, "not sent: " + reason)
 
 
-def _is_same(publication: Publication, message: Incoming) -> bool:
+def _is_same(publication: OutgoingMessage, message: Incoming) -> bool:
     """True if the returned message is this one, or one that differs in nothing that matters."""
     return (
         publication.mandatory

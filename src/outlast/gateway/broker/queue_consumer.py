@@ -22,7 +22,7 @@ from outlast.gateway.broker.amqp_connection import (
 from outlast.gateway.broker.link_health import QueueHealth, QueueState
 from outlast.gateway.broker.pauses import PauseLimits, Pauses
 from outlast.gateway.broker.queue_plan import QueuePlan
-from outlast.gateway.model import Delivery
+from outlast.gateway.requests import Delivery
 
 #: Seconds for all steps together. A quorum queue without its majority does not reply.
 _PATIENCE = 30.0

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from outlast.gateway.model import PublishResult
 from outlast.gateway.record.record_file import RecordFile
 from outlast.gateway.record.rows import ANSWER_COLUMNS, RecordedAnswer
+from outlast.gateway.requests import PublishResult
 
 #: A larger body is kept in a file beside the record.
 LARGEST_IN_RECORD = 256 * 1024

@@ -1,7 +1,7 @@
 """Messages and requests: what was taken from the broker, and what became of it.
 
 Every method that writes is one transaction, or joins that of its caller. A request goes through its states in
-one direction (`STEPS`); what is impossible raises ImpossibleStep and writes nothing.
+one direction (`STEPS`); what is impossible raises ImpossibleRequestStep and writes nothing.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from outlast.gateway.model import Delivery, Failure, RequestState, TrainingRequest
 from outlast.gateway.record.outbox import Outbox
 from outlast.gateway.record.rows import (
     MESSAGE_COLUMNS,
@@ -20,6 +19,7 @@ from outlast.gateway.record.rows import (
     dump_failure,
     dump_properties,
 )
+from outlast.gateway.requests import Delivery, RequestFailure, RequestState, TrainingRequest
 
 #: The most bytes of a body that are recorded: no larger one is parsed.
 LARGEST_BODY = 256 * 1024
@@ -43,7 +43,7 @@ STEPS: Mapping[RequestState, frozenset[RequestState]] = {
 }
 
 
-class ImpossibleStep(Exception):
+class ImpossibleRequestStep(Exception):
     """A change of state that cannot be: a bug, or two gateways on one record."""
 
 
@@ -154,7 +154,7 @@ class Record(Outbox):
         now: float,
         *,
         deadline: float | None = None,
-        failure: Failure | None = None,
+        failure: RequestFailure | None = None,
         run_of: str = "",
     ) -> RecordedRequest:
         """Record a request: refused with `failure`, else accepted as a run named `run_of` and its number."""
@@ -332,18 +332,18 @@ class Record(Outbox):
                 self._update(number, started=now)
         return found.started is None
 
-    def end(self, number: int, now: float, failure: Failure | None) -> None:
+    def end(self, number: int, now: float, failure: RequestFailure | None) -> None:
         """Record the end of a request: with a failure, or with a result that is still to be collected."""
         with self.transaction():
             self._step(number, RequestState.ENDED)
             self._update(number, ended=now, failure=dump_failure(failure))
 
-    def fail_ended(self, number: int, failure: Failure) -> None:
+    def fail_ended(self, number: int, failure: RequestFailure) -> None:
         """Record that a request that has ended has no result after all."""
         with self.transaction():
             found = self.request(number)
             if found is None or found.state is not RequestState.ENDED:
-                raise ImpossibleStep("request %d has not ended" % number)
+                raise ImpossibleRequestStep("request %d has not ended" % number)
             self._update(number, failure=dump_failure(failure))
 
     def close_request(self, number: int, state: RequestState, now: float, note: str = "") -> None:
@@ -394,7 +394,7 @@ class Record(Outbox):
         found = self.request(number)
         if found is None or state not in STEPS.get(found.state, ()):
             before = found.state.value if found else "unknown"
-            raise ImpossibleStep("request %d: from %s to %s" % (number, before, state.value))
+            raise ImpossibleRequestStep("request %d: from %s to %s" % (number, before, state.value))
         self._update(number, state=state.value)
         return found
 

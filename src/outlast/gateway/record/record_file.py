@@ -34,6 +34,7 @@ CREATE TABLE requests (
     run TEXT NOT NULL, submitted REAL, started REAL, ended REAL, answered REAL, cancel TEXT NOT NULL,
     failure TEXT, note TEXT NOT NULL);
 CREATE INDEX requests_by_state ON requests (state, number);
+CREATE INDEX requests_by_template ON requests (template, state);
 CREATE INDEX open_requests ON requests (template, user, number) WHERE state IN ('accepted', 'running');
 CREATE INDEX waiting_requests ON requests (template, user, number)
     WHERE state = 'accepted' AND submitted IS NULL AND cancel = '';
@@ -46,6 +47,7 @@ CREATE TABLE outbox (
     expiration INTEGER, body BLOB, file TEXT, size INTEGER NOT NULL, state TEXT NOT NULL,
     made REAL NOT NULL, due REAL NOT NULL, tries INTEGER NOT NULL, confirmed REAL, reason TEXT NOT NULL);
 CREATE INDEX due_answers ON outbox (due) WHERE state = 'waiting';
+CREATE INDEX waiting_answers ON outbox (made) WHERE state = 'waiting';
 CREATE INDEX answers_of_request ON outbox (request, number);
 CREATE TABLE cursors (template TEXT PRIMARY KEY, entry INTEGER NOT NULL) WITHOUT ROWID;
 """

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from outlast.gateway.model import (
+from outlast.gateway.requests import (
     Delivery,
-    Failure,
     FailureCode,
     InputReference,
+    OutgoingMessage,
     Properties,
-    Publication,
+    RequestFailure,
     RequestState,
     TrainingRequest,
 )
@@ -77,7 +77,7 @@ class RecordedRequest:
     answered: float | None
     #: Why it is to be cancelled: a failure code; empty: it is not.
     cancel: str
-    failure: Failure | None
+    failure: RequestFailure | None
     #: For people: why it waits, or what was noticed.
     note: str
 
@@ -126,9 +126,9 @@ class RecordedAnswer:
         """Read a row with ANSWER_COLUMNS."""
         return cls(*row)
 
-    def publication(self, body: bytes) -> Publication:
+    def publication(self, body: bytes) -> OutgoingMessage:
         """Return the message to publish."""
-        return Publication(
+        return OutgoingMessage(
             number=self.number,
             exchange=self.exchange,
             routing_key=self.routing_key,
@@ -186,16 +186,18 @@ def load_body(text: str) -> TrainingRequest:
     return TrainingRequest(**{**raw, "inputs": inputs})
 
 
-def dump_failure(failure: Failure | None) -> str | None:
+def dump_failure(failure: RequestFailure | None) -> str | None:
     """Return the JSON text of a failure; None for None."""
     if failure is None:
         return None
     return json.dumps({**asdict(failure), "code": failure.code.value})
 
 
-def load_failure(text: str | None) -> Failure | None:
+def load_failure(text: str | None) -> RequestFailure | None:
     """Return what `dump_failure` wrote."""
     if text is None:
         return None
     raw = json.loads(text)
-    return Failure(**{**raw, "code": FailureCode(raw["code"]), "mistakes": tuple(raw.get("mistakes", ()))})
+    return RequestFailure(
+        **{**raw, "code": FailureCode(raw["code"]), "mistakes": tuple(raw.get("mistakes", ()))}
+    )

@@ -43,8 +43,8 @@ class DataItem:
     private_hosts: tuple[str, ...] = ()
     #: The most bytes of the file, and of what is unpacked from it; None: no limit of its own.
     most: int | None = None
-    #: Send the token of the plan, if that is for the host.
-    token: bool = True
+    #: The word before the plan's token in the header Authorization; empty: send no token.
+    token_scheme: str = "Bearer"
     #: A file with the certificates to trust instead of the system's.
     ca_file: str = ""
 
@@ -96,7 +96,7 @@ _LATER: Mapping[str, Any] = {
     "hosts": (),
     "private_hosts": (),
     "most": None,
-    "token": True,
+    "token_scheme": "Bearer",
     "ca_file": "",
 }
 _LISTS = ("hosts", "private_hosts")

@@ -113,9 +113,7 @@ def connect(
     started = time.monotonic()
     waiting = resolve(host, port, deadline)[::-1]
     if public:
-        waiting = [
-            (family, address) for family, address in waiting if not is_private_address(str(address[0]))
-        ]
+        waiting = [one for one in waiting if not is_private_address(str(one[1][0]))]
         if not waiting:
             raise SourceError(ErrorKind.FORBIDDEN, "the address of %s is not a public one" % host)
     if redirected_by:

@@ -35,8 +35,7 @@ def sources_for(
         settings = replace(settings, ca_file=item.ca_file)
     if item.is_restricted:
         settings = replace(settings, rules=HostRules(item.hosts, item.private_hosts))
-    if not item.token:
-        tokens = Tokens()
+    tokens = replace(tokens, scheme=item.token_scheme) if item.token_scheme else Tokens()
     federations: dict[str, Federation] = {}
     found: list[Source] = []
     for url in item.urls:
