@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from outlast.cli import gateway_checks, group
 from outlast.errors import BadInput
-from outlast.gateway import login
+from outlast.gateway.web_application import login
 from support.gateways import SETTINGS, GatewayFiles, write_gateway
 
 
