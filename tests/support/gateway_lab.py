@@ -18,9 +18,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from outlast.gateway.gateway_directory import GatewayDirectory
-
 from outlast.domain.model import EntryKind, Outcome
+from outlast.gateway.gateway_directory import GatewayDirectory
 from outlast.gateway.record.record import Record
 from outlast.gateway.requests import RequestState
 from outlast.journal.sqlite_file import is_blank
