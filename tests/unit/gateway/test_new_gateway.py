@@ -12,9 +12,9 @@ from outlast.errors import BadInput, NotWritable
 from outlast.gateway.directory import GatewayDirectory
 from outlast.gateway.messages.rodan import MOST_LAYERS, PARAMETERS
 from outlast.gateway.model import InputReference, TrainingRequest
+from outlast.gateway.new_gateway import init_gateway
 from outlast.gateway.run_plan import plan_run
 from outlast.gateway.settings_file import read_settings
-from outlast.gateway.new_gateway import init_gateway
 from outlast.gateway.template_file import read_params, read_templates
 from outlast.spec import BadSpec, read
 
