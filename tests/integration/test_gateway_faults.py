@@ -58,9 +58,7 @@ def until_accepted(lab: GatewayLab, number: int) -> None:
     until(lambda: lab.log().count("accepted as") >= number, lab.log)
 
 
-def test_answers_wait_for_a_broker_that_is_frozen(
-    fragile_broker: PrivateBroker, gateway: GatewayLab
-) -> None:
+def test_answers_wait_for_a_broker_that_is_frozen(fragile_broker: PrivateBroker, gateway: GatewayLab) -> None:
     gateway.up()
     application = gateway.application()
     good = send(application, range(3), seconds=2)
@@ -128,7 +126,10 @@ def test_answers_wait_for_a_queue_that_does_not_exist_yet_and_for_one_that_is_fu
     gateway.until_status("answers that wait", lambda status: status["answers"]["waiting"] == 5, PATIENCE)
     gateway.until_status("why they wait", lambda status: status["answers"]["reason"])
     with gateway.record() as record:
-        reasons = {answer.reason.partition(":")[0] for answer in record.due_answers(float("inf"), 10)}
+        reasons = {
+            answer.reason.partition(":")[0]
+            for answer in map(record.answer, record.due_answer_numbers(float("inf"), 10))
+        }
     assert reasons <= {"returned", "nacked", ""}, reasons
     late.collect()
     full.collect()
@@ -170,7 +171,7 @@ def test_a_full_disk_loses_nothing(broker: Broker) -> None:
         until_accepted(lab, 3)
         fill(lab.directory.root)
         good |= send(application, range(3, 5))
-        lab.until_status("a full disk", lambda status: "full" in trouble_of(status, "record"))
+        lab.until_status("a full disk", lambda status: "full" in trouble_of(status, "the record"))
         assert lab.status()["running"]
         (lab.directory.root / "ballast").unlink()
         assert_well(lab, application, good)
