@@ -120,7 +120,9 @@ class GatewayLab:
         """Write a template whose training is `TRAIN`; `clusters` are the profiles beside it."""
         place = self.directory.template(name)
         place.mkdir(parents=True, exist_ok=True)
-        (place / "train.py").write_text(TRAIN.format(starts=str(self.starts), release=str(self.release)), encoding="utf-8")
+        (place / "train.py").write_text(
+            TRAIN.format(starts=str(self.starts), release=str(self.release)), encoding="utf-8"
+        )
         _write_yaml(place / "template.yaml", {"title": name, **TEMPLATE, **changes})
         _write_yaml(place / "params.yaml", {"name": name, **PARAMS, **params})
         if clusters is not None:
