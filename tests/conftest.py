@@ -15,6 +15,7 @@ from xdist.scheduler import LoadScopeScheduling
 from attack.summary import PROPERTY, summarize
 from servers.certificates import Authority
 from support import clusters
+from support.broker import Broker, PrivateBroker, private_broker, shared_broker
 from support.experiments import Lab
 
 
@@ -32,8 +33,8 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
             terminalreporter.write_line(line)
 
 
-#: Their tests share a process that has imported a framework, which takes seconds.
-_SHARING = ("lightning", "transformers", "keras", "tensorboard", "whole_trainings")
+#: Their tests share a process that has imported a framework, or started a broker, which takes seconds.
+_SHARING = ("gateway_broker", "lightning", "transformers", "keras", "tensorboard", "whole_trainings")
 
 
 class ByCluster(LoadScopeScheduling):
@@ -79,6 +80,27 @@ def _handler_of_sigterm() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    """A virtual host of the RabbitMQ that all tests share: no test may stop it."""
+    with shared_broker().own_virtual_host() as own:
+        yield own
+
+
+@pytest.fixture(scope="module")
+def _private_broker() -> Iterator[PrivateBroker]:
+    with private_broker() as private:
+        yield private
+
+
+@pytest.fixture
+def fragile_broker(_private_broker: PrivateBroker) -> Iterator[PrivateBroker]:
+    """A RabbitMQ for one module, to be killed and frozen; it runs at the beginning of each test."""
+    _private_broker.start()
+    yield _private_broker
+    _private_broker.thaw()
 
 
 @pytest.fixture

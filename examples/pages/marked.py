@@ -118,7 +118,7 @@ def decode(raw, path):
         picture.load()
     except UnidentifiedImageError as error:
         raise NotMarked("%s is not an image" % path) from error
-    except (OSError, SyntaxError, ValueError) as error:
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise NotMarked("%s cannot be read: %s" % (path, error)) from error
     return picture.convert("RGBA") if "transparency" in picture.info else picture
 

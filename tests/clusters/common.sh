@@ -23,7 +23,7 @@ wait_for() {
 runs() {
   local pid; pid=$(cat "$1" 2>/dev/null) || return 1
   [ -n "$pid" ] && [ "$(cat "/proc/$pid/comm" 2>/dev/null)" = "$2" ] || return 1
-  cat "/proc/$pid/cmdline" "/proc/$pid/environ" 2>/dev/null | tr '\0' '\n' | grep -qF "$HOME_OF_CLUSTER"
+  cat "/proc/$pid/cmdline" "/proc/$pid/environ" 2>/dev/null | tr '\0' '\n' | grep -F "$HOME_OF_CLUSTER" >/dev/null
 }
 
 # stop PIDFILE NAME: terminate the process, and kill it after 15 s.

@@ -190,10 +190,17 @@ class Misbehaving:
 
     def _respond(self, wire: Wire, request: Request) -> bool:
         with self._changed:
-            request.behaviour = self._plan.popleft() if self._plan else self._always
-            found = self._files.get(urlsplit(request.path).path)
+            request.behaviour = self._next_behaviour(request)
             self.requests.append(request)
             self._changed.notify_all()
+        broken = self._misbehave(wire, request)
+        return self._send_found(wire, request) if broken is None else broken
+
+    def _next_behaviour(self, request: Request) -> Behaviour:
+        return self._plan.popleft() if self._plan else self._always
+
+    def _misbehave(self, wire: Wire, request: Request) -> bool | None:
+        """Respond with something else than a file if that is planned, as `_respond` does; else None."""
         do = request.behaviour
         if do.silent:
             wire.wait_for_disconnect()
@@ -206,8 +213,10 @@ class Misbehaving:
                 wire.send(b"X-More: %s\r\n" % (b"x" * 1000))
         if do.redirect:
             return self._send_page(wire, request, do.status or 302, {"Location": do.redirect})
-        if do.status is not None:
-            return self._send_page(wire, request, do.status)
+        return None if do.status is None else self._send_page(wire, request, do.status)
+
+    def _send_found(self, wire: Wire, request: Request) -> bool:
+        do, found = request.behaviour, self._files.get(urlsplit(request.path).path)
         if found is None:
             return self._send_page(wire, request, 404)
         if request.start >= len(found.content) > 0 and not do.ignore_range:

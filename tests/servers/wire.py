@@ -33,6 +33,8 @@ class Request:
     behaviour: Behaviour = field(default_factory=Behaviour)
     #: Bytes of the body that were sent.
     sent: int = 0
+    #: The body that was received with it, as far as it came.
+    body: bytes = b""
 
     @property
     def keeps_connection(self) -> bool:
@@ -69,6 +71,20 @@ class Wire:
             request.start = int(found.group(1))
             request.stop = int(found.group(2)) + 1 if found.group(2) else None
         return request
+
+    def read_body(self, request: Request) -> bool:
+        """Read the request's body, of its Content-Length; return False if the client left before its end."""
+        length = int(request.headers.get("content-length", "0"))
+        pieces, missing = [self._received[:length]], length - len(self._received[:length])
+        self._received = self._received[length:]
+        while missing:
+            piece = self._connection.recv(min(65536, missing))
+            if not piece:
+                break
+            pieces.append(piece)
+            missing -= len(piece)
+        request.body = b"".join(pieces)
+        return missing == 0
 
     def send_head(self, status: int, do: Behaviour, headers: Mapping[str, str]) -> None:
         merged = {**headers, **dict(do.headers)}

@@ -20,7 +20,7 @@ import pytest
 
 SCRIPTS = Path(__file__).parents[1] / "clusters"
 HOME = Path(os.environ.get("CLUSTERS", "/var/tmp/outlast-clusters"))
-NAMES = ("slurm", "sge", "htcondor")
+NAMES = ("slurm", "sge", "htcondor", "rabbitmq")
 #: Seconds to wait until a cluster is installed and started, or until another test releases it.
 PATIENCE = 900.0
 #: Lock files, held as long as this process may use the cluster.

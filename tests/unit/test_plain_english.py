@@ -36,7 +36,7 @@ FRAGMENTS = {
 #: Names that stand for one role in several rooms.
 ROLES = {"adapter", "base", "errors", "listing", "states", "submit", "views", "Outlast"}
 #: A command and the room or module that does its work are one thing.
-COMMANDS = {path.stem for path in (PACKAGE / "cli" / "commands").glob("*.py")}
+COMMANDS = {path.stem for path in (PACKAGE / "cli" / "commands").rglob("*.py")}
 
 
 def _identifiers(tree: ast.AST) -> Iterator[str]:

@@ -9,6 +9,7 @@ attempt_times     the jobs and times of an attempt;  save_table: what saving cos
 safe_output       what is printed, without control characters of others
 refusal_hints     how to fix a refused job or data
 scheduler_checks  checks of an experiment against its scheduler
+gateway_common    shared by the `gateway` commands
 source_probe      checks of the data sources;  data_common, data_progress: shared by the `data` commands
 """
 
@@ -52,6 +53,7 @@ _COMMANDS = {
     "resume": ("resume", "Start runs that are held back, such as after others failed alike."),
     "report": ("report", "Show where the time went."),
     "data": ("data", "Fetch, check and pin data; list and clear data caches."),
+    "gateway": ("gateway", "Serve training requests from a message broker."),
     "local": ("local", "Show the local cluster; kill or evict its jobs."),
     "demo": ("demo", "Watch a run survive kills, time limits and a torn checkpoint."),
 }
@@ -85,7 +87,7 @@ def group() -> None:
 def main() -> None:
     """Run the command line and exit. Every error becomes a message; no traceback is printed."""
     gc.set_threshold(GARBAGE_THRESHOLD)
-    if _SUPERVISING & set(sys.argv[1:2]) and sys.stdout is not None:
+    if _is_supervising(sys.argv[1:]) and sys.stdout is not None:
         sys.stdout = cast(TextIO, _ClosableOutput(sys.stdout))
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is not None:
@@ -109,6 +111,11 @@ def main() -> None:
     except Exception as error:
         click.echo(_save_traceback(error), err=True)
         sys.exit(ERROR)
+
+
+def _is_supervising(arguments: list[str]) -> bool:
+    """Return True for a command that must continue when the reader of its output is gone."""
+    return bool(_SUPERVISING & set(arguments[:1])) or arguments[:2] == ["gateway", "up"]
 
 
 def _colour_setting() -> dict[str, Any]:

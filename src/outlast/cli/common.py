@@ -15,15 +15,13 @@ from typing import TYPE_CHECKING
 import click
 
 from outlast.cli.safe_output import has_colours
-from outlast.controller.waiting_requests import waiting_requests
-from outlast.domain.model import Run
 from outlast.errors import BadInput, JournalHeld
-from outlast.exchange.experiment import Experiment
-from outlast.journal.journal import Journal
-from outlast.journal.sqlite_file import LONGEST_PATH, is_blank
 
 if TYPE_CHECKING:
     from outlast.controller.supervisor import Supervisor
+    from outlast.domain.model import Run
+    from outlast.exchange.experiment import Experiment
+    from outlast.journal.journal import Journal
 
 #: Seconds to wait for another command that holds the experiment for a moment, and for one pass.
 LONGEST_WAIT = 15.0
@@ -65,10 +63,12 @@ here_option = click.option(
 
 def experiment_at(directory: Path) -> Experiment:
     """Return the experiment in this directory. Raises BadInput if there is none."""
+    from outlast.exchange.experiment import Experiment
+
     root = directory.absolute()
     if root.exists() and not root.is_dir():
         raise BadInput("%s: not a directory; name the directory that contains params.yaml" % directory)
-    if len(os.fsencode(root)) > LONGEST_PATH - 20:
+    if is_too_long(root):
         raise BadInput("%s: the path is too long for the journal; move the experiment" % directory)
     if not root.is_dir():
         raise BadInput(
@@ -84,8 +84,19 @@ def experiment_at(directory: Path) -> Experiment:
     return Experiment(root)
 
 
+def is_too_long(root: Path) -> bool:
+    """Return True if SQLite could not open a file in this directory."""
+    from outlast.journal.sqlite_file import LONGEST_PATH
+
+    return len(os.fsencode(root)) > LONGEST_PATH - 20
+
+
 def open_journal(experiment: Experiment) -> Journal:
     """Open the journal to read it. Raises BadInput if nothing has been recorded yet."""
+    from outlast.controller.waiting_requests import waiting_requests
+    from outlast.journal.journal import Journal
+    from outlast.journal.sqlite_file import is_blank
+
     if is_blank(experiment.journal):
         waiting = len(waiting_requests(experiment.inbox))
         if waiting:

@@ -176,6 +176,8 @@ ADVICE = {
     ErrorKind.UNTRUSTED: "if you trust its certificate authority, set SSL_CERT_FILE=FILE to its certificate",
     ErrorKind.DISK_FULL: "free some space, or choose another directory",
     ErrorKind.BAD_ARCHIVE: "check that it is an archive; --unpack no keeps the file as it is",
+    ErrorKind.FORBIDDEN: "only items of a gateway's requests have such rules: see template.yaml",
+    ErrorKind.TOO_LARGE: "only items of a gateway's requests have such a limit: see template.yaml",
 }
 
 _ANOTHER_URL = "or list another source in params.yaml: `url: [URL, URL]`"

@@ -195,7 +195,7 @@ class Controller:
                     continue
                 limits = self._records.spec(run.spec).limits
                 attempt, patience = self._records.current(run), self._scheduler.patience
-                hold_back = alike_failures.why_hold_back(run, failed, retried)
+                hold_back = alike_failures.why_hold_back(run, failed, retried) if limits.hold_back else None
                 if hold_back is not None and not hold_back.final and hold_back.reason not in done.notes:
                     done.notes.append(hold_back.reason)
                 decision = engine.decide(run, attempt, seen, limits, patience, now, hold_back)

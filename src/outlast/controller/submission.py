@@ -38,8 +38,10 @@ class Submitted:
     changed: tuple[RunPlan, ...]
 
 
-def prepare(experiment: Experiment, parsed: Parsed, *, keep: bool = True) -> Spec:
+def prepare(experiment: Experiment, parsed: Parsed, *, keep: bool = True, source: Path | None = None) -> Spec:
     """Return the spec with code archive and environment. The archive stays in the experiment if `keep`.
+
+    `source` is the directory of the code, if that is not the experiment's own.
 
     Raise BadInput if the code cannot be found, NotWritable if the archive cannot be written.
     """
@@ -49,7 +51,7 @@ def prepare(experiment: Experiment, parsed: Parsed, *, keep: bool = True) -> Spe
     try:
         with tempfile.TemporaryDirectory(dir=_create(experiment.params) if keep else None) as folder:
             draft = Path(folder) / "code.tar"
-            sha256 = code_archive.pack(experiment.root, spec.code, draft)
+            sha256 = code_archive.pack(source or experiment.root, spec.code, draft)
             if keep:
                 draft.replace(experiment.code(sha256))
                 sync_directory(experiment.params)

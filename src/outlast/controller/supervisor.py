@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from typing import Any
 
 from outlast.controller.controller import Controller, Listener, Pass
 from outlast.controller.inbox import Inbox, process_requests
@@ -65,6 +66,8 @@ class Supervisor:
         self._inbox = Inbox(experiment.inbox)
         self._controller: Controller | None = None
         self._scheduler: Scheduler | None = None
+        #: The cluster and the profile that `_scheduler` was made for.
+        self._connected_to: tuple[str, Mapping[str, Any]] | None = None
         #: The state of the bell at the last poll, and when that was (monotonic clock).
         self._bell_seen = 0
         self._polled = 0.0
@@ -85,8 +88,9 @@ class Supervisor:
         before = self.journal.last_entry()
         notes = process_requests(self.journal, self._inbox, time.time())
         if self.journal.last_entry() != before:
-            # The request may be for another cluster, or retry runs with other code.
-            self._controller = None
+            spec = self.journal.newest_spec()
+            if spec is None or (spec.cluster, spec.profile) != self._connected_to:
+                self._controller = None  # the request is for another cluster, or its profile was changed
             if self._listener is not _ignore:
                 self._listener([row.entry for row in self.journal.entries(after=before)])
         if not self.journal.live():
@@ -161,6 +165,7 @@ class Supervisor:
     def _connect(self) -> Controller:
         spec = self.journal.newest_spec()
         assert spec is not None
+        self._connected_to = spec.cluster, spec.profile
         self._scheduler = connect(spec, self.experiment.identity, self.experiment.params)
         if self._timeout is not None:
             self._scheduler.timeout = min(self._timeout, self._scheduler.timeout)

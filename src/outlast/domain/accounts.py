@@ -86,6 +86,8 @@ class ItemAccount:
     sources: tuple[str, ...] = ()
     #: By error kind.
     troubles: Mapping[str, ErrorTotal] = field(default_factory=dict)
+    #: The error kind for which it did not arrive; empty if it did, or if that is not known.
+    failed: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
@@ -100,6 +102,7 @@ class ItemAccount:
             "vouched": self.vouched,
             "sources": list(self.sources),
             "troubles": {kind: total.to_dict() for kind, total in self.troubles.items()},
+            "failed": self.failed,
         }
         return {key: value for key, value in raw.items() if value or key in ("name", "arrived")}
 
@@ -117,6 +120,7 @@ class ItemAccount:
             vouched=str(raw.get("vouched", "")),
             sources=tuple(raw.get("sources", ())),
             troubles={kind: ErrorTotal.from_dict(cost) for kind, cost in raw.get("troubles", {}).items()},
+            failed=str(raw.get("failed", "")),
         )
 
 

@@ -34,13 +34,16 @@ def read_item(line: Mapping[str, Any]) -> ItemAccount:
         vouched=untrusted.text(line.get("vouched"), 20),
         sources=tuple(names),
         troubles=dict(_errors(line.get("troubles"))),
+        failed=failed if isinstance(failed := line.get("failed"), str) and failed in _KINDS else "",
     )
 
 
+_KINDS = frozenset(kind.value for kind in ErrorKind)
+
+
 def _errors(raw: object) -> Iterator[tuple[str, ErrorTotal]]:
-    known = {kind.value for kind in ErrorKind}
     for kind, cost in raw.items() if isinstance(raw, Mapping) else ():
-        if kind in known and isinstance(cost, Mapping):
+        if kind in _KINDS and isinstance(cost, Mapping):
             seconds = round(_seconds(cost.get("seconds")), 3)
             yield kind, ErrorTotal(_count(cost.get("count")), _count(cost.get("bytes")), seconds)
 

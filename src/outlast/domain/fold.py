@@ -201,6 +201,7 @@ def _apply_run(run: Run | None, attempt: Attempt | None, entry: JournalEntry, ch
                 failures=0,
                 troubles=0,
                 blocked_since=None,
+                outage_since=None,
                 sour_hosts=(),
                 save_blocked=None,  # the model may have changed, and with it the cost of a save
                 save_durable=None,
@@ -280,6 +281,7 @@ def _after_ending(run: Run, attempt: Attempt, entry: JournalEntry) -> Mapping[st
         "best_step": best_step,
         "saved": saved,
         "blocked_since": (run.blocked_since or entry.at) if data.get("blocked") else None,
+        "outage_since": (run.outage_since or entry.at) if last.turned_back else None,
         **_save_history(run, outcome, account),
     }
     if progressed:

@@ -66,6 +66,10 @@ class Limits:
     memory: int | None = None
     disk: int | None = None
     time: float | None = None
+    #: Runs that failed alike hold back those that have not begun.
+    hold_back: bool = True
+    #: Seconds in which data is temporarily unavailable in a row; None: only `total` limits them.
+    outage: float | None = None
 
 
 @dataclass(frozen=True)
@@ -396,6 +400,8 @@ class Run:
     troubles: int = 0
     #: When the first attempt ended of those in a row whose files could not be read or written.
     blocked_since: float | None = None
+    #: The same of those in a row whose data was temporarily unavailable.
+    outage_since: float | None = None
     #: The hosts that caused attempts to fail, and when; newest last.
     sour_hosts: tuple[tuple[str, float], ...] = ()
     #: Seconds that the training computed, in all attempts, and how often the cluster interrupted it.

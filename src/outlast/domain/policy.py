@@ -124,6 +124,9 @@ def _hopeless(run: Run, last: Ending, limits: Limits, patience: Patience, now: f
     """Return why another attempt would be useless; empty if it would not."""
     if run.blocked_since is not None and last.at - run.blocked_since >= patience.longest_pause:
         return "%s. Repair this, then `outlast retry %s`" % (last.detail, run.name)
+    outage = limits.outage
+    if outage is not None and run.outage_since is not None and last.at - run.outage_since >= outage:
+        return "its data was not available for %s; the last: %s" % (show_limit(outage), last.detail)
     if last.cause is Cause.ACCESS_POINT and not last.transient:
         repair = "Another site would fail too: repair this, then `outlast retry %s`" % run.name
         return "%s. %s" % (last.detail, repair)

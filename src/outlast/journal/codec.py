@@ -54,7 +54,7 @@ def _plain(value: object) -> object:
             for name, field in value.__dict__.items()
             if field is not defaults[name] and field != defaults[name]
         }
-    return value.to_dict() if isinstance(value, AttemptAccount) else value.__dict__
+    return value.to_dict() if isinstance(value, (AttemptAccount, DataItem)) else value.__dict__
 
 
 def _make_encoder() -> Callable[[object], Iterable[str]]:

@@ -18,6 +18,8 @@ from outlast.journal.codec import Parse, dump, read_attempt, read_run, read_spec
 from outlast.journal.journal_file import LATEST, JournalFile
 from outlast.journal.records import Records
 
+#: Specs that are kept in memory: an experiment may have one for each of its runs.
+_MOST_SPECS = 512
 _OVER = tuple(state.value for state in RunState if state.over)
 
 
@@ -177,6 +179,8 @@ class Journal(JournalFile, Records):
         if number not in self._specs:
             with self._translate_errors():
                 row = self._db.execute("SELECT record FROM specs WHERE number=?", (number,)).fetchone()
+            if len(self._specs) >= _MOST_SPECS:
+                self._specs.pop(next(iter(self._specs)))
             self._specs[number] = self._decode(read_spec, row[0] if row else "")
         return self._specs[number]
 

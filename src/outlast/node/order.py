@@ -115,7 +115,9 @@ class WorkOrder:
         return os.path.dirname(self.exchange)
 
     def to_json(self) -> str:
-        return json.dumps({"version": VERSION, **asdict(self)}, separators=(",", ":"))
+        raw = asdict(self)
+        raw["data"]["items"] = [item.to_dict() for item in self.data.items]
+        return json.dumps({"version": VERSION, **raw}, separators=(",", ":"))
 
 
 def read_order(path: str) -> WorkOrder:

@@ -6,6 +6,7 @@ import os
 import posixpath
 import re
 from collections.abc import Iterable
+from collections.abc import Mapping as AnyMapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -26,6 +27,7 @@ from outlast.spec.limit_keys import limit_warnings, read_limits
 from outlast.spec.mistakes import BadSpec, Mistake, did_you_mean, shorten
 from outlast.spec.own_code import init_command
 from outlast.spec.schema import OutputKeys, ParamsKeys
+from outlast.spec.template_defaults import template_defaults
 from outlast.spec.token_keys import check_token_file
 from outlast.spec.validate import validate
 from outlast.spec.yamlfile import load
@@ -48,12 +50,15 @@ class Parsed:
     data_methods: tuple[DataMethod, ...] = ()
 
 
-def read(directory: Path, cluster: str | None = None) -> Parsed:
+def read(
+    directory: Path, cluster: str | None = None, parameters: AnyMapping[str, str] | None = None
+) -> Parsed:
     """Read `params.yaml` of an experiment directory. Raises BadSpec with all mistakes.
 
-    `cluster` overrides the one in the file.
+    `cluster` overrides the one in the file. `parameters` are the names and values for the placeholders in the
+    commands of a template, which has one run and no sweep; without them, the defaults in its `template.yaml`.
     """
-    return _ParamsReader(directory, _load(directory), cluster).parsed()
+    return _ParamsReader(directory, _load(directory), cluster, parameters).parsed()
 
 
 def _load(directory: Path) -> Document:
@@ -79,13 +84,24 @@ def _load(directory: Path) -> Document:
 class _ParamsReader:
     """Reads one file and collects its mistakes and warnings."""
 
-    def __init__(self, directory: Path, document: Document, cluster: str | None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        document: Document,
+        cluster: str | None,
+        parameters: AnyMapping[str, str] | None,
+    ) -> None:
         self.directory = directory
         self.document = document
         self.cluster = cluster
+        #: Of a template that is read for requests.
+        self.is_template = parameters is not None
+        self.given = parameters or {}
         self.keys, mistakes = validate(ParamsKeys, document)
         self.mistakes = [*document.mistakes, *mistakes]
         self.warnings: list[Mistake] = []
+        if parameters is None and not self._written("sweep") and not self._written("runs"):
+            self.given = template_defaults(directory, self.keys.command + " " + self.keys.checkpoints.resume)
 
     def parsed(self) -> Parsed:
         name = self._name()
@@ -161,6 +177,11 @@ class _ParamsReader:
         return self.keys.name
 
     def _runs(self, name: str) -> list[RunPlan]:
+        for key in ("runs", "sweep"):
+            if self.is_template and self._written(key):
+                self._mistake((key,), "is not for templates: each request is one run", "remove it")
+        if self.is_template or self.given:
+            return [RunPlan(name, dict(self.given))]
         if self._written("runs") and self._written("sweep"):
             lines = {key: self.document.line((key,), of_key=True) or 0 for key in ("runs", "sweep")}
             first, second = sorted(lines, key=lambda key: lines[key])
@@ -175,7 +196,9 @@ class _ParamsReader:
         return plans
 
     def _parameters(self) -> list[str] | None:
-        """Return the names of the sweep's parameters; None if the sweep is invalid."""
+        """Return the names of the sweep's parameters, or the template's; None if the sweep is invalid."""
+        if self.is_template or self.given:
+            return list(self.given)
         if not self._written("sweep"):
             return []
         node = self.document.find(("sweep",))
@@ -189,8 +212,13 @@ class _ParamsReader:
         for name in used:
             if name not in parameters:
                 hint = did_you_mean(name, parameters) or f"write {{{{{name}}}}} for literal braces"
+                owner = "template.yaml" if self.is_template or self.given else "sweep"
                 known = (
-                    f"sweep has {', '.join(map(shorten, parameters))}" if parameters else "there is no sweep"
+                    f"{owner} has {', '.join(map(shorten, parameters))}"
+                    if parameters
+                    else f"there is no {owner}"
+                    if owner == "sweep"
+                    else "template.yaml declares none"
                 )
                 self._mistake(at, f"unknown parameter {{{name}}}: {known}", hint)
         return used

@@ -211,10 +211,16 @@ Lines = Annotated[list[Annotated[Line, WrapValidator(_empty_if_left_out)]], Befo
 OneOrMore = Annotated[
     list[Annotated[Line, WrapValidator(_empty_if_left_out)]], BeforeValidator(_expand_single)
 ]
+#: The default of such a list.
+NO_LINES: list[str] = []
 Exact = Annotated[int, BeforeValidator(_exact)]
 Bound = Annotated[float, AfterValidator(_finite)]
 #: The upper bound fits the integers of every scheduler and of the journal.
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
+CountOrZero = Annotated[int, Field(ge=0, le=1_000_000)]
+Port = Annotated[int, Field(ge=1, le=65_535)]
+YesOrNo = Annotated[Literal["no", "yes"], BeforeValidator(_yes_or_no)]
+Unpack = Annotated[Literal["no", "yes", "nested"], BeforeValidator(_yes_or_no)]
 
 
 class Strict(BaseModel):
@@ -223,7 +229,7 @@ class Strict(BaseModel):
 
 class ResourcesKeys(Strict):
     cpus: Count = Resources.cpus
-    gpus: Annotated[int, Field(ge=0, le=1_000_000)] = Resources.gpus
+    gpus: CountOrZero = Resources.gpus
     memory: Size = Resources.memory
     disk: Size = Resources.disk
     time: Duration = Resources.time
@@ -247,17 +253,17 @@ class DataKeys(Strict):
     crc32: Any = None
     adler32: Any = None
     size: Exact = 0
-    unpack: Annotated[Literal["no", "yes", "nested"], BeforeValidator(_yes_or_no)] = "no"
+    unpack: Unpack = "no"
     to: Line = ""
     method: Literal["auto", "http", "osdf", "native", "shared"] = "auto"
-    writable: Annotated[Literal["no", "yes"], BeforeValidator(_yes_or_no)] = "no"
+    writable: YesOrNo = "no"
 
 
 class LimitsKeys(Strict):
     attempts: Count = Limits.attempts
     without_progress: Count = Limits.without_progress
     total: Duration = Limits.total
-    start_over: Annotated[Literal["no", "yes"], BeforeValidator(_yes_or_no)] = "no"
+    start_over: YesOrNo = "no"
     #: 0: not written.
     memory: Size = 0
     disk: Size = 0
@@ -298,7 +304,7 @@ class ParamsKeys(Strict):
 
 class HostKeys(Strict):
     cpus: Count = 1
-    gpus: Annotated[int, Field(ge=0, le=1_000_000)] = 0
+    gpus: CountOrZero = 0
 
 
 class TokenKeys(Strict):

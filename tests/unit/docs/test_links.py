@@ -17,6 +17,8 @@ from outlast import job_environment
 from outlast.cli import group
 from outlast.domain.ledger import Use
 from outlast.domain.model import AttemptState, EntryKind, Outcome, Phase, RunState
+from outlast.gateway.configuration.settings_keys import GatewayKeys, QueueKeys
+from outlast.gateway.configuration.template_keys import ENTRIES, TemplateKeys
 from outlast.journal import format as journal_format
 from outlast.node.protocol import Variable
 from outlast.spec.schema import ParamsKeys, ProfileKeys
@@ -147,15 +149,28 @@ def every_key(model: Any, above: str = "") -> Iterator[str]:
             yield from every_key(part, above)
 
 
+def gateway_keys() -> Iterator[str]:
+    for model, entries in ((GatewayKeys, {"queues": QueueKeys}), (TemplateKeys, ENTRIES)):
+        yield from every_key(model)
+        for name, entry in entries.items():
+            yield from every_key(entry, name + ".")
+
+
 KEYS = [
     *(("params", key) for key in every_key(ParamsKeys)),
     *(("clusters", key) for key in every_key(ProfileKeys)),
+    *(("gateway", key) for key in gateway_keys()),
 ]
 
 
 @pytest.mark.parametrize(("page", "key"), KEYS)
-def test_every_key_of_params_and_clusters_is_in_the_reference(page: str, key: str) -> None:
-    rows = re.findall(r"(?m)^\| `([\w.]+)` \|", text_of(DOCS / "reference" / ("%s.md" % page)))
+def test_every_key_is_in_the_reference(page: str, key: str) -> None:
+    text = text_of(DOCS / "reference" / ("%s.md" % page))
+    rows = [
+        name
+        for cell in re.findall(r"(?m)^\| (`[\w.`, ]+`) \|", text)
+        for name in cell.strip("`").split("`, `")
+    ]
     groups = {row.partition(".")[0] for row in rows}
     assert key in rows or key in groups
 

@@ -18,6 +18,7 @@ from outlast.domain.accounts import (
     read_account,
     sum_errors,
 )
+from outlast.domain.data_costs import read_item
 from outlast.domain.model import Outcome, Phase
 from outlast.node.staging.errors import ErrorKind
 
@@ -32,6 +33,7 @@ ITEM = ItemAccount(
     vouched="pinned",
     sources=("http://a/train.tar", "http://b/train.tar"),
     troubles={kind.value: ErrorTotal(1 + n, n, n / 8) for n, kind in enumerate(ErrorKind)},
+    failed="missing",
 )
 LEG: dict[str, Any] = {
     "spans": tuple((phase, 1.125) for phase in Phase),
@@ -154,3 +156,13 @@ def test_errors_of_several_items_are_summed_by_kind_the_most_costly_first() -> N
         ("reset", ErrorTotal(3, 15, 5.0)),
         ("stall", ErrorTotal(1, 0, 2.0)),
     ]
+
+
+def test_the_cause_for_which_an_item_did_not_arrive_is_one_of_the_known_kinds() -> None:
+    line = {"name": "a", "arrived": False, "failed": "too large"}
+    item = read_item(line)
+    assert item.failed == "too large"
+    assert ItemAccount.from_dict(item.to_dict()) == item
+    for odd in ("rm -rf", "\x1b", 7, None, ["too large"]):
+        assert read_item({**line, "failed": odd}).failed == ""
+    assert "failed" not in ItemAccount("a").to_dict()

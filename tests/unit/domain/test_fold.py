@@ -175,6 +175,17 @@ def test_permanently_wrong_or_missing_data_counts_as_a_failure() -> None:
     assert ending(ending(a_run(), Outcome.NOT_FOUND), Outcome.NOT_FOUND).failures == 0
 
 
+def test_an_outage_lasts_from_the_first_attempt_that_was_turned_back_to_another_end() -> None:
+    run = ending(a_run(), Outcome.NETWORK)
+    assert run.outage_since == 10.0
+    assert ending(replace(run, outage_since=5.0), Outcome.NOT_FOUND).outage_since == 5.0
+    assert ending(run, Outcome.NETWORK, computed=True).outage_since is None
+    assert ending(run, Outcome.NOT_FOUND, transient=False).outage_since is None
+    assert ending(run, Outcome.CRASHED).outage_since is None
+    retried, _ = apply(replace(run, state=RunState.FAILED, current=None), None, entry(EntryKind.RETRIED))
+    assert retried.outage_since is None
+
+
 def test_an_attempt_that_was_turned_back_does_not_count() -> None:
     run = ending(a_run(), Outcome.NETWORK, account={"slot": 10.0})
     assert (run.ran, run.troubles) == (0, 1)

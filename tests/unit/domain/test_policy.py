@@ -206,3 +206,13 @@ def test_pauses_double_up_to_the_longest() -> None:
 
 def test_a_clock_that_was_set_back_does_not_lengthen_the_pause() -> None:
     assert judge(ended(Outcome.LOST, troubles=1), LIMITS, PATIENCE, -5000.0).due == -5000.0
+
+
+def test_data_that_is_unavailable_for_longer_than_the_limit_fails_the_run() -> None:
+    run = ended(Outcome.NETWORK, outage_since=40.0)
+    for limit, action in ((None, Action.PAUSE), (61.0, Action.PAUSE), (60.0, Action.FAIL)):
+        verdict = judge(run, replace(LIMITS, outage=limit), PATIENCE, 100.0)
+        assert verdict.action is action
+    assert "1 min" in verdict.reason and "the detail" in verdict.reason
+    other = judge(ended(Outcome.LOST), replace(LIMITS, outage=1.0), PATIENCE, 100.0)
+    assert other.action is Action.PAUSE

@@ -37,11 +37,10 @@ def command(context: click.Context, directory: Path, cluster: str | None, as_jso
     warnings: tuple[Mistake, ...] = ()
     responded = True
     if parsed:
-        findings, host_warnings = _check_cluster(parsed, directory)
+        findings, others = check_with_scheduler(parsed, directory)
         responded = findings.responded
         mistakes = (*mistakes, *findings.mistakes)
-        unsaved = _warn_if_nothing_is_saved(parsed, directory)
-        warnings = (*parsed.warnings, *unsaved, *findings.warnings, *host_warnings)
+        warnings = (*parsed.warnings, *findings.warnings, *others)
     if as_json:
         click.echo(json.dumps(_as_json(parsed, mistakes, warnings), indent=2))
     else:
@@ -76,8 +75,11 @@ def validate(directory: Path, cluster: str | None = None) -> tuple[Parsed | None
     return parsed, mistakes
 
 
-def _check_cluster(parsed: Parsed, directory: Path) -> tuple[SchedulerFindings, list[Mistake]]:
-    """Return what the scheduler shows, and warnings about its hosts; both are queried side by side."""
+def check_with_scheduler(parsed: Parsed, directory: Path) -> tuple[SchedulerFindings, list[Mistake]]:
+    """Return what the scheduler shows, and warnings about the code and the hosts.
+
+    Scheduler and hosts are queried side by side.
+    """
     from concurrent.futures import ThreadPoolExecutor
 
     from outlast.cli.host_checks import check_hosts
@@ -88,7 +90,8 @@ def _check_cluster(parsed: Parsed, directory: Path) -> tuple[SchedulerFindings, 
     assert cluster is not None
     with ThreadPoolExecutor(1) as pool:
         hosts = pool.submit(check_hosts, parsed, cluster, directory)
-        return check_scheduler(parsed, cluster), hosts.result()
+        findings = check_scheduler(parsed, cluster)
+        return findings, [*_warn_if_nothing_is_saved(parsed, directory), *hosts.result()]
 
 
 def _warn_if_nothing_is_saved(parsed: Parsed, directory: Path) -> list[Mistake]:

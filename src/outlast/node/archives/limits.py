@@ -26,10 +26,21 @@ class ArchiveLimits:
     ratio: int = 200
     #: …and decompressed bytes that are always allowed: a small archive of very regular data is no bomb.
     free_bytes: int = 1 << 30
+    #: Of all decompressed bytes, those of archives inside archives counted again.
+    decompressed: int = 16 << 40
     #: Of a whole path. Linux allows 4,096; the target's own path needs some of them.
     path_bytes: int = 3072
     #: Components of a path.
     path_parts: int = 64
+
+
+#: Of an archive from a stranger: names for an inode each, and what surrounds the files in a tar.
+_MOST_MEMBERS, _FRAMING = 1_000_000, 1 << 20
+
+
+def limits_for_stranger(most: int) -> ArchiveLimits:
+    """Return the limits for an archive from a stranger, whose files may have `most` bytes together."""
+    return ArchiveLimits(bytes=most, members=_MOST_MEMBERS, decompressed=2 * most + _FRAMING)
 
 
 class ArchiveUsage:
@@ -60,7 +71,8 @@ class ArchiveUsage:
     def add_decompressed(self, count: int) -> None:
         """Count `count` bytes of decompressor output. Raises BadArchive."""
         self._decompressed += count
-        if self._decompressed > max(self.limits.free_bytes, self.limits.ratio * self.bytes_in):
+        most = max(self.limits.free_bytes, self.limits.ratio * self.bytes_in)
+        if self._decompressed > min(most, self.limits.decompressed):
             raise BadArchive(
                 "%d compressed bytes expanded to more than %d: the archive looks made to fill the disk; "
                 "nothing of it is kept" % (self.bytes_in, self._decompressed - count)

@@ -36,6 +36,8 @@ class ErrorKind(str, Enum):
     BAD_ARCHIVE = "bad archive"
     # New kinds are added at the end: HTCondor's plugin reports them by their position.
     PROXY_REFUSED = "proxy refused"  # 407: the proxy's user or password is missing or wrong
+    FORBIDDEN = "forbidden"  # a host, an address or a redirect that the item's rules do not allow
+    TOO_LARGE = "too large"  # more bytes than the item may have
 
 
 #: Retrying the same source cannot help: it is not used again.
@@ -46,6 +48,8 @@ FINAL = frozenset(
         ErrorKind.WRONG_LENGTH,
         ErrorKind.UNTRUSTED,
         ErrorKind.BAD_ARCHIVE,
+        ErrorKind.FORBIDDEN,
+        ErrorKind.TOO_LARGE,
     }
 )
 
@@ -70,6 +74,8 @@ OUTCOMES = {
     ErrorKind.UNTRUSTED: Outcome.NETWORK,
     ErrorKind.DISK_FULL: Outcome.OUT_OF_DISK,
     ErrorKind.BAD_ARCHIVE: Outcome.CORRUPT_INPUT,
+    ErrorKind.FORBIDDEN: Outcome.NOT_FOUND,
+    ErrorKind.TOO_LARGE: Outcome.CORRUPT_INPUT,
 }
 
 

@@ -35,10 +35,29 @@ class DataItem:
     method: str = "auto"
     #: Each attempt gets a copy of its own, which it may change.
     writable: bool = False
+    #: The name of the file; empty: the one in the first URL.
+    file_name: str = ""
+    #: If a stranger chose the URL: the hosts that it, and redirects, may lead to, and those of them that need
+    #: not have a public address. Both empty: any.
+    hosts: tuple[str, ...] = ()
+    private_hosts: tuple[str, ...] = ()
+    #: The most bytes of the file, and of what is unpacked from it; None: no limit of its own.
+    most: int | None = None
+    #: The word before the plan's token in the header Authorization; empty: send no token.
+    token_scheme: str = "Bearer"
+    #: A file with the certificates to trust instead of the system's.
+    ca_file: str = ""
+
+    @property
+    def is_restricted(self) -> bool:
+        """True if it may be fetched from certain hosts only."""
+        return bool(self.hosts or self.private_hosts)
 
     @property
     def name(self) -> str:
-        """The file name, from the first URL; "data" if that has none."""
+        """The file name; by default from the first URL, "data" if that has none."""
+        if self.file_name:
+            return self.file_name
         # Imported here since every job imports this module, and most need no data.
         from urllib.parse import unquote, urlsplit
 
@@ -59,10 +78,25 @@ class DataItem:
 
     def to_dict(self) -> dict[str, Any]:
         raw = {**asdict(self), "urls": list(self.urls), "digests": dict(self.digests)}
-        if not self.writable:
-            del raw["writable"]  # node programs of earlier versions do not know it
+        # Earlier versions do not know these.
+        defaults = {name: raw.pop(name) for name in _LATER if raw[name] == _LATER[name]}
+        raw.update({name: list(raw[name]) for name in _LISTS if name not in defaults})
         return raw
 
     @staticmethod
     def from_dict(raw: Mapping[str, Any]) -> DataItem:
-        return DataItem(**{**raw, "urls": tuple(raw["urls"]), "digests": dict(raw.get("digests", {}))})
+        lists = {name: tuple(raw[name]) for name in ("urls", *_LISTS) if name in raw}
+        return DataItem(**{**raw, **lists, "digests": dict(raw.get("digests", {}))})
+
+
+#: Fields that were added later, with their defaults.
+_LATER: Mapping[str, Any] = {
+    "writable": False,
+    "file_name": "",
+    "hosts": (),
+    "private_hosts": (),
+    "most": None,
+    "token_scheme": "Bearer",
+    "ca_file": "",
+}
+_LISTS = ("hosts", "private_hosts")

@@ -77,8 +77,8 @@ class StagePhase:
                 staged = stager.stage(item)
                 self._events.write("data", **{**staged.to_dict(), "waited": time.monotonic() - began})
             except FetchFailed as failed:
-                self._log_failure(item, began, failed.costs.to_dict())
                 kind = failed.cause.kind
+                self._log_failure(item, began, failed.costs.to_dict(), failed=kind.value)
                 failure_key = "%s %s" % (item.name, kind.value) if kind in FINAL else ""
                 raise StagingFailed(failed.outcome, str(failed), failure_key) from failed
             except LockLost as lost:
@@ -99,9 +99,9 @@ class StagePhase:
         if self._stager is not None:
             self._stager.release()
 
-    def _log_failure(self, item: DataItem, began: float, costs: dict[str, Any]) -> None:
+    def _log_failure(self, item: DataItem, began: float, costs: dict[str, Any], **facts: str) -> None:
         waited = time.monotonic() - began
-        self._events.write("data", name=item.name, arrived=False, waited=waited, troubles=costs)
+        self._events.write("data", name=item.name, arrived=False, waited=waited, troubles=costs, **facts)
 
     def _report_progress(self, item: DataItem, progress: FetchProgress) -> None:
         now = time.time()

@@ -13,6 +13,7 @@ import os
 from dataclasses import dataclass, field
 from typing import Any, Callable, Mapping
 
+from outlast.node.archives.limits import limits_for_stranger
 from outlast.node.archives.sink import Sink
 from outlast.node.archives.unpacking import UnpackingSink
 from outlast.node.pulse import no_pulse
@@ -140,7 +141,8 @@ class Stager:
         if item.unpack == "no":
             sink = PartFile(place, "content")
         else:
-            sink = unpacking = UnpackingSink(content, item.name, item.unpack == "nested", pulse=pulse)
+            limits = None if item.most is None else limits_for_stranger(item.most)
+            sink = unpacking = UnpackingSink(content, item.name, item.unpack == "nested", limits, pulse)
             unpacking.recover(identity)
         if os.path.lexists(content):  # it got this name only when it was complete and verified
             sink.close()

@@ -8,6 +8,7 @@ import threading
 from dataclasses import replace
 from urllib.parse import urlsplit
 
+from outlast.node.quantities import show_size
 from outlast.node.staging.errors import ErrorKind, SourceError
 from outlast.node.staging.fetch.digests import normalise_digest
 from outlast.node.staging.file_version import FileVersion
@@ -43,6 +44,7 @@ class FileIdentity:
         """
         version = replace(version, digests=_readable_digests(version))
         with self._lock:
+            self.check_size(version.size, name)
             self._compare_with_pins(name, version)
             before = self._by_source.get(index)
             if before is not None and _has_changed(before, version):
@@ -57,6 +59,13 @@ class FileIdentity:
                 self.version, self.first_source = version, index
             if self.size is None:
                 self.size = version.size
+
+    def check_size(self, size: int | None, name: str = "") -> None:
+        """Raise SourceError if a file of at least `size` bytes is larger than the item may be."""
+        most = self._item.most
+        if most is not None and size is not None and size > most:
+            detail = "its file has more than the allowed %s" % show_size(most)
+            raise SourceError(ErrorKind.TOO_LARGE, detail, name)
 
     def forget_source(self, index: int) -> None:
         """Forget this source's reports, so that it may have changed: the digest decides about its bytes."""

@@ -177,6 +177,7 @@ class Transfer:
 
     def _write(self, chunk: Chunk) -> None:
         """Write a chunk to the sink and hash it. Called by receivers, one at a time."""
+        self.context.file.check_size(chunk.offset + len(chunk.data), chunk.receiver.name)
         self._sink.write(chunk.data)
         self.digests.update_in_background(chunk.data, lambda: self._stream.release(chunk))
 
@@ -191,6 +192,9 @@ class Transfer:
 
     def _raise_broken(self, broken: ReceiverBroken) -> None:
         error, chunk = broken.error, broken.chunk
+        if isinstance(error, SourceError):  # the file turned out to be too large
+            self.context.cost_log.add_error(error.kind, self.context.clock.now())
+            raise self.context.make_failure(error, "") from error
         if chunk is not None and isinstance(error, BadArchive):
             bad = SourceError(ErrorKind.BAD_ARCHIVE, str(error), chunk.receiver.name)
             raise RestartFetch(bad) from error

@@ -18,6 +18,7 @@ from typing import Any, Tuple, cast
 
 from outlast.node.staging.errors import ErrorKind, SourceError
 from outlast.node.staging.http.connection import Connection
+from outlast.node.staging.http.host_rules import is_private_address
 from outlast.node.staging.http.http_settings import MAX_ADDRESSES, HttpSettings
 from outlast.node.staging.http.proxies import BadProxy, Proxy, proxy_for
 from outlast.node.staging.http.response import ConnectionReader, read_head
@@ -38,11 +39,14 @@ def open_connection(url: Url, settings: HttpSettings) -> tuple[Connection, Proxy
     The proxy is returned only if it needs the full URL as the request target (plain http); else None.
     """
     deadline = time.monotonic() + settings.connect_timeout
+    refusal = settings.rules.refusal(url) if settings.rules is not None else ""
+    if refusal:
+        raise SourceError(ErrorKind.FORBIDDEN, refusal)
     try:
         proxy = proxy_for(url)
     except BadProxy as error:
         raise SourceError(ErrorKind.NO_ANSWER, str(error)) from None
-    connection = _connect_to(url, proxy, deadline, settings.redirected_by)
+    connection = _connect_to(url, proxy, deadline, settings)
     try:
         if url.is_tls:
             if proxy is not None:
@@ -55,9 +59,13 @@ def open_connection(url: Url, settings: HttpSettings) -> tuple[Connection, Proxy
     return connection, proxy
 
 
-def _connect_to(url: Url, proxy: Proxy | None, deadline: float, redirected_by: str) -> Connection:
+def _connect_to(url: Url, proxy: Proxy | None, deadline: float, settings: HttpSettings) -> Connection:
+    rules, redirected_by = settings.rules, settings.redirected_by
+    if rules is not None and rules.allows_private(url):
+        redirected_by = ""  # its address may be a local one, whoever leads there
     if proxy is None:
-        return Connection(connect(url.host, url.port, deadline, redirected_by), url.authority)
+        public = rules is not None and not rules.allows_private(url)
+        return Connection(connect(url.host, url.port, deadline, redirected_by, public), url.authority)
     if redirected_by and is_local_host(
         url.host
     ):  # the proxy resolves names, so only an address can be judged
@@ -94,13 +102,20 @@ def _open_tunnel(
         )
 
 
-def connect(host: str, port: int, deadline: float, redirected_by: str = "") -> socket.socket:
+def connect(
+    host: str, port: int, deadline: float, redirected_by: str = "", public: bool = False
+) -> socket.socket:
     """Return a connected, non-blocking socket. `deadline` is a time.monotonic() value. Raises SourceError.
 
-    `redirected_by` is explained in `HttpSettings`.
+    `redirected_by` is explained in `HttpSettings`. With `public`, only addresses are used that are reachable
+    from the whole internet. The name is resolved once: what is checked is what is connected to.
     """
     started = time.monotonic()
     waiting = resolve(host, port, deadline)[::-1]
+    if public:
+        waiting = [one for one in waiting if not is_private_address(str(one[1][0]))]
+        if not waiting:
+            raise SourceError(ErrorKind.FORBIDDEN, "the address of %s is not a public one" % host)
     if redirected_by:
         waiting = [(family, address) for family, address in waiting if not is_local_address(str(address[0]))]
         if not waiting:

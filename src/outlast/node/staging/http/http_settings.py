@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from outlast.node.staging.http.host_rules import HostRules
+
 #: Largest size of the status line and headers, or of trailers, in bytes.
 MAX_HEADER_BYTES = 64 * 1024
 #: Longest line that announces a chunk, in bytes.
@@ -30,3 +32,5 @@ class HttpSettings:
     #: The server on another machine that led here, if any. It must not make a node read its own services, as
     #: the credentials that clouds have at 169.254.169.254: no loopback or link-local address is used.
     redirected_by: str = ""
+    #: For URLs that a stranger chose: the hosts that they, and redirects, may lead to; None: any.
+    rules: HostRules | None = None

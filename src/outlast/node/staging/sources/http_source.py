@@ -111,9 +111,9 @@ class HttpSource:
             if not response.is_local:
                 settings = replace(settings, redirected_by=response.peer)
             response.close()
-            url = _redirect_target(response)
+            url = _redirect_target(response, settings)
         raise SourceError(
-            ErrorKind.NONSENSE,
+            _kind_of_refusal(settings, ErrorKind.NONSENSE),
             "redirected more than %d times, last to %s" % (MAX_REDIRECTS, url.authority),
         )
 
@@ -164,7 +164,12 @@ def _without_digests(version: FileVersion) -> FileVersion:
     return replace(version, digests={})
 
 
-def _redirect_target(response: Response) -> Url:
+def _kind_of_refusal(settings: HttpSettings, otherwise: ErrorKind) -> ErrorKind:
+    """Return the kind of error for a redirect that is not followed: final, if a stranger chose the URL."""
+    return otherwise if settings.rules is None else ErrorKind.FORBIDDEN
+
+
+def _redirect_target(response: Response, settings: HttpSettings) -> Url:
     """Return the URL that a redirect leads to. Raises SourceError if it is missing, invalid or insecure."""
     location = response.head.headers.get("location", "")
     if not location:
@@ -173,11 +178,12 @@ def _redirect_target(response: Response) -> Url:
         url = response.url.join(location)
     except BadUrl:
         raise SourceError(
-            ErrorKind.NONSENSE, "%s redirects to something that is not an http or https URL" % response.peer
+            _kind_of_refusal(settings, ErrorKind.NONSENSE),
+            "%s redirects to something that is not an http or https URL" % response.peer,
         ) from None
     if response.url.is_tls and not url.is_tls:
         raise SourceError(
-            ErrorKind.UNTRUSTED,
+            _kind_of_refusal(settings, ErrorKind.UNTRUSTED),
             "%s redirects from https to plain http at %s, which cannot be trusted"
             % (response.peer, url.authority),
         )

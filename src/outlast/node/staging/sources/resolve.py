@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Mapping
 from urllib.parse import urlsplit
 
+from outlast.node.staging.http.host_rules import HostRules
 from outlast.node.staging.http.http_settings import HttpSettings
 from outlast.node.staging.item import DataItem, is_local_path
 from outlast.node.staging.sources import pelican_source
@@ -30,10 +31,17 @@ def sources_for(
     """
     # A body without an announced length may be truncated; only a digest can detect that.
     settings = replace(settings, allow_unknown_length=bool(item.digests))
+    if item.ca_file:
+        settings = replace(settings, ca_file=item.ca_file)
+    if item.is_restricted:
+        settings = replace(settings, rules=HostRules(item.hosts, item.private_hosts))
+    tokens = replace(tokens, scheme=item.token_scheme) if item.token_scheme else Tokens()
     federations: dict[str, Federation] = {}
     found: list[Source] = []
     for url in item.urls:
         scheme = "file" if is_local_path(url) else urlsplit(url).scheme.lower()
+        if item.is_restricted and scheme not in {"http", "https"}:
+            raise ValueError("%s: only http and https URLs can be restricted to hosts" % item.name)
         if scheme in {"http", "https"}:
             found.append(HttpSource(url, settings, tokens))
         elif scheme in {"osdf", "pelican"}:

@@ -14,7 +14,7 @@ import signal
 import stat
 import subprocess
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Callable, Iterator, Mapping, Sequence
 
 from outlast.node.quantities import show_rounded_duration
@@ -40,10 +40,12 @@ class Token:
     origin: str
     #: Expiry time in seconds since 1970; None if the token has none.
     expires: float | None = None
+    #: The word before it in the header Authorization.
+    scheme: str = "Bearer"
 
     @property
     def authorization(self) -> str:
-        return "Bearer " + self.value
+        return "%s %s" % (self.scheme, self.value)
 
     def describe(self, now: float) -> str:
         """Return a clause about the token, for the message about a request that was refused."""
@@ -76,6 +78,7 @@ class Tokens:
     file: str = ""
     command: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
+    scheme: str = "Bearer"
 
     def is_for(self, host: str, port: int) -> bool:
         """Return True if the host may get the token."""
@@ -98,7 +101,7 @@ class Tokens:
             if token is None:
                 continue
             if token.expires is None or token.expires + _SKEW > now():
-                return token
+                return replace(token, scheme=self.scheme)
             reason = reason or token.describe(now())
         if reason:
             raise SourceError(ErrorKind.REFUSED, "no token for %s: %s" % (host, reason))

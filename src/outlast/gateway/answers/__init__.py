@@ -1,0 +1,1 @@
+"""Results of finished runs: collected, checked, and sent by value or by reference."""

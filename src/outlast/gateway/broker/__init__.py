@@ -1,0 +1,1 @@
+"""The connection to the broker: one thread that only moves messages. The only place that imports pika."""

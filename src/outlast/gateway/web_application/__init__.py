@@ -1,0 +1,1 @@
+"""The web application: log-in, tokens, and requests to it."""
