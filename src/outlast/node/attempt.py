@@ -392,7 +392,7 @@ class AttemptRunner:
             self._events.warn_of_files(
                 f"{link} was replaced by a link; its files stay in {os.readlink(link)}"
             )
-            return False
+            return []
         try:
             self._lift_deep()
             new = list_made(self._scratch.working, self._code, self._pulse) - self._earlier.made
