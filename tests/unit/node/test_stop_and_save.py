@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from outlast.node import process, progress_file, supervise, time_limits
 from outlast.node.event_log import EventLog
 from outlast.node.pulse import Pulse
 from outlast.node.signals import Signals
-from outlast.node.snapshots import checkpoint_watch, process, progress_file, supervise, time_limits
+from outlast.node.snapshots import checkpoint_watch
 from outlast.node.snapshots.checkpoint_watch import CheckpointWatch
 from outlast.node.snapshots.script_files import WorkingFiles
 from outlast.node.supervise import StopSignals, TrainingExit
