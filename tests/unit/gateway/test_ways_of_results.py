@@ -128,7 +128,7 @@ def test_a_planted_link_in_place_of_the_directory_is_not_followed(
     assert names_in(victim) == []
 
 
-@pytest.mark.parametrize("name", ["Model 0", ".%d.tmp" % os.getpid()])
+@pytest.mark.parametrize("name", ["Model 0", ".{pid}.tmp"])
 def test_a_planted_link_in_place_of_the_file_is_replaced_and_not_written_through(
     results: Path, file: ResultFile, shared: Path, tmp_path: Path, name: str
 ) -> None:
@@ -136,7 +136,7 @@ def test_a_planted_link_in_place_of_the_file_is_replaced_and_not_written_through
     victim.write_text("precious")
     directory = shared / place_directory(12)
     directory.mkdir()
-    (directory / name).symlink_to(victim)
+    (directory / name.format(pid=os.getpid())).symlink_to(victim)
     placed = Path(place(results, file, shared, 12).place)
     assert placed.read_bytes() == b"weights" and not placed.is_symlink()
     assert victim.read_text() == "precious"
