@@ -14,6 +14,7 @@ import pytest
 from outlast.gateway.gateway_crashpoints import CRASH_POINTS
 from outlast.gateway.requests import RequestState
 from support.broker import PrivateBroker, private_broker, shared_broker, until
+from support.experiments import states
 from support.gateway_application import REQUESTS, Application
 from support.gateway_lab import GatewayLab, gateway_lab
 
@@ -92,6 +93,30 @@ def test_a_gateway_that_dies_after_every_confirm_comes_to_an_end(
         gateway.await_crash(gateway.up(crash_at="gateway.answered"), "gateway.answered")
     process = gateway.up()
     assert_answered(gateway, application, good)
+    gateway.stop(process)
+
+
+def test_a_run_that_was_handed_over_without_a_record_is_cancelled_with_its_request(
+    gateway: GatewayLab, application: Application
+) -> None:
+    application.request("cancelled", number=600, seconds=600)
+    until(lambda: application.all_sent, "the request was not taken")
+    gateway.await_crash(gateway.up(crash_at="gateway.requested"), "gateway.requested")
+    ended = gateway.outlast("gateway", "cancel", "cancelled", "-C", str(gateway.directory.root))
+    assert ended.returncode == 0, ended.output
+    process = gateway.up()
+    until(lambda: "cancelled" in application.answers, gateway.log, PATIENCE)
+    assert application.answers["cancelled"][0].answer.facts["code"] == "cancelled"
+    with gateway.record() as record:
+        request = record.request_by_id(b"cancelled")
+    assert request is not None
+    until(
+        lambda: states(gateway.directory.experiment("fast"))[request.run] == "cancelled",
+        lambda: states(gateway.directory.experiment("fast")),
+    )
+    # What is answered is not computed.
+    del application.answers["cancelled"]
+    application.sent.remove("cancelled")
     gateway.stop(process)
 
 

@@ -238,6 +238,31 @@ def test_an_experiment_whose_journal_cannot_be_written_stops_no_other(broker: Br
         lab.until_status("no trouble", lambda status: not status["gateway"]["troubles"], PATIENCE)
 
 
+def test_a_tick_serves_the_other_experiments_and_says_what_is_wrong_with_one(broker: Broker) -> None:
+    with gateway_lab(broker, templates=("fast", "other")) as lab:
+        lab.directory.experiments.mkdir()
+        # It is in the way of the directory of an experiment.
+        lab.directory.experiment("other").touch()
+        broker.declare_queue(REQUESTS)
+        application = lab.application()
+        application.request("first", template="other", number=1)
+        application.request("second", template="fast", number=2)
+        until(lambda: application.all_sent, "the requests were not taken")
+
+        def tick() -> bool:
+            ended = lab.outlast("gateway", "tick", str(lab.directory.root))
+            assert "other" in ended.output, ended.output
+            return "second" in application.answers
+
+        until(tick, lab.log, PATIENCE)
+        assert "first" not in application.answers
+        process = lab.up()
+        lab.until_status("the experiment", lambda status: trouble_of(status, "other"))
+        lab.directory.experiment("other").unlink()
+        assert_well(lab, application, {"first": 1, "second": 2})
+        lab.stop(process)
+
+
 @contextlib.contextmanager
 def locked(journal: Path) -> Iterator[None]:
     """Keep a journal from being written, as a backup program that copies it does."""

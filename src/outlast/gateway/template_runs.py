@@ -15,7 +15,9 @@ from typing import Any
 from outlast.controller.inbox import Cancel, Inbox, Submit
 from outlast.controller.submission import prepare
 from outlast.domain.model import Attempt, EntryKind, JournalEntry, RunPlan, Spec
+from outlast.errors import NotWritable
 from outlast.exchange.experiment import Experiment
+from outlast.filesystem import describe_error
 from outlast.gateway.gateway_crashpoints import reach
 from outlast.gateway.gateway_directory import GatewayDirectory
 from outlast.gateway.monitoring.audit import AuditBuffer
@@ -88,7 +90,11 @@ class TemplateRuns:
 
     def prepare(self) -> None:
         """Create the experiment and pack the template's code into it. Raise BadInput or NotWritable."""
-        self.experiment.root.mkdir(parents=True, exist_ok=True)
+        try:
+            self.experiment.root.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            text = "%s: it cannot be created: %s" % (self.experiment.root, describe_error(error))
+            raise NotWritable(text) from error
         self._prepared = prepare(self.experiment, self._parsed, source=self.template.directory)
 
     # Requests to runs.

@@ -1,0 +1,32 @@
+"""A gateway with nothing to do does nothing."""
+
+from __future__ import annotations
+
+import sqlite3
+
+from support.broker import Broker, until
+from support.experiments import open_journal
+from support.gateway_lab import gateway_lab
+
+
+def test_a_gateway_that_waits_for_a_job_writes_nothing_into_its_record(broker: Broker) -> None:
+    with gateway_lab(broker) as lab:
+        lab.up()
+        application = lab.application()
+        application.request("id", number=3, seconds=600)
+        until(lab.starts.exists, lab.log)
+
+        def is_followed() -> bool:
+            with lab.record() as record, open_journal(lab.directory.experiment("fast")) as journal:
+                return record.cursor("fast") == journal.last_entry() > 0
+
+        until(is_followed, lab.log)
+        watcher = sqlite3.connect(lab.directory.record)
+        before = watcher.execute("PRAGMA data_version").fetchone()
+        for _ in range(2):  # a heartbeat has the time of its writing, after several steps
+            beat = lab.directory.heartbeat.stat().st_mtime_ns
+            until(lambda beat=beat: lab.directory.heartbeat.stat().st_mtime_ns != beat, lab.log)  # type: ignore[misc]
+        assert watcher.execute("PRAGMA data_version").fetchone() == before
+        watcher.close()
+        lab.release.touch()
+        application.wait_for_answers(60, lab.log)
