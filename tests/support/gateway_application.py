@@ -10,14 +10,14 @@ import contextlib
 import json
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pika
 from pika import exceptions
 
-from outlast.gateway.client_answer import Answer, read_answer
+from outlast.gateway.requester.client_answer import Answer, read_answer
 from support.broker import PASSWORD, USER, Broker, until
 
 REQUESTS, REPLIES = "train", "results"
@@ -48,24 +48,31 @@ class Received:
 class Application:
     """Sends requests and collects answers, in two threads, until it is closed."""
 
-    def __init__(self, broker: Broker, replies: str = REPLIES, reply_arguments: Mapping[str, Any] = {}) -> None:  # noqa: B006 - read only
+    def __init__(
+        self,
+        broker: Broker,
+        replies: str = REPLIES,
+        reply_arguments: Mapping[str, Any] | None = None,
+        collects: bool = True,
+    ) -> None:
+        """`collects` False: the queue of its answers is not declared before `collect`."""
         self._broker = broker
         self._replies = replies
-        self._arguments = dict(reply_arguments)
+        self._arguments = dict(reply_arguments or {})
         self._lock = threading.Lock()
         self._unsent: deque[tuple[str, bytes]] = deque()
         #: By id, in the order in which they came.
         self.answers: dict[str, list[Received]] = {}
         self.sent: list[str] = []
-        #: How often something was sent again because its confirm did not come.
-        self.repeated = 0
         self._stop = threading.Event()
-        self._threads = [
-            threading.Thread(target=self._forever, args=(work,), daemon=True)
-            for work in (self._send, self._collect)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._threads: list[threading.Thread] = []
+        self._start(self._send)
+        if collects:
+            self.collect()
+
+    def collect(self) -> None:
+        """Begin to take answers."""
+        self._start(self._collect)
 
     def request(self, id: str, template: str = "fast", **parameters: Any) -> None:
         """Send a request to train as soon as the broker takes it."""
@@ -106,9 +113,14 @@ class Application:
         for thread in self._threads:
             thread.join(30)
 
+    def _start(self, work: Callable[[Any], None]) -> None:
+        thread = threading.Thread(target=self._forever, args=(work,), daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
     # --- in the threads -----------------------------------------------------------------------------------
 
-    def _forever(self, work: Any) -> None:
+    def _forever(self, work: Callable[[Any], None]) -> None:
         while not self._stop.is_set():
             # Whatever ends the connection, the work goes on with the next one.
             with contextlib.suppress(exceptions.AMQPError, OSError):
@@ -150,10 +162,8 @@ class Application:
                 user_id=USER,
                 content_type="application/json",
             )
-            self.repeated += 1
             # Returned or refused: the gateway has not created the queue yet, or it is full.
             channel.basic_publish("", REQUESTS, body, properties, mandatory=True)
-            self.repeated -= 1
             with self._lock:
                 self._unsent.popleft()
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from outlast.domain.model import EntryKind, Outcome
 from outlast.gateway.directory import GatewayDirectory
-from outlast.gateway.model import RequestState
+from outlast.gateway.requests import RequestState
 from outlast.gateway.record.record import Record
 from outlast.journal.sqlite_file import is_blank
 from support.broker import Broker, until
@@ -66,11 +66,18 @@ PARAMS = {
 class GatewayLab:
     """A gateway directory below a short temporary path, and everything that was started for it."""
 
-    def __init__(self, root: Path, broker: Broker, templates: Sequence[str] = ("fast",)) -> None:
+    def __init__(
+        self,
+        root: Path,
+        broker: Broker,
+        templates: Sequence[str] = ("fast",),
+        on_directory: Callable[[Path], object] = lambda _: None,
+    ) -> None:
         self.broker = broker
         self.lab = Lab(root)
         self.directory = GatewayDirectory(root / "gw")
         self.directory.root.mkdir()
+        on_directory(self.directory.root)
         self.starts = root / "starts"
         self._log = root / "up.log"
         self._ups: list[subprocess.Popen[bytes]] = []
@@ -265,11 +272,18 @@ class GatewayLab:
 
 
 @contextlib.contextmanager
-def gateway_lab(broker: Broker, templates: Sequence[str] = ("fast",)) -> Iterator[GatewayLab]:
-    """Yield a laboratory with a gateway for this broker, which is not started yet."""
+def gateway_lab(
+    broker: Broker,
+    templates: Sequence[str] = ("fast",),
+    on_directory: Callable[[Path], object] = lambda _: None,
+) -> Iterator[GatewayLab]:
+    """Yield a laboratory with a gateway for this broker, which is not started yet.
+
+    `on_directory` is called with the directory of the gateway while it is empty.
+    """
     # Short: the name of a Unix socket in it has at most 107 bytes.
     root = Path(tempfile.mkdtemp(prefix="ol-"))
-    laboratory = GatewayLab(root, broker, templates)
+    laboratory = GatewayLab(root, broker, templates, on_directory)
     try:
         yield laboratory
     finally:
