@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,6 +52,25 @@ def test_a_message_is_recorded_with_all_its_bytes_and_properties(record: Record)
     (found,) = record.new_messages(10)
     assert (found.number, found.size, found.state) == (number, 3, "recorded")
     assert found.delivery == Delivery("requests", b"\x00\xff{", properties, True)
+
+
+def test_nobody_else_can_read_the_record_or_what_sqlite_keeps_beside_it(tmp_path: Path) -> None:
+    """Requests may have signed URLs."""
+    before = os.umask(0)
+    try:
+        record = Record(tmp_path / "requests.sqlite", create=True)
+        accept(record, b"1")
+        made = [*tmp_path.iterdir()]
+        assert len(made) == 3  # with -wal and -shm
+        assert {stat.S_IMODE(file.stat().st_mode) for file in made} == {0o600}
+        for file in made:
+            file.chmod(0o644)  # as of an earlier version
+        other = Record(tmp_path / "requests.sqlite")
+        assert {stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()} == {0o600}
+        other.close()
+        record.close()
+    finally:
+        os.umask(before)
 
 
 def test_of_a_body_that_is_too_large_only_the_beginning_is_kept(record: Record) -> None:
