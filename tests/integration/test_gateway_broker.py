@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -461,6 +462,60 @@ def test_nothing_is_lost_when_the_broker_is_killed_and_restarted(
         until(lambda: move() or len(confirmed) > more, "nothing is confirmed after the restart")
         missing = {b"%d" % number for number in confirmed} - seen
         until(lambda: move() or {b"%d" % number for number in confirmed} <= seen, "lost: %r" % missing)
+
+
+def test_connections_that_an_operator_closes_are_made_again(broker: Broker, tmp_path: Path) -> None:
+    with working(broker.settings(tmp_path)) as link:
+        since = link.health.connected_since
+
+        def connections() -> list[str]:
+            found = broker.api("GET", "vhosts/%s/connections" % broker.virtual_host)
+            return [each["name"] for each in found if each.get("client_properties")]
+
+        for name in until(
+            lambda: len(found := connections()) == 2 and found, "the connections are not listed"
+        ):
+            broker.api("DELETE", "connections/" + quote(name))
+        until(lambda: link.health.connected_since not in (None, since), "no new connection")
+        assert "CONNECTION_FORCED" in link.health.reason
+        wait_until_well(link)
+        broker.publish(QUEUE, b"1")
+        assert take(link, 1)[0].body == b"1"
+
+
+def test_a_channel_that_the_broker_closes_is_opened_again(broker: Broker, tmp_path: Path) -> None:
+    with working(broker.settings(tmp_path)) as link:
+        before = link.health
+        broker.publish(QUEUE, b"1")
+        until(lambda: link.wait(1), "no delivery")
+        session: Any = link._session
+        # As after a time-out of acknowledgements: 406, for this channel only.
+        session._loop.call_soon(lambda: session._consumers[QUEUE]._channel.ack(12345))
+        until(lambda: state_of(link, QUEUE) is QueueState.REFUSED, "it is not reported")
+        assert "unknown delivery tag" in link.health.queues[1].reason
+        assert wait_until_well(link).connected_since == before.connected_since
+        (again,) = link.take(5, 10)  # what was not taken of the old channel is not there twice
+        assert (again.body, again.redelivered) == (b"1", True)
+
+
+def test_a_mistake_in_the_link_is_reported_and_it_begins_anew(broker: Broker, tmp_path: Path) -> None:
+    def fail() -> None:
+        raise ZeroDivisionError("a mistake")
+
+    with working(broker.settings(tmp_path)) as link:
+        session: Any = link._session
+        reasons = set()
+        set_health = link.set_health
+        link.set_health = lambda health: (reasons.add(health.reason), set_health(health))  # type: ignore
+        session._loop.call_soon(fail)
+        link.publish(answer(1, QUEUE))
+        assert outcomes(link, 1)[1] == (PublishResult.UNKNOWN, "internal error: ZeroDivisionError: a mistake")
+        assert "internal error: ZeroDivisionError: a mistake" in reasons
+        until(lambda: link._session not in (None, session), "it does not begin anew")
+        wait_until_well(link)
+        link.publish(answer(2, QUEUE))
+        assert outcomes(link, 1)[2][0] is PublishResult.CONFIRMED
+        take(link, 1)
 
 
 def test_a_frozen_broker_is_noticed_and_it_goes_on_by_itself(
