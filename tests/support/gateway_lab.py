@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -19,10 +18,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from outlast.domain.model import EntryKind, Outcome
 from outlast.gateway.directory import GatewayDirectory
-from outlast.gateway.requests import RequestState
+
+from outlast.domain.model import EntryKind, Outcome
 from outlast.gateway.record.record import Record
+from outlast.gateway.requests import RequestState
 from outlast.journal.sqlite_file import is_blank
 from support.broker import Broker, until
 from support.experiments import Ended, Lab, open_journal
@@ -109,7 +109,7 @@ class GatewayLab:
     def write_template(
         self,
         name: str,
-        params: Mapping[str, Any] = {},  # noqa: B006 - read only
+        params: Mapping[str, Any] = {},
         clusters: Mapping[str, Any] | None = None,
         **changes: Any,
     ) -> None:
