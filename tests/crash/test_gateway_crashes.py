@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from outlast.gateway.crashpoints import CRASH_POINTS
+from outlast.gateway.gateway_crashpoints import CRASH_POINTS
 from support.broker import PrivateBroker, private_broker, shared_broker, until
 from support.gateway_application import REQUESTS, Application
 from support.gateway_lab import GatewayLab, gateway_lab

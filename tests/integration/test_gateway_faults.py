@@ -58,9 +58,7 @@ def until_accepted(lab: GatewayLab, number: int) -> None:
     until(lambda: lab.log().count("accepted as") >= number, lab.log)
 
 
-def test_answers_wait_for_a_broker_that_is_frozen(
-    fragile_broker: PrivateBroker, gateway: GatewayLab
-) -> None:
+def test_answers_wait_for_a_broker_that_is_frozen(fragile_broker: PrivateBroker, gateway: GatewayLab) -> None:
     gateway.up()
     application = gateway.application()
     good = send(application, range(3), seconds=2)

@@ -181,5 +181,3 @@ class Application:
         channel.basic_consume(self._replies, take)
         while not self._stop.is_set() and channel.is_open:
             connection.process_data_events(0.2)
-
-

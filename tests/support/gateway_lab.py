@@ -18,9 +18,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from outlast.gateway.directory import GatewayDirectory
-
 from outlast.domain.model import EntryKind, Outcome
+from outlast.gateway.gateway_directory import GatewayDirectory
 from outlast.gateway.record.record import Record
 from outlast.gateway.requests import RequestState
 from outlast.journal.sqlite_file import is_blank
@@ -214,7 +213,9 @@ class GatewayLab:
             number, run, token = line.split()
             runs[number].add(run)
             tokens[token] += 1
-        found += ["number %s was trained by %s" % (n, sorted(each)) for n, each in runs.items() if len(each) > 1]
+        found += [
+            "number %s was trained by %s" % (n, sorted(each)) for n, each in runs.items() if len(each) > 1
+        ]
         found += ["attempt %s was started %d times" % pair for pair in tokens.items() if pair[1] > 1]
         for template in self.templates:
             experiment = self.directory.experiment(template)
@@ -230,7 +231,9 @@ class GatewayLab:
             found += ["run %s was accepted %d times" % pair for pair in accepted.items() if pair[1] > 1]
         return found
 
-    def assert_answered_once(self, application: Application, numbers: Mapping[str, int], doubled: int) -> None:
+    def assert_answered_once(
+        self, application: Application, numbers: Mapping[str, int], doubled: int
+    ) -> None:
         """Assert that each id has the result of its number, computed once; at most `doubled` came twice."""
         assert set(application.answers) == set(numbers)
         for id, number in numbers.items():
