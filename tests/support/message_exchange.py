@@ -12,6 +12,9 @@ import pika
 
 from support.broker import PASSWORD, USER, Broker
 
+#: The broker replaces this name by one that leads to the connection which sent the message.
+DIRECT = "amq.rabbitmq.reply-to"
+
 
 @dataclass(frozen=True)
 class Arrived:
@@ -56,6 +59,13 @@ class Exchange:
         """Take what arrives in these queues from now on."""
         for queue in queues:
             self._channel.basic_consume(queue, self._take)
+
+    def allow_direct_replies(self) -> None:
+        """Let messages ask for an answer by the broker's own name for that; it is collected, too."""
+        self._channel.basic_consume(DIRECT, self._take_direct, auto_ack=True)
+
+    def _take_direct(self, _channel: Any, _method: Any, _properties: Any, body: bytes) -> None:
+        self.arrived.append(Arrived(DIRECT, None, body, False))
 
     def _take(self, channel: Any, method: Any, properties: Any, body: bytes) -> None:
         correlation = properties.correlation_id

@@ -268,3 +268,17 @@ def test_old_messages_and_answers_are_removed_and_their_requests_stay_known(
     assert [one.body for one in record.due_answers(NOW + 1e6, 5)] == [b"{}"]
     assert record.answer(unsent) is not None
     assert record.request_by_id(b"one") is not None
+
+
+def test_users_take_turns_even_if_only_one_run_may_be_under_way(record: Record) -> None:
+    first = [accept(record, b"ann-%d" % number) for number in range(3)]
+    (chosen,) = record.choose_next("pages", 1)
+    record.mark_submitted(chosen.number, NOW)
+    bobs = accept(record, b"bob-1", user="bob")
+    order = [chosen.number]
+    for moment in range(1, 4):
+        record.end(order[-1], NOW + moment, None)
+        (chosen,) = record.choose_next("pages", 1)
+        record.mark_submitted(chosen.number, NOW + moment)
+        order.append(chosen.number)
+    assert order == [first[0], bobs, first[1], first[2]]

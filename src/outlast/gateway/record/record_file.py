@@ -38,6 +38,7 @@ CREATE INDEX requests_by_template ON requests (template, state);
 CREATE INDEX open_requests ON requests (template, user, number) WHERE state IN ('accepted', 'running');
 CREATE INDEX waiting_requests ON requests (template, user, number)
     WHERE state = 'accepted' AND submitted IS NULL AND cancel = '';
+CREATE INDEX turns ON requests (template, user, submitted) WHERE submitted IS NOT NULL;
 CREATE INDEX requests_by_user ON requests (template, user, at);
 CREATE INDEX deadlines ON requests (deadline) WHERE state IN ('accepted', 'running') AND deadline IS NOT NULL;
 CREATE UNIQUE INDEX requests_by_run ON requests (run) WHERE run != '';
