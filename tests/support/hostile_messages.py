@@ -233,7 +233,8 @@ def _keys(site: Site) -> Iterator[Message]:
         yield Message(f"29-{deadline}", _json(site.request(deadline=deadline)), INVALID, names="deadline")
     for kind in ("cancel", "status"):
         about = {"outlast": 1, "kind": kind}
-        yield Message(f"32-{kind}-unknown", _json({**about, "id": "no such request"}), SERVED)
+        unknown = _json({**about, "id": "no such request"})
+        yield Message(f"32-{kind}-unknown", unknown, INVALID, read_alone=SERVED)
         yield Message(f"32-{kind}-no-id", _json(about), INVALID, names="id")
         yield Message(f"32-{kind}-long-id", _json({**about, "id": "é" * 200}), INVALID, names="id")
         yield Message(f"32-{kind}-number", _json({**about, "id": 7}), INVALID, names="id")

@@ -9,7 +9,7 @@ from types import TracebackType
 from support.broker import PASSWORD, USER, Broker
 
 #: The bits of the properties.
-CONTENT_TYPE, HEADERS, CORRELATION_ID, TIMESTAMP = 1 << 15, 1 << 13, 1 << 10, 1 << 6
+CONTENT_TYPE, HEADERS, CORRELATION_ID, REPLY_TO, TIMESTAMP = 1 << 15, 1 << 13, 1 << 10, 1 << 9, 1 << 6
 
 
 class RawPublisher:

@@ -13,6 +13,7 @@ from outlast.gateway.answer_limit import AnswerLimit
 from outlast.gateway.answering import Answering
 from outlast.gateway.answers.deliver import ResultDelivery
 from outlast.gateway.broker.link import BrokerLink
+from outlast.gateway.configuration.private_files import make_private_directory
 from outlast.gateway.configuration.settings_file import read_settings
 from outlast.gateway.configuration.template_file import read_params, read_templates
 from outlast.gateway.gateway_directory import GatewayDirectory
@@ -66,11 +67,13 @@ def assemble(
     `listener` is called with each decision, before it is committed.
     """
     settings = read_settings(directory)
+    make_private_directory(directory.root)
     templates = read_templates(directory, settings)
     parsed = {name: read_params(template) for name, template in templates.items()}
     record = Record(directory.record, create=True)
     for place in (directory.answers, directory.experiments, directory.tokens):
         place.mkdir(mode=0o700, exist_ok=True)
+        make_private_directory(place)
     audit = AuditBuffer(Audit(directory.audit), listener=listener)
     link = BrokerLink(
         settings.broker, settings.queues, progress_exchange=settings.progress_exchange, prefetch=prefetch

@@ -158,6 +158,9 @@ class Template:
     #: The files of an answer: name in the answer → path in the results. A `?` at the end of the path: it may
     #: be missing. Empty: every file of the results, by its path.
     answer: Mapping[str, str] = field(default_factory=dict)
-    #: Hosts to which results may be uploaded, and a directory below which they may be put.
+    #: Hosts to which results may be uploaded.
     upload_hosts: tuple[str, ...] = ()
+    #: Below the application's URL: results are put with its token there, and nowhere else. Empty: never.
+    upload_path: str = ""
+    #: A directory below which results may be put.
     upload_directory: Path | None = None

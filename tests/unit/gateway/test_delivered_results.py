@@ -48,6 +48,7 @@ class Site:
             self.directory.template("pages"),
             answer={"Model 0": "model.h5"},
             upload_hosts=("127.0.0.1:%d" % server.port,),
+            upload_path="/results/",
         )
         self.most = 10**6
         self.deliver = ResultDelivery(
@@ -149,6 +150,41 @@ def test_a_token_that_is_refused_is_fetched_anew_once(site: Site) -> None:
     site.now += SHORTEST_PAUSE
     site.answer(request)
     assert site.server.uploaded == {"/results/7": MODEL}
+
+
+def test_a_token_that_is_refused_just_after_its_log_in_is_fetched_anew_later(site: Site) -> None:
+    request = site.request(site.server.url("/results/7"))
+    site.deliver(request)
+    site.server.token = "the-application-has-reset-it"
+    for _ in range(3):
+        assert "401" in site.put_off(request)
+    site.now += SHORTEST_PAUSE
+    site.put_off(request)
+    site.answer(request)
+    assert len(site.server.received("login")) == 2
+
+
+def test_a_result_waits_while_the_site_cannot_log_in(site: Site) -> None:
+    request = site.request(site.server.url("/results/7"))
+    site.server.plan_for("login", *[Behaviour(status=401)] * 2)
+    credentials = site.directory.credentials / "application.yaml"
+    for _ in range(2):
+        assert "log-in" in site.put_off(request)
+        site.now += 10 * SHORTEST_PAUSE
+    credentials.chmod(0o644)
+    assert "644" in site.put_off(request)
+    credentials.chmod(0o600)
+    site.now += 100 * SHORTEST_PAUSE
+    site.answer(request)
+    assert site.server.uploaded == {"/results/7": MODEL}
+
+
+@pytest.mark.parametrize(
+    "path", ["/api/users/1/", "/results", "/results/../api/users/1/", "/results/..%2fapi"]
+)
+def test_the_token_is_not_used_where_the_site_puts_no_results(site: Site, path: str) -> None:
+    site.undeliverable(site.request(site.server.url("") + path))
+    assert site.server.requests == []
 
 
 def test_a_token_that_is_refused_for_ever_is_a_failure(site: Site) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -53,6 +55,25 @@ def test_a_message_is_recorded_with_all_its_bytes_and_properties(record: Record)
     (found,) = record.new_messages(10)
     assert (found.number, found.size, found.state) == (number, 3, "recorded")
     assert found.delivery == Delivery("requests", b"\x00\xff{", properties, True)
+
+
+def test_nobody_else_can_read_the_record_or_what_sqlite_keeps_beside_it(tmp_path: Path) -> None:
+    """Requests may have signed URLs."""
+    before = os.umask(0)
+    try:
+        record = Record(tmp_path / "requests.sqlite", create=True)
+        accept(record, b"1")
+        made = [*tmp_path.iterdir()]
+        assert len(made) == 3  # with -wal and -shm
+        assert {stat.S_IMODE(file.stat().st_mode) for file in made} == {0o600}
+        for file in made:
+            file.chmod(0o644)  # as of an earlier version
+        other = Record(tmp_path / "requests.sqlite")
+        assert {stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()} == {0o600}
+        other.close()
+        record.close()
+    finally:
+        os.umask(before)
 
 
 def test_of_a_body_that_is_too_large_only_the_beginning_is_kept(record: Record) -> None:
@@ -247,3 +268,17 @@ def test_old_messages_and_answers_are_removed_and_their_requests_stay_known(
     assert [one.body for one in record.due_answers(NOW + 1e6, 5)] == [b"{}"]
     assert record.answer(unsent) is not None
     assert record.request_by_id(b"one") is not None
+
+
+def test_users_take_turns_even_if_only_one_run_may_be_under_way(record: Record) -> None:
+    first = [accept(record, b"ann-%d" % number) for number in range(3)]
+    (chosen,) = record.choose_next("pages", 1)
+    record.mark_submitted(chosen.number, NOW)
+    bobs = accept(record, b"bob-1", user="bob")
+    order = [chosen.number]
+    for moment in range(1, 4):
+        record.end(order[-1], NOW + moment, None)
+        (chosen,) = record.choose_next("pages", 1)
+        record.mark_submitted(chosen.number, NOW + moment)
+        order.append(chosen.number)
+    assert order == [first[0], bobs, first[1], first[2]]

@@ -182,6 +182,14 @@ def test_a_request_for_less_than_the_template_begins_with_gets_less(files: Gatew
     assert (spec.limits.memory, spec.limits.disk, spec.limits.time) == (5 * 10**8, 10**9, 60)
 
 
+def test_cpus_and_gpus_are_what_was_requested_since_nothing_raises_them(files: GatewayFiles) -> None:
+    assert files.parsed().spec.resources.cpus == 2
+    spec, _ = planned(files, request_with(resources={"cpus": 4, "gpus": 1, "memory": 8 * 10**9}))
+    assert (spec.resources.cpus, spec.resources.gpus, spec.resources.memory) == (4, 1, 10**9)
+    spec, _ = planned(files, request_with(resources={"cpus": 1}))
+    assert (spec.resources.cpus, spec.resources.gpus) == (1, 0)
+
+
 def test_the_deadline_limits_the_run(files: GatewayFiles) -> None:
     assert planned(files, request_with())[0].limits.total == 2 * 86400.0
     assert planned(files, request_with(deadline=NOW + 600))[0].limits.total == 600

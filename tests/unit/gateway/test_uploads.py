@@ -316,25 +316,6 @@ def test_plain_http_is_for_this_machine_only(
     assert connections == []
 
 
-@pytest.mark.parametrize(
-    ("url", "expected"),
-    [
-        ("https://app.example.org/results/1", True),
-        ("https://app.example.org/", True),
-        ("https://app.example.org:8443/results/1", False),
-        ("http://app.example.org/results/1", False),
-        ("https://app.example.org.evil.org/results/1", False),
-        ("https://evil.org/https://app.example.org/", False),
-    ],
-)
-def test_only_targets_of_the_application_itself_are_for_its_token(url: str, expected: bool) -> None:
-    hosts = (
-        *("app.example.org", "app.example.org:8443", "app.example.org.evil.org", "evil.org"),
-        "127.0.0.1:1",
-    )
-    assert UploadTarget.parse(url, hosts).is_below("https://app.example.org") is expected
-
-
 def test_a_target_is_shown_without_its_query() -> None:
     shown = UploadTarget.parse("https://store.example.org/a?X-Amz-Signature=abc", ["store.example.org"])
     assert "abc" not in repr(shown)

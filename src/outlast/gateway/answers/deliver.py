@@ -27,6 +27,7 @@ from outlast.gateway.requests import FailureCode, RequestFailure, ResultFile
 from outlast.gateway.settings import ApplicationSettings, Template
 from outlast.gateway.web_application.application import Application
 from outlast.gateway.web_application.login import LoginError
+from outlast.gateway.web_application.upload_places import is_below, is_upload_place, needs_token
 from outlast.untrusted_files import create_file, open_directory
 
 
@@ -105,15 +106,17 @@ class ResultDelivery:
         if way is Way.VALUE:
             return file
         target = UploadTarget.parse(request.body.uploads[file.name], template.upload_hosts)
-        is_own = self._application.has_login and target.is_below(self._settings.url)
-        # A presigned URL has its own permission; stores refuse two of them.
-        needs_token = is_own and not target.url.query
-        authorization = self._authorization() if needs_token else ""
+        is_own = is_below(target.url, self._settings.url)
+        # The request names the place; the token, which may write elsewhere too, is for those of the site.
+        with_token = needs_token(target.url, self._settings)
+        if with_token and not is_upload_place(target.url, template, self._settings):
+            raise UploadError(False, f"{file.name!r}: the site puts no results there")
+        authorization = self._authorization() if with_token else ""
         ca_file = self._settings.ca_file if is_own else None
         try:
             return upload(results, file, target, authorization=authorization, ca_file=ca_file)
         except UploadError as error:
-            if not needs_token or error.status != 401 or request.number in self._renewed:
+            if not with_token or error.status != 401 or request.number in self._renewed:
                 raise
             # Once: a new token that is refused, too, is not what is wrong.
             self._renew(request, error.text)
@@ -124,16 +127,18 @@ class ResultDelivery:
             try:
                 return self._application.authorization(self._now())
             except LoginError as error:
-                raise UploadError(error.transient, error.text) from None
+                # Whatever is wrong, the request is not: it waits until the site can log in again.
+                raise UploadError(True, error.text) from None
 
     def _renew(self, request: RecordedRequest, reason: str) -> None:
-        """Log in again, because the token was refused; nothing if that was done just now for another one."""
+        """Log in again, because the token was refused; later, if the last log-in was only just now."""
         with self._lock:
             try:
-                self._application.renew(reason, self._now())
+                is_renewed = self._application.renew(reason, self._now())
             except LoginError as error:
-                raise UploadError(error.transient, error.text) from None
-            self._renewed.add(request.number)
+                raise UploadError(True, error.text) from None
+            if is_renewed:
+                self._renewed.add(request.number)
 
     def _encode(self, request: RecordedRequest, files: Sequence[ResultFile]) -> DeliveredResult:
         """Write the answer into a file, durably: the record may name it afterwards."""

@@ -56,15 +56,6 @@ class UploadTarget:
             raise UploadError(False, f"the URL for an upload to {url.authority} leads to another directory")
         return target
 
-    def is_below(self, base: str) -> bool:
-        """Return True if the URL is on the host of `base`, with its scheme, and below its path."""
-        try:
-            other = Url.parse(base)
-        except BadUrl:
-            return False
-        same = (self.url.scheme, self.url.authority) == (other.scheme, other.authority)
-        return same and self.url.path.startswith(other.path.rstrip("/") + "/")
-
     def addresses(self, timeout: float) -> list[Address]:
         """Resolve the host, and refuse it if one of its addresses is not allowed. Raise WebError."""
         found = addresses_of(self.url, timeout)

@@ -10,7 +10,8 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-from outlast.errors import BadInput
+from outlast.errors import BadInput, NotWritable
+from outlast.filesystem import describe_error
 from outlast.spec.document import Document, Scalar
 from outlast.spec.mistakes import BadSpec
 from outlast.spec.yamlfile import parse
@@ -33,6 +34,16 @@ def private_file_mistake(path: Path) -> tuple[str, str]:
     if status.st_mode & 0o777 != 0o600:
         return f"{path} has mode {status.st_mode & 0o777:03o}", f"chmod 600 {path}"
     return "", ""
+
+
+def make_private_directory(path: Path) -> None:
+    """Let nobody else look into a directory: requests and signed URLs are below it. Raise NotWritable."""
+    try:
+        if stat.S_IMODE(path.stat().st_mode) & 0o077:
+            path.chmod(0o700)
+    except OSError as error:
+        text = f"other users may look into {path}, and that cannot be changed: {describe_error(error)}"
+        raise NotWritable(text) from error
 
 
 def credentials_mistake(path: Path, keys: Sequence[str]) -> tuple[str, str]:

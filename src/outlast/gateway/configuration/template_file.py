@@ -15,6 +15,7 @@ from outlast.gateway.configuration.template_entries import read_inputs, read_par
 from outlast.gateway.configuration.template_keys import TemplateKeys
 from outlast.gateway.gateway_directory import GatewayDirectory
 from outlast.gateway.settings import Ceilings, GatewaySettings, Quota, Template
+from outlast.gateway.url_paths import leads_out
 from outlast.spec import BadSpec, Mistake, Parsed, read
 from outlast.spec.code_files import relative_path_mistake
 from outlast.spec.command import placeholders
@@ -99,6 +100,7 @@ class _TemplateReader:
             users=tuple(user for user in keys.users if user),
             answer=self._answer(),
             upload_hosts=self._upload_hosts(),
+            upload_path=self._upload_path(),
             upload_directory=self._upload_directory(),
         )
 
@@ -124,6 +126,16 @@ class _TemplateReader:
                     path if self.document.find(path) else path[:-1], f'"{shorten(host)}" {text}', hint
                 )
         return tuple(host.lower() for host in self.keys.uploads.hosts if host)
+
+    def _upload_path(self) -> str:
+        text, path = self.keys.uploads.path, ("uploads", "path")
+        if text and (not text.startswith("/") or leads_out(text) or set(text) & set("?#%\\")):
+            hint = "write it like /uploads/results/: it is below the application's url"
+            self._mistake(path, f'"{shorten(text)}" is not a path', hint)
+        elif text and self.application not in (host.lower() for host in self.keys.uploads.hosts):
+            hint = f"list {self.application} under hosts:" if self.application else "give it in gateway.yaml"
+            self._mistake(path, "the application's host is not one of the hosts", hint)
+        return text
 
     def _upload_directory(self) -> Path | None:
         text = self.keys.uploads.directory

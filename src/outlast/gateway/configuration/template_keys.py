@@ -63,6 +63,7 @@ class QuotaKeys(Strict):
 
 class UploadsKeys(Strict):
     hosts: OneOrMore = NO_LINES
+    path: Line = ""
     directory: Line = ""
 
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import posixpath
 import re
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from outlast.gateway.configuration.host_names import authority_of
 from outlast.gateway.requests import FailureCode, InputReference
 from outlast.gateway.settings import ApplicationSettings, InputRule
+from outlast.gateway.url_paths import leads_out
 from outlast.node.staging.http.host_rules import HostRules
 from outlast.node.staging.http.url import BadUrl, Url
 from outlast.node.staging.item import DataItem
@@ -20,8 +21,6 @@ from outlast.units import show_size
 
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 _LONGEST_URL = 4000
-#: Segments that lead out of a directory may be quoted, and servers may unquote twice.
-_UNQUOTINGS = 3
 
 
 class InputMistake(Exception):
@@ -84,7 +83,7 @@ def _checked_url(rule: InputRule, text: str, application: ApplicationSettings) -
     parts = urlsplit(text)
     if parts.scheme not in ("http", "https") or not text.startswith(f"{parts.scheme}://"):
         raise _refused("is neither an https URL nor a path on the application's host")
-    if _leads_out(parts.path):
+    if leads_out(parts.path):
         raise _refused("has . or .. or an empty name in its path")
     wrong, _ = urls.mistake_in(text)
     if wrong:
@@ -97,17 +96,6 @@ def _checked_url(rule: InputRule, text: str, application: ApplicationSettings) -
     if refusal:
         raise _refused(refusal)
     return url
-
-
-def _leads_out(path: str) -> bool:
-    """Return True if a path, unquoted or not, has a segment that some server may take for another place."""
-    for _ in range(_UNQUOTINGS):
-        segments = path.replace("\\", "/").strip("/").split("/")
-        # Some servers cut parameters off: `..;x` is `..` for them.
-        if any(segment.partition(";")[0] in ("", ".", "..") for segment in segments):
-            return True
-        path = unquote(path)
-    return not path.isprintable()
 
 
 def _refused(text: str) -> InputMistake:

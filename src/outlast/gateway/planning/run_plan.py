@@ -27,6 +27,8 @@ from outlast.units import show_limit, show_size
 #: The least that a request may ask for.
 _LEAST: Mapping[str, int] = {"cpus": 1, "gpus": 0, "memory": 1, "disk": 1, "time": 1}
 _WHOLE = ("cpus", "gpus", "memory", "disk")
+#: What a run has from its first attempt on. It begins with little of the rest, and gets more if it needs it.
+_NEVER_RAISED = ("cpus", "gpus")
 _SHORTEST_TOTAL = 1.0
 _MOST_MISTAKES = 100
 
@@ -79,7 +81,10 @@ def plan_run(
     values, mistakes = _values(template, request)
     items, more = _items(template, request, settings)
     mistakes += [*more, *_resource_mistakes(template, request)]
-    mistakes += [(FailureCode.INVALID_REQUEST, text) for text in upload_mistakes(template, request.uploads)]
+    mistakes += [
+        (FailureCode.INVALID_REQUEST, text)
+        for text in upload_mistakes(template, request.uploads, settings.application)
+    ]
     if mistakes:
         raise RequestRefused(_failure(template, mistakes))
     spec = _spec(template, request, settings, parsed.spec, items, now, token_file)
@@ -177,6 +182,8 @@ def _spec(
     own = [item for item in spec.data if target_of(item) not in targets]
     most = {name: request.resources.get(name, getattr(template.ceilings, name)) for name in _LEAST}
     resources = {name: min(getattr(spec.resources, name), value) for name, value in most.items()}
+    # Nothing shows that a run lacks CPUs, so no later attempt would get more.
+    resources |= {name: request.resources[name] for name in _NEVER_RAISED if name in request.resources}
     parallel = template.quota.running if spec.parallel is None else min(spec.parallel, template.quota.running)
     return replace(
         spec,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from outlast.gateway.record.message_record import Messages
 from outlast.gateway.record.outbox import Outbox
@@ -170,7 +171,8 @@ class Record(Messages, Outbox):
     def choose_next(self, template: str, running: int) -> list[RecordedRequest]:
         """Return the accepted requests to submit next, so that at most `running` are under way.
 
-        The user with the fewest runs under way goes first; the requests of one user in their order.
+        The user with the fewest runs under way goes first, of several the one who waited longest since the
+        last turn; the requests of one user in their order.
         """
         under_way = dict(
             self.query(
@@ -198,14 +200,25 @@ class Record(Messages, Outbox):
                 *(template, user, room),
             )
             waiting[user] = [number for (number,) in rows]
+        turns = {user: self._last_turn(template, user) for user in waiting}
         chosen: list[int] = []
         while room > len(chosen) and waiting:
-            user = min(waiting, key=lambda one: (under_way.get(one, 0), waiting[one][0]))
+            user = min(waiting, key=lambda one: (under_way.get(one, 0), turns[one], waiting[one][0]))
             chosen.append(waiting[user].pop(0))
             under_way[user] = under_way.get(user, 0) + 1
+            turns[user] = inf
             if not waiting[user]:
                 del waiting[user]
         return [found for found in map(self.request, chosen) if found is not None]
+
+    def _last_turn(self, template: str, user: str) -> float:
+        """Return when a request of this user was submitted last; 0 if none was."""
+        row = self.query(
+            "SELECT coalesce(max(submitted), 0) FROM requests "
+            "WHERE template=? AND user=? AND submitted IS NOT NULL",
+            *(template, user),
+        ).fetchone()
+        return float(row[0])
 
     def to_cancel(self, now: float) -> list[RecordedRequest]:
         """Return the open requests that are to be cancelled, or whose deadline is over."""

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from outlast.errors import BadInput, JournalDamaged, JournalLocked, JournalUnavailable
-from outlast.filesystem import is_local
+from outlast.filesystem import describe_error, is_local
 from outlast.journal import ownership
 from outlast.journal.sqlite_file import connect
 
@@ -38,6 +38,7 @@ CREATE INDEX requests_by_template ON requests (template, state);
 CREATE INDEX open_requests ON requests (template, user, number) WHERE state IN ('accepted', 'running');
 CREATE INDEX waiting_requests ON requests (template, user, number)
     WHERE state = 'accepted' AND submitted IS NULL AND cancel = '';
+CREATE INDEX turns ON requests (template, user, submitted) WHERE submitted IS NOT NULL;
 CREATE INDEX requests_by_user ON requests (template, user, at);
 CREATE INDEX deadlines ON requests (deadline) WHERE state IN ('accepted', 'running') AND deadline IS NOT NULL;
 CREATE UNIQUE INDEX requests_by_run ON requests (run) WHERE run != '';
@@ -69,6 +70,21 @@ class RecordUnavailable(JournalUnavailable):
 RECORD_ERRORS = (RecordDamaged, RecordLocked, RecordUnavailable)
 
 
+def _make_private(file: Path, create: bool) -> None:
+    """Create the file if that is wanted, and let nobody else read it: it has requests, and signed URLs.
+
+    SQLite gives the files beside it the same mode. Raise JournalUnavailable.
+    """
+    try:
+        if create:
+            os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+        for each in (file, *(Path(str(file) + suffix) for suffix in ownership.AUXILIARY)):
+            with suppress(FileNotFoundError):
+                each.chmod(0o600)
+    except OSError as error:
+        raise JournalUnavailable("%s: it cannot be opened: %s" % (file, describe_error(error))) from error
+
+
 class RecordFile:
     """The open file; SQLite's errors become RECORD_ERRORS."""
 
@@ -80,10 +96,9 @@ class RecordFile:
             file = ownership.resolve_own_link(path)
             ownership.check_owner(file)
             ownership.check_rollback_journal(file)
-            self._db = connect(file, "mode=rwc" if create else "mode=rw")
+            _make_private(file, create)
+            self._db = connect(file, "mode=rw")
             self._prepare()
-        with suppress(OSError):
-            path.chmod(0o600)  # bodies of requests are nobody else's business
 
     def _prepare(self) -> None:
         self._db.execute("PRAGMA synchronous=FULL")
