@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -318,6 +319,23 @@ def test_every_publication_has_its_own_outcome(fragile_broker: PrivateBroker, tm
         assert (found[8][0], found[9][0]) == (PublishResult.TOO_LARGE, PublishResult.CONFIRMED)
 
 
+def test_one_bad_publication_does_not_make_the_others_unknown_twice(broker: Broker, tmp_path: Path) -> None:
+    broker.declare_queue("replies")
+    publications = [answer(number, "replies") for number in range(40)]
+    publications[20] = dataclasses.replace(publications[20], exchange="nothing")
+    with working(broker.settings(tmp_path)) as link:
+        for publication in publications:
+            link.publish(publication)
+        first = outcomes(link, 40)
+        unknown = [number for number, (result, _) in first.items() if result is PublishResult.UNKNOWN]
+        assert 20 in unknown and len(unknown) > 1
+        for number in unknown:
+            link.publish(publications[number])
+        second = {number: result for number, (result, _) in outcomes(link, len(unknown)).items()}
+    assert second.pop(20) is PublishResult.REFUSED
+    assert set(second.values()) == {PublishResult.CONFIRMED}
+
+
 def test_returned_answers_are_told_apart_from_those_that_arrive(broker: Broker, tmp_path: Path) -> None:
     broker.declare_queue("replies")
     with working(broker.settings(tmp_path)) as link:
@@ -416,15 +434,6 @@ def test_the_check_says_why_there_is_no_connection(broker: Broker, tmp_path: Pat
     assert finding.level is FindingLevel.ERROR and "chmod 600" in finding.text
 
 
-def test_the_check_reports_an_alarm(fragile_broker: PrivateBroker, tmp_path: Path) -> None:
-    fragile_broker.set_alarm(True)
-    try:
-        found = check_broker(fragile_broker.settings(tmp_path), ())
-    finally:
-        fragile_broker.set_alarm(False)
-    assert [each.subject for each in found if each.level is FindingLevel.ERROR] == ["alarm"]
-
-
 # --- connections ------------------------------------------------------------------------------------------
 
 
@@ -463,10 +472,64 @@ def test_nothing_is_lost_when_the_broker_is_killed_and_restarted(
         until(lambda: move() or {b"%d" % number for number in confirmed} <= seen, "lost: %r" % missing)
 
 
+def test_connections_that_an_operator_closes_are_made_again(broker: Broker, tmp_path: Path) -> None:
+    with working(broker.settings(tmp_path)) as link:
+        since = link.health.connected_since
+
+        def connections() -> list[str]:
+            found = broker.api("GET", "vhosts/%s/connections" % broker.virtual_host)
+            return [each["name"] for each in found if each.get("client_properties")]
+
+        for name in until(
+            lambda: len(found := connections()) == 2 and found, "the connections are not listed"
+        ):
+            broker.api("DELETE", "connections/" + quote(name))
+        until(lambda: link.health.connected_since not in (None, since), "no new connection")
+        assert "CONNECTION_FORCED" in link.health.reason
+        wait_until_well(link)
+        broker.publish(QUEUE, b"1")
+        assert take(link, 1)[0].body == b"1"
+
+
+def test_a_channel_that_the_broker_closes_is_opened_again(broker: Broker, tmp_path: Path) -> None:
+    with working(broker.settings(tmp_path)) as link:
+        before = link.health
+        broker.publish(QUEUE, b"1")
+        until(lambda: link.wait(1), "no delivery")
+        session: Any = link._session
+        # As after a time-out of acknowledgements: 406, for this channel only.
+        session._loop.call_soon(lambda: session._consumers[QUEUE]._channel.ack(12345))
+        until(lambda: state_of(link, QUEUE) is QueueState.REFUSED, "it is not reported")
+        assert "unknown delivery tag" in link.health.queues[1].reason
+        assert wait_until_well(link).connected_since == before.connected_since
+        (again,) = link.take(5, 10)  # what was not taken of the old channel is not there twice
+        assert (again.body, again.redelivered) == (b"1", True)
+
+
+def test_a_mistake_in_the_link_is_reported_and_it_begins_anew(broker: Broker, tmp_path: Path) -> None:
+    def fail() -> None:
+        raise ZeroDivisionError("a mistake")
+
+    with working(broker.settings(tmp_path)) as link:
+        session: Any = link._session
+        reasons = set()
+        set_health = link.set_health
+        link.set_health = lambda health: (reasons.add(health.reason), set_health(health))  # type: ignore
+        session._loop.call_soon(fail)
+        link.publish(answer(1, QUEUE))
+        assert outcomes(link, 1)[1][0] in (PublishResult.UNKNOWN, PublishResult.CONFIRMED)
+        until(lambda: link._session not in (None, session), "it does not begin anew")
+        assert "internal error: ZeroDivisionError: a mistake" in reasons
+        wait_until_well(link)
+        link.publish(answer(2, QUEUE, b"afterwards"))
+        assert outcomes(link, 1)[2][0] is PublishResult.CONFIRMED
+        until(lambda: b"afterwards" in {each.body for each in take(link, 1)}, "it is deaf")
+
+
 def test_a_frozen_broker_is_noticed_and_it_goes_on_by_itself(
     fragile_broker: PrivateBroker, tmp_path: Path
 ) -> None:
-    settings = fragile_broker.settings(tmp_path, heartbeat=5, connect_timeout=2.0)
+    settings = fragile_broker.settings(tmp_path, heartbeat=2, connect_timeout=2.0)
     with working(settings) as link:
         fragile_broker.freeze()
         link.publish(answer(1, QUEUE, b"while it is frozen"))
@@ -497,6 +560,8 @@ def test_during_an_alarm_acknowledgements_arrive_and_publications_wait(
             unacked = "queues/%s/%s" % (broker.virtual_host, QUEUE)
             until(lambda: broker.api("GET", unacked).get("messages") == 0, "the ack did not arrive")
             assert link.outcomes() == []
+            found = check_broker(broker.settings(tmp_path), ())
+            assert [each.subject for each in found if each.level is FindingLevel.ERROR] == ["alarm"]
         finally:
             fragile_broker.set_alarm(False)
         assert {result for result, _ in outcomes(link, 2).values()} == {PublishResult.CONFIRMED}

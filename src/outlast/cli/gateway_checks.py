@@ -96,7 +96,7 @@ class GatewayChecks:
         except OutlastError as error:
             yield CheckedItem(ERROR, "broker", str(error))
             return
-        yield from (CheckedItem(one.level, one.subject, one.text, one.advice) for one in findings)
+        yield from (CheckedItem(one.level.value, one.subject, one.text, one.advice) for one in findings)
 
     def _application(self, settings: GatewaySettings) -> Iterator[CheckedItem]:
         from outlast.gateway.web_application.login import LoginError, fetch_token

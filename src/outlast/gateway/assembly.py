@@ -14,6 +14,7 @@ from outlast.gateway.broker.link import BrokerLink
 from outlast.gateway.configuration.settings_file import read_settings
 from outlast.gateway.configuration.template_file import read_params, read_templates
 from outlast.gateway.gateway_directory import GatewayDirectory
+from outlast.gateway.housekeeping import Housekeeping
 from outlast.gateway.intake import Intake
 from outlast.gateway.monitoring.audit import Audit, AuditBuffer, Listener
 from outlast.gateway.planning.planner import Planner
@@ -89,7 +90,8 @@ def assemble(
     sending = Sending(directory, record, link, audit, limit, keep=settings.keep)
     intake = Intake(record, _queues(settings), Admission(record, templates, planner), audit)
     progress = Progress(settings.progress_exchange, link)
-    service = Service(record, link, intake, runs, answering, sending, progress, audit, token)
+    housekeeping = Housekeeping(directory, record, settings.keep)
+    service = Service(record, link, intake, runs, answering, sending, progress, audit, token, housekeeping)
     return Gateway(directory, settings, templates, record, link, service, runs, audit)
 
 

@@ -16,7 +16,8 @@ from outlast.gateway.message_formats.dialects import dialect_of
 from outlast.gateway.message_formats.message_identity import message_digest, request_id
 from outlast.gateway.message_formats.read import read_message
 from outlast.gateway.monitoring.audit import AuditBuffer
-from outlast.gateway.record.record import LARGEST_BODY, Origin, Record
+from outlast.gateway.record.message_record import LARGEST_BODY
+from outlast.gateway.record.record import Origin, Record
 from outlast.gateway.record.rows import RecordedMessage, RecordedRequest, show_id
 from outlast.gateway.request_admission import Admission
 from outlast.gateway.requests import (

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from outlast.errors import JournalDamaged, JournalHeld, NotWritable
 from outlast.gateway.answering import Answering
 from outlast.gateway.broker.link import BrokerLink
+from outlast.gateway.housekeeping import Housekeeping
 from outlast.gateway.intake import Intake
 from outlast.gateway.monitoring.audit import AuditBuffer
 from outlast.gateway.progress import Progress
@@ -60,6 +61,7 @@ class Service:
         progress: Progress,
         audit: AuditBuffer,
         token: TokenKeeper,
+        housekeeping: Housekeeping,
     ) -> None:
         self._record = record
         self._link = link
@@ -70,6 +72,7 @@ class Service:
         self._progress = progress
         self._audit = audit
         self._token = token
+        self._housekeeping = housekeeping
         self._looked = 0.0
         #: Taken from the broker and not recorded yet; outcomes that were not recorded yet.
         self._taken: list[Delivery] = []
@@ -128,6 +131,7 @@ class Service:
         done.sent = self._sending.step(self._outcomes, time.time())
         self._outcomes = []
         self._publish_steps(time.time())
+        self._housekeeping.step(time.time())
         return done
 
     def _advance(self, name: str, runs: TemplateRuns, done: Stepped) -> None:

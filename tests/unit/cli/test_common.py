@@ -9,7 +9,6 @@ import pytest
 
 from outlast.cli import common
 from outlast.cli.common import (
-    LONGEST_PATH,
     check_selection,
     experiment_at,
     locate,
@@ -20,6 +19,7 @@ from outlast.cli.common import (
 )
 from outlast.errors import BadInput
 from outlast.exchange.experiment import Experiment
+from outlast.journal.sqlite_file import LONGEST_PATH
 from outlast.text import printable
 
 

@@ -291,6 +291,15 @@ def test_all_parameters_are_hidden_if_it_is_not_known_which_are_secret(
     }
 
 
+def test_a_message_of_several_lines_is_shown_in_several_lines(
+    gateway: GatewayDirectory, record: Record
+) -> None:
+    number = accept(record, b"a")
+    end(record, number, replace(OUT_OF_MEMORY, message="it failed:\nlast \x1bline"))
+    text = call(gateway, "explain", "1", at=True).output
+    assert "out_of_memory: it failed:\n              last \ufffdline\n" in text
+
+
 def test_explain_shows_how_often_a_request_was_sent(gateway: GatewayDirectory, record: Record) -> None:
     number = accept(record, b"a")
     digest = found(record, number).digest
@@ -346,7 +355,7 @@ def test_nothing_is_cancelled_if_one_of_the_names_is_wrong(gateway: GatewayDirec
 def test_drain_is_recorded_and_taken_back(gateway: GatewayDirectory, record: Record) -> None:
     accept(record, b"a")
     result = call(gateway, "drain")
-    assert "1 request is not answered yet" in result.output
+    assert "still to do: 1 request, 0 answers" in result.output
     assert record.about("drain") == "yes"
     assert not ask(gateway, "drain", "--off")["draining"]
     assert record.about("drain") == ""

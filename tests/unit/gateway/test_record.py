@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 
 from outlast.errors import BadInput, JournalDamaged
+from outlast.gateway.gateway_directory import GatewayDirectory
+from outlast.gateway.housekeeping import INTERVAL, Housekeeping
+from outlast.gateway.record.message_record import LARGEST_BODY
 from outlast.gateway.record.outbox import LONGEST_PAUSE
-from outlast.gateway.record.record import LARGEST_BODY, ImpossibleRequestStep, Origin, Record
+from outlast.gateway.record.record import ImpossibleRequestStep, Origin, Record
 from outlast.gateway.requests import (
     Delivery,
     FailureCode,
@@ -218,3 +221,29 @@ def test_a_damaged_record_is_an_error_with_what_to_do(tmp_path: Path) -> None:
     path.write_bytes(b"this is no database, although it is long enough to be taken for one" * 20)
     with pytest.raises(JournalDamaged, match="restore a copy"):
         Record(path)
+
+
+def test_old_messages_and_answers_are_removed_and_their_requests_stay_known(
+    record: Record, tmp_path: Path
+) -> None:
+    directory = GatewayDirectory(tmp_path)
+    directory.answers.mkdir()
+    (directory.answers / "1.json").write_bytes(b"{}")
+    request = accept(record, b"one")
+    old, waiting, aside = (message(record, b"{}", digest) for digest in "abc")
+    record.set_message(old, "request", "", request)
+    record.set_message(aside, "quarantined", "odd")
+    sent = record.add_answer(routing_key="a", correlation=None, kind="result", now=NOW, file="1.json")
+    unsent = record.add_answer(routing_key="a", correlation=None, kind="failure", now=NOW, body=b"{}")
+    record.confirm(sent, NOW)
+    housekeeping = Housekeeping(directory, record, keep=100.0)
+    housekeeping.step(NOW + 99)
+    assert record.message(old) is not None
+    housekeeping.step(NOW + 99 + INTERVAL)
+    assert record.message(old) is None
+    assert record.message(waiting) is not None
+    assert record.message(aside) is not None
+    assert not (directory.answers / "1.json").exists()
+    assert [one.body for one in record.due_answers(NOW + 1e6, 5)] == [b"{}"]
+    assert record.answer(unsent) is not None
+    assert record.request_by_id(b"one") is not None

@@ -223,6 +223,8 @@ def test_pairs_need_a_name_and_are_given_once() -> None:
 
 def test_the_reply_queue_is_one_to_which_the_gateway_may_send() -> None:
     assert choose_reply_queue(QUEUE, "", b"id-1") == ("results.outlast-id-1", True)
+    plain = QueueSettings("train", reply_to=("results*",))
+    assert choose_reply_queue(plain, "", b"id-1") == ("results.outlast-id-1", True)
     assert choose_reply_queue(QUEUE, "results", b"x") == ("results", False)
     for name, queue in (("other", QUEUE), ("", QueueSettings("train", reply_to=("results",)))):
         with pytest.raises(BadInput, match="reply_to"):

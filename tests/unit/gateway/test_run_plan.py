@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outlast.domain.model import RunPlan, Spec
@@ -350,17 +350,18 @@ JSON = st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_siz
 KEYS = st.sampled_from(["epochs", "rate", "mode", "augment", "note", "cpus", "memory", "time", "x"])
 
 
+@settings(deadline=None)
 @given(st.dictionaries(KEYS, JSON), st.dictionaries(KEYS, JSON))
 def test_whatever_the_values_are_they_make_a_run_or_a_refusal(
     files: GatewayFiles, parameters: dict[str, Any], resources: dict[str, Any]
 ) -> None:
     if not _READ:
         _READ.append((files.template(), files.settings(), files.parsed()))
-    template, settings, parsed = _READ[0]
+    template, of_gateway, parsed = _READ[0]
     request = request_with(parameters=parameters, resources=resources)
     try:
         spec, plan = plan_run(
-            template, request, settings, parsed, user="", number=1, now=NOW, token_file=None
+            template, request, of_gateway, parsed, user="", number=1, now=NOW, token_file=None
         )
     except RequestRefused as caught:
         assert caught.failure.mistakes and caught.failure.message.isprintable()

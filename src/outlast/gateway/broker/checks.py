@@ -63,7 +63,7 @@ def check_broker(
             Finding(FindingLevel.OK, "broker", "RabbitMQ %s at %s" % (probe.version or "?", place)),
             _check_encryption(settings),
             *_check_version(probe.version, queues),
-            *_check_publishing(probe),
+            _check_publishing(settings),
         ]
         for queue in queues:
             if queue.dialect != "rodan" and not queue.dead_letters:
@@ -113,35 +113,42 @@ def _check_version(version: str, queues: Sequence[QueueSettings]) -> Iterator[Fi
         )
 
 
-def _check_publishing(probe: _Probe) -> Iterator[Finding]:
-    """Publish a message that no queue takes: the broker returns it, if the user may publish at all."""
-    returned: list[bool] = []
+def _check_publishing(settings: BrokerSettings) -> Finding:
+    """Publish a message that no queue takes: the broker returns it, if the user may publish at all.
+
+    On a connection of its own, which the broker does not read any more if it has an alarm.
+    """
     publication = OutgoingMessage(0, "", "outlast-check-%s" % uuid.uuid4(), b"")
 
     def publish(channel: AmqpChannel, done: Callable[[], None]) -> None:
         channel.confirm(
             lambda _number, _multiple, _accepted: done(),
-            lambda _message: returned.append(True),
+            lambda _message: None,
             lambda: channel.publish(publication),
         )
 
-    end = probe.ask(publish)
-    if probe.blocked:
-        yield Finding(
+    probe = _Probe(settings)
+    try:
+        reason = probe.connect()
+        end = ChannelEnd(0, reason) if reason else probe.ask(publish)
+        blocked = probe.blocked
+    finally:
+        probe.close()
+    if blocked:
+        return Finding(
             FindingLevel.ERROR,
             "alarm",
-            "the broker takes no messages now: %s" % probe.blocked,
+            "the broker takes no messages now: %s" % blocked,
             "free memory or disk space on the broker's host; answers wait until then",
         )
-    elif end is not None:
-        yield Finding(
+    if end is not None:
+        return Finding(
             FindingLevel.ERROR,
             "answers",
             "the user may not publish to the default exchange: %s" % end.reason,
             "give it the right to write to `amq.default`",
         )
-    else:
-        yield Finding(FindingLevel.OK, "answers", "the user may publish to reply queues")
+    return Finding(FindingLevel.OK, "answers", "the user may publish to reply queues")
 
 
 def _without_dead_letters(queue: QueueSettings) -> Finding:
@@ -285,6 +292,7 @@ class _Probe:
         """End the connection and free the loop."""
         if not self._has_ended:
             self._connection.close()
+        if not self.blocked:
             self._wait(lambda: self._has_ended)
         self._loop.close()
 

@@ -168,7 +168,11 @@ class BrokerLink:
                 session.run()
                 reason = "stopped"
             except Exception as error:  # a mistake in here must not leave the gateway deaf: begin anew
-                reason = "internal error: %s: %s" % (type(error).__name__, str(error)[:200])
+                reason = "internal error: %s" % _described(error)
+                try:
+                    session.close(1.0)
+                except Exception as another:
+                    reason += "; then %s" % _described(another)
             with self._changed:
                 self._session = None
             session.abandon(reason)
@@ -216,3 +220,7 @@ class BrokerLink:
                 return
             self._outcomes.append(PublishOutcome(publication.number, result, reason))
             self._changed.notify_all()
+
+
+def _described(error: Exception) -> str:
+    return "%s: %s" % (type(error).__name__, str(error)[:200])

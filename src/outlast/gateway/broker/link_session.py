@@ -82,6 +82,12 @@ class LinkSession:
             self._loop.call_soon(keeper.connect)
         self._loop.run()
 
+    def close(self, patience: float) -> None:
+        """Close the connections after `run` has raised: the broker would keep them, with all deliveries."""
+        self.close_soon()
+        self._loop.call_later(patience, self._loop.stop)
+        self._loop.run()
+
     def abandon(self, reason: str) -> None:
         """Report what is unconfirmed as unknown, and free the loop, which does not run any more."""
         self._consume_down(reason)

@@ -116,3 +116,15 @@ class Outbox(RecordFile):
                 "UPDATE outbox SET state='waiting', made=?, due=?, tries=0, confirmed=NULL WHERE number=?",
                 *(now, now, number),
             )
+
+    def forget_bodies(self, before: float, most: int) -> list[str]:
+        """Drop the bodies of answers that were settled before a time; return the names of their files."""
+        with self.transaction():
+            rows = self.query(
+                "SELECT number, file FROM outbox WHERE made < ? AND state != 'waiting' "
+                "AND (body IS NOT NULL OR file IS NOT NULL) ORDER BY number LIMIT ?",
+                *(before, most),
+            ).fetchall()
+            for number, _ in rows:
+                self.query("UPDATE outbox SET body=NULL, file=NULL WHERE number=?", number)
+        return [file for _, file in rows if file]

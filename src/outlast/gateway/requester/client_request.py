@@ -138,7 +138,9 @@ def choose_reply_queue(queue: QueueSettings, name: str, id: bytes) -> tuple[str,
             "queue %s sends answers to certain queues only; name one with --reply-to, or add `results.*` to "
             "its reply_to in gateway.yaml" % queue.name
         )
-    return pattern[:-1] + "outlast-" + routing_word(id), True
+    beginning = pattern[:-1]
+    dot = "" if beginning.endswith((".", "-", "_")) else "."
+    return "%s%soutlast-%s" % (beginning, dot, routing_word(id)), True
 
 
 def _allows(pattern: str, name: str) -> bool:

@@ -37,7 +37,8 @@ def command(directory: Path, off: bool, as_json: bool) -> None:
     elif off:
         click.echo("Requests are taken again, if the gateway is running: `outlast gateway status%s`." % place)
     else:
-        verb = "is" if left == 1 else "are"
-        text = "No more requests are taken; %s %s not answered yet."
-        click.echo(text % (counted(left, "request"), verb))
+        open_ = "all requests are answered"
+        if left or answers:
+            open_ = "still to do: %s, %s" % (counted(left, "request"), counted(answers, "answer"))
+        click.echo("No more requests are taken; %s." % open_)
         click.echo("`outlast gateway drain --off%s` takes requests again." % place)

@@ -184,7 +184,9 @@ def _failure(request: RecordedRequest) -> Iterator[str]:
     failure = request.failure
     if failure is None:
         return
-    yield "failure       %s: %s" % (failure.code.value, printable(failure.message))
+    first, *more = failure.message.splitlines() or [""]
+    yield "failure       %s: %s" % (failure.code.value, printable(first))
+    yield from ("              %s" % printable(line) for line in more)
     yield from ("              %s" % printable(mistake) for mistake in failure.mistakes)
     if failure.advice:
         yield "  advice      %s" % printable(failure.advice)

@@ -304,7 +304,9 @@ class _SendCommand:
 
     def _print_answer(self, answer: Answer, written: list[str], elsewhere: list[str]) -> None:
         if answer.kind == "failure":
-            click.echo("FAILED: %s: %s" % (answer.text("code"), answer.text("message")), err=True)
+            message = str(answer.facts.get("message", "")).splitlines()
+            text = "\n".join(map(printable, message))
+            click.echo("FAILED: %s: %s" % (answer.text("code"), text), err=True)
             for mistake in answer.facts.get("mistakes") or ():
                 click.echo("  %s" % printable(str(mistake)), err=True)
             if answer.text("advice"):
