@@ -33,8 +33,13 @@ def undisturbed_result(epochs: int) -> dict[str, Any]:
     return {"epoch": epochs, "weights": weights}
 
 
-def write_gateway(root: Path, port: int, application: WebApplication, hosts: Mapping[str, int]) -> None:
-    """Write a gateway for the broker at this port of loopback."""
+def write_gateway(
+    root: Path, port: int, application: WebApplication, ca_file: Path, hosts: Mapping[str, int]
+) -> None:
+    """Write a gateway for the broker at this port of loopback, and for the application.
+
+    `ca_file` has the authority of the application's certificate; `hosts` are those of the local cluster.
+    """
     broker = {"host": "127.0.0.1", "port": port, "credentials": "credentials/broker.yaml"}
     settings = {
         "broker": {**broker, "heartbeat": "5s", "connect_timeout": "5s"},
@@ -44,6 +49,7 @@ def write_gateway(root: Path, port: int, application: WebApplication, hosts: Map
             "url": application.url,
             "login": LOGIN,
             "credentials": "credentials/application.yaml",
+            "ca_file": str(ca_file),
         },
     }
     template = {

@@ -4,17 +4,20 @@ It uses no more memory than its job has requested: the local cluster does not en
 limit itself, as a node's kernel would.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import random
 import resource
 import sys
 import time
+from typing import Any
 
 SECONDS_PER_EPOCH = 0.1
 
 
-def train_epoch(weights, points, epoch):
+def train_epoch(weights: list[float], points: list[list[float]], epoch: int) -> None:
     """Change the weights by one pass over the points, in an order that depends on the epoch alone."""
     order = list(range(len(points)))
     random.Random(epoch).shuffle(order)
@@ -25,7 +28,7 @@ def train_epoch(weights, points, epoch):
         weights[1] -= 0.05 * error * x
 
 
-def main(epochs, batch_megabytes):
+def main(epochs: int, batch_megabytes: int) -> None:
     """Train for some epochs, with a buffer of that size; resume from the newest checkpoint."""
     import outlast
 
@@ -34,7 +37,7 @@ def main(epochs, batch_megabytes):
     buffer = bytearray(batch_megabytes * 10**6)
     with open(os.path.join(os.environ["OUTLAST_DATA_DIR"], "points.json")) as file:
         points = json.load(file)
-    state = outlast.load() or {"epoch": 0, "weights": [0.0, 0.0]}
+    state: dict[str, Any] = outlast.load() or {"epoch": 0, "weights": [0.0, 0.0]}
     while state["epoch"] < epochs:
         train_epoch(state["weights"], points, state["epoch"])
         state["epoch"] += 1

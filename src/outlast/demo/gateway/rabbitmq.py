@@ -1,4 +1,4 @@
-"""A real RabbitMQ of the demo's own, which the script `tests/clusters/rabbitmq` installs, starts and stops."""
+"""A RabbitMQ of the demo's own, which the script `tests/clusters/rabbitmq` installs, starts and stops."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -40,6 +41,16 @@ class DemoBroker:
         self._directory = directory
         self.port = _find_ports()
 
+    @property
+    def certificate(self) -> tuple[Path, Path]:
+        """The certificate for 127.0.0.1 that its script makes, and the key: the application uses them, too."""
+        return self._directory / "tls" / "server.pem", self._directory / "tls" / "server.key"
+
+    @property
+    def ca_file(self) -> Path:
+        """The authority of that certificate."""
+        return self._directory / "tls" / "ca.pem"
+
     def start(self) -> None:
         """Install it if it is missing, start it, and wait until it answers. Raise NoBroker."""
         done = self._call("up", _STARTING)
@@ -62,9 +73,12 @@ class DemoBroker:
         _wait_for(lambda: self._pid() is None, _DYING, "the broker survived SIGKILL")
 
     def stop(self) -> None:
-        """Stop it and what belongs to it; does nothing if it was never started."""
+        """Stop it and what belongs to it, also if its start was interrupted."""
         if self._directory.exists():
             self._call("down", _STOPPING)
+        for pid in self._processes():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def create_queue(self, name: str) -> None:
         """Create a durable queue."""
@@ -106,6 +120,15 @@ class DemoBroker:
         except (OSError, ValueError):
             return None
         return pid if os.fsencode(self._directory) in environ else None
+
+    def _processes(self) -> list[int]:
+        """Return the processes whose HOME is this broker's: its programs run in an environment of its own."""
+        home, found = b"HOME=%s/home\0" % os.fsencode(self._directory), []
+        for folder in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):  # it has ended, or is another user's
+                if home in (folder / "environ").read_bytes():
+                    found.append(int(folder.name))
+        return found
 
     def _call(self, command: str, seconds: float) -> subprocess.CompletedProcess[str]:
         own = {"RABBITMQ_DIRECTORY": str(self._directory), "RABBITMQ_PORT": str(self.port)}

@@ -42,7 +42,7 @@ class Watcher:
             journal.close()
 
     def attempt_beyond_checkpoint(self, run: str) -> tuple[Attempt, int] | None:
-        """Return the run's attempt that has made progress since it saved, and its step; None if there is none."""
+        """Return the running attempt that has made progress since it saved, and its step; None: no such."""
         for attempt in self.attempts(run):
             if attempt.state is not AttemptState.RUNNING:
                 continue
