@@ -43,7 +43,7 @@ class DemoBroker:
 
     @property
     def certificate(self) -> tuple[Path, Path]:
-        """The certificate for 127.0.0.1 that its script makes, and the key: the application uses them, too."""
+        """The certificate for 127.0.0.1 that its script makes, and its key; the application uses them."""
         return self._directory / "tls" / "server.pem", self._directory / "tls" / "server.key"
 
     @property
