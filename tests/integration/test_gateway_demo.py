@@ -44,9 +44,7 @@ def temporary(lab: Lab) -> Path:
     return place
 
 
-def test_the_demo_kills_gateway_broker_and_a_job_and_answers_five_requests(
-    lab: Lab, temporary: Path
-) -> None:
+def test_the_demo_kills_gateway_broker_and_a_job_and_answers_five_requests(lab: Lab, temporary: Path) -> None:
     ended = lab.outlast("gateway", "demo", SCRIPT)
     assert ended.returncode == 0, ended.output
     story = [

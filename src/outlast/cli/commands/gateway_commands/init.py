@@ -33,7 +33,8 @@ def command(directory: Path, as_json: bool) -> None:
         "Type `outlast gateway check %s`: it shows all that will not work." % place,
         "Type `outlast gateway up %s`, in tmux or as a service (outlast-gateway.service); or add the "
         "line in the file `crontab` to your crontab." % place,
-        "Type `outlast gateway send %s --template pages --wait` to try it (pages needs PyTorch and Pillow)." % place,
+        "Type `outlast gateway send %s --template pages --wait` to try it (pages needs PyTorch and Pillow)."
+        % place,
     )
     click.echo("Next:")
     for number, text in enumerate(steps, 1):
