@@ -1,4 +1,5 @@
 # make demo    watch a run survive kills, time limits and a torn checkpoint
+# make gateway-demo  watch requests of a web application be answered in spite of kills
 # make test    everything: lint, types, all tests
 # make check   the quick loop: lint, types, unit tests, simulation
 # make storm   crash and freeze real schedulers, 50 times each, and kill scripts while they save; about an hour
@@ -18,10 +19,14 @@ unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
 # benchmarks are tested only if they are installed.
 TEST_NEEDS := $(VENV)/.dev $(if $(CI),$(VENV)/.torch $(VENV)/.frameworks $(VENV)/.bench)
 
-.PHONY: demo test check storm attack lint types bench lock clean
+.PHONY: demo gateway-demo test check storm attack lint types bench lock clean
 
 demo: $(VENV)/.demo
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/outlast demo
+	@echo "(in this directory, \`. $(BIN)/activate\` puts \`outlast\` on your PATH)"
+
+gateway-demo: $(VENV)/.gateway
+	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/outlast gateway demo tests/clusters/rabbitmq
 	@echo "(in this directory, \`. $(BIN)/activate\` puts \`outlast\` on your PATH)"
 
 test: lint types $(TEST_NEEDS)
@@ -61,7 +66,7 @@ lock: $(VENV)/.dev $(VENV)/.bench $(VENV)/.frameworks
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache
 
-$(VENV)/.demo $(VENV)/.dev $(VENV)/.bench $(VENV)/.torch $(VENV)/.frameworks: $(VENV)/.%: pyproject.toml constraints.txt | $(VENV)/.made
+$(VENV)/.demo $(VENV)/.gateway $(VENV)/.dev $(VENV)/.bench $(VENV)/.torch $(VENV)/.frameworks: $(VENV)/.%: pyproject.toml constraints.txt | $(VENV)/.made
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$*]"
 	@touch $@
 

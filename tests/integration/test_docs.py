@@ -9,6 +9,10 @@ In every page below `docs/`:
   where the commands above it have gone to;
 - a `params.yaml` must be one that `outlast check` finds no fault with, and Python must compile.
 
+A page with a block `gateway.yaml` has a real broker, with the user `guest`: `host: localhost` and
+`ConnectionParameters("localhost")` in its files get the port and the virtual host of that one. The
+`params.yaml` of a page with a `template.yaml` is checked by the page's own `outlast gateway check`.
+
 All commands of a page are typed into one shell, in a directory and with local clusters of its own. What must
 not be run is in a `text` block.
 """
@@ -33,6 +37,7 @@ import pytest
 
 from outlast import spec
 from outlast.schedulers.local import LocalScheduler
+from support.broker import Broker, shared_broker
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
@@ -148,13 +153,38 @@ def desk() -> Iterator[Desk]:
         place.close()
 
 
-def script_of(page: Path) -> tuple[str, list[Command]]:
+@pytest.fixture
+def broker(request: pytest.FixtureRequest) -> Iterator[Broker | None]:
+    """A broker as a newly installed one, if the page is about a gateway."""
+    if not any(block.file == "gateway.yaml" for block in blocks(request.getfixturevalue("page"))):
+        yield None
+        return
+    with shared_broker().own_virtual_host() as ours:
+        ours.api("PUT", "users/guest", {"password": "guest", "tags": ""})
+        ours.permit("guest", ".*", ".*", ".*")
+        yield ours
+
+
+def with_broker(text: str, broker: Broker | None) -> str:
+    """The text of a file, with this broker in place of the one on the usual port."""
+    if broker is None:
+        return text
+    place = (broker.port, broker.virtual_host)
+    text = text.replace("host: localhost", "host: localhost, port: %d, virtual_host: %s" % place)
+    return text.replace(
+        'ConnectionParameters("localhost")', 'ConnectionParameters("localhost", %d, "%s")' % place
+    )
+
+
+def script_of(page: Path, broker: Broker | None = None) -> tuple[str, list[Command]]:
     """A page as one shell script, which prints a line with the exit code after each command."""
     lines: list[str] = []
     typed: list[Command] = []
     for block in blocks(page):
         if block.file:
-            lines.append("cat > %s <<'%s'\n%s%s" % (shlex.quote(block.file), END, block.text, END))
+            lines.append(
+                "cat > %s <<'%s'\n%s%s" % (shlex.quote(block.file), END, with_broker(block.text, broker), END)
+            )
         elif block.kind == "console":
             for command in commands(block):
                 typed.append(command)
@@ -175,8 +205,10 @@ def pattern_of(expected: list[str]) -> str:
 
 
 @pytest.mark.parametrize("page", with_blocks("console"), ids=named)
-def test_what_a_page_tells_to_type_works_and_prints_what_it_shows(page: Path, desk: Desk) -> None:
-    script, typed = script_of(page)
+def test_what_a_page_tells_to_type_works_and_prints_what_it_shows(
+    page: Path, desk: Desk, broker: Broker | None
+) -> None:
+    script, typed = script_of(page, broker)
     printed = desk.type(script)
     parts = re.split(r"\n%s (\d+)\n" % END, printed)
     outputs, codes = parts[:-1:2], [int(code) for code in parts[1::2]]
@@ -199,7 +231,8 @@ def params_blocks() -> list[Any]:
     for page in [*PAGES, ROOT / "README.md"]:
         for block in blocks(page):
             in_readme = page.name == "README.md" and block.kind == "yaml" and "command:" in block.text
-            if block.file == "params.yaml" or in_readme:
+            is_template = any(other.file == "template.yaml" for other in blocks(page))
+            if (block.file == "params.yaml" and not is_template) or in_readme:
                 found.append(pytest.param(page, block, id="%s:%d" % (named(page), block.line)))
     return found
 

@@ -68,6 +68,10 @@ RULES: Mapping[str, str] = {
     "local_cluster": "outlast errors filesystem job_environment node",
     "simulation": "controller domain exchange journal node schedulers",
     "demo": "domain errors exchange node schedulers templates training/checkpoints",
+    "demo/gateway": (
+        "demo domain errors exchange gateway gateway/broker gateway/record gateway/requester journal outlast "
+        "text units"
+    ),
     "templates": "outlast errors spec",
     # The front door: requests from a message broker.
     "gateway": (

@@ -8,9 +8,11 @@ from __future__ import annotations
 import hmac
 import json
 import secrets
+import ssl
 import threading
 from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -25,7 +27,8 @@ _PATIENCE = 30.0
 class WebApplication:
     """The application, from `with` to its end. `files` can be fetched with the token, by path."""
 
-    def __init__(self, files: Mapping[str, bytes]) -> None:
+    def __init__(self, files: Mapping[str, bytes], certificate: tuple[Path, Path] | None = None) -> None:
+        """Serve these files, over TLS if there is a certificate: the paths of its chain and of its key."""
         self.files = dict(files)
         #: What was put, by path.
         self.uploaded: dict[str, bytes] = {}
@@ -34,12 +37,21 @@ class WebApplication:
         self.token = secrets.token_hex(20)
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self._server.daemon_threads = True
+        self._scheme = "http"
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(*certificate)
+            # The handshake is the handler's, in its thread and with its timeout.
+            self._server.socket = context.wrap_socket(
+                self._server.socket, server_side=True, do_handshake_on_connect=False
+            )
+            self._scheme = "https"
         self._thread = threading.Thread(target=self._server.serve_forever, name="application", daemon=True)
 
     @property
     def url(self) -> str:
         """The URL below which everything is."""
-        return "http://%s" % self.authority
+        return "%s://%s" % (self._scheme, self.authority)
 
     @property
     def authority(self) -> str:

@@ -32,6 +32,8 @@ class DemoSetup:
     """The directory of the demo and what is in it."""
 
     root: Path
+    #: CPUs of each host.
+    cpus: int = 1
 
     @property
     def undisturbed(self) -> Path:
@@ -44,20 +46,20 @@ class DemoSetup:
     @property
     def scheduler(self) -> LocalScheduler:
         """The adapter of the demo's cluster, to start the daemon, kill jobs and stop it."""
-        hosts = {name: Host(cpus=1) for name in HOSTS}
+        hosts = {name: Host(cpus=self.cpus) for name in HOSTS}
         return LocalScheduler(
             "demo", root=self.root / "cluster", hosts=hosts, options=DaemonOptions(idle=IDLE)
         )
 
 
 @contextmanager
-def set_up(keep: Path | None) -> Iterator[DemoSetup]:
+def set_up(keep: Path | None, cpus: int = 1) -> Iterator[DemoSetup]:
     """Set up the demo; tear it down at the end.
 
     Inside, `cluster: local` is the demo's own cluster, and SIGTERM and SIGHUP raise KeyboardInterrupt.
     """
     with _directory(keep) as root, _signals_as_interrupts(), _environment(root):
-        place = DemoSetup(root)
+        place = DemoSetup(root, cpus)
         try:
             place.scheduler.daemon_pid()
             yield place

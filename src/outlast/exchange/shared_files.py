@@ -78,6 +78,7 @@ class SharedFilesExchange:
             saving=_saving(run, spec),
             cpus=spec.resources.cpus,
             gpus=spec.resources.gpus,
+            memory=spec.resources.memory,
             # The search paths of the login node would override those that the profile sets.
             environment={} if self.site.sets_environment else dict(spec.environment),
             env=dict(spec.env),

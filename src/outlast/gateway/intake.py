@@ -145,7 +145,7 @@ class Intake:
             return True
         text = "another request has the id %s; it was sent %s" % (
             known.shown_id,
-            "with another body or by another user",
+            "with another body or reply_to, or by another user",
         )
         failure = RequestFailure(FailureCode.DUPLICATE_ID, text, "Send each request under an id of its own")
         self._record.set_message(message.number, "refused", failure.code.value, known.number)

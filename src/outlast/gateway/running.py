@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from outlast.controller.supervisor import control
 from outlast.errors import OutlastError
@@ -24,6 +24,7 @@ from outlast.gateway.record.record import Record
 from outlast.gateway.record.record_file import RecordLocked, RecordUnavailable
 from outlast.gateway.requests import RequestState
 from outlast.gateway.supervision import ExperimentSupervision
+from outlast.text import counted
 
 #: Seconds between two heartbeats, and the longest wait of a step.
 HEARTBEAT = 2.0
@@ -246,22 +247,29 @@ class _Loop:
 
 def run_tick(directory: GatewayDirectory) -> Ticked:
     """Take what waits, make one pass over each experiment, send what is due; takes less than a minute."""
+    answered = 0
+
+    def count_answers(event: str, _: Mapping[str, object]) -> None:
+        nonlocal answered
+        answered += event == "answered"
+
     with hold_lock(directory):
-        gateway = assemble(directory, prefetch=1 if _has_crashed(directory) else None)
+        prefetch = 1 if _has_crashed(directory) else None
+        gateway = assemble(directory, prefetch=prefetch, listener=count_answers)
         try:
             gateway.record.set_about("running", "yes")
             ticked = _tick(gateway)
             gateway.record.set_about("running", "")
-            return ticked
         finally:
             gateway.close()
+    return replace(ticked, sent=answered)
 
 
 def _tick(gateway: Gateway) -> Ticked:
     end = time.monotonic() + TICK_MOST
     link, service = gateway.link, gateway.service
     link.start()
-    counts = [0, 0, 0]
+    counts = [0, 0]
     troubles: dict[str, str] = {}
     try:
         connect_end = time.monotonic() + TICK_CONNECT
@@ -282,7 +290,7 @@ def _tick(gateway: Gateway) -> Ticked:
     finally:
         link.stop(LAST_CONFIRMS)
     troubles.update(service.trouble)
-    return Ticked(counts[0], counts[1], counts[2], connected, reason, troubles)
+    return Ticked(counts[0], counts[1], 0, connected, reason, troubles)
 
 
 def _serve(gateway: Gateway, counts: list[int], end: float, take: bool) -> None:
@@ -292,7 +300,6 @@ def _serve(gateway: Gateway, counts: list[int], end: float, take: bool) -> None:
         done = gateway.service.step(0.2, take=take)
         counts[0] += done.messages
         counts[1] += done.submitted
-        counts[2] += done.sent
         if done.anything or not gateway.service.idle:
             quiet = time.monotonic()
         elif time.monotonic() - quiet >= TICK_QUIET:
@@ -325,9 +332,9 @@ def _signals(stop: Callable[[], None]) -> Iterator[None]:
 def describe_ticked(ticked: Ticked) -> str:
     """Return a tick in one line."""
     state = "" if ticked.connected else "; not connected to the broker: %s" % (ticked.reason or "no answer")
-    return "%d messages taken, %d runs submitted, %d answers sent%s" % (
-        ticked.messages,
-        ticked.submitted,
-        ticked.sent,
+    return "%s taken, %s submitted, %s sent%s" % (
+        counted(ticked.messages, "message"),
+        counted(ticked.submitted, "run"),
+        counted(ticked.sent, "answer"),
         state,
     )

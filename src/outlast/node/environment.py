@@ -61,6 +61,7 @@ def for_training(
             Variable.TIME_LEFT: f"{limits.deadline - now:.3f}",
             Variable.CLOCK: f"{_boot_id()} {now:.3f}",
             Variable.GRACE: f"{limits.grace:.3f}",
+            Variable.MEMORY: "" if order.memory is None else str(order.memory),
             Variable.CHECKPOINT_DIR: order.checkpoints,
             Variable.CHECKPOINT_KEEP: str(order.keep),
             Variable.DATA_DIR: data,

@@ -80,6 +80,8 @@ class WorkOrder:
     saving: SaveSettings = field(default_factory=SaveSettings)
     cpus: int = 1
     gpus: int = 0
+    #: Bytes; None: unknown.
+    memory: int | None = None
     environment: dict[str, str] = field(default_factory=dict)
     #: Variables that the user sets for the training process, and files with the values of others.
     env: dict[str, str] = field(default_factory=dict)

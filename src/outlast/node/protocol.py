@@ -81,6 +81,8 @@ class Variable:
     CLOCK = "OUTLAST_CLOCK"
     #: Seconds before the deadline at which the stop signal comes.
     GRACE = "OUTLAST_GRACE"
+    #: The bytes of memory that this attempt has requested.
+    MEMORY = "OUTLAST_MEMORY"
     CHECKPOINT_DIR = "OUTLAST_CHECKPOINT_DIR"
     CHECKPOINT_KEEP = "OUTLAST_CHECKPOINT_KEEP"
     DATA_DIR = "OUTLAST_DATA_DIR"

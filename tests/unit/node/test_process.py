@@ -56,7 +56,9 @@ def test_staging_uses_the_proxies_and_certificates_of_the_training_unless_the_no
 
 
 def test_the_environment_of_the_training_has_its_directories_and_its_deadline() -> None:
-    found = _environment(_order(cpus=3, zipapp="/z.pyz", environment={"LR": "1"}), {"HOME": "/h"})
+    found = _environment(
+        _order(cpus=3, memory=400_000_000, zipapp="/z.pyz", environment={"LR": "1"}), {"HOME": "/h"}
+    )
     assert 0 < float(found.pop("OUTLAST_TIME_LEFT")) <= 91
     boot, reading = found.pop("OUTLAST_CLOCK").split(" ")
     assert boot == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -69,6 +71,7 @@ def test_the_environment_of_the_training_has_its_directories_and_its_deadline() 
         "OUTLAST_ATTEMPT": "3",
         "OUTLAST_DEADLINE": "12.346",
         "OUTLAST_GRACE": "5.000",
+        "OUTLAST_MEMORY": "400000000",
         "OUTLAST_CHECKPOINT_DIR": "/c",
         "OUTLAST_CHECKPOINT_KEEP": "3",
         "OUTLAST_DATA_DIR": "/s/data",

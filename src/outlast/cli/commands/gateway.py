@@ -23,6 +23,7 @@ _COMMANDS = {
     ),
     "drain": ("gateway_commands.drain", "Take no more requests, and stop when the last is answered."),
     "send": ("gateway_commands.send", "Send a request, and wait for its answer."),
+    "demo": ("gateway_commands.demo", "Watch five requests get five answers in spite of kills."),
 }
 
 

@@ -173,6 +173,8 @@ class _EndedRun:
         what = "wrote no valid result" if last.outcome is Outcome.WRONG_OUTPUT else "failed"
         text = "The training %s: %s." % (what, self._detail(last))
         lines = self._last_lines() if last.outcome is Outcome.CRASHED else ""
+        if lines.strip().rstrip(". ") in text:
+            lines = ""  # the last line alone
         advice = "Check the inputs and the parameters; with the same ones it would fail again."
         message = "%s The end of its output:\n%s" % (text, lines) if lines else text
         return self._failure(FailureCode.TRAINING_FAILED, message, advice)

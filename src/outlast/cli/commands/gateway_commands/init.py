@@ -31,9 +31,10 @@ def command(directory: Path, as_json: bool) -> None:
         "Write host and queues into %s, and user and password into the files in %s."
         % (shlex.quote(str(directory / "gateway.yaml")), shlex.quote(str(directory / "credentials"))),
         "Type `outlast gateway check %s`: it shows all that will not work." % place,
-        "Type `outlast gateway up %s`, in tmux or as a service (outlast-gateway.service); or add the line of "
-        "`crontab` to your crontab." % place,
-        "Type `outlast gateway send %s --template NAME --wait` to try it." % place,
+        "Type `outlast gateway up %s`, in tmux or as a service (outlast-gateway.service); or add the "
+        "line in the file `crontab` to your crontab." % place,
+        "Type `outlast gateway send %s --template pages --wait` to try it (pages needs PyTorch and Pillow)."
+        % place,
     )
     click.echo("Next:")
     for number, text in enumerate(steps, 1):

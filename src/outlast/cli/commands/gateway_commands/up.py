@@ -73,7 +73,9 @@ class _Printer:
         elif event in _SHOWN:
             shown = {key: printable(str(value))[:200] for key, value in facts.items()}
             text = _SHOWN[event].format_map(_Missing(shown))
-            subject = "request %s" % facts["request"] if facts.get("request") else "message"
+            subject = "request %s" % facts["request"] if facts.get("request") else "a message"
+            if facts.get("code") == "duplicate_id":
+                subject = "another message with the id of %s" % subject
             self._line(subject, text + (" (%s)" % shown["id"] if event == "accepted" else ""))
 
     def _line(self, subject: str, text: str) -> None:
