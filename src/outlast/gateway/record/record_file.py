@@ -73,7 +73,7 @@ RECORD_ERRORS = (RecordDamaged, RecordLocked, RecordUnavailable)
 def _make_private(file: Path, create: bool) -> None:
     """Create the file if that is wanted, and let nobody else read it: it has requests, and signed URLs.
 
-    SQLite gives the files beside it the same mode. Raise JournalUnavailable.
+    SQLite gives the files beside it the same mode. Raise RecordUnavailable.
     """
     try:
         if create:
@@ -82,7 +82,7 @@ def _make_private(file: Path, create: bool) -> None:
             with suppress(FileNotFoundError):
                 each.chmod(0o600)
     except OSError as error:
-        raise JournalUnavailable("%s: it cannot be opened: %s" % (file, describe_error(error))) from error
+        raise RecordUnavailable("%s: it cannot be opened: %s" % (file, describe_error(error))) from error
 
 
 class RecordFile:
