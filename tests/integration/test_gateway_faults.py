@@ -239,7 +239,7 @@ def test_an_experiment_whose_journal_cannot_be_written_stops_no_other(broker: Br
 
 
 def test_a_tick_serves_the_other_experiments_and_says_what_is_wrong_with_one(broker: Broker) -> None:
-    with gateway_lab(broker, templates=("fast", "other")) as lab:
+    with gateway_lab(broker, templates=("other", "fast")) as lab:
         lab.directory.experiments.mkdir()
         # It is in the way of the directory of an experiment.
         lab.directory.experiment("other").touch()
