@@ -219,7 +219,7 @@ class GatewayLab:
         if not journal.exists() or is_blank(journal):
             return 0
         with open_journal(journal.parent) as opened:
-            return sum(one.job is not None for one in opened.attempts())
+            return sum(bool(one.job) for one in opened.attempts())
 
     # --- checks -------------------------------------------------------------------------------------------
 
