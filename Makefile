@@ -2,7 +2,8 @@
 # make gateway-demo  watch requests of a web application be answered in spite of kills
 # make test    everything: lint, types, all tests
 # make check   the quick loop: lint, types, unit tests, simulation
-# make storm   crash and freeze real schedulers, 50 times each, and kill scripts while they save; about an hour
+# make storm   crash and freeze real schedulers, 50 times each, and kill scripts while they save; 1,000 requests
+#              while broker, gateway and jobs are killed; about an hour
 # make attack  kill, freeze, remove and lie at random on every cluster; about an hour
 # make bench   tables of speed and memory, compared with other tools in the same run
 
@@ -38,6 +39,8 @@ check: lint types
 storm: $(VENV)/.dev
 	PATH="$(abspath $(BIN)):$$PATH" OUTLAST_STORM=50 $(BIN)/python -m pytest -n $(WORKERS_WITH_CLUSTERS) --dist loadscope tests/contract -k "storm"
 	PATH="$(abspath $(BIN)):$$PATH" OUTLAST_SNAPSHOT_KILLS=100 $(BIN)/python -m pytest -n $(WORKERS) tests/unit/snapshots/test_kills_while_saving.py tests/integration/test_killed_saves.py
+	PATH="$(abspath $(BIN)):$$PATH" OUTLAST_GATEWAY_STORM=1000 OUTLAST_GATEWAY_FREEZE=120 $(BIN)/python -m pytest tests/crash/test_gateway_storm.py tests/integration/test_gateway_faults.py
+	PATH="$(abspath $(BIN)):$$PATH" OUTLAST_GATEWAY_REQUESTS=20 $(BIN)/python -m pytest tests/contract/test_gateway_on_every_cluster.py
 
 attack: $(VENV)/.dev
 	PATH="$(abspath $(BIN)):$$PATH" OUTLAST_ATTACK_WALKS=40 OUTLAST_ATTACK_SECONDS=45 $(BIN)/python -m pytest -n $(WORKERS_WITH_CLUSTERS) --dist loadscope tests/attack

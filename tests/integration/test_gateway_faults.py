@@ -239,10 +239,11 @@ def test_an_experiment_whose_journal_cannot_be_written_stops_no_other(broker: Br
 
 
 def test_a_tick_serves_the_other_experiments_and_says_what_is_wrong_with_one(broker: Broker) -> None:
-    with gateway_lab(broker, templates=("fast", "other")) as lab:
+    with gateway_lab(broker, templates=("other", "unused", "fast")) as lab:
         lab.directory.experiments.mkdir()
-        # It is in the way of the directory of an experiment.
+        # They are in the way of the directories of experiments.
         lab.directory.experiment("other").touch()
+        lab.directory.experiment("unused").touch()
         broker.declare_queue(REQUESTS)
         application = lab.application()
         application.request("first", template="other", number=1)
@@ -257,8 +258,9 @@ def test_a_tick_serves_the_other_experiments_and_says_what_is_wrong_with_one(bro
         until(tick, lab.log, PATIENCE)
         assert "first" not in application.answers
         process = lab.up()
-        lab.until_status("the experiment", lambda status: trouble_of(status, "other"))
-        lab.directory.experiment("other").unlink()
+        for name in ("other", "unused"):
+            lab.until_status("the experiment", lambda status, name=name: trouble_of(status, name))
+            lab.directory.experiment(name).unlink()
         assert_well(lab, application, {"first": 1, "second": 2})
         lab.stop(process)
 

@@ -9,12 +9,16 @@ from support.experiments import open_journal
 from support.gateway_lab import gateway_lab
 
 
-def test_a_gateway_that_waits_for_a_job_writes_nothing_into_its_record(broker: Broker) -> None:
+def test_a_gateway_that_waits_for_jobs_writes_nothing_into_its_record(broker: Broker) -> None:
     with gateway_lab(broker) as lab:
+        one_slot = {"here": {"scheduler": "local", "hosts": {"alpha": 1}}}
+        lab.write_template("fast", params={"cluster": "here"}, clusters=one_slot)
         lab.up()
         application = lab.application()
-        application.request("id", number=3, seconds=600)
+        application.request("running", number=3, seconds=600)
         until(lab.starts.exists, lab.log)
+        application.request("queued", number=4, seconds=600)
+        until(lambda: lab.count_attempts() == 2, lab.log)
 
         def is_followed() -> bool:
             with lab.record() as record, open_journal(lab.directory.experiment("fast")) as journal:

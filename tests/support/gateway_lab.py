@@ -213,6 +213,14 @@ class GatewayLab:
         finally:
             record.close()
 
+    def count_attempts(self, template: str = "fast") -> int:
+        """Return how many jobs were submitted."""
+        journal = self.directory.experiment(template) / "journal.sqlite"
+        if not journal.exists() or is_blank(journal):
+            return 0
+        with open_journal(journal.parent) as opened:
+            return sum(bool(one.job) for one in opened.attempts())
+
     # --- checks -------------------------------------------------------------------------------------------
 
     def computed_twice(self) -> list[str]:

@@ -284,7 +284,7 @@ def _tick(gateway: Gateway) -> Ticked:
                     done = supervisor.step(budget=TICK_PASS)
                     if done.scheduler_error:
                         troubles[name] = "the scheduler does not respond: %s" % done.scheduler_error
-            except OutlastError as error:  # the others go on
+            except (OutlastError, OSError) as error:  # the others go on
                 troubles[name] = str(error)
         _serve(gateway, counts, end, take)
     finally:

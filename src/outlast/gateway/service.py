@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from outlast.errors import JournalDamaged, JournalHeld, NotWritable, OutlastError
+from outlast.errors import JournalDamaged, JournalHeld, NotWritable
 from outlast.gateway.answering import Answering
 from outlast.gateway.broker.link import BrokerLink
 from outlast.gateway.housekeeping import Housekeeping
@@ -29,6 +29,8 @@ BATCH = 100
 #: Seconds between two looks at the steps of running requests, and the most of them in one look.
 STEP_LOOK = 5.0
 _MOST_STEPS = 200
+#: What can be wrong with the experiment of one template.
+_TEMPLATE_ERRORS = (JournalDamaged, JournalHeld, NotWritable, OSError)
 
 
 @dataclass
@@ -142,14 +144,14 @@ class Service:
             events = runs.follow(time.time())
         except RECORD_ERRORS:
             raise
-        except (JournalDamaged, JournalHeld, NotWritable) as error:
+        except _TEMPLATE_ERRORS as error:
             self._note_trouble(name, runs, error)
             return
         self.trouble.pop(name, None)
         done.events += len(events)
         self._publish(events)
 
-    def _note_trouble(self, name: str, runs: TemplateRuns, error: OutlastError) -> None:
+    def _note_trouble(self, name: str, runs: TemplateRuns, error: Exception) -> None:
         if name not in self.trouble:
             _log.error("%s: %s", name, error)
         self.trouble[name] = str(error)
@@ -182,7 +184,7 @@ class Service:
                 continue
             try:
                 attempt = runs.current_attempt(request)
-            except (JournalDamaged, JournalHeld, NotWritable) as error:
+            except _TEMPLATE_ERRORS as error:
                 self._note_trouble(request.template, runs, error)
                 continue
             if attempt is not None:
