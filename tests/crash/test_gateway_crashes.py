@@ -12,14 +12,15 @@ from collections.abc import Iterator
 import pytest
 
 from outlast.gateway.gateway_crashpoints import CRASH_POINTS
+from outlast.gateway.requests import RequestState
 from support.broker import PrivateBroker, private_broker, shared_broker, until
 from support.gateway_application import REQUESTS, Application
 from support.gateway_lab import GatewayLab, gateway_lab
 
 #: Seconds for a few requests, also on a busy machine.
 PATIENCE = 90.0
-#: A gateway that is killed here may have sent an answer that it does not know of.
-DOUBLING = ("gateway.published", "gateway.confirmed")
+#: A gateway that is killed here may have sent an answer that it does not know of: this one, or another.
+DOUBLING = ("gateway.published", "gateway.confirmed", "gateway.answered")
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +47,12 @@ def send_batch(application: Application, name: str, first: int) -> dict[str, int
     return good
 
 
+def answered(lab: GatewayLab) -> set[str]:
+    """Return the requests whose answers are recorded as confirmed."""
+    with lab.record() as record:
+        return {request.shown_id for request in record.requests([RequestState.ANSWERED])}
+
+
 def assert_answered(lab: GatewayLab, application: Application, good: dict[str, int]) -> None:
     application.wait_for_answers(PATIENCE, lab.log)
     lab.until_all_answered()
@@ -66,10 +73,13 @@ def test_a_gateway_killed_here_answers_every_request_and_computes_nothing_twice(
     good = send_batch(application, point, 10 * CRASH_POINTS.index(point))
     before = set(application.doubled())
     gateway.await_crash(gateway.up(crash_at=point), point)
+    recorded = answered(gateway)
     process = gateway.up()
     assert_answered(gateway, application, good)
     doubled = set(application.doubled()) - before
     assert not doubled or point in DOUBLING, "answered twice: %s" % doubled
+    assert not doubled & recorded, "sent again although it was recorded: %s" % (doubled & recorded)
+    assert doubled or point != "gateway.confirmed", "what is confirmed and not recorded is sent again"
     gateway.stop(process)
 
 

@@ -64,6 +64,9 @@ class Application:
         #: By id, in the order in which they came.
         self.answers: dict[str, list[Received]] = {}
         self.sent: list[str] = []
+        #: What was published more than once, because no confirm came. It may be answered twice.
+        self.repeated: set[str] = set()
+        self._published: set[str] = set()
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
         self._start(self._send)
@@ -162,8 +165,15 @@ class Application:
                 user_id=USER,
                 content_type="application/json",
             )
+            if id in self._published:
+                self.repeated.add(id)
             # Returned or refused: the gateway has not created the queue yet, or it is full.
-            channel.basic_publish("", REQUESTS, body, properties, mandatory=True)
+            self._published.add(id)
+            try:
+                channel.basic_publish("", REQUESTS, body, properties, mandatory=True)
+            except (exceptions.UnroutableError, exceptions.NackError):
+                self._published.discard(id)
+                raise
             with self._lock:
                 self._unsent.popleft()
 

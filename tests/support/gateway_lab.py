@@ -30,7 +30,8 @@ from support.gateway_application import REPLIES, REQUESTS, Application
 #: Seconds for an orderly end of a gateway: a pass over an experiment may be under way.
 STOPPING = 60.0
 
-#: It writes a line when it starts, sleeps, and writes a result that follows from its parameter.
+#: It writes a line when it starts, sleeps for a while or until it is released, and writes a result that
+#: follows from its parameter.
 TRAIN = """\
 import json, os, sys, time
 
@@ -39,7 +40,9 @@ line = "%d %s %s\\n" % (number, os.environ["OUTLAST_RUN"], os.environ["OUTLAST_T
 starts = os.open({starts!r}, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 os.write(starts, line.encode())
 os.close(starts)
-time.sleep(seconds)
+end = time.monotonic() + seconds
+while time.monotonic() < end and not os.path.exists({release!r}):
+    time.sleep(0.05)
 if number < 0:
     sys.exit("no such number")
 with open(os.path.join(os.environ["OUTLAST_OUTPUT_DIR"], "result.json"), "w") as file:
@@ -78,6 +81,8 @@ class GatewayLab:
         self.directory.root.mkdir()
         on_directory(self.directory.root)
         self.starts = root / "starts"
+        #: When this file exists, trainings end.
+        self.release = root / "release"
         self._log = root / "up.log"
         self._ups: list[subprocess.Popen[bytes]] = []
         self._applications: list[Application] = []
@@ -115,7 +120,9 @@ class GatewayLab:
         """Write a template whose training is `TRAIN`; `clusters` are the profiles beside it."""
         place = self.directory.template(name)
         place.mkdir(parents=True, exist_ok=True)
-        (place / "train.py").write_text(TRAIN.format(starts=str(self.starts)), encoding="utf-8")
+        (place / "train.py").write_text(
+            TRAIN.format(starts=str(self.starts), release=str(self.release)), encoding="utf-8"
+        )
         _write_yaml(place / "template.yaml", {"title": name, **TEMPLATE, **changes})
         _write_yaml(place / "params.yaml", {"name": name, **PARAMS, **params})
         if clusters is not None:
@@ -171,9 +178,13 @@ class GatewayLab:
         assert ended.returncode == 0, ended.output
         return ended.json
 
+    def _has_record(self) -> bool:
+        return self.directory.record.exists() and self.directory.heartbeat.exists()
+
     def until_status(self, what: str, condition: Callable[[Any], Any], seconds: float = 30.0) -> Any:
         """Wait until the status has it; the promise is that this takes at most 30 seconds."""
         seen: list[Any] = []
+        until(self._has_record, self.log)
 
         def look() -> bool:
             seen[:] = [self.status()]

@@ -7,6 +7,7 @@ file with a name of its own; the record then gets the answer, or the failure.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -65,13 +66,15 @@ class Answering:
     def step(self, now: float) -> int:
         """Prepare answers, and put those that are ready into the outbox; return how many."""
         done = self._collect(now)
-        for request in self._record.without_answer(_MOST):
+        # Those that wait for a worker, or for another try, must not keep the others from their turn.
+        most = _MOST + len(self._retries) + self._worker.waiting
+        for request in self._record.without_answer(most):
             if not request.reply_to:
                 note = "no answer was requested (no reply_to)"
                 self._record.close_request(request.number, RequestState.ANSWERED, now, note)
             elif request.failure is not None:
                 self._answer_failure(request, request.failure, now)
-            elif self._is_due(request.number, now):
+            elif self._is_due(request.number):
                 self._worker.start(request.number, lambda request=request: self._deliver(request))  # type: ignore[misc]
                 continue
             else:
@@ -79,8 +82,10 @@ class Answering:
             done += 1
         return done
 
-    def _is_due(self, number: int, now: float) -> bool:
-        return now >= self._retries.get(number, _Postponed()).due and not self._worker.has(number)
+    def _is_due(self, number: int) -> bool:
+        return time.monotonic() >= self._retries.get(number, _Postponed()).due and not self._worker.has(
+            number
+        )
 
     def _answer_failure(self, request: RecordedRequest, failure: RequestFailure, now: float) -> None:
         body = encode_failure(request.dialect, request.id, failure, _facts(request))
@@ -126,7 +131,7 @@ class Answering:
         if request.ended is not None and now - request.ended >= self._keep:
             return False
         retry = self._retries.setdefault(request.number, _Postponed())
-        retry.due = now + min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(retry.tries, 20))
+        retry.due = time.monotonic() + min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(retry.tries, 20))
         retry.tries += 1
         self._record.set_note(request.number, "its result waits: %s" % reason)
         return True

@@ -5,8 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
+from outlast.errors import NotWritable
 from outlast.gateway.answer_limit import AnswerLimit
 from outlast.gateway.answering import Answering
 from outlast.gateway.answers.deliver import ResultDelivery
@@ -84,7 +86,8 @@ def assemble(
         for name, template in templates.items()
     }
     for one in runs.values():
-        one.prepare()
+        with suppress(NotWritable):  # of one template; it is tried again when a run is submitted
+            one.prepare()
     limit = AnswerLimit(settings.largest_answer, record, link)
     deliver = ResultDelivery(
         directory, templates, settings.application, application, application_lock, limit.most, time.time

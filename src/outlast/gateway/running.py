@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from outlast.controller.supervisor import control
-from outlast.errors import JournalHeld, JournalLocked, JournalUnavailable, OutlastError
+from outlast.errors import OutlastError
 from outlast.gateway.assembly import CAREFUL_MESSAGES, Gateway, assemble
 from outlast.gateway.broker.link_health import LinkHealth, QueueHealth, QueueState
 from outlast.gateway.gateway_directory import GatewayDirectory
@@ -21,6 +21,7 @@ from outlast.gateway.monitoring.health import HealthServer
 from outlast.gateway.monitoring.heartbeat import Heartbeat, write_heartbeat
 from outlast.gateway.monitoring.state_view import StateView
 from outlast.gateway.record.record import Record
+from outlast.gateway.record.record_file import RecordLocked, RecordUnavailable
 from outlast.gateway.requests import RequestState
 from outlast.gateway.supervision import ExperimentSupervision
 
@@ -28,7 +29,10 @@ from outlast.gateway.supervision import ExperimentSupervision
 HEARTBEAT = 2.0
 STEP = 0.5
 #: Seconds between two tries to write a record that cannot be written: doubled each time.
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 10.0
+#: Errors of the record that pass.
+RECORD_OUTAGES = (RecordUnavailable, RecordLocked)
+THE_RECORD, THE_AUDIT_LOG = "the record", "the audit log"
 #: Seconds for which a gateway that stops waits for the broker's confirms.
 LAST_CONFIRMS = 5.0
 #: A tick: seconds to be connected, without news to be done, for one pass over an experiment, and in all.
@@ -97,7 +101,10 @@ class _Loop:
             name: ExperimentSupervision(runs.experiment) for name, runs in gateway.runs.items()
         }
         self._started = time.time()
-        self._beaten = 0.0
+        self._beaten = float("-inf")
+        self._draining = False
+        #: Why the record cannot be read or written; empty: it can.
+        self._unrecorded = ""
         #: What was shown last, by subject.
         self._shown: dict[str, str] = {}
         self._careful = 0
@@ -131,23 +138,30 @@ class _Loop:
     def _step(self) -> bool:
         gateway = self._gateway
         try:
-            draining = gateway.record.about("drain") == "yes"
+            self._draining = gateway.record.about("drain") == "yes"
             began = time.monotonic()
-            done = gateway.service.step(STEP, take=not draining)
+            done = gateway.service.step(STEP, take=not self._draining)
             self._passes += 1
             self._messages += done.messages
             self._longest_pass = max(self._longest_pass, time.monotonic() - began)
             self._be_less_careful(done.interpreted)
-            self._pause = FIRST_PAUSE
-            self._say("record", "")
-        except (JournalUnavailable, JournalLocked) as error:
-            self._say("record", "%s; nothing is acknowledged meanwhile" % error)
-            self._stop.wait(self._pause)
-            self._pause = min(2 * self._pause, LONGEST_PAUSE)
+            if time.monotonic() - self._beaten >= HEARTBEAT:
+                self._beat()
+                self._view_state(gateway.record)
+            drained = self._draining and not done.anything and self._is_drained()
+        except RECORD_OUTAGES as error:
+            self._wait_for_record(error)
             return False
-        if time.monotonic() - self._beaten >= HEARTBEAT:
-            self._beat(draining)
-        return draining and not done.anything and self._is_drained()
+        self._unrecorded, self._pause = "", FIRST_PAUSE
+        return drained
+
+    def _wait_for_record(self, error: OutlastError) -> None:
+        """Say why the record cannot be written, and wait for a moment."""
+        self._unrecorded = "%s; nothing is acknowledged meanwhile" % error
+        self._beat()
+        self._view_state(None)
+        self._stop.wait(self._pause)
+        self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
     def _is_drained(self) -> bool:
         waiting, _ = self._gateway.record.waiting_answers()
@@ -161,17 +175,20 @@ class _Loop:
         if self._careful >= CAREFUL_MESSAGES:
             self._gateway.link.set_prefetch(None)
 
-    def _beat(self, draining: bool) -> None:
+    def _troubles(self) -> dict[str, str]:
+        """Return what is wrong besides the broker: by template, or with something that all of them need."""
+        found = {name: supervision.state.trouble for name, supervision in self._supervisions.items()}
+        found.update(self._gateway.service.trouble)
+        # With a space, these are the names of no templates.
+        found[THE_RECORD] = self._unrecorded
+        found[THE_AUDIT_LOG] = self._gateway.audit.trouble
+        return found
+
+    def _beat(self) -> None:
         self._beaten = time.monotonic()
         health = self._gateway.link.health
-        troubles = {
-            name: supervision.state.trouble
-            for name, supervision in self._supervisions.items()
-            if supervision.state.trouble
-        }
-        troubles.update(self._gateway.service.trouble)
-        for name in self._gateway.runs:
-            self._say(name, troubles.get(name, ""))
+        for name, text in self._troubles().items():
+            self._say(name, text)
         self._say("broker", describe_link(health))
         for queue in health.queues:
             waits = queue.state in (QueueState.CONSUMED, QueueState.WAITING)
@@ -183,24 +200,26 @@ class _Loop:
             at=time.time(),
             connected_since=health.connected_since,
             down_since=health.down_since,
-            reason=health.reason or health.blocked,
+            reason=health.trouble,
             broker="RabbitMQ %s" % health.version if health.version else "",
             queues={queue.name: describe_queue(queue) for queue in health.queues},
-            troubles=troubles,
-            draining=draining,
+            troubles={name: text for name, text in self._troubles().items() if text},
+            draining=self._draining,
         )
+        with suppress(OSError):  # the health check says what is wrong, and status shows the old heartbeat
+            write_heartbeat(self._gateway.directory.heartbeat, heartbeat)
+
+    def _view_state(self, record: Record | None) -> None:
         self._view.update(
-            self._gateway.record,
-            health,
-            troubles,
+            record,
+            self._gateway.link.health,
+            {name: text for name, text in self._troubles().items() if text},
             messages=self._messages,
             passes=self._passes,
             pass_seconds=self._longest_pass,
-            draining=draining,
+            draining=self._draining,
         )
         self._longest_pass = 0.0
-        with suppress(OSError):  # a full disk; the record says so too, and status shows the old heartbeat
-            write_heartbeat(self._gateway.directory.heartbeat, heartbeat)
 
     def _say(self, subject: str, text: str) -> None:
         """Show a sentence when it is new, and that all is well again when it was not."""
@@ -257,7 +276,7 @@ def _tick(gateway: Gateway) -> Ticked:
                     done = supervisor.step(budget=TICK_PASS)
                     if done.scheduler_error:
                         troubles[name] = "the scheduler does not respond: %s" % done.scheduler_error
-            except JournalHeld as error:
+            except OutlastError as error:  # the others go on
                 troubles[name] = str(error)
         _serve(gateway, counts, end, take)
     finally:

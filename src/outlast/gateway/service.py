@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from outlast.errors import JournalDamaged, JournalHeld, NotWritable
+from outlast.errors import JournalDamaged, JournalHeld, NotWritable, OutlastError
 from outlast.gateway.answering import Answering
 from outlast.gateway.broker.link import BrokerLink
 from outlast.gateway.housekeeping import Housekeeping
@@ -15,6 +15,7 @@ from outlast.gateway.intake import Intake
 from outlast.gateway.monitoring.audit import AuditBuffer
 from outlast.gateway.progress import Progress
 from outlast.gateway.record.record import Record
+from outlast.gateway.record.record_file import RECORD_ERRORS
 from outlast.gateway.record.rows import RecordedRequest
 from outlast.gateway.requests import Delivery, PublishOutcome, RequestState
 from outlast.gateway.sending import Sending
@@ -73,7 +74,7 @@ class Service:
         self._audit = audit
         self._token = token
         self._housekeeping = housekeeping
-        self._looked = 0.0
+        self._looked = float("-inf")
         #: Taken from the broker and not recorded yet; outcomes that were not recorded yet.
         self._taken: list[Delivery] = []
         self._outcomes: list[PublishOutcome] = []
@@ -92,7 +93,7 @@ class Service:
 
     def settle(self, timeout: float) -> None:
         """Record outcomes, and wait for more; nothing is published."""
-        self._link.wait(timeout)
+        self._link.wait(timeout, deliveries=False)
         self._outcomes += self._link.outcomes()
         self._sending.settle(self._outcomes, time.time())
         self._outcomes = []
@@ -107,7 +108,7 @@ class Service:
         finally:
             self._audit.flush()
         if not done.anything and timeout > 0:
-            self._link.wait(timeout)
+            self._link.wait(timeout, deliveries=take)
         return done
 
     def _step(self, take: bool) -> Stepped:
@@ -139,14 +140,20 @@ class Service:
         try:
             done.submitted += len(runs.submit(time.time()))
             events = runs.follow(time.time())
+        except RECORD_ERRORS:
+            raise
         except (JournalDamaged, JournalHeld, NotWritable) as error:
-            if name not in self.trouble:
-                _log.error("%s: %s", name, error)
-            self.trouble[name] = str(error)
+            self._note_trouble(name, runs, error)
             return
         self.trouble.pop(name, None)
         done.events += len(events)
         self._publish(events)
+
+    def _note_trouble(self, name: str, runs: TemplateRuns, error: OutlastError) -> None:
+        if name not in self.trouble:
+            _log.error("%s: %s", name, error)
+        self.trouble[name] = str(error)
+        runs.close()  # the journal is opened anew: its file may be another one afterwards
 
     def _cancel(self, now: float) -> None:
         by_template: dict[str, list[RecordedRequest]] = {}
@@ -156,19 +163,27 @@ class Service:
             if name in self._runs:
                 try:
                     self._runs[name].cancel(requests, now)
+                except RECORD_ERRORS:
+                    raise
                 except NotWritable as error:
-                    self.trouble[name] = str(error)
+                    self._note_trouble(name, self._runs[name], error)
 
     def _publish(self, events: Sequence[RunEvent]) -> None:
         for event in events:
             self._progress.publish(event.request, event.event, event.facts)
 
     def _publish_steps(self, now: float) -> None:
-        if now - self._looked < STEP_LOOK:
+        if time.monotonic() - self._looked < STEP_LOOK:
             return
-        self._looked = now
+        self._looked = time.monotonic()
         for request in self._record.requests([RequestState.RUNNING], most=_MOST_STEPS):
             runs = self._runs.get(request.template)
-            attempt = runs.current_attempt(request) if runs is not None else None
-            if runs is not None and attempt is not None:
+            if runs is None or request.template in self.trouble:
+                continue
+            try:
+                attempt = runs.current_attempt(request)
+            except (JournalDamaged, JournalHeld, NotWritable) as error:
+                self._note_trouble(request.template, runs, error)
+                continue
+            if attempt is not None:
                 self._progress.publish_step(request, runs.experiment, attempt, now)

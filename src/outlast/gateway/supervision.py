@@ -19,6 +19,10 @@ FIRST_PAUSE, LONGEST_PAUSE = 2.0, 60.0
 LONGEST_PASS = 30.0
 
 
+class _Stopped(Exception):
+    """The gateway stops."""
+
+
 @dataclass(frozen=True)
 class SupervisionState:
     """How the supervision of an experiment is."""
@@ -64,6 +68,8 @@ class ExperimentSupervision:
             try:
                 with control(self._experiment, "gateway") as supervisor:
                     self._supervise(supervisor)
+            except _Stopped:
+                return
             except JournalHeld as error:
                 self._note_trouble("another process supervises it: %s" % error)
             except OutlastError as error:
@@ -83,9 +89,14 @@ class ExperimentSupervision:
             try:
                 done = supervisor.step()
                 self._note_pass(done.scheduler_error, done.notes)
-                supervisor.wait()
+                supervisor.wait(self._check)
             except (JournalUnavailable, JournalLocked) as error:
                 supervisor.recover(error, self._note_trouble)
+
+    def _check(self) -> None:
+        """Raise _Stopped if the gateway stops: the pause between two passes may take a minute."""
+        if self._stop.is_set():
+            raise _Stopped
 
     def _note_pass(self, scheduler_error: str, notes: list[str]) -> None:
         before = self._state

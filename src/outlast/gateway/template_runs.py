@@ -6,8 +6,10 @@ known by its name, and the journal is followed from the last entry that the reco
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 from outlast.controller.inbox import Cancel, Inbox, Submit
@@ -39,6 +41,7 @@ _KINDS = (
     *(EntryKind.INTENDED, EntryKind.STARTED, EntryKind.ENDED, EntryKind.HELD_BACK),
     *(EntryKind.FINISHED, EntryKind.FAILED, EntryKind.CANCELLED),
 )
+_ENDS = (EntryKind.FINISHED, EntryKind.FAILED, EntryKind.CANCELLED)
 #: The most entries that are followed in one transaction.
 _MOST_ENTRIES = 500
 #: Seconds after which the cancellation of a run that has not ended is requested again.
@@ -80,7 +83,7 @@ class TemplateRuns:
         self._inbox = Inbox(self.experiment.inbox)
         self._journal: Journal | None = None
         self._prepared: Spec | None = None
-        #: By request: when its cancellation was requested last.
+        #: By request: when its cancellation was requested last (monotonic clock).
         self._cancelled: dict[int, float] = {}
 
     def prepare(self) -> None:
@@ -96,6 +99,8 @@ class TemplateRuns:
             self._wait_for_token(now)
             return []
         chosen = self._record.choose_next(self.template.name, self.template.quota.running)
+        if chosen and self._prepared is None:
+            self.prepare()
         submitted = []
         for request in chosen:
             try:
@@ -132,20 +137,27 @@ class TemplateRuns:
 
     def cancel(self, requests: list[RecordedRequest], now: float) -> None:
         """Cancel the runs of these requests; what was not submitted yet has ended."""
-        names = []
-        for request in requests:
+        waiting = [request for request in requests if request.submitted is None]
+        due = [request for request in requests if request.submitted is not None and self._is_due(request)]
+        if waiting or due:
+            # A gateway that died may have handed over a run that the record has as waiting.
+            names = tuple(request.run for request in (*waiting, *due))
+            self._inbox.put(Cancel(names, "requested through the gateway"))
+        for request in (*waiting, *due):
             code = FailureCode(request.cancel) if request.cancel else FailureCode.EXPIRED
             if not request.cancel:
                 self._record.ask_cancel(request.number, code.value, "its deadline was over")
             if request.submitted is None:
                 self._record.end(request.number, now, _cancelled(code, request.note))
                 self._write_audit("ended", request, code=code.value)
-            elif now - self._cancelled.get(request.number, 0.0) >= REPEAT_CANCEL:
-                self._cancelled[request.number] = now
-                names.append(request.run)
+            else:
+                self._cancelled[request.number] = time.monotonic()
                 self._write_audit("cancelling", request, code=code.value)
-        if names:
-            self._inbox.put(Cancel(tuple(names), "requested through the gateway"))
+
+    def _is_due(self, request: RecordedRequest) -> bool:
+        """Return True if the cancellation of a run was not requested, or long ago."""
+        last = self._cancelled.get(request.number)
+        return last is None or time.monotonic() - last >= REPEAT_CANCEL
 
     # Runs to requests.
 
@@ -155,20 +167,22 @@ class TemplateRuns:
         if journal is None:
             return []
         cursor = self._record.cursor(self.template.name)
-        if journal.last_entry() == cursor:
+        newest = journal.last_entry()
+        if newest == cursor:
             return []
         events: list[RunEvent] = []
+        rows = list(islice(journal.entries(after=cursor, kinds=_KINDS), _MOST_ENTRIES))
         with self._record.transaction():
-            last = cursor
-            for row, _ in zip(
-                journal.entries(after=cursor, kinds=_KINDS), range(_MOST_ENTRIES), strict=False
-            ):
-                last = row.number
+            for row in rows:
                 request = self._record.request_by_run(row.entry.run)
                 if request is not None:
                     events += self._follow(journal, request, row.entry, now)
+            # What is of no other kind up to the newest entry is not looked at again.
+            found = rows[-1].number if rows else cursor
+            last = found if len(rows) == _MOST_ENTRIES else max(found, newest)
             self._record.set_cursor(self.template.name, last)
-        reach("gateway.followed")
+        if any(row.entry.kind in _ENDS for row in rows):
+            reach("gateway.followed")
         return events
 
     def current_attempt(self, request: RecordedRequest) -> Attempt | None:

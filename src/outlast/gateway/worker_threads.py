@@ -26,6 +26,11 @@ class Worker(Generic[Key, Result]):
         """True while something was started and its result not fetched."""
         return bool(self._under_way)
 
+    @property
+    def waiting(self) -> int:
+        """How many were started and their results not fetched."""
+        return len(self._under_way)
+
     def has(self, key: Key) -> bool:
         """Return True if the work for this key was started and its result not fetched."""
         return key in self._under_way

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from outlast.errors import BadInput, NotWritable
-<<<<<<< HEAD
 from outlast.gateway.configuration.new_gateway import init_gateway
 from outlast.gateway.configuration.settings_file import read_settings
 from outlast.gateway.configuration.template_file import read_params, read_templates
@@ -17,15 +16,6 @@ from outlast.gateway.gateway_directory import GatewayDirectory
 from outlast.gateway.message_formats.rodan import MOST_LAYERS, PARAMETERS
 from outlast.gateway.planning.run_plan import plan_run
 from outlast.gateway.requests import InputReference, TrainingRequest
-=======
-from outlast.gateway.gateway_directory import GatewayDirectory
-from outlast.gateway.message_formats.rodan import MOST_LAYERS, PARAMETERS
-from outlast.gateway.requests import InputReference, TrainingRequest
-from outlast.gateway.configuration.new_gateway import init_gateway
-from outlast.gateway.planning.run_plan import plan_run
-from outlast.gateway.configuration.settings_file import read_settings
-from outlast.gateway.configuration.template_file import read_params, read_templates
->>>>>>> gw-tmpl
 from outlast.spec import BadSpec, read
 
 #: The lines of gateway.yaml that Rodan needs.

@@ -134,12 +134,13 @@ class BrokerLink:
             outcomes, self._outcomes = self._outcomes, []
             return outcomes
 
-    def wait(self, timeout: float) -> bool:
-        """Wait up to `timeout` seconds for a delivery or an outcome; return True if there is one."""
+    def wait(self, timeout: float, *, deliveries: bool = True) -> bool:
+        """Wait up to `timeout` seconds for an outcome, or a delivery; return True if there is one."""
         with self._changed:
             return bool(
                 self._changed.wait_for(
-                    lambda: bool(self._deliveries or self._outcomes) or self._stopping, timeout
+                    lambda: bool((deliveries and self._deliveries) or self._outcomes) or self._stopping,
+                    timeout,
                 )
             )
 

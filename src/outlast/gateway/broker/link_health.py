@@ -51,6 +51,13 @@ class LinkHealth:
     time: float = 0.0
 
     @property
+    def trouble(self) -> str:
+        """Why it is not connected, or what the broker does not take now; empty if nothing is wrong."""
+        if self.connected_since is None:
+            return self.reason or "not connected yet"
+        return self.blocked or self.progress
+
+    @property
     def is_well(self) -> bool:
         """True if everything that was asked for works."""
         return (

@@ -14,6 +14,8 @@ from outlast.untrusted_files import parse_json, read_file
 #: Seconds without a heartbeat after which a gateway does not count as running.
 STALE_AFTER = 30.0
 _MOST_BYTES = 1 << 20
+#: The bytes of the file, at least: spaces follow what it has.
+_SIZE = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -54,8 +56,15 @@ class Heartbeat:
 def write_heartbeat(path: Path, heartbeat: Heartbeat) -> None:
     """Write the heartbeat, replacing the one before. Raise OSError."""
     temporary = path.with_name(".%s.%d" % (path.name, os.getpid()))
-    temporary.write_text(json.dumps(asdict(heartbeat)), encoding="utf-8")
-    temporary.replace(path)
+    content = json.dumps(asdict(heartbeat)).encode().ljust(_SIZE)
+    try:
+        temporary.write_bytes(content)
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        # On a full disk there are still the blocks of the heartbeat before, which has the same size.
+        with path.open("r+b") as file:
+            file.write(content)
 
 
 def read_heartbeat(path: Path) -> Heartbeat | None:

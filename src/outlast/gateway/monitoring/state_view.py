@@ -40,7 +40,7 @@ class StateView:
 
     def update(
         self,
-        record: Record,
+        record: Record | None,
         health: LinkHealth,
         troubles: Mapping[str, str],
         *,
@@ -49,17 +49,20 @@ class StateView:
         pass_seconds: float,
         draining: bool,
     ) -> None:
-        """Replace the state; called by the loop from time to time."""
+        """Replace the state; called by the loop from time to time. None: the record cannot be read now."""
         for name in troubles:
             if name not in self._troubles:
                 self._errors[name] += 1
         self._troubles = dict(troubles)
-        waiting, oldest = record.waiting_answers()
-        counts = {
-            (state, template): number
-            for template, states in record.counts().items()
-            for state, number in states.items()
-        }
+        last = self._state
+        waiting, oldest, counts = last.outbox, last.outbox_oldest, last.requests
+        if record is not None:
+            waiting, oldest = record.waiting_answers()
+            counts = {
+                (state, template): number
+                for template, states in record.counts().items()
+                for state, number in states.items()
+            }
         self._state = GatewayState(
             version=__version__,
             started=self._started,
@@ -72,9 +75,9 @@ class StateView:
             outbox_oldest=oldest,
             broker_up_since=health.connected_since,
             broker_down_since=health.down_since,
-            broker_reason=health.reason or health.blocked,
+            broker_reason=health.trouble,
             passes=passes,
-            last_pass=time.time(),
+            last_pass=time.time() if record is not None else last.last_pass,
             pass_seconds=pass_seconds,
             scheduler_errors=dict(self._errors),
             draining=draining,

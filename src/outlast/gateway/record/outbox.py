@@ -43,14 +43,18 @@ class Outbox(RecordFile):
             )
         return int(cursor.lastrowid or 0)
 
-    def due_answers(self, now: float, most: int) -> list[RecordedAnswer]:
-        """Return the answers that are to be sent now, those that wait longest first."""
+    def due_answer_numbers(self, now: float, most: int) -> list[int]:
+        """Return the answers that are to be sent now, those that wait longest first.
+
+        One that is due later than its pause after now was put off by a clock that was ahead: it is due.
+        """
         rows = self.query(
-            "SELECT %s FROM outbox WHERE state='waiting' AND due <= ? ORDER BY due, number LIMIT ?"
-            % ANSWER_COLUMNS,
-            *(now, most),
+            "SELECT number FROM outbox WHERE state='waiting' AND (due <= ?1 OR due > ?1 + "
+            "CASE WHEN tries = 0 THEN 0 ELSE min(?2, ?3 * (1 << min(tries - 1, 20))) END) "
+            "ORDER BY due, number LIMIT ?4",
+            *(now, LONGEST_PAUSE, FIRST_PAUSE, most),
         )
-        return [RecordedAnswer.from_row(row) for row in rows.fetchall()]
+        return [number for (number,) in rows.fetchall()]
 
     def answer(self, number: int) -> RecordedAnswer | None:
         """Return an answer; None if there is none of this number."""

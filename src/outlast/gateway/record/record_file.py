@@ -54,10 +54,26 @@ CREATE TABLE cursors (template TEXT PRIMARY KEY, entry INTEGER NOT NULL) WITHOUT
 """
 
 
+class RecordDamaged(JournalDamaged):
+    """The record of requests cannot be read."""
+
+
+class RecordLocked(JournalLocked):
+    """Another process has locked the record for longer than a transaction takes."""
+
+
+class RecordUnavailable(JournalUnavailable):
+    """The record can neither be read nor written now."""
+
+
+#: Errors of the record, which concern everything; those of a journal concern one template.
+RECORD_ERRORS = (RecordDamaged, RecordLocked, RecordUnavailable)
+
+
 def _make_private(file: Path, create: bool) -> None:
     """Create the file if that is wanted, and let nobody else read it: it has requests, and signed URLs.
 
-    SQLite gives the files beside it the same mode. Raise JournalUnavailable.
+    SQLite gives the files beside it the same mode. Raise RecordUnavailable.
     """
     try:
         if create:
@@ -66,11 +82,11 @@ def _make_private(file: Path, create: bool) -> None:
             with suppress(FileNotFoundError):
                 each.chmod(0o600)
     except OSError as error:
-        raise JournalUnavailable("%s: it cannot be opened: %s" % (file, describe_error(error))) from error
+        raise RecordUnavailable("%s: it cannot be opened: %s" % (file, describe_error(error))) from error
 
 
 class RecordFile:
-    """The open file; SQLite's errors become JournalDamaged, JournalLocked and JournalUnavailable."""
+    """The open file; SQLite's errors become RECORD_ERRORS."""
 
     def __init__(self, path: Path, *, create: bool = False) -> None:
         self.path = path
@@ -96,7 +112,7 @@ class RecordFile:
                 self._db.execute("INSERT INTO about VALUES ('format', ?)", (FORMAT,))
         found = self.about("format")
         if found != FORMAT:
-            raise JournalDamaged(
+            raise RecordDamaged(
                 "%s: it has format %s; this version of Outlast reads format %s. Nothing was changed"
                 % (self.path, found[:9] or "?", FORMAT)
             )
@@ -159,10 +175,10 @@ class RecordFile:
         except sqlite3.OperationalError as error:
             text = str(error)
             if "locked" in text or "busy" in text:
-                raise JournalLocked("%s: another process has locked it" % self.path) from error
-            raise JournalUnavailable("%s: it cannot be written now: %s" % (self.path, text)) from error
+                raise RecordLocked("%s: another process has locked it" % self.path) from error
+            raise RecordUnavailable("%s: it cannot be written now: %s" % (self.path, text)) from error
         except sqlite3.DatabaseError as error:
-            raise JournalDamaged(
+            raise RecordDamaged(
                 "%s: the record of requests is damaged (%s). Runs and results are untouched; restore a copy "
                 "before the gateway is started again" % (self.path, error)
             ) from error
