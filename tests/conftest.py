@@ -34,7 +34,10 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 
 #: Their tests share a process that has imported a framework, or started a broker, which takes seconds.
-_SHARING = ("gateway_broker", "lightning", "transformers", "keras", "tensorboard", "whole_trainings")
+_SHARING = (
+    *("gateway_broker", "gateway_hostile", "gateway_users", "gateway_inputs"),
+    *("lightning", "transformers", "keras", "tensorboard", "whole_trainings"),
+)
 
 
 class ByCluster(LoadScopeScheduling):
