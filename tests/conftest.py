@@ -35,14 +35,8 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 #: Their tests share a process that has imported a framework, or started a broker, which takes seconds.
 _SHARING = (
-    "gateway_broker",
-    "gateway_crashes",
-    "gateway_faults",
-    "lightning",
-    "transformers",
-    "keras",
-    "tensorboard",
-    "whole_trainings",
+    *("gateway_broker", "gateway_crashes", "gateway_faults", "gateway_hostile", "gateway_users"),
+    *("gateway_inputs", "lightning", "transformers", "keras", "tensorboard", "whole_trainings"),
 )
 
 

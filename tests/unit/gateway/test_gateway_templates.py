@@ -171,3 +171,37 @@ def test_a_file_of_that_name_beside_an_ordinary_experiment_changes_nothing(files
     assert [plan.params for plan in read(directory).runs] == [{"lr": "1"}, {"lr": "2"}]
     files.write("templates/pages/params.yaml", "command: python3 train.py\n")
     assert read(directory).runs[0].params == {}
+
+
+def test_a_token_that_no_job_would_send_is_a_mistake(files: GatewayFiles) -> None:
+    """A node sends tokens by https only, so each of these inputs would be refused with 401."""
+    files.write("gateway.yaml", SETTINGS.replace("https://app.example.org", "http://127.0.0.1:8000"))
+    with pytest.raises(BadSpec) as caught:
+        files.templates()
+    (mistake,) = caught.value.mistakes
+    assert "plain http" in str(mistake) and "token: no" in str(mistake) and "book" in str(mistake)
+    text = TEMPLATE.replace("{to: book.zip,", "{to: book.zip, token: no,")
+    files.write("templates/pages/template.yaml", text)
+    assert not files.template().inputs["book"].token
+
+
+@pytest.mark.parametrize(
+    ("uploads", "wrong"),
+    [
+        ("{hosts: [store.example.org, app.example.org], path: /uploads/results/}", ""),
+        ("{hosts: [store.example.org], path: /uploads/results/}", "not one of the hosts"),
+        ("{hosts: [app.example.org], path: uploads/results}", "is not a path"),
+        ("{hosts: [app.example.org], path: /}", "is not a path"),
+        ("{hosts: [app.example.org], path: /uploads/../}", "is not a path"),
+        ("{hosts: [app.example.org], path: '/uploads?x'}", "is not a path"),
+    ],
+)
+def test_the_path_for_results_is_one_on_the_application(
+    files: GatewayFiles, uploads: str, wrong: str
+) -> None:
+    text = TEMPLATE.replace("uploads: {hosts: [store.example.org]}", "uploads: " + uploads)
+    if wrong:
+        assert wrong in "\n".join(mistakes(files, text))
+    else:
+        files.write("templates/pages/template.yaml", text)
+        assert files.template().upload_path == "/uploads/results/"

@@ -60,3 +60,8 @@ def authority_of(url: str) -> str:
 def port_of(url: str) -> int:
     """Return the port of a valid URL."""
     return Url.parse(url).port
+
+
+def is_tls(url: str) -> bool:
+    """Return True for a URL of https."""
+    return urlsplit(url).scheme == "https"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from outlast import units
 from outlast.gateway.configuration.argument_safety import argument_mistakes
-from outlast.gateway.configuration.host_names import authority_of, host_mistake
+from outlast.gateway.configuration.host_names import authority_of, host_mistake, is_tls
 from outlast.gateway.configuration.parameter_values import example_of
 from outlast.gateway.configuration.template_entries import read_inputs, read_parameters
 from outlast.gateway.configuration.template_keys import TemplateKeys
@@ -81,6 +81,8 @@ class _TemplateReader:
         self.name = name
         self.document = document
         self.application = authority_of(settings.application.url) if settings.application.url else ""
+        #: It has a log-in, but none of its tokens is ever sent from a node.
+        self.sends_no_token = bool(settings.application.login) and not is_tls(settings.application.url)
         self.keys, mistakes = validate(TemplateKeys, document)
         self.mistakes = [*document.mistakes, *mistakes]
 
@@ -88,6 +90,11 @@ class _TemplateReader:
         parameters, mistakes = read_parameters(self.document)
         inputs, more = read_inputs(self.document, self.application)
         self.mistakes += [*mistakes, *more]
+        for name in inputs if self.sends_no_token else ():
+            if inputs[name].token:
+                text = "the application's url is plain http, over which jobs send no token"
+                hint = "write token: no, or give an https url, and ca_file for an authority of your own"
+                self._mistake(("inputs", name), text, hint, of_key=True)
         keys = self.keys
         return Template(
             name=self.name,
