@@ -287,4 +287,6 @@ def _cancelled(code: FailureCode, note: str) -> RequestFailure:
         ),
     }
     text, advice = texts.get(code, texts[FailureCode.CANCELLED])
+    if note.startswith("cancelled "):  # by its sender, or at the site
+        return RequestFailure(code, "the request was %s" % note, advice)
     return RequestFailure(code, "%s: %s" % (text, note) if note else text, advice)
