@@ -1,17 +1,14 @@
 """The gateway: how fast it records, what it adds to a run, what waiting requests cost, what kills cost.
 
 One command, one run: `python benchmarks/gateway.py [--only NAME]… [--rounds N] [--json]`. It starts a
-RabbitMQ of its own, on loopback. Ratios are of what was measured in the same round, and medians over the rounds.
+RabbitMQ of its own, on loopback. Ratios are of what was measured in the same round, and medians over the
+rounds. Galaxy's Pulsar is compared with if `pulsar-main` (package pulsar-app) is on the PATH.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
-from pathlib import Path
-import sys
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 import gateway_overhead
 import gateway_peers

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from gateway_scene import PATIENCE, Scene, connect, request_body, request_properties
+from gateway_scene import MANY, PATIENCE, Scene, connect, request_body, request_properties
 from verdicts import Row, ratio
 
 from support.broker import Broker
@@ -17,13 +17,12 @@ from support.gateway_lab import PARAMS, GatewayLab, gateway_lab
 #: Requests one after the other in a round, and all at once.
 ONE_BY_ONE, AT_ONCE = 5, 100
 SMOKE = {"ONE_BY_ONE": 1, "AT_ONCE": 2}
-QUOTA = {"running": 100, "waiting": 100_000, "waiting_per_user": 100_000, "per_day_per_user": 100_000}
 
 
 def overhead(scene: Scene) -> list[Row]:
     singles, many = [], []
     with scene.broker.own_virtual_host() as own, gateway_lab(own) as lab:
-        lab.write_template("fast", quota=QUOTA)
+        lab.write_template("fast", quota=MANY)
         lab.up()
         lab.until_ready()
         client = _Client(own)

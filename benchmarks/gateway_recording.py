@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from gateway_scene import PATIENCE, QUORUM, Scene, assert_empty, connect, fill, request_body
+from gateway_scene import MANY, PATIENCE, QUORUM, Scene, assert_empty, connect, fill, request_body
 from verdicts import Goal, Row, in_turns, ratio
 
 from outlast.gateway.assembly import Gateway, assemble
@@ -24,7 +24,6 @@ COUNT = 5000
 SMOKE = {"COUNT": 30}
 #: As the gateway's.
 PREFETCH = BrokerSettings.prefetch
-QUOTA = {"running": 1, "waiting": 100_000, "waiting_per_user": 100_000, "per_day_per_user": 100_000}
 
 
 def recording(scene: Scene) -> list[Row]:
@@ -95,7 +94,7 @@ def _sqlite() -> float:
 def _gateway(broker: Broker, template: str, serve: Callable[[Gateway], None]) -> float:
     """Return requests per second that a gateway has served, from before it connects."""
     with broker.own_virtual_host() as own, gateway_lab(own) as lab:
-        lab.write_template("fast", quota=QUOTA)
+        lab.write_template("fast", quota={**MANY, "running": 1})
         fill(own, COUNT, lambda number: request_body(template, number))
         gateway = assemble(lab.directory)
         try:

@@ -19,6 +19,8 @@ from support.gateway_application import REPLIES, REQUESTS
 
 #: As the gateway declares its queue of requests.
 QUORUM = {"x-queue-type": "quorum"}
+#: A template's quota that refuses nothing.
+MANY = {"running": 100, "waiting": 100_000, "waiting_per_user": 100_000, "per_day_per_user": 100_000}
 #: Seconds after which a measurement has failed.
 PATIENCE = 600.0
 

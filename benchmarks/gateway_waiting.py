@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from gateway_scene import PATIENCE, Scene, fill, request_body
+from gateway_scene import MANY, PATIENCE, Scene, fill, request_body
 from measuring import cost
 from verdicts import Row
 
@@ -18,12 +18,11 @@ REQUESTS = 10_000
 #: Seconds for which the gateway is watched while nothing happens.
 WATCHED = 20.0
 SMOKE = {"REQUESTS": 20, "WATCHED": 1.0}
-QUOTA = {"running": 1, "waiting": 100_000, "waiting_per_user": 100_000, "per_day_per_user": 100_000}
 
 
 def waiting(scene: Scene) -> list[Row]:
     with scene.broker.own_virtual_host() as own, gateway_lab(own) as lab:
-        lab.write_template("fast", quota=QUOTA)
+        lab.write_template("fast", quota={**MANY, "running": 1})
         fill(own, REQUESTS, lambda number: request_body("fast", number, seconds=600))
         began = time.monotonic()
         process = lab.up()
