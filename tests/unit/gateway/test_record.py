@@ -244,6 +244,6 @@ def test_old_messages_and_answers_are_removed_and_their_requests_stay_known(
     assert record.message(waiting) is not None
     assert record.message(aside) is not None
     assert not (directory.answers / "1.json").exists()
-    assert [one.body for one in record.due_answers(NOW + 1e6, 5)] == [b"{}"]
+    assert record.due_answer_numbers(NOW + 1e6, 5) == [unsent]
     assert record.answer(unsent) is not None
     assert record.request_by_id(b"one") is not None
