@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,12 +50,14 @@ class Answering:
         *,
         keep: float,
         workers: int = 2,
+        on_ready: Callable[[], None] = lambda: None,
     ) -> None:
+        """`on_ready` is called in a worker when `step` has something to do."""
         self._record = record
         self._deliver = deliver
         self._audit = audit
         self._keep = keep
-        self._worker: Worker[int, DeliveredResult | RequestFailure] = Worker("results", workers)
+        self._worker: Worker[int, DeliveredResult | RequestFailure] = Worker("results", workers, on_ready)
         self._retries: dict[int, _Postponed] = {}
 
     @property
