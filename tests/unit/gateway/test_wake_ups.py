@@ -1,4 +1,4 @@
-"""The gateway's loop is woken by what does not come from the broker, instead of seeing it half a second later."""
+"""The gateway's loop is woken by what does not come from the broker."""
 
 from __future__ import annotations
 
