@@ -61,6 +61,7 @@ bench: $(VENV)/.dev $(VENV)/.bench $(VENV)/.frameworks
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python benchmarks/checkpoints.py
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python benchmarks/snapshots.py
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python benchmarks/images.py
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python benchmarks/gateway.py
 
 # Without torch and the packages of its builds: the right build depends on the machine.
 lock: $(VENV)/.dev $(VENV)/.bench $(VENV)/.frameworks

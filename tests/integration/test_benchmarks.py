@@ -28,6 +28,9 @@ RUNS = {
     ("transfers.py", "--json", "--only", "rates", "--only", "digest"): ["rates", "digest"],
     ("transfers.py", "--json", "--only", "closing", "--only", "unpacking"): ["closing", "unpacking"],
     ("transfers.py", "--json", "--only", "stall", "--only", "capped"): ["stall", "capped"],
+    ("gateway.py", "--json", "--only", "recording", "--only", "waiting"): ["recording", "waiting"],
+    ("gateway.py", "--json", "--only", "overhead"): ["overhead"],
+    ("gateway.py", "--json", "--only", "peers"): ["peers"],
 }
 ON_CLUSTERS = {
     "slurm": ["2 no-op runs on Slurm", "questions to slurm per minute while 3 jobs wait"],
@@ -41,6 +44,7 @@ PEERS = {
     "images.py": ["torch", "PIL"],
     "checkpoints.py": ["torch", "safetensors"],
     "transfers.py": ["pycurl", "requests"],
+    "gateway.py": ["celery"],
 }
 
 

@@ -163,8 +163,10 @@ class PrivateBroker(Broker):
         self._signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        if self._pid() is not None:
-            self._signal(signal.SIGCONT)
+        # One that was killed may be gone at any moment.
+        if (pid := self._pid()) is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
 
     def set_alarm(self, on: bool) -> None:
         """Make it short of memory, or end that. It reads nothing from connections that publish then."""

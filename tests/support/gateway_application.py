@@ -54,9 +54,11 @@ class Application:
         replies: str = REPLIES,
         reply_arguments: Mapping[str, Any] | None = None,
         collects: bool = True,
+        requests: str = REQUESTS,
     ) -> None:
         """`collects` False: the queue of its answers is not declared before `collect`."""
         self._broker = broker
+        self._requests = requests
         self._replies = replies
         self._arguments = dict(reply_arguments or {})
         self._lock = threading.Lock()
@@ -87,6 +89,17 @@ class Application:
         with self._lock:
             self.sent.append(id)
             self._unsent.append((id, body))
+
+    def properties(self, id: str) -> Any:
+        """Return the properties of a request."""
+        return pika.BasicProperties(
+            message_id=id,
+            correlation_id=id,
+            reply_to=self._replies,
+            delivery_mode=2,
+            user_id=USER,
+            content_type="application/json",
+        )
 
     @property
     def unanswered(self) -> list[str]:
@@ -157,20 +170,12 @@ class Application:
                 connection.process_data_events(0.05)
                 continue
             id, body = self._unsent[0]
-            properties = pika.BasicProperties(
-                message_id=id,
-                correlation_id=id,
-                reply_to=self._replies,
-                delivery_mode=2,
-                user_id=USER,
-                content_type="application/json",
-            )
             if id in self._published:
                 self.repeated.add(id)
             # Returned or refused: the gateway has not created the queue yet, or it is full.
             self._published.add(id)
             try:
-                channel.basic_publish("", REQUESTS, body, properties, mandatory=True)
+                channel.basic_publish("", self._requests, body, self.properties(id), mandatory=True)
             except (exceptions.UnroutableError, exceptions.NackError):
                 self._published.discard(id)
                 raise

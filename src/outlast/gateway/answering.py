@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,12 +50,14 @@ class Answering:
         *,
         keep: float,
         workers: int = 2,
+        on_ready: Callable[[], None] = lambda: None,
     ) -> None:
+        """`on_ready` is called in a worker when `step` has something to do."""
         self._record = record
         self._deliver = deliver
         self._audit = audit
         self._keep = keep
-        self._worker: Worker[int, DeliveredResult | RequestFailure] = Worker("results", workers)
+        self._worker: Worker[int, DeliveredResult | RequestFailure] = Worker("results", workers, on_ready)
         self._retries: dict[int, _Postponed] = {}
 
     @property
@@ -68,19 +70,26 @@ class Answering:
         done = self._collect(now)
         # Those that wait for a worker, or for another try, must not keep the others from their turn.
         most = _MOST + len(self._retries) + self._worker.waiting
+        ready: list[RecordedRequest] = []
         for request in self._record.without_answer(most):
-            if not request.reply_to:
-                note = "no answer was requested (no reply_to)"
-                self._record.close_request(request.number, RequestState.ANSWERED, now, note)
-            elif request.failure is not None:
-                self._answer_failure(request, request.failure, now)
+            if not request.reply_to or request.failure is not None:
+                ready.append(request)
             elif self._is_due(request.number):
                 self._worker.start(request.number, lambda request=request: self._deliver(request))  # type: ignore[misc]
-                continue
-            else:
-                continue
-            done += 1
-        return done
+        if ready:
+            self._answer_at_once(ready, now)
+        return done + len(ready)
+
+    def _answer_at_once(self, requests: Sequence[RecordedRequest], now: float) -> None:
+        """Answer requests that have failed, and close those that want no answer, in one transaction."""
+        with self._record.transaction():
+            for request in requests:
+                if not request.reply_to:
+                    note = "no answer was requested (no reply_to)"
+                    self._record.close_request(request.number, RequestState.ANSWERED, now, note)
+                elif request.failure is not None:
+                    self._answer_failure(request, request.failure, now)
+        reach("gateway.stored")
 
     def _is_due(self, number: int) -> bool:
         return time.monotonic() >= self._retries.get(number, _Postponed()).due and not self._worker.has(
@@ -103,6 +112,7 @@ class Answering:
             elif result is not None:
                 reach("gateway.encoded")
                 self._store(request, "result", now, file=result.file, size=result.size)
+                reach("gateway.stored")
             else:
                 continue
             self._retries.pop(number, None)
@@ -158,7 +168,6 @@ class Answering:
             expiration=EXPIRATION.get(request.dialect),
             content_type=content_type_of(request.dialect),
         )
-        reach("gateway.stored")
 
 
 def _facts(request: RecordedRequest) -> Mapping[str, Any]:

@@ -92,7 +92,7 @@ def assemble(
     deliver = ResultDelivery(
         directory, templates, settings.application, application, application_lock, limit.most, time.time
     )
-    answering = Answering(record, deliver, audit, keep=settings.keep)
+    answering = Answering(record, deliver, audit, keep=settings.keep, on_ready=link.wake)
     sending = Sending(directory, record, link, audit, limit, keep=settings.keep)
     intake = Intake(record, _queues(settings), Admission(record, templates, planner), audit)
     progress = Progress(settings.progress_exchange, link)

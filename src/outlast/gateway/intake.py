@@ -74,6 +74,7 @@ class Intake:
         if not waiting:
             return Interpreted(0)
         with self._record.transaction():
+            self._admission.begin_batch()
             for message in waiting:
                 try:
                     with self._record.savepoint():
@@ -130,6 +131,7 @@ class Intake:
             return None
         request = self._record.add_request(origin, body, now, deadline=body.deadline, run_of=template)
         self._record.set_message(message.number, "request", "", request.number)
+        self._admission.note_accepted(request)
         self._audit_request("accepted", request, run=request.run)
         return request
 

@@ -23,6 +23,21 @@ class Admission:
         self._record = record
         self._templates = templates
         self._plan = plan
+        #: What was counted in this batch, by what is counted.
+        self._counts: dict[tuple[str, ...], int] = {}
+
+    def begin_batch(self) -> None:
+        """Count anew. Within a transaction only what it accepts itself changes the counts (`note_accepted`).
+
+        Without that, each request of a batch would cost as much as there are requests that wait.
+        """
+        self._counts.clear()
+
+    def note_accepted(self, request: RecordedRequest) -> None:
+        """Count a request of this batch."""
+        for key in _counted(request.template, request.user):
+            if key in self._counts:
+                self._counts[key] += 1
 
     def check(self, origin: Origin, body: TrainingRequest, now: float) -> str:
         """Return the name of the template of a request that is accepted. Raise RequestRefused."""
@@ -50,15 +65,22 @@ class Admission:
 
     def _check_quota(self, quota: Quota, template: str, user: str, now: float) -> None:
         who = "user %s" % user if user else "users whose name is unknown"
-        if self._record.open_requests(template, user) >= quota.waiting_per_user:
+        of_user, of_all, of_day = _counted(template, user)
+        open_requests, accepted_since = self._record.open_requests, self._record.accepted_since
+        if self._count(of_user, lambda: open_requests(template, user)) >= quota.waiting_per_user:
             _refuse_quota(
                 "%s may have %d requests under way or waiting" % (who, quota.waiting_per_user),
                 "one has ended",
             )
-        if self._record.open_requests(template) >= quota.waiting:
+        if self._count(of_all, lambda: open_requests(template)) >= quota.waiting:
             _refuse_quota("the site accepts %d requests at the same time" % quota.waiting, "some have ended")
-        if self._record.accepted_since(template, user, now - DAY) >= quota.per_day_per_user:
+        if self._count(of_day, lambda: accepted_since(template, user, now - DAY)) >= quota.per_day_per_user:
             _refuse_quota("%s may send %d requests a day" % (who, quota.per_day_per_user), "a day has passed")
+
+    def _count(self, key: tuple[str, ...], read: Callable[[], int]) -> int:
+        if key not in self._counts:
+            self._counts[key] = read()
+        return self._counts[key]
 
     # Answers to messages that are no request of their own.
 
@@ -89,6 +111,11 @@ class Admission:
                 body=body,
                 message=message.number,
             )
+
+
+def _counted(template: str, user: str) -> tuple[tuple[str, ...], ...]:
+    """Return the keys of what a quota counts: the user's open requests, those of all, the user's of a day."""
+    return ("user", template, user), ("all", template), ("day", template, user)
 
 
 def _refuse_quota(text: str, until: str) -> None:

@@ -99,7 +99,8 @@ class _Loop:
         self._show = show
         self._stop = threading.Event()
         self._supervisions = {
-            name: ExperimentSupervision(runs.experiment) for name, runs in gateway.runs.items()
+            name: ExperimentSupervision(runs.experiment, gateway.link.wake)
+            for name, runs in gateway.runs.items()
         }
         self._started = time.time()
         self._beaten = float("-inf")

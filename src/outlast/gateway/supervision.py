@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from outlast.controller.supervisor import Supervisor, control
@@ -35,10 +36,14 @@ class SupervisionState:
 
 
 class ExperimentSupervision:
-    """A thread that makes passes over one experiment until it is stopped."""
+    """A thread that makes passes over one experiment until it is stopped.
 
-    def __init__(self, experiment: Experiment) -> None:
+    `on_pass` is called in it after each pass: there may be something new in the journal.
+    """
+
+    def __init__(self, experiment: Experiment, on_pass: Callable[[], None] = lambda: None) -> None:
         self._experiment = experiment
+        self._on_pass = on_pass
         self._stop = threading.Event()
         self._state = SupervisionState()
         self._thread = threading.Thread(
@@ -89,6 +94,7 @@ class ExperimentSupervision:
             try:
                 done = supervisor.step()
                 self._note_pass(done.scheduler_error, done.notes)
+                self._on_pass()
                 supervisor.wait(self._check)
             except (JournalUnavailable, JournalLocked) as error:
                 supervisor.recover(error, self._note_trouble)

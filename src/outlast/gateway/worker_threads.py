@@ -14,7 +14,9 @@ Result = TypeVar("Result")
 class Worker(Generic[Key, Result]):
     """Runs functions in daemon threads: a process that ends does not wait for them."""
 
-    def __init__(self, name: str, threads: int) -> None:
+    def __init__(self, name: str, threads: int, on_finished: Callable[[], None] = lambda: None) -> None:
+        """`on_finished` is called in a thread of the worker when there is a result to fetch."""
+        self._on_finished = on_finished
         self._waiting: queue.SimpleQueue[tuple[Key, Callable[[], Result]]] = queue.SimpleQueue()
         self._finished: queue.SimpleQueue[tuple[Key, Result | BaseException]] = queue.SimpleQueue()
         self._under_way: set[Key] = set()
@@ -58,3 +60,4 @@ class Worker(Generic[Key, Result]):
             except BaseException as error:  # handed to the thread that fetches it
                 result = error
             self._finished.put((key, result))
+            self._on_finished()

@@ -52,6 +52,7 @@ class BrokerLink:
         self._session: LinkSession | None = None
         self._thread: threading.Thread | None = None
         self._stopping = False
+        self._woken = False
 
     # --- for the service ----------------------------------------------------------------------------------
 
@@ -135,14 +136,22 @@ class BrokerLink:
             return outcomes
 
     def wait(self, timeout: float, *, deliveries: bool = True) -> bool:
-        """Wait up to `timeout` seconds for an outcome, or a delivery; return True if there is one."""
+        """Wait up to `timeout` seconds for an outcome, a delivery or `wake`; return True if there was one."""
         with self._changed:
-            return bool(
-                self._changed.wait_for(
-                    lambda: bool((deliveries and self._deliveries) or self._outcomes) or self._stopping,
-                    timeout,
-                )
+            found = self._changed.wait_for(
+                lambda: (
+                    bool((deliveries and self._deliveries) or self._outcomes) or self._woken or self._stopping
+                ),
+                timeout,
             )
+            self._woken = False
+            return bool(found)
+
+    def wake(self) -> None:
+        """End a `wait`, or the next one: there is something to do that has not come from the broker."""
+        with self._changed:
+            self._woken = True
+            self._changed.notify_all()
 
     @property
     def health(self) -> LinkHealth:
