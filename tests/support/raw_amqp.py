@@ -28,6 +28,9 @@ class RawPublisher:
         self._expect(10, 41)
         self._method(1, 20, 10, b"\0")
         self._expect(20, 11)
+        self._method(1, 85, 10, b"\0")
+        self._expect(85, 11)
+        self._published = 0
 
     def publish(self, queue: str, properties: bytes, body: bytes = b"{}") -> None:
         """Publish to a queue. `properties` are the flags, in two bytes, and the values that they announce."""
@@ -35,9 +38,19 @@ class RawPublisher:
         self._frame(2, 1, struct.pack(">HHQ", 60, 0, len(body)) + properties)
         if body:
             self._frame(3, 1, body)
+        self._published += 1
+
+    def _wait_for_confirms(self) -> None:
+        """Wait until the queues have everything that was published."""
+        missing = set(range(1, self._published + 1))
+        while missing:
+            confirm = self._expect(60, 80)
+            number, multiple = struct.unpack(">QB", confirm[:9])
+            missing -= set(range(1, number + 1)) if multiple else {number}
 
     def close(self) -> None:
-        """Close the channel: everything was taken then. Raises AssertionError if something was refused."""
+        """Close the channel: the queues have everything. Raises AssertionError if something was refused."""
+        self._wait_for_confirms()
         self._method(1, 20, 40, struct.pack(">H", 200) + text(b"") + b"\0\0\0\0")
         self._expect(20, 41)
         self._socket.close()
