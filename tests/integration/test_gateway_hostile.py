@@ -316,8 +316,20 @@ def served(lab: Lab) -> list[Message]:
     def missing() -> set[Any]:
         return wanted - {one.correlation for one in lab.exchange.arrived}
 
+    def recorded() -> str:
+        """Return what the record has of the messages that are not answered."""
+        with gateway.record() as record:
+            rows = record.query(
+                "SELECT number, properties, redelivered, state, reason FROM messages"
+            ).fetchall()
+        return "\n".join(
+            str(row) for row in rows if any((one or b"?").decode("latin-1") in row[1] for one in missing())
+        )
+
     lab.exchange.until(
-        lambda: not missing(), lambda: "unanswered: %s\n%s" % (missing(), gateway.log()), PATIENCE
+        lambda: not missing(),
+        lambda: "unanswered: %s\nrecorded: %s\n%s" % (missing(), recorded(), gateway.log()),
+        PATIENCE,
     )
     assert not secrets_in_processes(lab)
     gateway.until_all_answered(PATIENCE)
