@@ -208,6 +208,7 @@ def _as_json(
         return found
     from outlast.domain.model import attempts_needed
     from outlast.spec.command import arguments
+    from outlast.spec.schema import LimitsKeys
 
     spec = parsed.spec
     return {
@@ -219,7 +220,8 @@ def _as_json(
         "resources": asdict(spec.resources),
         "job_time": spec.job_time,
         "attempts_needed": attempts_needed(spec),
-        "limits": asdict(spec.limits),
+        # Without those of a gateway, which no params.yaml has.
+        "limits": {key: getattr(spec.limits, key) for key in LimitsKeys.model_fields},
         "checkpoints": asdict(spec.checkpoints),
         "parallel": spec.parallel,
         "outputs": [asdict(rule) for rule in spec.outputs],

@@ -180,10 +180,11 @@ def _spec(
     """Return the template's spec with the request's inputs, and with what it may use at most."""
     targets = {target_of(item) for item in items}
     own = [item for item in spec.data if target_of(item) not in targets]
-    most = {name: request.resources.get(name, getattr(template.ceilings, name)) for name in _LEAST}
+    given = {name: value for name, value in request.resources.items() if value is not None}
+    most = {name: given.get(name, getattr(template.ceilings, name)) for name in _LEAST}
     resources = {name: min(getattr(spec.resources, name), value) for name, value in most.items()}
     # Nothing shows that a run lacks CPUs, so no later attempt would get more.
-    resources |= {name: request.resources[name] for name in _NEVER_RAISED if name in request.resources}
+    resources |= {name: given[name] for name in _NEVER_RAISED if name in given}
     parallel = template.quota.running if spec.parallel is None else min(spec.parallel, template.quota.running)
     return replace(
         spec,
