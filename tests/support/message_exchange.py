@@ -9,11 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import pika
+import pika.exceptions
 
 from support.broker import PASSWORD, USER, Broker
 
 #: The broker replaces this name by one that leads to the connection which sent the message.
 DIRECT = "amq.rabbitmq.reply-to"
+#: How often a message is published that the broker refuses, and the seconds between.
+_TRIES, _PAUSE = 20, 0.5
 
 
 @dataclass(frozen=True)
@@ -51,8 +54,20 @@ class Exchange:
         self._channel.queue_declare(queue, durable=durable, arguments=dict(arguments or {}))
 
     def publish(self, queue: str, body: bytes, properties: Mapping[str, Any]) -> None:
-        """Publish to a queue that exists, and wait until the broker has it."""
-        self._channel.basic_publish("", queue, body, pika.BasicProperties(**properties), mandatory=True)
+        """Publish to a queue that exists, and wait until the broker has it.
+
+        A quorum queue that has no leader yet refuses messages.
+        """
+        for left in reversed(range(_TRIES)):
+            try:
+                self._channel.basic_publish(
+                    "", queue, body, pika.BasicProperties(**properties), mandatory=True
+                )
+                break
+            except pika.exceptions.NackError:
+                if not left:
+                    raise
+                self._connection.sleep(_PAUSE)
         self.sent[queue] = self.sent.get(queue, 0) + 1
 
     def collect(self, *queues: str) -> None:
