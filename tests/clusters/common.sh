@@ -21,9 +21,11 @@ wait_for() {
 # runs PIDFILE NAME: succeed if that process exists and is the program NAME, started for this cluster.
 # Process ids are reused, so a pid alone proves nothing.
 runs() {
-  local pid; pid=$(cat "$1" 2>/dev/null) || return 1
+  local pid words; pid=$(cat "$1" 2>/dev/null) || return 1
   [ -n "$pid" ] && [ "$(cat "/proc/$pid/comm" 2>/dev/null)" = "$2" ] || return 1
-  cat "/proc/$pid/cmdline" "/proc/$pid/environ" 2>/dev/null | tr '\0' '\n' | grep -F "$HOME_OF_CLUSTER" >/dev/null
+  # Not with grep at the end: it stops at the first match, and the program before it dies of a closed pipe.
+  words=$(cat "/proc/$pid/cmdline" "/proc/$pid/environ" 2>/dev/null | tr '\0' '\n') || return 1
+  [[ $words == *"$HOME_OF_CLUSTER"* ]]
 }
 
 # stop PIDFILE NAME: terminate the process, and kill it after 15 s.
