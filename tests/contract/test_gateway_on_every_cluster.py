@@ -43,7 +43,8 @@ def test_every_request_is_answered_though_a_job_and_the_gateway_are_killed(
 
 def running_job(cluster: SchedulerHarness, lab: GatewayLab) -> JobView:
     """Wait until the training of a request has begun, and return its job."""
-    until(lab.starts.exists, lab.log, PATIENCE)
+    # The file is there before its first line.
+    until(lambda: lab.starts.exists() and "\n" in lab.starts.read_text(), lab.log, PATIENCE)
     token = lab.starts.read_text().split()[2]
     cluster.watch(lab.directory.experiment("fast"), lab.lab.clusters)
 

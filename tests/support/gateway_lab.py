@@ -156,7 +156,8 @@ class GatewayLab:
         process.wait(STOPPING)
 
     def stop(self, process: subprocess.Popen[bytes]) -> None:
-        """End a gateway with SIGTERM, and wait for it."""
+        """End a gateway with SIGTERM, once it catches that, and wait for it."""
+        until(lambda: _catches_sigterm(process.pid), "it does not catch SIGTERM")
         process.send_signal(signal.SIGTERM)
         code = process.wait(STOPPING)
         assert code == 130, self.log()
@@ -317,3 +318,9 @@ def _write_yaml(path: Path, content: Mapping[str, Any]) -> None:
     # JSON is YAML, and needs no library.
     lines = ["%s: %s\n" % (key, json.dumps(value)) for key, value in content.items()]
     path.write_text("".join(lines), encoding="utf-8")
+
+
+def _catches_sigterm(pid: int) -> bool:
+    status = Path("/proc/%d/status" % pid).read_text(encoding="ascii")
+    caught = next(line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:"))
+    return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)

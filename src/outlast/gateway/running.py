@@ -62,7 +62,9 @@ def run_up(directory: GatewayDirectory, show: Print, listener: Listener) -> bool
     `show` is called with a subject and a sentence whenever something changes that people should know,
     `listener` with each decision about a request.
     """
-    with hold_lock(directory):
+    stop = threading.Event()
+    # From the beginning: a gateway that is stopped while it starts says so, too.
+    with _signals(stop.set), hold_lock(directory):
         prefetch = 1 if _has_crashed(directory) else None
         view = StateView(time.time())
 
@@ -73,7 +75,7 @@ def run_up(directory: GatewayDirectory, show: Print, listener: Listener) -> bool
         gateway = assemble(directory, prefetch=prefetch, listener=count_and_show)
         try:
             gateway.record.set_about("running", "yes")
-            drained = _Loop(gateway, show, view).run()
+            drained = _Loop(gateway, show, view, stop).run()
             gateway.record.set_about("running", "")
             return drained
         finally:
@@ -94,10 +96,10 @@ def _has_crashed(directory: GatewayDirectory) -> bool:
 class _Loop:
     """Repeats the service's step, with the experiments' supervision beside it."""
 
-    def __init__(self, gateway: Gateway, show: Print, view: StateView) -> None:
+    def __init__(self, gateway: Gateway, show: Print, view: StateView, stop: threading.Event) -> None:
         self._gateway = gateway
         self._show = show
-        self._stop = threading.Event()
+        self._stop = stop
         self._supervisions = {
             name: ExperimentSupervision(runs.experiment, gateway.link.wake)
             for name, runs in gateway.runs.items()
@@ -130,9 +132,8 @@ class _Loop:
             supervision.start()
         drained = False
         try:
-            with _signals(self._stop.set):
-                while not self._stop.is_set() and not drained:
-                    drained = self._step()
+            while not self._stop.is_set() and not drained:
+                drained = self._step()
         finally:
             self._finish()
         return drained
