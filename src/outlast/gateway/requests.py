@@ -227,3 +227,8 @@ class PublishOutcome:
     number: int
     result: PublishResult
     reason: str = ""
+
+
+def run_name(template: str, number: int) -> str:
+    """Return the name of the run of a request."""
+    return f"{template}-{number:06d}"

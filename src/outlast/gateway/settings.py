@@ -164,3 +164,8 @@ class Template:
     upload_path: str = ""
     #: A directory below which results may be put.
     upload_directory: Path | None = None
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Return True if a pattern of `reply_to`, which may end in `*`, matches the name of a queue."""
+    return name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern

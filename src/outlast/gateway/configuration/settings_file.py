@@ -15,6 +15,7 @@ from outlast.gateway.settings import (
     BrokerSettings,
     GatewaySettings,
     QueueSettings,
+    matches,
 )
 from outlast.spec import runs
 from outlast.spec.document import Document, Path_
@@ -255,8 +256,3 @@ class _SettingsReader:
         wrong, hint = private_file_mistake(path) if path is not None else ("", "")
         if wrong:
             self._mistake(("metrics", "token"), wrong, hint)
-
-
-def matches(pattern: str, name: str) -> bool:
-    """Return True if a pattern of `reply_to`, which may end in `*`, matches the name of a queue."""
-    return name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern

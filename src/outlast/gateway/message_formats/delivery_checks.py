@@ -7,7 +7,7 @@ import re
 from outlast.gateway.message_formats.dialects import ENVELOPE_TYPE, JSON_TYPE, RODAN, media_type
 from outlast.gateway.message_formats.failure_texts import failure
 from outlast.gateway.requests import Delivery, FailureCode, Properties, Quarantined, RequestRefused
-from outlast.gateway.settings import QueueSettings
+from outlast.gateway.settings import QueueSettings, matches
 from outlast.text import printable
 
 #: The most bytes of the name of a queue for replies.
@@ -46,12 +46,8 @@ def _check_reply_to(reply_to: bytes, queue: QueueSettings) -> None:
         raise Quarantined(f'reply_to is "{name}", from which requests are taken')
     if name.startswith("amq."):
         raise Quarantined(f'reply_to is "{name}", a name of the broker\'s own')
-    if not any(_matches(name, pattern) for pattern in queue.reply_to):
+    if not any(matches(pattern, name) for pattern in queue.reply_to):
         raise Quarantined(f'reply_to is "{name}", which is not in the list of queues for replies')
-
-
-def _matches(name: str, pattern: str) -> bool:
-    return name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
 
 
 def check_death(properties: Properties) -> None:

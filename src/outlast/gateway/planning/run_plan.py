@@ -16,7 +16,7 @@ from outlast.gateway.configuration.host_names import authority_of, port_of
 from outlast.gateway.configuration.parameter_values import as_text, value_mistake
 from outlast.gateway.planning.input_items import InputMistake, input_item, target_of
 from outlast.gateway.planning.upload_targets import upload_mistakes
-from outlast.gateway.requests import FailureCode, RequestFailure, RequestRefused, TrainingRequest
+from outlast.gateway.requests import FailureCode, RequestFailure, RequestRefused, TrainingRequest, run_name
 from outlast.gateway.settings import GatewaySettings, Template
 from outlast.node.staging.item import DataItem
 from outlast.spec import Parsed
@@ -89,11 +89,6 @@ def plan_run(
         raise RequestRefused(_failure(template, mistakes))
     spec = _spec(template, request, settings, parsed.spec, items, now, token_file)
     return spec, RunPlan(run_name(template.name, number), values)
-
-
-def run_name(template: str, number: int) -> str:
-    """Return the name of the run of a request."""
-    return f"{template}-{number:06d}"
 
 
 def _failure(template: Template, mistakes: list[_Mistake]) -> RequestFailure:

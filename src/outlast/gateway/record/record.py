@@ -18,7 +18,7 @@ from outlast.gateway.record.rows import (
     dump_body,
     dump_failure,
 )
-from outlast.gateway.requests import RequestFailure, RequestState, TrainingRequest
+from outlast.gateway.requests import RequestFailure, RequestState, TrainingRequest, run_name
 
 _S = RequestState
 #: The states that may follow a state.
@@ -338,8 +338,3 @@ class Record(Messages, Outbox):
         """Record up to which entry the journal was followed, in the transaction of what followed from it."""
         with self.transaction():
             self.query("INSERT OR REPLACE INTO cursors VALUES (?, ?)", template, entry)
-
-
-def run_name(template: str, number: int) -> str:
-    """Return the name of the run of a request."""
-    return "%s-%06d" % (template[:80], number)
